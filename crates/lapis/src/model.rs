@@ -1,0 +1,489 @@
+//! The resolved specification: what the front end hands to the lowering.
+//!
+//! Names are resolved against the header, expressions are typed, conditional
+//! descriptors are folded into decision trees ([`Rule`]). Nothing here refers
+//! to source text except through [`Span`], which diagnostics need.
+
+use crate::source::Span;
+
+/// One API: everything a generator may know.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    pub api: Api,
+    /// `#define`, `#include` and `#support` lines, in order, as C text for the
+    /// parts of the generated code that are C.
+    pub preamble: Vec<String>,
+    /// C declarations written in the specification (structs, typedefs, enums).
+    pub declarations: Vec<String>,
+    pub utilities: Vec<Utility>,
+    pub handle_types: Vec<HandleType>,
+    pub resources: Vec<Resource>,
+    pub policies: Vec<String>,
+    /// Size in bytes of the metadata structure; 0 without `declare_metadata`.
+    pub metadata_size: usize,
+    pub registries: Vec<String>,
+    pub tables: Vec<Table>,
+    pub launch: Vec<Launch>,
+    pub error: Option<ErrorType>,
+    /// Every function of the header, then table members described as `table.member`.
+    pub functions: Vec<Function>,
+    /// Utility functions that expressions call, by index of [`Callee::Utility`].
+    pub utility_functions: Vec<UtilityFunction>,
+    /// Directories for `#include`, as given on the command line or by the specification's place.
+    pub include_dirs: Vec<std::path::PathBuf>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Api {
+    pub name: String,
+    pub version: String,
+    pub soname: String,
+}
+
+/// Which side of the connection something lives on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Guest,
+    Server,
+    Both,
+}
+
+#[derive(Debug, Clone)]
+pub struct Utility {
+    pub side: Side,
+    pub code: String,
+    pub span: Span,
+}
+
+/// A C function defined in a utility block.
+#[derive(Debug, Clone)]
+pub struct UtilityFunction {
+    pub name: String,
+    pub side: Side,
+    pub parameters: Vec<Type>,
+    pub result: Type,
+}
+
+#[derive(Debug, Clone)]
+pub struct HandleType {
+    pub name: String,
+    /// Size in bytes of a value of the type: 4 or 8.
+    pub size: usize,
+    /// First word of the block a guest handle points to (evaluated in the guest).
+    pub boxed: Option<Expr>,
+    /// Error code for a handle that does not exist.
+    pub invalid: Option<Expr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResourceKind {
+    Continuous,
+    Instantaneous,
+}
+
+#[derive(Debug, Clone)]
+pub struct Resource {
+    pub name: String,
+    pub kind: ResourceKind,
+}
+
+/// A struct of function pointers that the guest library fills.
+#[derive(Debug, Clone)]
+pub struct Table {
+    pub name: String,
+    /// Size in bytes of the C struct.
+    pub size: usize,
+    /// Member offset in bytes and the index of its function in [`Model::functions`], if it has one.
+    pub members: Vec<TableMember>,
+}
+
+#[derive(Debug, Clone)]
+pub struct TableMember {
+    pub name: String,
+    pub offset: usize,
+    pub function: Option<usize>,
+}
+
+/// What `aviary run` and `aviary spec build` do so that programs find the guest library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Launch {
+    Environment { name: String, value: String },
+    File { path: String, content: String },
+    DropIn { soname: String, only_if_missing: bool },
+}
+
+/// The type with which functions report errors, and its codes.
+#[derive(Debug, Clone)]
+pub struct ErrorType {
+    pub ty: Type,
+    /// Canonical typedef name, e.g. `cl_int`: functions returning exactly this type report by return value.
+    pub name: String,
+    pub success: Expr,
+    pub failure: Option<Expr>,
+    pub unsupported: Option<Expr>,
+    pub lost: Option<Expr>,
+}
+
+/// A C type as far as marshalling needs it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Type {
+    pub kind: TypeKind,
+    /// As written in the header (`cl_mem`, `const char *`).
+    pub spelling: String,
+    /// Index into [`Model::handle_types`] if values of this type are handles.
+    pub handle: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum TypeKind {
+    Void,
+    Int { bytes: usize, signed: bool },
+    Float { bytes: usize },
+    /// `constant`: the pointee is const.
+    Pointer { to: Box<Type>, constant: bool },
+    FunctionPointer(Box<Signature>),
+    Struct(Struct),
+    Array { of: Box<Type>, count: usize },
+    /// An incomplete struct, seen only behind pointers.
+    Incomplete,
+}
+
+/// A complete struct or union; anonymous members are flattened into their parent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Struct {
+    pub name: String,
+    pub size: usize,
+    pub align: usize,
+    pub union: bool,
+    pub fields: Vec<Field>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Field {
+    pub name: String,
+    /// Offset in bytes.
+    pub offset: usize,
+    pub ty: Type,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Signature {
+    pub parameters: Vec<(String, Type)>,
+    pub result: Type,
+    pub variadic: bool,
+}
+
+impl Type {
+    /// Size in bytes of one value (`void` counts as a byte, as in `buffer` of `void *`).
+    pub fn size(&self) -> usize {
+        match &self.kind {
+            TypeKind::Void | TypeKind::Incomplete => 1,
+            TypeKind::Int { bytes, .. } | TypeKind::Float { bytes } => *bytes,
+            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) => 8,
+            TypeKind::Struct(s) => s.size,
+            TypeKind::Array { of, count } => of.size() * count,
+        }
+    }
+
+    pub fn pointee(&self) -> Option<&Type> {
+        match &self.kind {
+            TypeKind::Pointer { to, .. } => Some(to),
+            _ => None,
+        }
+    }
+}
+
+/// One function of the API.
+#[derive(Debug, Clone)]
+pub struct Function {
+    pub name: String,
+    /// Set for a function that is only reached through a table: `(table, member)`.
+    pub member_of: Option<(usize, String)>,
+    pub signature: Signature,
+    /// Names used by the specification for the parameters, by position.
+    pub parameters: Vec<String>,
+    pub support: Support,
+    /// One rule per parameter.
+    pub arguments: Vec<Rule>,
+    pub result: Rule,
+    /// Contextual arguments: evaluated in the guest, transported, not passed to the vendor.
+    pub contextual: Vec<Contextual>,
+    /// True where the call is asynchronous (`None`: never).
+    pub asynchronous: Option<Expr>,
+    /// Overrides of the error type's codes.
+    pub success: Option<Expr>,
+    pub failure: Option<Expr>,
+    pub unsupported: Option<Expr>,
+    pub lost: Option<Expr>,
+    pub error: ErrorPlace,
+    pub cache: bool,
+    pub flush: bool,
+    pub requirements: Vec<Requirement>,
+    /// Server expression that evaluates to the vendor's function pointer.
+    pub address: Option<Expr>,
+    pub device_time: Option<Expr>,
+    pub charges: Vec<Charge>,
+    /// `register_buf` statements.
+    pub registered: Vec<Registered>,
+    /// Guest expressions evaluated after a successful reply.
+    pub after: Vec<Guarded>,
+    /// Server expressions evaluated after the vendor's function succeeded.
+    pub after_server: Vec<Guarded>,
+    pub span: Span,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Support {
+    Remote,
+    /// Answered in the guest.
+    Local(Expr),
+    Unsupported,
+}
+
+/// Where a function reports an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorPlace {
+    /// It returns the error type.
+    Return,
+    /// Through this pointer parameter.
+    Parameter(usize),
+    /// Nowhere: a failed call returns zero or its own `failure` value.
+    Nowhere,
+}
+
+#[derive(Debug, Clone)]
+pub struct Contextual {
+    pub name: String,
+    pub ty: Type,
+    pub value: Expr,
+    pub rule: Rule,
+}
+
+/// A server-side check before the call.
+#[derive(Debug, Clone)]
+pub struct Requirement {
+    pub condition: Option<Expr>,
+    pub holds: Expr,
+    pub otherwise: Expr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChargeKind {
+    Allocate,
+    Deallocate,
+    Consume,
+}
+
+#[derive(Debug, Clone)]
+pub struct Charge {
+    pub condition: Option<Expr>,
+    pub kind: ChargeKind,
+    /// Index into [`Model::resources`].
+    pub resource: usize,
+    pub amount: Expr,
+}
+
+#[derive(Debug, Clone)]
+pub struct Registered {
+    pub condition: Option<Expr>,
+    /// Index into [`Model::registries`].
+    pub registry: usize,
+    pub key: Expr,
+    pub buffer: Expr,
+    /// In elements of the buffer's type.
+    pub count: Expr,
+}
+
+#[derive(Debug, Clone)]
+pub struct Guarded {
+    pub condition: Option<Expr>,
+    pub value: Expr,
+}
+
+/// How a value crosses: a decision tree over conditions that both sides evaluate.
+#[derive(Debug, Clone)]
+pub enum Rule {
+    Plan(Box<Plan>),
+    If { condition: Expr, then: Box<Rule>, otherwise: Box<Rule> },
+}
+
+/// How a value crosses, without conditions.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The type after `type_cast`.
+    pub ty: Type,
+    pub kind: Kind,
+    pub input: bool,
+    pub output: bool,
+    pub lifetime: Lifetime,
+    pub allocate: bool,
+    pub deallocate: bool,
+    pub record: bool,
+    pub depends_on: Vec<Expr>,
+    /// `obj_state_cbs`: names of the utility functions (write, read).
+    pub state_callbacks: Option<(String, String)>,
+    pub span: Span,
+}
+
+#[derive(Debug, Clone)]
+pub enum Kind {
+    /// Crosses as it is: numbers, and structs without pointers or handles.
+    Scalar,
+    /// A struct by value, or as a buffer's element, with members that need translation.
+    Struct { fields: Vec<(Field, Rule)> },
+    Handle { handle: usize, retain: bool, release: bool },
+    Buffer(Box<Buffer>),
+    String,
+    Callback(Box<Callback>),
+    Userdata,
+    Zerocopy { count: Option<Expr> },
+    Mapped { bytes: Expr, at: Option<Expr>, write: Option<Expr>, read: Option<Expr> },
+    Unmap,
+    Opaque,
+    FunctionPointer { name: Expr },
+    Table(usize),
+    /// A `void` result.
+    Nothing,
+}
+
+#[derive(Debug, Clone)]
+pub struct Buffer {
+    /// Rule of one element; its type's size is the stride.
+    pub element: Rule,
+    pub element_type: Type,
+    pub count: Count,
+    pub returned: Option<Expr>,
+    pub no_copy: bool,
+    pub zerocopy: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum Count {
+    One,
+    Elements(Expr),
+    /// Ends with a zero element at an index divisible by the step.
+    Terminated { step: usize },
+}
+
+#[derive(Debug, Clone)]
+pub enum Lifetime {
+    Call,
+    Manual,
+    Coupled(Expr),
+    Until { token: Expr, poll: usize },
+}
+
+#[derive(Debug, Clone)]
+pub struct Callback {
+    pub signature: Signature,
+    pub parameters: Vec<String>,
+    pub arguments: Vec<Rule>,
+    pub result: Rule,
+    /// Parameter of the *callback* that hands the context back.
+    pub userdata: Option<usize>,
+    /// Parameter of the *function* that supplies it.
+    pub userdata_argument: Option<usize>,
+    pub once: bool,
+}
+
+/// A typed expression.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expr {
+    pub kind: ExprKind,
+    pub ty: Type,
+    pub span: Span,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ExprKind {
+    /// Also characters, enum constants, macros, `sizeof`.
+    Int(i128),
+    Float(f64),
+    String(String),
+    Null,
+    Parameter(usize),
+    /// A contextual argument.
+    Contextual(usize),
+    /// What the function returned.
+    Ret,
+    /// Index of the element at hand; 0 is the innermost enclosing `element`.
+    Index(usize),
+    Unary(Unary, Box<Expr>),
+    Binary(Binary, Box<Expr>, Box<Expr>),
+    Conditional(Box<Expr>, Box<Expr>, Box<Expr>),
+    Cast(Box<Expr>),
+    /// `*p` and `p[i]`; `*p` is `p[0]`.
+    Element(Box<Expr>, Box<Expr>),
+    /// `s.f` (`p->f` is `p[0].f`), by offset in bytes.
+    Field(Box<Expr>, usize),
+    /// The metadata structure of a handle; always under a `Field`.
+    Metadata(Box<Expr>),
+    Call(Callee, Vec<Expr>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unary {
+    Negate,
+    Not,
+    Complement,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Remainder,
+    ShiftLeft,
+    ShiftRight,
+    And,
+    Or,
+    Xor,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Equal,
+    NotEqual,
+    LogicalAnd,
+    LogicalOr,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callee {
+    /// Index into [`Model::utility_functions`].
+    Utility(usize),
+    Min,
+    Max,
+    Strlen,
+    Present,
+    IsHandle,
+    /// Arguments: registry (an `Int` index), key.
+    GetBufs,
+    GetNBufs,
+    GetBufSize,
+    ZerocopyAlloc,
+    ZerocopyFree,
+}
+
+impl Expr {
+    /// Visits this expression and all below it.
+    pub fn walk(&self, visit: &mut dyn FnMut(&Expr)) {
+        visit(self);
+        match &self.kind {
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => a.walk(visit),
+            ExprKind::Binary(_, a, b) | ExprKind::Element(a, b) => {
+                a.walk(visit);
+                b.walk(visit);
+            }
+            ExprKind::Conditional(a, b, c) => {
+                a.walk(visit);
+                b.walk(visit);
+                c.walk(visit);
+            }
+            ExprKind::Call(_, arguments) => arguments.iter().for_each(|a| a.walk(visit)),
+            _ => {}
+        }
+    }
+}
