@@ -1,0 +1,27 @@
+/* Calls without data. */
+#include <stdatomic.h>
+
+#include "testapi.h"
+
+static _Atomic uint64_t noops;
+
+ta_status ta_noop(void) {
+    return TA_OK;
+}
+
+ta_status ta_noop_async(void) {
+    atomic_fetch_add_explicit(&noops, 1, memory_order_relaxed);
+    return TA_OK;
+}
+
+uint64_t ta_noop_count(void) {
+    return atomic_load_explicit(&noops, memory_order_relaxed);
+}
+
+int32_t ta_add(int32_t a, int32_t b) {
+    return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+
+const char *ta_version(void) {
+    return "testapi 1.0";
+}
