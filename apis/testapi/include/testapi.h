@@ -23,14 +23,30 @@ enum {
     TA_INVALID_VALUE = -1,
     TA_INVALID_DEVICE = -2,
     TA_INVALID_BUFFER = -3,
+    TA_INVALID_STREAM = -4,
+    TA_INVALID_EVENT = -5,
+    TA_INVALID_KERNEL = -6,
     TA_OUT_OF_MEMORY = -7,
     TA_UNSUPPORTED = -8,
     TA_DEVICE_LOST = -9,
     TA_REFUSED = -10,
+    TA_INVALID_JOB = -11,
+    TA_INVALID_SLOT = -12,
+    TA_INVALID_ADDRESS = -13,
+    TA_NOT_READY = -14,
 };
 
 typedef struct ta_device_st *ta_device;
 typedef struct ta_buffer_st *ta_buffer;
+/* Dispatchable: the first word of what it points to is a function table (an ICD loader's view). */
+typedef struct ta_stream_st *ta_stream;
+typedef struct ta_job_st *ta_job;
+typedef struct ta_kernel_st *ta_kernel;
+/* Reference counted. */
+typedef struct ta_event_st *ta_event;
+/* Handles that are numbers. */
+typedef uint32_t ta_slot;
+typedef uint64_t ta_address;
 
 /* --- calls without data ------------------------------------------------ */
 
@@ -52,6 +68,237 @@ ta_status ta_buffer_write(ta_buffer buffer, size_t offset, size_t bytes, const v
 ta_status ta_buffer_read(ta_buffer buffer, size_t offset, size_t bytes, void *to);
 /* May run after it returned; later calls see its effect. */
 ta_status ta_buffer_fill(ta_buffer buffer, uint8_t value);
+
+/* --- numbers and structs by value --------------------------------------- */
+
+typedef enum { TA_RED, TA_GREEN, TA_BLUE } ta_color;
+typedef struct { double x, y; int32_t tag; } ta_point;  /* crosses in memory */
+typedef struct { int16_t a; int8_t b; } ta_small;       /* crosses in one integer register */
+typedef struct { float re, im; } ta_pair;               /* crosses in one vector register */
+typedef struct { int32_t low[3]; float high; } ta_quad; /* mixed, with an array inside */
+typedef union { int64_t integer; double real; uint8_t bytes[8]; } ta_value;
+
+double ta_scalars(int8_t a, uint8_t b, int16_t c, uint16_t d, int32_t e, uint32_t f, int64_t g, uint64_t h,
+                  float i, double j, _Bool k, char l);
+int8_t ta_negate8(int8_t v);
+uint16_t ta_increment16(uint16_t v);
+int64_t ta_negate64(int64_t v);
+float ta_half_float(float v);
+double ta_half(double v);
+_Bool ta_not(_Bool v);
+ta_color ta_color_next(ta_color c);
+ta_point ta_point_add(ta_point a, ta_point b);
+ta_small ta_small_swap(ta_small v);
+ta_pair ta_pair_multiply(ta_pair a, ta_pair b);
+ta_quad ta_quad_reverse(ta_quad v);
+int64_t ta_value_bits(ta_value v);
+void ta_level_set(int32_t level);
+int32_t ta_level_get(void);
+
+/* --- buffers ------------------------------------------------------------- */
+
+typedef struct { int64_t sum; int32_t least, greatest; } ta_summary;
+
+ta_status ta_summarize(const int32_t *values, size_t count, ta_summary *summary);
+ta_status ta_scale(double *values, size_t count, double by);
+/* *count: in, room in `values`; out, how many there are. `values` may be NULL. */
+ta_status ta_primes(uint32_t *count, uint32_t *values);
+/* Run-length encoding; only `*written` bytes of `to` are meaningful. */
+ta_status ta_compress(const void *from, size_t bytes, void *to, size_t capacity, size_t *written);
+/* Writes only every second element of `values`. */
+ta_status ta_sprinkle(int32_t *values, size_t count, int32_t value);
+/* Matrix of `rows` pointers to rows of `columns` numbers. */
+ta_status ta_matrix_sum(const float *const *rows, uint32_t row_count, uint32_t columns, double *sum);
+ta_status ta_matrix_fill(float **rows, uint32_t row_count, uint32_t columns, float value);
+/* `at` is a number of kind `kind`: 0 int32_t, 1 double, 2 a string. */
+ta_status ta_describe(uint32_t kind, const void *at, char *text, size_t capacity);
+/* Adds one to every number of an opaque blob of `count` 16-bit values handed as bytes. */
+ta_status ta_bump(void *blob, size_t count);
+
+/* --- strings ------------------------------------------------------------- */
+
+const char *ta_error_name(ta_status status);
+ta_status ta_upper(const char *text, char *to, size_t capacity);
+/* lengths NULL, or lengths[i] == 0: strings[i] is NUL-terminated. */
+ta_status ta_join(uint32_t count, const char **strings, const size_t *lengths, char *to, size_t capacity,
+                  size_t *written);
+/* Ends with NULL. */
+uint32_t ta_count_words(const char *const *words);
+
+/* --- devices: queries, properties, lists ----------------------------------- */
+
+#define TA_DEVICE_NAME 1    /* char[] */
+#define TA_DEVICE_UNITS 2   /* uint32_t */
+#define TA_DEVICE_PARENT 3  /* ta_device */
+#define TA_DEVICE_VENDOR 4  /* const char *, owned by the library */
+
+ta_status ta_device_query(ta_device device, uint32_t what, size_t bytes, void *value, size_t *bytes_needed);
+/* How often ta_device_units ran in the library. */
+uint64_t ta_device_units_runs(void);
+ta_status ta_device_units(ta_device device, uint32_t *units);
+
+#define TA_PROPERTY_PARENT 0x101 /* ta_device */
+#define TA_PROPERTY_UNITS 0x102  /* a number */
+
+/* Pairs of name and value, ended by a 0 name. */
+ta_status ta_device_create(const intptr_t *properties, ta_device *device);
+/* The two devices that always exist. */
+ta_status ta_device_list(uint32_t capacity, ta_device *devices, uint32_t *count);
+
+typedef struct {
+    const char *name;
+    ta_device parent;
+    uint32_t units;
+} ta_device_info;
+
+ta_status ta_device_describe(ta_device device, ta_device_info *info);
+
+/* --- handles -------------------------------------------------------------- */
+
+ta_status ta_event_create(ta_event *event);
+ta_status ta_event_retain(ta_event event);
+ta_status ta_event_release(ta_event event);
+ta_status ta_event_references(ta_event event, uint32_t *references);
+ta_status ta_event_signal(ta_event event, uint64_t value);
+/* Sum of the values; every event must be live. */
+ta_status ta_events_sum(uint32_t count, const ta_event *events, uint64_t *sum);
+/* Orders the handles by their events' values. */
+ta_status ta_events_sort(uint32_t count, ta_event *events);
+/* Creates `count` events at once. */
+ta_status ta_events_create(uint32_t count, ta_event *events);
+
+ta_status ta_slot_take(ta_slot *slot);
+ta_status ta_slot_set(ta_slot slot, int32_t value);
+ta_status ta_slot_get(ta_slot slot, int32_t *value);
+ta_status ta_slot_give(ta_slot slot);
+
+ta_status ta_address_reserve(size_t bytes, ta_address *address);
+ta_status ta_address_bytes(ta_address address, size_t *bytes);
+ta_status ta_address_release(ta_address address);
+
+ta_status ta_buffer_device(ta_buffer buffer, ta_device *device);
+ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag);
+void *ta_buffer_tag(ta_buffer buffer);
+
+/* --- structs with handles and pointers -------------------------------------- */
+
+typedef struct { uint32_t offset, bytes; } ta_region;
+
+typedef struct {
+    ta_buffer source, destination;
+    const ta_region *regions;
+    uint32_t region_count;
+    const char *label; /* may be NULL */
+} ta_copy;
+
+ta_status ta_copy_run(const ta_copy *copy, size_t *bytes_copied);
+ta_status ta_copy_many(uint32_t count, const ta_copy *copies, size_t *bytes_copied);
+
+/* --- streams: copies that end later ------------------------------------------ */
+
+/* Reports through `error`; NULL on failure. */
+ta_stream ta_stream_create(ta_device device, ta_status *error);
+ta_status ta_stream_destroy(ta_stream stream);
+ta_status ta_read_async(ta_buffer buffer, size_t offset, size_t bytes, void *to, ta_stream stream);
+ta_status ta_stream_synchronize(ta_stream stream);
+ta_status ta_flush(void);
+
+/* --- jobs: outputs that a library thread writes later -------------------------- */
+
+ta_status ta_job_start(uint32_t milliseconds, uint8_t value, void *to, size_t bytes, ta_job *job);
+/* Doubles every byte in place, `milliseconds` later. */
+ta_status ta_job_double(uint32_t milliseconds, uint8_t *bytes, size_t count, ta_job *job);
+ta_status ta_job_query(ta_job job); /* TA_OK or TA_NOT_READY */
+ta_status ta_job_wait(ta_job job);
+ta_status ta_job_destroy(ta_job job);
+
+/* --- the library's own and the application's memory ------------------------------ */
+
+#define TA_MAP_READ 1
+#define TA_MAP_WRITE 2
+
+void *ta_buffer_map(ta_buffer buffer, uint32_t flags, size_t offset, size_t bytes, ta_status *error);
+ta_status ta_buffer_unmap(ta_buffer buffer, void *mapped);
+/* The buffer uses the application's memory as long as it lives. */
+ta_status ta_buffer_wrap(ta_device device, void *host, size_t bytes, ta_buffer *buffer);
+/* Memory that both the application and the device reach. */
+void *ta_shared_alloc(size_t bytes);
+void ta_shared_free(void *p);
+ta_status ta_shared_fill(uint8_t *p, size_t bytes, uint8_t value);
+uint64_t ta_shared_sum(const uint8_t *p, size_t bytes);
+
+/* --- callbacks ----------------------------------------------------------------- */
+
+typedef int32_t (*ta_visit)(uint32_t index, void *context);
+typedef void (*ta_notify)(ta_event event, ta_status status, void *context);
+typedef void (*ta_log)(const char *message, void *context);
+typedef uint32_t (*ta_filter)(const uint8_t *from, uint8_t *to, size_t bytes, int32_t *state, void *context);
+
+/* Calls visit(0..count) and returns the sum; a negative answer ends it. */
+int64_t ta_each(uint32_t count, ta_visit visit, void *context);
+/* Calls once, from a thread of the library, `milliseconds` later. */
+ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notify, void *context);
+/* Called for every message until the device is closed. */
+ta_status ta_device_log(ta_device device, ta_log log, void *context);
+ta_status ta_device_say(ta_device device, const char *message);
+/* Filters `bytes` bytes in pieces of 1000; returns through `*total` the sum of the filter's answers. */
+ta_status ta_filter_run(const uint8_t *from, uint8_t *to, size_t bytes, ta_filter filter, void *context,
+                        uint64_t *total);
+
+/* --- tables and pointers of functions ------------------------------------------- */
+
+typedef struct {
+    size_t size;
+    int32_t (*ta_add)(int32_t a, int32_t b);
+    ta_status (*ta_noop)(void);
+    int32_t (*multiply)(int32_t a, int32_t b); /* not exported */
+    ta_status (*fill)(ta_buffer buffer, uint8_t value);
+} ta_operations;
+
+const ta_operations *ta_get_operations(void);
+/* NULL for a name that the library does not know. */
+void *ta_get_function(const char *name);
+/* An extension: not exported, found by ta_get_function. */
+int32_t ta_extension_square(int32_t v);
+/* Declared here, but no library has it. */
+ta_status ta_absent(int32_t v);
+
+/* --- kernels: arguments whose meaning the library knows --------------------------- */
+
+ta_status ta_kernel_create(ta_device device, const char *name, ta_kernel *kernel);
+ta_status ta_kernel_destroy(ta_kernel kernel);
+ta_status ta_kernel_argument_count(ta_kernel kernel, uint32_t *count);
+ta_status ta_kernel_argument(ta_kernel kernel, uint32_t index, uint32_t *is_buffer, size_t *bytes);
+/* arguments[i] points to a ta_buffer or to a number. */
+ta_status ta_kernel_launch(ta_kernel kernel, void **arguments);
+uint64_t ta_kernel_cost(ta_kernel kernel);
+
+/* --- errors, order, resources -------------------------------------------------------- */
+
+/* Fails with `status`. */
+ta_status ta_fail(ta_status status);
+ta_status ta_fail_async(ta_status status);
+/* A number that the last ta_mark_async wrote. */
+ta_status ta_mark_async(uint64_t value);
+uint64_t ta_mark(void);
+/* Appends; ta_trail_read empties. */
+ta_status ta_trail_async(uint32_t value);
+ta_status ta_trail_read(uint32_t *values, size_t capacity, size_t *count);
+/* index < 16 */
+ta_status ta_pick(uint32_t index, uint32_t *value);
+ta_status ta_reserve(uint64_t bytes);
+ta_status ta_unreserve(uint64_t bytes);
+ta_status ta_reserved(uint64_t *bytes);
+/* Spends `microseconds` of the device. */
+ta_status ta_work(uint32_t microseconds);
+uint64_t ta_last_work(void);
+/* Not virtualized. */
+ta_status ta_legacy(void);
+int32_t ta_legacy_level(void);
+/* The process that runs the library. */
+int32_t ta_process(void);
+/* Answers without any device: sizes of elements by kind (0..3), else 0. */
+size_t ta_element_bytes(uint32_t kind);
 
 #ifdef __cplusplus
 }

@@ -418,6 +418,8 @@ pub enum ExprKind {
     Field(Box<Expr>, usize),
     /// The metadata structure of a handle; always under a `Field`.
     Metadata(Box<Expr>),
+    /// The address of a function table in the guest, by its name.
+    Table(usize),
     Call(Callee, Vec<Expr>),
 }
 
