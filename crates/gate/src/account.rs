@@ -1,0 +1,176 @@
+//! One exact 64-bit account.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Held for a time: memory.
+    Continuous,
+    /// Used once: calls, time.
+    Instantaneous,
+}
+
+/// the tenant's limit is reached
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the tenant's limit is reached")]
+pub struct Refused;
+
+/// How much of one resource a session has.
+///
+/// Invariant: `used <= limit` at every moment, seen from every thread. Every
+/// change is one compare-and-swap on `used`, so that concurrent charges can
+/// neither overshoot nor lose an update.
+#[derive(Debug)]
+pub struct Account {
+    name: String,
+    kind: Kind,
+    limit: Option<u64>,
+    used: AtomicU64,
+    peak: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Account {
+    pub fn new(name: &str, kind: Kind, limit: Option<u64>) -> Account {
+        let zero = || AtomicU64::new(0);
+        Account { name: name.to_owned(), kind, limit, used: zero(), peak: zero(), refused: zero() }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// Held now (continuous) or used up so far (instantaneous).
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// How many charges were refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn charge(&self, amount: u64) -> Result<(), Refused> {
+        let limit = self.limit.unwrap_or(u64::MAX);
+        let raised = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
+        match self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised) {
+            Ok(before) => {
+                self.peak.fetch_max(before + amount, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(_) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                Err(Refused)
+            }
+        }
+    }
+
+    /// Callers return only what a holding proves was charged; the clamp keeps
+    /// a mistake from turning into an account near 2^64.
+    pub(crate) fn uncharge(&self, amount: u64) {
+        let lowered = |used: u64| Some(used.saturating_sub(amount));
+        let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lowered);
+    }
+
+    /// An unlimited total only counts, and saturates: it must not refuse a call after centuries.
+    pub(crate) fn consume(&self, amount: u64) -> Result<(), Refused> {
+        if self.limit.is_some() {
+            return self.charge(amount);
+        }
+        let raised = |used: u64| Some(used.saturating_add(amount));
+        let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_last_byte_is_granted_and_the_next_is_refused() {
+        let account = Account::new("memory", Kind::Continuous, Some(10));
+        account.charge(10).unwrap();
+        assert_eq!(account.charge(1), Err(Refused));
+        account.charge(0).unwrap();
+        account.uncharge(1);
+        account.charge(1).unwrap();
+        assert_eq!((account.used(), account.peak(), account.refused()), (10, 10, 1));
+    }
+
+    #[test]
+    fn a_sum_beyond_64_bits_is_refused_not_wrapped() {
+        let account = Account::new("memory", Kind::Continuous, None);
+        account.charge(u64::MAX).unwrap();
+        assert_eq!(account.charge(1), Err(Refused));
+        assert_eq!(account.used(), u64::MAX);
+    }
+
+    #[test]
+    fn consumption_without_a_limit_never_refuses() {
+        let account = Account::new("time", Kind::Instantaneous, None);
+        account.consume(u64::MAX).unwrap();
+        account.consume(5).unwrap();
+        assert_eq!(account.used(), u64::MAX);
+    }
+
+    #[test]
+    fn threads_never_pass_the_limit_together() {
+        let account = Arc::new(Account::new("memory", Kind::Continuous, Some(1000)));
+        let workers: Vec<_> = (0..4)
+            .map(|seed: u64| {
+                let account = account.clone();
+                std::thread::spawn(move || {
+                    let mut held = 0;
+                    for step in 0..20_000u64 {
+                        let amount = (step * 31 + seed * 17) % 300;
+                        if held > 0 && step % 3 == 0 {
+                            account.uncharge(held);
+                            held = 0;
+                        } else if account.charge(amount).is_ok() {
+                            held += amount;
+                        }
+                        assert!(account.used() <= 1000);
+                    }
+                    account.uncharge(held);
+                })
+            })
+            .collect();
+        workers.into_iter().for_each(|w| w.join().unwrap());
+        assert_eq!(account.used(), 0);
+        assert!(account.peak() <= 1000);
+    }
+
+    proptest! {
+        #[test]
+        fn never_over_the_limit_and_no_drift(limit in 0u64..1 << 40, steps in prop::collection::vec((any::<bool>(), 0u64..1 << 39), 0..200)) {
+            let account = Account::new("memory", Kind::Continuous, Some(limit));
+            let mut held: Vec<u64> = Vec::new();
+            for (take, amount) in steps {
+                if take {
+                    let fits = held.iter().sum::<u64>() + amount <= limit;
+                    prop_assert_eq!(account.charge(amount).is_ok(), fits);
+                    if fits { held.push(amount); }
+                } else if let Some(amount) = held.pop() {
+                    account.uncharge(amount);
+                }
+                prop_assert_eq!(account.used(), held.iter().sum::<u64>());
+                prop_assert!(account.peak() <= limit);
+            }
+        }
+    }
+}
