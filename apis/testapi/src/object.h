@@ -28,6 +28,10 @@ void *object_release(void *handle, enum kind kind, bool *found);
 struct ta_device_st {
     struct object object;
     char name[64];
+    struct ta_device_st *parent;
+    uint32_t units;
+    ta_log log;
+    void *log_context;
 };
 
 struct ta_buffer_st {
@@ -35,6 +39,14 @@ struct ta_buffer_st {
     struct ta_device_st *device;
     size_t bytes;
     unsigned char *data;
+    bool wrapped; /* `data` is the application's */
+    void *tag;
+    void *mapped;
+};
+
+struct ta_event_st {
+    struct object object;
+    uint64_t value;
 };
 
 #endif
