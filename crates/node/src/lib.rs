@@ -1,1 +1,30 @@
+//! The node: accepts guests, gives each guest process an API server process
+//! of its own, watches both, and tells `aviary ps` about them.
+//!
+//! The node never reads what a guest sends: it looks at the kernel's
+//! credentials of the connection and hands the socket on. A hostile guest
+//! meets its decoder only inside its own API server.
 
+mod admin;
+mod api_server;
+mod control;
+mod epoll;
+mod error;
+mod guest;
+mod handle;
+mod listener;
+mod log;
+mod node;
+mod private;
+mod report;
+mod sessions;
+mod stats;
+
+pub use admin::{admin_path, query};
+pub use api_server::ApiServerCommand;
+pub use error::NodeError;
+pub use handle::{Node, NodeConfig};
+pub use listener::{Address, default_socket};
+pub use log::{Level, Log};
+pub use private::{PrivateDir, private_nodes};
+pub use report::{NodeReport, SessionReport};

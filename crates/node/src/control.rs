@@ -1,0 +1,115 @@
+//! Messages on an API server's control socket (docs/runtime.md, "Attaching").
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+};
+
+const MESSAGE_LIMIT: usize = 64 * 1024;
+
+/// Node to API server, together with the guest's socket.
+#[derive(Debug, Serialize)]
+pub struct Assignment<'a> {
+    pub session: u64,
+    pub tenant: &'a str,
+    pub guest: u32,
+    pub modules: &'a [PathBuf],
+    pub limits: &'a BTreeMap<String, u64>,
+}
+
+/// API server to node.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Event {
+    /// Comes with the statistics' descriptor.
+    Started { session: u64, #[serde(default)] api: String },
+    Ended { session: u64, #[serde(default)] reason: String },
+    #[serde(other)]
+    Unknown,
+}
+
+/// What `receive` found.
+#[derive(Debug)]
+pub enum Received {
+    Event(Event, Option<OwnedFd>),
+    /// Not understood: the API server is not trusted to speak well.
+    Garbage(String),
+    Nothing,
+    Closed,
+}
+
+pub fn send(control: BorrowedFd<'_>, assignment: &Assignment<'_>, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let text = serde_json::to_vec(assignment)?;
+    if text.len() > MESSAGE_LIMIT {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the session's configuration is longer than 64 KiB"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [socket.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(control, &[IoSlice::new(&text)], &mut ancillary, flags)?;
+    Ok(())
+}
+
+pub fn receive(control: BorrowedFd<'_>) -> Received {
+    let mut bytes = vec![0; MESSAGE_LIMIT];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let message = match recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+        Ok(message) => message,
+        Err(Errno::WOULDBLOCK | Errno::INTR) => return Received::Nothing,
+        Err(_) => return Received::Closed,
+    };
+    let descriptor = first_descriptor(&mut ancillary);
+    if message.bytes == 0 {
+        return Received::Closed;
+    }
+    if message.flags.contains(ReturnFlags::TRUNC) {
+        return Received::Garbage("a message of more than 64 KiB".into());
+    }
+    match serde_json::from_slice(&bytes[..message.bytes]) {
+        Ok(event) => Received::Event(event, descriptor),
+        Err(error) => Received::Garbage(error.to_string()),
+    }
+}
+
+/// More descriptors than announced are closed here.
+fn first_descriptor(ancillary: &mut RecvAncillaryBuffer<'_>) -> Option<OwnedFd> {
+    let mut first = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            for descriptor in descriptors {
+                first.get_or_insert(descriptor);
+            }
+        }
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_parse() {
+        let parse = |text: &str| serde_json::from_str::<Event>(text).ok();
+        assert_eq!(
+            parse(r#"{"session":7,"event":"started","api":"opencl","more":1}"#),
+            Some(Event::Started { session: 7, api: "opencl".into() })
+        );
+        assert_eq!(parse(r#"{"session":7,"event":"ended"}"#), Some(Event::Ended { session: 7, reason: String::new() }));
+        assert_eq!(parse(r#"{"event":"news"}"#), Some(Event::Unknown));
+        assert_eq!(parse(r#"{"event":"started"}"#), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! What the node waits for: a typed face of epoll. Cost does not grow with idle sessions.
+
+use crate::NodeError;
+use rustix::event::{
+    Timespec,
+    epoll::{self, CreateFlags, EventData, EventFlags},
+};
+use std::{
+    mem::MaybeUninit,
+    os::fd::{BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Token {
+    Listener,
+    Wake,
+    /// The control socket of an API server.
+    Control(u64),
+    /// An API server process ended.
+    ServerExit(u64),
+    /// The guest process of an API server ended.
+    GuestExit(u64),
+}
+
+const SHIFT: u32 = 56;
+
+impl Token {
+    fn encode(self) -> u64 {
+        let (kind, id) = match self {
+            Token::Listener => (0, 0),
+            Token::Wake => (1, 0),
+            Token::Control(id) => (2, id),
+            Token::ServerExit(id) => (3, id),
+            Token::GuestExit(id) => (4, id),
+        };
+        kind << SHIFT | id
+    }
+
+    fn decode(word: u64) -> Self {
+        let id = word & ((1 << SHIFT) - 1);
+        match word >> SHIFT {
+            0 => Token::Listener,
+            1 => Token::Wake,
+            2 => Token::Control(id),
+            3 => Token::ServerExit(id),
+            _ => Token::GuestExit(id),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub fn new() -> Result<Self, NodeError> {
+        epoll::create(CreateFlags::CLOEXEC).map(Self).map_err(watch_error)
+    }
+
+    pub fn add(&self, descriptor: BorrowedFd<'_>, token: Token) -> Result<(), NodeError> {
+        epoll::add(&self.0, descriptor, EventData::new_u64(token.encode()), EventFlags::IN).map_err(watch_error)
+    }
+
+    pub fn remove(&self, descriptor: BorrowedFd<'_>) {
+        let _ = epoll::delete(&self.0, descriptor);
+    }
+
+    /// Empty: the time is over, or a signal came.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Token>, NodeError> {
+        let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); 64];
+        let timeout = timeout.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() });
+        match epoll::wait(&self.0, &mut buffer, timeout.as_ref()) {
+            Ok((events, _)) => Ok(events.iter().map(|event| Token::decode(event.data.u64())).collect()),
+            Err(rustix::io::Errno::INTR) => Ok(Vec::new()),
+            Err(errno) => Err(watch_error(errno)),
+        }
+    }
+}
+
+fn watch_error(errno: rustix::io::Errno) -> NodeError {
+    NodeError::Watch(errno.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive() {
+        for token in [Token::Listener, Token::Wake, Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)] {
+            assert_eq!(Token::decode(token.encode()), token);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What can go wrong in a node; the doc comments are the messages.
+
+use std::{io, path::PathBuf};
+
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum NodeError {
+    /// bad address `{0}`: expected unix:/PATH/TO/node.sock
+    Address(String),
+    /// the socket path {0} is too long: at most 107 bytes
+    PathTooLong(PathBuf),
+    /// a node already listens on {0}
+    AlreadyRunning(PathBuf),
+    /// {0} exists and is not a socket: remove it or choose another --listen address
+    NotASocket(PathBuf),
+    /// cannot listen on {0}: {1}
+    Listen(PathBuf, io::Error),
+    /// cannot create a private directory under {0}: {1}
+    PrivateDir(PathBuf, io::Error),
+    /// cannot start an API server ({0}): {1}
+    Spawn(PathBuf, io::Error),
+    /// cannot hand a connection to API server {0}: {1}
+    HandOver(u32, io::Error),
+    /// cannot watch descriptors: {0}
+    Watch(io::Error),
+    /// no credentials of the connecting process: {0}
+    Credentials(io::Error),
+    /// no node answers on {0}: {1}
+    NoNode(PathBuf, io::Error),
+    /// the node on {0} gave an answer that is not understood: {1}
+    Answer(PathBuf, String),
+}

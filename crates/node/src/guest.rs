@@ -1,0 +1,105 @@
+//! Which process is at the other end of a connection, as the kernel says.
+
+use crate::NodeError;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
+
+/// One guest process. The start time makes it unique: a process id comes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Guest {
+    pub uid: u32,
+    /// 0: the process is in another pid namespace and cannot be named here.
+    pub pid: u32,
+    /// In clock ticks since boot; 0 where `pid` is 0 or the process is gone.
+    pub started: u64,
+}
+
+impl Guest {
+    pub fn of(socket: BorrowedFd<'_>) -> Result<Self, NodeError> {
+        let credentials = credentials(socket).map_err(NodeError::Credentials)?;
+        let pid = u32::try_from(credentials.pid).unwrap_or(0);
+        let started = start_time(pid).unwrap_or(0);
+        Ok(Self { uid: credentials.uid, pid, started })
+    }
+
+    /// Connections of a process that cannot be named are never joined: two of
+    /// them may be different processes.
+    pub fn is_named(&self) -> bool {
+        self.pid != 0 && self.started != 0
+    }
+
+    /// Becomes readable when the process ends. `None`: it cannot be watched (any more).
+    pub fn watch(&self) -> Option<OwnedFd> {
+        if !self.is_named() {
+            return None;
+        }
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let watched = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The id may have been reused between the credentials and now: with the
+        // descriptor held, the same start time proves that it is the same process.
+        (start_time(self.pid) == Some(self.started)).then_some(watched)
+    }
+
+    /// The name of the program, for people.
+    pub fn program(&self) -> String {
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        name.trim_end().to_owned()
+    }
+}
+
+/// Not through rustix: its type has no room for process id 0, which the kernel
+/// reports for processes of other pid namespaces.
+fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `credentials` is a plain C struct that lives through the call, `length` is its size and the
+    // kernel writes no more than that; any bit pattern it writes is a valid `ucred`.
+    let result = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut credentials).cast(), &raw mut length)
+    };
+    if result != 0 || length as usize != size_of::<libc::ucred>() {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(credentials)
+}
+
+fn start_time(pid: u32) -> Option<u64> {
+    parse_start_time(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Field 22; the second field is the program's name and may contain anything, also `)`.
+fn parse_start_time(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::{fd::AsFd, unix::net::UnixStream};
+
+    #[test]
+    fn names_itself() {
+        let (one, _two) = UnixStream::pair().unwrap();
+        let guest = Guest::of(one.as_fd()).unwrap();
+        assert_eq!(guest.pid, std::process::id());
+        assert!(guest.is_named() && guest.watch().is_some());
+        assert!(!guest.program().is_empty());
+    }
+
+    #[test]
+    fn a_reused_id_is_not_watched() {
+        let guest = Guest { uid: 0, pid: std::process::id(), started: 1 };
+        assert!(guest.watch().is_none());
+    }
+
+    #[test]
+    fn names_with_parentheses() {
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4242 99";
+        assert_eq!(parse_start_time(stat), Some(4242));
+        assert_eq!(parse_start_time("garbage"), None);
+    }
+}

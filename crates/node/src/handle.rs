@@ -1,0 +1,151 @@
+//! Starting and ending a node from outside.
+
+use crate::{
+    NodeError, NodeReport, PrivateDir, admin,
+    api_server::ApiServerCommand,
+    listener::{Address, Listener},
+    log::{Level, Log},
+    node::{Core, Goal},
+    report,
+};
+use rustix::net::{Shutdown, shutdown};
+use std::{
+    collections::BTreeMap,
+    fs::{self, Permissions},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::JoinHandle,
+};
+
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    pub socket: PathBuf,
+    /// Permissions of the socket: who may attach.
+    pub mode: u32,
+    pub api_server: ApiServerCommand,
+    /// Where API modules are searched, in order.
+    pub modules: Vec<PathBuf>,
+    /// API servers kept ready.
+    pub spares: usize,
+    /// Connections that one user may have at a time.
+    pub sessions_per_user: usize,
+    /// Limits of every session, by resource.
+    pub limits: BTreeMap<String, u64>,
+    pub log: Level,
+}
+
+impl NodeConfig {
+    pub fn new(socket: PathBuf, api_server: ApiServerCommand) -> Self {
+        Self {
+            socket,
+            mode: 0o600,
+            api_server,
+            modules: Vec::new(),
+            spares: 1,
+            sessions_per_user: 4096,
+            limits: BTreeMap::new(),
+            log: Level::Info,
+        }
+    }
+}
+
+/// A running node. Dropping it ends all its sessions and removes its sockets.
+#[derive(Debug)]
+pub struct Node {
+    address: Address,
+    core: Arc<Core>,
+    admin: Arc<UnixListener>,
+    admin_path: PathBuf,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Node {
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        let log = Log::new(config.log);
+        let address = Address::Unix(config.socket.clone());
+        let listener = Listener::bind(&config.socket, config.mode)?;
+        let admin_path = admin::admin_path(&config.socket);
+        let admin = Arc::new(bind_admin(&admin_path).map_err(|error| NodeError::Listen(admin_path.clone(), error))?);
+        let core = Arc::new(Core::new(config, listener, log)?);
+        let threads = vec![run_core(&core, log), run_admin(&admin, &core, &address, log)];
+        log.info(format_args!("listening on {address}"));
+        Ok(Self { address, core, admin, admin_path, threads })
+    }
+
+    /// A node in a private directory: only this user's processes that are told the name find it.
+    pub fn start_private(directory: &PrivateDir, mut config: NodeConfig) -> Result<Self, NodeError> {
+        config.socket = directory.path().join("node.sock");
+        config.mode = 0o600;
+        Self::start(config)
+    }
+
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub fn report(&self) -> NodeReport {
+        report_of(&self.core, &self.address)
+    }
+
+    /// Guest processes that are served now.
+    pub fn busy(&self) -> usize {
+        self.core.busy()
+    }
+
+    /// Ends once no guest is left.
+    pub fn drain(&self) {
+        self.core.aim(Goal::Drain);
+    }
+
+    /// Whether the node has ended (after `drain`).
+    pub fn is_finished(&self) -> bool {
+        self.threads.first().is_none_or(|thread| thread.is_finished())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.core.aim(Goal::Stop);
+        let _ = shutdown(&*self.admin, Shutdown::Both);
+        for thread in self.threads.drain(..) {
+            // A panic there was printed already, and there is nothing left to save.
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(&self.admin_path);
+    }
+}
+
+/// Called with the node's lock held, so that a socket found there is a dead node's.
+fn bind_admin(path: &Path) -> std::io::Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+fn run_core(core: &Arc<Core>, log: Log) -> JoinHandle<()> {
+    let core = Arc::clone(core);
+    std::thread::spawn(move || {
+        if let Err(error) = core.run() {
+            log.error(format_args!("the node ends: {error}"));
+        }
+    })
+}
+
+fn run_admin(admin: &Arc<UnixListener>, core: &Arc<Core>, address: &Address, log: Log) -> JoinHandle<()> {
+    let (admin, core, address) = (Arc::clone(admin), Arc::clone(core), address.clone());
+    std::thread::spawn(move || admin::serve(&admin, &|| report_of(&core, &address), log))
+}
+
+fn report_of(core: &Core, address: &Address) -> NodeReport {
+    core.with_registry(|registry| NodeReport {
+        address: address.to_string(),
+        pid: std::process::id(),
+        spares: registry.spares(),
+        sessions: report::sessions(registry),
+    })
+}

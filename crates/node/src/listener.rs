@@ -1,0 +1,190 @@
+//! The node's socket: addresses, permissions, one node per socket.
+
+use crate::NodeError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use std::{
+    fmt,
+    fs::{self, File, Permissions},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+const BACKLOG: i32 = 1024;
+
+/// Where a node is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = NodeError;
+
+    fn from_str(text: &str) -> Result<Self, NodeError> {
+        match text.strip_prefix("unix:") {
+            Some(path) if path.starts_with('/') => Ok(Address::Unix(path.into())),
+            _ => Err(NodeError::Address(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Address::Unix(path) = self;
+        write!(f, "unix:{}", path.display())
+    }
+}
+
+impl Address {
+    pub fn path(&self) -> &Path {
+        let Address::Unix(path) = self;
+        path
+    }
+}
+
+/// Where `aviary serve` listens by default.
+pub fn default_socket() -> PathBuf {
+    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) if !rustix::process::geteuid().is_root() => PathBuf::from(directory),
+        _ => PathBuf::from("/run"),
+    };
+    base.join("aviary").join("node.sock")
+}
+
+/// A listening socket and the lock that makes this node the only one on it.
+/// Dropping it removes both files.
+#[derive(Debug)]
+pub struct Listener {
+    pub socket: OwnedFd,
+    path: PathBuf,
+    lock_path: PathBuf,
+    _lock: File,
+}
+
+impl Listener {
+    /// Listens on `path`; `mode` are the socket's permissions.
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, NodeError> {
+        let failed = |error: io::Error| NodeError::Listen(path.into(), error);
+        create_parent(path).map_err(failed)?;
+        let lock_path = path.with_extension("lock");
+        let lock = lock(&lock_path).map_err(failed)?.ok_or_else(|| NodeError::AlreadyRunning(path.into()))?;
+        remove_stale(path)?;
+        let socket = listen_on(path, mode)?;
+        Ok(Self { socket, path: path.into(), lock_path, _lock: lock })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Last, and while still locked: whoever waits for the lock checks that
+        // the file it locked is still the one in the directory.
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+fn create_parent(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !parent.exists() => fs::DirBuilder::new().mode(0o755).recursive(true).create(parent),
+        _ => Ok(()),
+    }
+}
+
+/// `None`: somebody else holds it.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            other => other?,
+        }
+        let held = file.metadata()?;
+        if fs::metadata(path).is_ok_and(|found| found.ino() == held.ino() && found.dev() == held.dev()) {
+            return Ok(Some(file));
+        }
+    }
+}
+
+/// Called with the lock held: a socket that is still there was left by a dead node,
+/// unless it belongs to a program that does not know the lock.
+fn remove_stale(path: &Path) -> Result<(), NodeError> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(NodeError::NotASocket(path.into()));
+    }
+    let failed = |error: io::Error| NodeError::Listen(path.into(), error);
+    let probe = stream_socket().map_err(|errno| failed(errno.into()))?;
+    if connect(&probe, &socket_address(path)?).is_ok() {
+        return Err(NodeError::AlreadyRunning(path.into()));
+    }
+    fs::remove_file(path).map_err(failed)
+}
+
+fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
+    let failed = |errno: rustix::io::Errno| NodeError::Listen(path.into(), errno.into());
+    let socket = stream_socket().map_err(failed)?;
+    bind(&socket, &socket_address(path)?).map_err(failed)?;
+    // Permissions before `listen`: until then nobody can connect, whatever the umask was.
+    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| NodeError::Listen(path.into(), error))?;
+    listen(&socket, BACKLOG).map_err(failed)?;
+    Ok(socket)
+}
+
+fn stream_socket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+fn socket_address(path: &Path) -> Result<SocketAddrUnix, NodeError> {
+    SocketAddrUnix::new(path).map_err(|_| NodeError::PathTooLong(path.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PrivateDir;
+
+    #[test]
+    fn addresses() {
+        let address: Address = "unix:/run/x.sock".parse().unwrap();
+        assert_eq!(address.to_string(), "unix:/run/x.sock");
+        assert!("tcp:1.2.3.4".parse::<Address>().is_err());
+        assert!("unix:relative".parse::<Address>().is_err());
+    }
+
+    #[test]
+    fn one_node_per_socket() {
+        let directory = PrivateDir::create().unwrap();
+        let path = directory.path().join("node.sock");
+        let first = Listener::bind(&path, 0o600).unwrap();
+        assert!(matches!(Listener::bind(&path, 0o600), Err(NodeError::AlreadyRunning(_))));
+        drop(first);
+        assert!(!path.exists());
+        Listener::bind(&path, 0o600).unwrap();
+    }
+
+    #[test]
+    fn stale_sockets_are_replaced_and_files_kept() {
+        let directory = PrivateDir::create().unwrap();
+        let path = directory.path().join("node.sock");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        drop(Listener::bind(&path, 0o640).unwrap());
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(Listener::bind(&path, 0o600), Err(NodeError::NotASocket(_))));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn permissions_are_as_asked() {
+        let directory = PrivateDir::create().unwrap();
+        let path = directory.path().join("node.sock");
+        let _listener = Listener::bind(&path, 0o660).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+    }
+}

@@ -1,0 +1,73 @@
+//! One line per event on standard error.
+
+use std::{fmt, io::Write, str::FromStr};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "error" => Ok(Level::Error),
+            "warn" => Ok(Level::Warn),
+            "info" => Ok(Level::Info),
+            "debug" => Ok(Level::Debug),
+            _ => Err(format!("`{text}` is no log level: expected error, warn, info or debug")),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Log {
+    level: Level,
+}
+
+impl Log {
+    pub fn new(level: Level) -> Self {
+        Self { level }
+    }
+
+    pub fn error(&self, message: impl fmt::Display) {
+        self.line(Level::Error, "error", message);
+    }
+
+    pub fn warn(&self, message: impl fmt::Display) {
+        self.line(Level::Warn, "warning", message);
+    }
+
+    pub fn info(&self, message: impl fmt::Display) {
+        self.line(Level::Info, "info", message);
+    }
+
+    pub fn debug(&self, message: impl fmt::Display) {
+        self.line(Level::Debug, "debug", message);
+    }
+
+    /// One `write` per line, so that lines of several processes do not mix.
+    fn line(&self, level: Level, name: &str, message: impl fmt::Display) {
+        if level <= self.level {
+            let line = format!("aviary[node]: {name}: {message}\n");
+            // A closed standard error must not end the node.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_ordered_and_named() {
+        assert!(Level::Error < Level::Debug);
+        assert_eq!("warn".parse(), Ok(Level::Warn));
+        assert!("loud".parse::<Level>().is_err());
+    }
+}

@@ -1,0 +1,451 @@
+//! The node's loop: every event of listener, API servers and guests, one after the other.
+
+use crate::{
+    NodeConfig, NodeError,
+    api_server::ApiServer,
+    control::{self, Assignment, Event, Received},
+    epoll::{Epoll, Token},
+    guest::Guest,
+    listener::Listener,
+    log::Log,
+    sessions::{Registry, Server, Session},
+};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::Signal;
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    os::unix::process::ExitStatusExt,
+    process::ExitStatus,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+/// How long an API server may go on after its guest process has ended.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long API servers get to end when the node ends.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// A taken spare is replaced this much later: the session that took it starts undisturbed.
+const REFILL_DELAY: Duration = Duration::from_millis(100);
+/// After a spare that died on its own, which will probably happen again.
+const REFILL_BACKOFF: Duration = Duration::from_secs(5);
+/// Pause when there are no descriptors left to accept with.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the node works towards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+#[repr(u8)]
+pub enum Goal {
+    Serve,
+    /// End when no guest is left.
+    Drain,
+    /// End now.
+    Stop,
+}
+
+#[derive(Debug)]
+pub struct Core {
+    config: NodeConfig,
+    log: Log,
+    epoll: Epoll,
+    wake: OwnedFd,
+    goal: AtomicU8,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    registry: Registry,
+    /// Taken when the node ends, which removes the socket.
+    listener: Option<Listener>,
+    refill_at: Option<Instant>,
+}
+
+impl Core {
+    pub fn new(config: NodeConfig, listener: Listener, log: Log) -> Result<Self, NodeError> {
+        let epoll = Epoll::new()?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| NodeError::Watch(errno.into()))?;
+        epoll.add(listener.socket.as_fd(), Token::Listener)?;
+        epoll.add(wake.as_fd(), Token::Wake)?;
+        let refill_at = (config.spares > 0).then(Instant::now);
+        let state = State { registry: Registry::default(), listener: Some(listener), refill_at };
+        Ok(Self { config, log, epoll, wake, goal: AtomicU8::new(Goal::Serve as u8), state: Mutex::new(state) })
+    }
+
+    /// Goals only advance: `Stop` is never taken back.
+    pub fn aim(&self, goal: Goal) {
+        self.goal.fetch_max(goal as u8, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn aims_at(&self, goal: Goal) -> bool {
+        self.goal.load(Ordering::SeqCst) >= goal as u8
+    }
+
+    pub fn busy(&self) -> usize {
+        self.state().registry.busy()
+    }
+
+    pub fn with_registry<T>(&self, look: impl FnOnce(&Registry) -> T) -> T {
+        look(&self.state().registry)
+    }
+
+    /// Every change under the lock is complete before anything can panic, so that
+    /// a poisoned lock still guards a usable state.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn run(&self) -> Result<(), NodeError> {
+        let result = self.serve();
+        self.end_all();
+        result
+    }
+
+    fn serve(&self) -> Result<(), NodeError> {
+        loop {
+            self.refill();
+            let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+            for token in self.epoll.wait(timeout)? {
+                self.handle(token);
+            }
+            self.kill_orphans();
+            if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let state = self.state();
+        state.refill_at.into_iter().chain(state.registry.next_kill()).min()
+    }
+
+    fn handle(&self, token: Token) {
+        match token {
+            Token::Listener => self.accept_all(),
+            Token::Wake => {
+                let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+            }
+            Token::Control(id) => self.hear(id),
+            Token::ServerExit(id) => self.reap(id),
+            Token::GuestExit(id) => self.guest_ended(id),
+        }
+    }
+
+    // Accepting.
+
+    fn accept_all(&self) {
+        let mut state = self.state();
+        while let Some(listener) = &state.listener {
+            match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
+                Ok(socket) => self.admit(&mut state, socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::WOULDBLOCK) => return,
+                Err(errno) => {
+                    self.log.error(format_args!("cannot accept a connection: {errno}"));
+                    drop(state);
+                    std::thread::sleep(EXHAUSTED_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&self, state: &mut State, socket: OwnedFd) {
+        let guest = match Guest::of(socket.as_fd()) {
+            Ok(guest) => guest,
+            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+        };
+        if state.registry.sessions_of_user(guest.uid) >= self.config.sessions_per_user {
+            let limit = self.config.sessions_per_user;
+            return self.log.warn(format_args!("connection refused: user {} has {limit} sessions already", guest.uid));
+        }
+        let id = state.registry.new_session_id();
+        let session = Session {
+            server: 0,
+            guest,
+            since: SystemTime::now(),
+            pending: Some(socket),
+            moved: false,
+            api: String::new(),
+            stats: None,
+        };
+        self.place(state, id, session);
+    }
+
+    /// Hands a session to its guest's API server, or to a new one.
+    fn place(&self, state: &mut State, id: u64, mut session: Session) {
+        let guest = session.guest;
+        // A known API server may be about to end; then a fresh one takes the session.
+        for _ in 0..2 {
+            let server = match self.server_for(state, guest) {
+                Ok(server) => server,
+                Err(error) => return self.log.error(format_args!("session {id} of guest {} refused: {error}", guest.pid)),
+            };
+            session.server = server;
+            match self.assign(state, id, &session) {
+                Ok(pid) => {
+                    let Guest { pid: guest, uid, .. } = guest;
+                    self.log.info(format_args!("session {id}: guest {guest} (user {uid}) goes to API server {pid}"));
+                    state.registry.sessions.insert(id, session);
+                    return;
+                }
+                Err(error) => {
+                    self.log.warn(format_args!("session {id}: {error}"));
+                    state.registry.retire(server);
+                }
+            }
+        }
+    }
+
+    fn server_for(&self, state: &mut State, guest: Guest) -> Result<u64, NodeError> {
+        if let Some(id) = state.registry.server_of(&guest) {
+            return Ok(id);
+        }
+        if state.registry.spares() == 0 {
+            self.spawn_spare(state)?;
+        }
+        if !self.aims_at(Goal::Drain) && self.config.spares > 0 {
+            state.refill_at.get_or_insert(Instant::now() + REFILL_DELAY);
+        }
+        let Some(id) = state.registry.take_spare(guest) else {
+            return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
+        };
+        if let Some(Server { guest_exit: Some(exit), .. }) = state.registry.servers.get(&id) {
+            self.epoll.add(exit.as_fd(), Token::GuestExit(id))?;
+        }
+        Ok(id)
+    }
+
+    fn assign(&self, state: &State, id: u64, session: &Session) -> Result<u32, NodeError> {
+        let (Some(server), Some(socket)) = (state.registry.servers.get(&session.server), &session.pending) else {
+            return Err(NodeError::HandOver(0, std::io::ErrorKind::NotFound.into()));
+        };
+        let assignment = Assignment {
+            session: id,
+            tenant: &format!("uid-{}", session.guest.uid),
+            guest: session.guest.pid,
+            modules: &self.config.modules,
+            limits: &self.config.limits,
+        };
+        let pid = server.process.pid();
+        control::send(server.process.control.as_fd(), &assignment, socket.as_fd())
+            .map(|()| pid)
+            .map_err(|error| NodeError::HandOver(pid, error))
+    }
+
+    // API servers.
+
+    fn refill(&self) {
+        let mut state = self.state();
+        if state.refill_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        state.refill_at = None;
+        while state.registry.spares() < self.config.spares && !self.aims_at(Goal::Drain) {
+            if let Err(error) = self.spawn_spare(&mut state) {
+                self.log.error(error);
+                state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
+                return;
+            }
+        }
+    }
+
+    fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
+        let process = ApiServer::spawn(&self.config.api_server)?;
+        self.log.debug(format_args!("API server {} is ready", process.pid()));
+        let id = state.registry.add_spare(process);
+        if let Some(server) = state.registry.servers.get(&id) {
+            self.epoll.add(server.process.control.as_fd(), Token::Control(id))?;
+            self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id))?;
+        }
+        Ok(())
+    }
+
+    /// Takes one message; more of them make the socket readable again.
+    fn hear(&self, id: u64) {
+        let mut state = self.state();
+        let Some(server) = state.registry.servers.get(&id) else { return };
+        match control::receive(server.process.control.as_fd()) {
+            Received::Event(event, descriptor) => self.note(&mut state, id, event, descriptor),
+            Received::Garbage(why) => {
+                let pid = server.process.pid();
+                self.log.warn(format_args!("API server {pid} sent a message that is not understood: {why}"));
+            }
+            Received::Nothing => {}
+            Received::Closed => {
+                self.epoll.remove(server.process.control.as_fd());
+                state.registry.retire(id);
+            }
+        }
+    }
+
+    /// An API server speaks for its own sessions only.
+    fn note(&self, state: &mut State, server: u64, event: Event, descriptor: Option<OwnedFd>) {
+        let (Event::Started { session: id, .. } | Event::Ended { session: id, .. }) = &event else { return };
+        let Some(session) = state.registry.sessions.get_mut(id).filter(|session| session.server == server) else {
+            return self.log.debug(format_args!("news of session {id}, which is not known"));
+        };
+        match event {
+            Event::Started { session: id, api } => {
+                self.log.info(format_args!("session {id}: {api} started"));
+                session.pending = None;
+                session.api = api;
+                session.stats = descriptor;
+            }
+            Event::Ended { session: id, reason } => {
+                let separator = if reason.is_empty() { "" } else { ": " };
+                self.log.info(format_args!("session {id}: ended{separator}{}", reason.escape_debug()));
+                state.registry.sessions.remove(&id);
+            }
+            Event::Unknown => {}
+        }
+    }
+
+    fn reap(&self, id: u64) {
+        // What it said before it ended counts.
+        self.hear_rest(id);
+        let mut state = self.state();
+        let orphans = state.registry.sessions_of(id);
+        let Some(server) = state.registry.remove_server(id) else { return };
+        let spare = server.guest.is_none();
+        let status = self.release(server);
+        if spare {
+            self.log.error(format_args!("a spare API server ended: {}", describe(status)));
+            state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
+        }
+        for session in orphans {
+            self.settle(&mut state, session, status);
+        }
+    }
+
+    fn hear_rest(&self, id: u64) {
+        loop {
+            let mut state = self.state();
+            let Some(server) = state.registry.servers.get(&id) else { return };
+            match control::receive(server.process.control.as_fd()) {
+                Received::Event(event, descriptor) => self.note(&mut state, id, event, descriptor),
+                Received::Garbage(_) => {}
+                Received::Nothing | Received::Closed => return,
+            }
+        }
+    }
+
+    /// A session whose API server is gone: one that it never took goes to another.
+    /// Not after a crash, which the session's own first bytes may have caused.
+    fn settle(&self, state: &mut State, id: u64, status: Option<ExitStatus>) {
+        let Some(mut session) = state.registry.sessions.remove(&id) else { return };
+        let clean = status.is_some_and(|status| status.success());
+        if clean && session.pending.is_some() && !session.moved {
+            session.moved = true;
+            return self.place(state, id, session);
+        }
+        if clean {
+            self.log.info(format_args!("session {id}: ended"));
+        } else {
+            self.log.error(format_args!("session {id}: its API server ended: {}", describe(status)));
+        }
+    }
+
+    /// Stops watching an API server that has ended, and reaps it.
+    fn release(&self, server: Server) -> Option<ExitStatus> {
+        self.epoll.remove(server.process.control.as_fd());
+        self.epoll.remove(server.process.exit.as_fd());
+        if let Some(exit) = &server.guest_exit {
+            self.epoll.remove(exit.as_fd());
+        }
+        let pid = server.process.pid();
+        let status = server.process.wait().ok();
+        self.log.debug(format_args!("API server {pid} ended: {}", describe(status)));
+        status
+    }
+
+    // Guests.
+
+    fn guest_ended(&self, id: u64) {
+        let mut state = self.state();
+        state.registry.retire(id);
+        let Some(server) = state.registry.servers.get_mut(&id) else { return };
+        if let Some(exit) = server.guest_exit.take() {
+            self.epoll.remove(exit.as_fd());
+        }
+        server.kill_at = Some(Instant::now() + GRACE);
+    }
+
+    /// The API server of a dead guest gives its resources back even if the vendor
+    /// library hangs, or if a stray process still holds the guest's socket.
+    fn kill_orphans(&self) {
+        let now = Instant::now();
+        for server in self.state().registry.servers.values_mut() {
+            if server.kill_at.is_some_and(|at| at <= now) {
+                server.kill_at = None;
+                self.log.warn(format_args!("API server {} goes on without its guest: killed", server.process.pid()));
+                server.process.signal(Signal::KILL);
+            }
+        }
+    }
+
+    // The end.
+
+    fn end_all(&self) {
+        let mut state = self.state();
+        // First of all no new guests.
+        if let Some(listener) = state.listener.take() {
+            self.epoll.remove(listener.socket.as_fd());
+        }
+        let sessions = state.registry.sessions.len();
+        if sessions > 0 {
+            self.log.info(format_args!("ending {sessions} sessions"));
+        }
+        state.registry.sessions.clear();
+        let deadline = Instant::now() + FAREWELL;
+        for server in state.registry.servers.values() {
+            // A spare has nothing to finish.
+            server.process.signal(if server.guest.is_some() { Signal::TERM } else { Signal::KILL });
+        }
+        let servers: Vec<u64> = state.registry.servers.keys().copied().collect();
+        for id in servers {
+            if let Some(server) = state.registry.remove_server(id) {
+                self.part(server, deadline);
+            }
+        }
+    }
+
+    fn part(&self, server: Server, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !ends_within(&server, left) {
+            self.log.warn(format_args!("API server {} does not end: killed", server.process.pid()));
+            server.process.signal(Signal::KILL);
+        }
+        self.release(server);
+    }
+}
+
+fn ends_within(server: &Server, time: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&server.process.exit, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            other => return other.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+fn describe(status: Option<ExitStatus>) -> String {
+    match status {
+        None => "status unknown".into(),
+        Some(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => format!("exit status {code}"),
+            (None, Some(signal)) => format!("signal {signal}"),
+            (None, None) => status.to_string(),
+        },
+    }
+}

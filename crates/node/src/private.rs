@@ -1,0 +1,126 @@
+//! A directory that only its owner can enter, with a name nobody can guess.
+
+use crate::NodeError;
+use rustix::fs::{FlockOperation, flock};
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+const PREFIX: &str = "aviary-";
+const LOCK: &str = "lock";
+/// A younger directory may belong to a process that has not locked it yet.
+const STALE_AGE: Duration = Duration::from_secs(60);
+
+/// Removed with everything in it when dropped. While it lives its `lock` file
+/// is locked: that is how leftovers of killed processes are told apart.
+#[derive(Debug)]
+pub struct PrivateDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl PrivateDir {
+    /// Under `$XDG_RUNTIME_DIR`, or `/tmp` where there is none.
+    pub fn create() -> Result<Self, NodeError> {
+        let parent = parent();
+        remove_stale(&parent);
+        let failed = |error| NodeError::PrivateDir(parent.clone(), error);
+        loop {
+            let path = parent.join(format!("{PREFIX}{}", random_name().map_err(failed)?));
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {
+                    let lock = lock(&path).map_err(failed)?;
+                    return Ok(Self { path, _lock: lock });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        // What cannot be removed now is found by a later `remove_stale`.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Sockets of the private nodes of this user that are running now.
+pub fn private_nodes() -> Vec<PathBuf> {
+    own_directories(&parent()).map(|directory| directory.join("node.sock")).filter(|socket| socket.exists()).collect()
+}
+
+fn parent() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) if Path::new(&directory).is_dir() => directory.into(),
+        _ => "/tmp".into(),
+    }
+}
+
+fn random_name() -> io::Result<String> {
+    let mut bytes = [0u8; 12];
+    let got = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty())?;
+    if got != bytes.len() {
+        return Err(io::Error::other("the kernel gave too little randomness"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::create(directory.join(LOCK))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(file)
+}
+
+fn own_directories(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let user = rustix::process::geteuid().as_raw();
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX) && name.len() == PREFIX.len() + 24);
+        let metadata = entry.metadata().ok()?;
+        (named && metadata.is_dir() && metadata.uid() == user).then(|| entry.path())
+    })
+}
+
+/// Removes what killed processes of this user left behind.
+fn remove_stale(parent: &Path) {
+    for directory in own_directories(parent) {
+        let old = fs::metadata(&directory)
+            .and_then(|metadata| metadata.modified())
+            .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > STALE_AGE));
+        if old && lock(&directory).is_ok() {
+            let _ = fs::remove_dir_all(&directory);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn is_private_and_goes_away() {
+        let directory = PrivateDir::create().unwrap();
+        let path = directory.path().to_owned();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(path.join("file"), "x").unwrap();
+        drop(directory);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn live_directories_are_not_stale() {
+        let directory = PrivateDir::create().unwrap();
+        assert!(lock(directory.path()).is_err(), "a second lock must fail while the owner lives");
+    }
+}

@@ -1,0 +1,112 @@
+//! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
+
+use crate::{api_server::ApiServer, guest::Guest};
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::fd::OwnedFd,
+    time::{Instant, SystemTime},
+};
+
+/// One accepted connection, handed to an API server.
+#[derive(Debug)]
+pub struct Session {
+    pub server: u64,
+    pub guest: Guest,
+    pub since: SystemTime,
+    /// The node's copy of the socket, kept until the API server has said that it
+    /// took the session: if it ends before, the session goes to another one.
+    pub pending: Option<OwnedFd>,
+    /// It was handed on once already.
+    pub moved: bool,
+    pub api: String,
+    pub stats: Option<OwnedFd>,
+}
+
+/// An API server process and, once it is taken, the guest process it belongs to.
+#[derive(Debug)]
+pub struct Server {
+    pub process: ApiServer,
+    pub guest: Option<Guest>,
+    /// Watches the guest process.
+    pub guest_exit: Option<OwnedFd>,
+    /// The guest is gone: the process is killed if it is still there then.
+    pub kill_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+pub struct Registry {
+    pub servers: HashMap<u64, Server>,
+    pub sessions: BTreeMap<u64, Session>,
+    by_guest: HashMap<Guest, u64>,
+    spares: Vec<u64>,
+    last_server: u64,
+    last_session: u64,
+}
+
+impl Registry {
+    pub fn add_spare(&mut self, process: ApiServer) -> u64 {
+        self.last_server += 1;
+        let server = Server { process, guest: None, guest_exit: None, kill_at: None };
+        self.servers.insert(self.last_server, server);
+        self.spares.push(self.last_server);
+        self.last_server
+    }
+
+    pub fn spares(&self) -> usize {
+        self.spares.len()
+    }
+
+    /// Guests served now.
+    pub fn busy(&self) -> usize {
+        self.servers.len() - self.spares.len()
+    }
+
+    pub fn server_of(&self, guest: &Guest) -> Option<u64> {
+        self.by_guest.get(guest).copied()
+    }
+
+    /// Gives a spare API server to a guest.
+    pub fn take_spare(&mut self, guest: Guest) -> Option<u64> {
+        let id = self.spares.pop()?;
+        let server = self.servers.get_mut(&id)?;
+        server.guest = Some(guest);
+        server.guest_exit = guest.watch();
+        if guest.is_named() {
+            self.by_guest.insert(guest, id);
+        }
+        Some(id)
+    }
+
+    /// No further connection of its guest goes to this API server.
+    pub fn retire(&mut self, id: u64) {
+        if let Some(guest) = self.servers.get(&id).and_then(|server| server.guest)
+            && self.by_guest.get(&guest) == Some(&id)
+        {
+            self.by_guest.remove(&guest);
+        }
+        self.spares.retain(|spare| *spare != id);
+    }
+
+    pub fn remove_server(&mut self, id: u64) -> Option<Server> {
+        self.retire(id);
+        self.servers.remove(&id)
+    }
+
+    pub fn new_session_id(&mut self) -> u64 {
+        self.last_session += 1;
+        self.last_session
+    }
+
+    pub fn sessions_of(&self, server: u64) -> Vec<u64> {
+        self.sessions.iter().filter(|(_, session)| session.server == server).map(|(id, _)| *id).collect()
+    }
+
+    pub fn sessions_of_user(&self, uid: u32) -> usize {
+        self.sessions.values().filter(|session| session.guest.uid == uid).count()
+    }
+
+    /// When the next API server without a guest is due to be killed.
+    pub fn next_kill(&self) -> Option<Instant> {
+        self.servers.values().filter_map(|server| server.kill_at).min()
+    }
+}
