@@ -247,7 +247,7 @@ ta_status ta_filter_run(const uint8_t *from, uint8_t *to, size_t bytes, ta_filte
 
 /* --- tables and pointers of functions ------------------------------------------- */
 
-typedef struct {
+typedef struct ta_operations {
     size_t size;
     int32_t (*ta_add)(int32_t a, int32_t b);
     ta_status (*ta_noop)(void);
