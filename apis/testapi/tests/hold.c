@@ -1,0 +1,41 @@
+/* Helper of the tests about death.
+ * hold SECONDS       opens a device, prints its own and the library's process, then calls until it is
+ *                    lost (exit 3, prints how long the failing call took) or the time is over (exit 0)
+ * hold idle SECONDS  the same, but sleeps instead of calling; then makes one call */
+#include <time.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "testapi.h"
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+int main(int argc, char **argv) {
+    int idle = argc > 2 && strcmp(argv[1], "idle") == 0;
+    double seconds = atof(argv[argc - 1]), start = now();
+    ta_device device = NULL;
+    ta_buffer buffer = NULL;
+    if (ta_device_open("held", &device) != TA_OK || ta_buffer_create(device, 1 << 20, &buffer) != TA_OK)
+        return 2;
+    printf("holding %d %d\n", (int)getpid(), ta_process());
+    fflush(stdout);
+    if (idle)
+        usleep((useconds_t)(seconds * 1e6));
+    do {
+        double called = now();
+        ta_status status = ta_noop();
+        if (status != TA_OK) {
+            double failed = now();
+            /* Everything afterwards fails too, at once, and touches nothing. */
+            ta_device other = (ta_device)7;
+            ta_status after = ta_device_open("again", &other);
+            printf("lost %d %d %.3f\n", status, after, failed - called);
+            return 3;
+        }
+    } while (now() - start < seconds);
+    return 0;
+}

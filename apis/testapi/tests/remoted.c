@@ -1,0 +1,47 @@
+/* What only a remoted run shows. Not run natively.
+ * remoted            deferred errors, remembered answers, the launch environment
+ * remoted sync       the same under AVIARY_SYNC=1: errors come at once */
+#include "check.h"
+#include "testapi.h"
+
+int main(int argc, char **argv) {
+    int sync = argc > 1 && strcmp(argv[1], "sync") == 0;
+    ta_device device = NULL;
+    ta_buffer buffer = NULL;
+    uint32_t units = 0;
+
+    CHECK_EQ(ta_process() != 0, 1);
+    CHECK_EQ(ta_fail_async(-55), sync ? -55 : TA_OK);
+    CHECK_EQ(ta_noop(), sync ? TA_OK : -55);
+    CHECK_EQ(ta_noop(), TA_OK);
+    ta_fail_async(-56);
+    ta_fail_async(-57);
+    ta_noop_async();
+    CHECK_EQ(ta_noop(), sync ? TA_OK : -56); /* the first stays */
+    CHECK_EQ(ta_noop(), TA_OK);
+
+    CHECK_EQ(ta_device_open("zero", &device), TA_OK);
+    uint64_t runs = ta_device_units_runs();
+    for (int i = 0; i < 10; i++)
+        CHECK_EQ(ta_device_units(device, &units), TA_OK);
+    CHECK_EQ(units, 1);
+    CHECK_EQ(ta_device_units_runs() - runs, 1);
+    runs = ta_device_units_runs();
+    CHECK_EQ(ta_device_units(NULL, &units), TA_INVALID_DEVICE);
+    CHECK_EQ(ta_device_units(NULL, &units), TA_INVALID_DEVICE);
+
+    /* A handle that was valid a moment ago, in an asynchronous call. */
+    CHECK_EQ(ta_buffer_create(device, 8, &buffer), TA_OK);
+    CHECK_EQ(ta_buffer_destroy(buffer), TA_OK);
+    CHECK_EQ(ta_device_close(device), TA_OK);
+
+    const char *library = getenv("TESTAPI_LIBRARY"), *config = getenv("TESTAPI_CONFIG");
+    CHECK(library && strstr(library, "libtestapi.so.1"));
+    FILE *file = config ? fopen(config, "r") : NULL;
+    char line[1024] = "";
+    CHECK(file && fgets(line, sizeof line, file));
+    CHECK(library && strstr(line, library));
+    if (file)
+        fclose(file);
+    return check_done();
+}
