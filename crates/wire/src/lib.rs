@@ -1,1 +1,43 @@
+//! What crosses between a guest library and an API server.
+//!
+//! This crate knows bytes only: it does no I/O and contains no `unsafe`. The
+//! normative description is `docs/runtime.md`. Everything that is decoded here
+//! may come from a hostile peer; a decoder copies nothing it has not checked
+//! and every failure says what was wrong and where.
+#![forbid(unsafe_code)]
 
+pub mod attach;
+pub mod control;
+pub mod decode;
+pub mod encode;
+pub mod handle;
+pub mod message;
+
+pub use attach::{Hello, Welcome};
+pub use control::Control;
+pub use decode::{BufferRef, DecodeError, Decoder};
+pub use encode::Encoder;
+pub use handle::{HandleId, NOT_A_HANDLE, short_value};
+pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
+
+/// Changes whenever a guest and a server of different versions would misunderstand each other.
+pub const WIRE_VERSION: u32 = 1;
+
+/// Longest message that a receiver reassembles.
+pub const MAX_MESSAGE: usize = 64 << 20;
+
+/// Data of at most this many bytes travels in the message itself.
+pub const INLINE_INPUT: usize = 4096;
+
+/// Outputs of at most this many bytes travel with their present content, so that
+/// bytes which the vendor's function leaves alone stay as the application had them.
+pub const INLINE_OUTPUT: usize = 256;
+
+/// Outputs of at most this many bytes come back in the message; larger ones use the arena.
+pub const RESERVED_OUTPUT: usize = 4096;
+
+/// Rounds up to the alignment of fields.
+#[inline]
+pub const fn padded(bytes: usize) -> usize {
+    (bytes + 7) & !7
+}

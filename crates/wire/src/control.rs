@@ -1,0 +1,53 @@
+//! Messages on the control socket after the attachment.
+
+/// What a control message is about.
+pub mod control_kind {
+    pub const LANE_OPEN: u32 = 1;
+    pub const LANE_CLOSE: u32 = 2;
+    pub const FAREWELL: u32 = 3;
+    pub const LANE_CLOSED: u32 = 4;
+}
+
+/// Flag of `LANE_OPEN`: the lane carries callbacks only.
+pub const CALLBACK_LANE: u64 = 1;
+
+/// A control message; always [`Control::SIZE`] bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Control {
+    pub kind: u32,
+    pub lane: u32,
+    pub offset: u64,
+    pub length: u64,
+    pub flags: u64,
+}
+
+impl Control {
+    pub const SIZE: usize = 32;
+
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut b = [0; Self::SIZE];
+        b[0..4].copy_from_slice(&self.kind.to_le_bytes());
+        b[4..8].copy_from_slice(&self.lane.to_le_bytes());
+        b[8..16].copy_from_slice(&self.offset.to_le_bytes());
+        b[16..24].copy_from_slice(&self.length.to_le_bytes());
+        b[24..32].copy_from_slice(&self.flags.to_le_bytes());
+        b
+    }
+
+    /// Every bit pattern is some message; the receiver judges the kind.
+    pub fn from_bytes(b: &[u8; Self::SIZE]) -> Self {
+        let word = |at: usize| {
+            let mut w = [0; 8];
+            w.copy_from_slice(&b[at..at + 8]);
+            u64::from_le_bytes(w)
+        };
+        let first = word(0);
+        Control {
+            kind: first as u32,
+            lane: (first >> 32) as u32,
+            offset: word(8),
+            length: word(16),
+            flags: word(24),
+        }
+    }
+}

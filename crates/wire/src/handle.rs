@@ -1,0 +1,81 @@
+//! Handle ids.
+
+/// The word for "a value that is no handle": the server answers it with the type's error.
+pub const NOT_A_HANDLE: u64 = u64::MAX;
+
+const INDEX_BITS: u32 = 32;
+const GENERATION_BITS: u32 = 24;
+
+/// A typed, generation-checked name of a server object: `type << 56 | generation << 32 | index + 1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct HandleId {
+    pub ty: u8,
+    /// 24 bits, never 0.
+    pub generation: u32,
+    pub index: u32,
+}
+
+impl HandleId {
+    pub const MAX_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
+    /// An index above this would collide with the encoding of "no index".
+    pub const MAX_INDEX: u32 = u32::MAX - 1;
+
+    #[inline]
+    pub const fn to_word(self) -> u64 {
+        (self.ty as u64) << (INDEX_BITS + GENERATION_BITS)
+            | ((self.generation & Self::MAX_GENERATION) as u64) << INDEX_BITS
+            | (self.index as u64 + 1)
+    }
+
+    /// `None` for 0, for [`NOT_A_HANDLE`] and for words that no table ever issued.
+    #[inline]
+    pub const fn from_word(word: u64) -> Option<Self> {
+        let low = word as u32;
+        let generation = (word >> INDEX_BITS) as u32 & Self::MAX_GENERATION;
+        if word == NOT_A_HANDLE || low == 0 || generation == 0 {
+            return None;
+        }
+        Some(HandleId { ty: (word >> (INDEX_BITS + GENERATION_BITS)) as u8, generation, index: low - 1 })
+    }
+
+    /// The generation after `generation`; it skips 0, so that a small integer is never a valid id.
+    pub const fn next_generation(generation: u32) -> u32 {
+        if generation >= Self::MAX_GENERATION { 1 } else { generation + 1 }
+    }
+}
+
+/// What the guest sees of an id when the handle type has 4 bytes.
+#[inline]
+pub const fn short_value(id: u64) -> u32 {
+    let generation = (id >> INDEX_BITS) as u32 & 0xff;
+    generation << 24 | (id as u32 & 0x00ff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_survive() {
+        for id in [
+            HandleId { ty: 0, generation: 1, index: 0 },
+            HandleId { ty: 255, generation: HandleId::MAX_GENERATION, index: HandleId::MAX_INDEX - 1 },
+            HandleId { ty: 3, generation: 77, index: 12345 },
+        ] {
+            assert_eq!(HandleId::from_word(id.to_word()), Some(id));
+        }
+    }
+
+    #[test]
+    fn null_foreign_and_small_numbers_are_no_ids() {
+        for word in [0, 1, 2, NOT_A_HANDLE, 1 << 56, 1 << 32] {
+            assert_eq!(HandleId::from_word(word), None, "{word:#x}");
+        }
+    }
+
+    #[test]
+    fn generations_never_become_zero() {
+        assert_eq!(HandleId::next_generation(HandleId::MAX_GENERATION), 1);
+        assert_eq!(HandleId::next_generation(1), 2);
+    }
+}

@@ -1,0 +1,188 @@
+//! Message headers and their constants.
+
+use crate::decode::DecodeError;
+
+/// Bytes of a header, in both directions.
+pub const HEADER_SIZE: usize = 32;
+
+/// Message kinds. Requests and replies number theirs independently.
+pub mod kind {
+    pub const CALL: u16 = 1;
+    pub const CALL_ASYNC: u16 = 2;
+    pub const CALLBACK_REPLY: u16 = 3;
+    pub const FETCH: u16 = 4;
+    pub const SYNC: u16 = 5;
+
+    pub const REPLY: u16 = 1;
+    pub const CALLBACK: u16 = 2;
+}
+
+/// Header flags.
+pub mod flag {
+    /// Request: answer this asynchronous call with an empty reply.
+    pub const ACKNOWLEDGE: u16 = 1;
+
+    /// Reply: the body starts with a deferred error.
+    pub const DEFERRED: u16 = 1;
+    /// Reply: the body continues with deliveries.
+    pub const DELIVERIES: u16 = 2;
+    /// Reply: the vendor's function succeeded.
+    pub const SUCCESS: u16 = 4;
+}
+
+/// Reply status.
+pub mod status {
+    pub const OK: u32 = 0;
+    pub const UNSUPPORTED: u32 = 1;
+    /// `detail` is the handle's type.
+    pub const INVALID_HANDLE: u32 = 2;
+    pub const REFUSED: u32 = 3;
+    /// The body is one word: the value to return.
+    pub const FAILED: u32 = 4;
+    pub const LOST: u32 = 5;
+}
+
+/// Header of a message from the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RequestHeader {
+    /// Header and body, in bytes.
+    pub length: u32,
+    pub kind: u16,
+    pub flags: u16,
+    pub function: u32,
+    /// Number of arena regions that the message names.
+    pub regions: u32,
+    pub ticket: u64,
+    pub serial: u64,
+}
+
+/// Header of a message from the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReplyHeader {
+    /// Header and body, in bytes.
+    pub length: u32,
+    pub kind: u16,
+    pub flags: u16,
+    pub status: u32,
+    pub detail: u32,
+    /// Deliveries assigned so far, this message's own included.
+    pub delivered: u64,
+    pub serial: u64,
+}
+
+fn u16_at(b: &[u8; HEADER_SIZE], at: usize) -> u16 {
+    u16::from_le_bytes([b[at], b[at + 1]])
+}
+
+fn u32_at(b: &[u8; HEADER_SIZE], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn u64_at(b: &[u8; HEADER_SIZE], at: usize) -> u64 {
+    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+}
+
+/// Splits a received message into its raw header and its body, checking the length it states.
+fn split(message: &[u8]) -> Result<(&[u8; HEADER_SIZE], &[u8]), DecodeError> {
+    let Some((header, body)) = message.split_first_chunk::<HEADER_SIZE>() else {
+        return Err(DecodeError::Header { length: message.len() });
+    };
+    let stated = u32_at(header, 0);
+    if stated as usize != message.len() {
+        return Err(DecodeError::Length { stated, length: message.len() });
+    }
+    Ok((header, body))
+}
+
+impl RequestHeader {
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
+        let mut b = [0; HEADER_SIZE];
+        b[0..4].copy_from_slice(&self.length.to_le_bytes());
+        b[4..6].copy_from_slice(&self.kind.to_le_bytes());
+        b[6..8].copy_from_slice(&self.flags.to_le_bytes());
+        b[8..12].copy_from_slice(&self.function.to_le_bytes());
+        b[12..16].copy_from_slice(&self.regions.to_le_bytes());
+        b[16..24].copy_from_slice(&self.ticket.to_le_bytes());
+        b[24..32].copy_from_slice(&self.serial.to_le_bytes());
+        b
+    }
+
+    /// The header of a whole received message, and its body.
+    #[inline]
+    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (b, body) = split(message)?;
+        let header = RequestHeader {
+            length: u32_at(b, 0),
+            kind: u16_at(b, 4),
+            flags: u16_at(b, 6),
+            function: u32_at(b, 8),
+            regions: u32_at(b, 12),
+            ticket: u64_at(b, 16),
+            serial: u64_at(b, 24),
+        };
+        Ok((header, body))
+    }
+}
+
+impl ReplyHeader {
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; HEADER_SIZE] {
+        let mut b = [0; HEADER_SIZE];
+        b[0..4].copy_from_slice(&self.length.to_le_bytes());
+        b[4..6].copy_from_slice(&self.kind.to_le_bytes());
+        b[6..8].copy_from_slice(&self.flags.to_le_bytes());
+        b[8..12].copy_from_slice(&self.status.to_le_bytes());
+        b[12..16].copy_from_slice(&self.detail.to_le_bytes());
+        b[16..24].copy_from_slice(&self.delivered.to_le_bytes());
+        b[24..32].copy_from_slice(&self.serial.to_le_bytes());
+        b
+    }
+
+    /// The header of a whole received message, and its body.
+    #[inline]
+    pub fn parse(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
+        let (b, body) = split(message)?;
+        let header = ReplyHeader {
+            length: u32_at(b, 0),
+            kind: u16_at(b, 4),
+            flags: u16_at(b, 6),
+            status: u32_at(b, 8),
+            detail: u32_at(b, 12),
+            delivered: u64_at(b, 16),
+            serial: u64_at(b, 24),
+        };
+        Ok((header, body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive() {
+        let request = RequestHeader {
+            length: 32,
+            kind: 2,
+            flags: 0x8001,
+            function: 7,
+            regions: 3,
+            ticket: u64::MAX - 1,
+            serial: 1 << 40,
+        };
+        assert_eq!(RequestHeader::parse(&request.to_bytes()), Ok((request, &[][..])));
+        let reply =
+            ReplyHeader { length: 32, kind: 1, flags: 6, status: 2, detail: 9, delivered: 5, serial: 1 << 63 };
+        assert_eq!(ReplyHeader::parse(&reply.to_bytes()), Ok((reply, &[][..])));
+    }
+
+    #[test]
+    fn a_wrong_length_is_refused() {
+        let mut bytes = RequestHeader { length: 40, ..Default::default() }.to_bytes().to_vec();
+        assert_eq!(RequestHeader::parse(&bytes), Err(DecodeError::Length { stated: 40, length: 32 }));
+        bytes.extend([0; 8]);
+        assert!(RequestHeader::parse(&bytes).is_ok());
+        assert_eq!(RequestHeader::parse(&bytes[..31]), Err(DecodeError::Header { length: 31 }));
+    }
+}
