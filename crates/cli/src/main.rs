@@ -1,1 +1,45 @@
-fn main() {}
+//! `aviary`: the one command of users and operators.
+
+mod apis;
+mod doctor;
+mod dropin;
+mod launch;
+mod ps;
+mod run;
+mod serve;
+mod signals;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Use an accelerator that this process, container or machine does not own.
+///
+/// Aviary puts a generated library with the vendor's own name in front of a
+/// program; every call crosses into an isolated API server that holds the device.
+#[derive(Parser)]
+#[command(name = "aviary", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::RunCommand),
+    Serve(serve::ServeCommand),
+    Ps(ps::PsCommand),
+    Doctor(doctor::DoctorCommand),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(command) => run::run(command),
+        Command::Serve(command) => serve::run(command),
+        Command::Ps(command) => ps::run(command),
+        Command::Doctor(command) => doctor::run(command),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("aviary: {error:#}");
+        ExitCode::from(1)
+    })
+}

@@ -1,0 +1,17 @@
+//! `aviary api-server`: the process that holds the device for one guest. Started by a node only.
+
+use clap::Args;
+use std::process::ExitCode;
+
+/// Serves the connections that arrive on a control socket.
+#[derive(Args)]
+pub struct ApiServerCommand {
+    /// Descriptor of the control socket.
+    #[arg(long, value_name = "N")]
+    control_fd: i32,
+}
+
+pub fn run(command: &ApiServerCommand) -> anyhow::Result<ExitCode> {
+    let status = aviary_server::process::main(command.control_fd);
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
+}

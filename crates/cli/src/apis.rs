@@ -1,0 +1,224 @@
+//! Finding API builds: folders with an `api.json`, as `aviary spec build` writes them.
+
+use serde::Deserialize;
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+};
+
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum ApiError {
+    /// no API build found in {0}: build one with `aviary spec build SPEC` (in the source tree: ./x setup), or name its folder with --api-dir or AVIARY_API_PATH
+    NoneFound(String),
+    /// no build of API `{0}` found; there is {1}
+    NotFound(String, String),
+    /// {0}: {1}
+    Unreadable(PathBuf, io::Error),
+    /// {0} is no API description: {1}
+    Malformed(PathBuf, String),
+    /// {0} is not a directory
+    NotADirectory(PathBuf),
+}
+
+/// One API build, paths made absolute.
+#[derive(Debug, Clone)]
+pub struct Api {
+    pub name: String,
+    pub version: String,
+    pub soname: String,
+    pub directory: PathBuf,
+    /// The guest library.
+    pub library: PathBuf,
+    pub launch: Vec<Launch>,
+}
+
+/// What a program needs to find the guest library.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Launch {
+    Environment { name: String, value: String },
+    DropIn { soname: String, only_if_missing: bool },
+}
+
+#[derive(Deserialize)]
+struct Description {
+    name: String,
+    version: String,
+    soname: String,
+    library: PathBuf,
+    #[serde(default)]
+    launch: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct Environment {
+    name: String,
+    value: String,
+}
+
+#[derive(Deserialize)]
+struct DropIn {
+    soname: String,
+    #[serde(default)]
+    only_if_missing: bool,
+}
+
+impl Api {
+    fn read(directory: &Path) -> Result<Self, ApiError> {
+        let path = directory.join("api.json");
+        let text = fs::read(&path).map_err(|error| ApiError::Unreadable(path.clone(), error))?;
+        let malformed = |error: String| ApiError::Malformed(path.clone(), error);
+        let description: Description = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+        let directory = fs::canonicalize(directory).map_err(|error| ApiError::Unreadable(directory.into(), error))?;
+        let library = directory.join(&description.library);
+        let places = Placeholders { directory: &directory, library: &library };
+        let launch = description.launch.iter().filter_map(|step| places.launch(step).transpose());
+        let launch = launch.collect::<Result<_, _>>().map_err(malformed)?;
+        let Description { name, version, soname, .. } = description;
+        Ok(Self { name, version, soname, directory, library, launch })
+    }
+}
+
+struct Placeholders<'a> {
+    directory: &'a Path,
+    library: &'a Path,
+}
+
+impl Placeholders<'_> {
+    /// `None`: a step that is done when the API is built.
+    fn launch(&self, step: &Value) -> Result<Option<Launch>, String> {
+        if let Some(environment) = step.get("environment") {
+            let Environment { name, value } = Environment::deserialize(environment).map_err(|error| error.to_string())?;
+            let value = self.fill(&value);
+            return Ok(Some(Launch::Environment { name, value }));
+        }
+        if let Some(dropin) = step.get("dropin") {
+            let DropIn { soname, only_if_missing } = DropIn::deserialize(dropin).map_err(|error| error.to_string())?;
+            if soname.is_empty() || soname.contains('/') {
+                return Err(format!("`{soname}` cannot be the name of a library"));
+            }
+            return Ok(Some(Launch::DropIn { soname, only_if_missing }));
+        }
+        Ok(None)
+    }
+
+    fn fill(&self, value: &str) -> String {
+        let directory = self.directory.to_string_lossy();
+        let library = self.library.to_string_lossy();
+        value.replace("{dir}", &directory).replace("{library}", &library)
+    }
+}
+
+/// Folders whose subfolders are API builds, in order of preference.
+pub fn search_path(given: &[PathBuf]) -> Result<Vec<PathBuf>, ApiError> {
+    if let Some(wrong) = given.iter().find(|directory| !directory.is_dir()) {
+        return Err(ApiError::NotADirectory(wrong.clone()));
+    }
+    let named = env::var_os("AVIARY_API_PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
+    let near = env::current_exe().ok().map(|program| beside(&program)).unwrap_or_default();
+    let mut found = Vec::new();
+    for directory in given.iter().chain(&named).chain(&near) {
+        // API servers run in another working directory and must get full names.
+        if let Ok(directory) = fs::canonicalize(directory)
+            && !found.contains(&directory)
+        {
+            found.push(directory);
+        }
+    }
+    Ok(found)
+}
+
+/// In the source tree the program is in `target/PROFILE`, or deeper when cargo was told so;
+/// installed it is in `PREFIX/bin`. The current directory is never searched:
+/// API builds are code, and that directory may be anybody's.
+fn beside(program: &Path) -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    if let Some(prefix) = program.parent().and_then(Path::parent) {
+        places.extend([prefix.join("aviary"), prefix.join("lib/aviary")]);
+    }
+    let trees = program.ancestors().filter(|ancestor| ancestor.join("apis").is_dir());
+    places.extend(trees.map(|tree| tree.join("target/aviary")));
+    places
+}
+
+/// All API builds by name; the first of a name wins.
+pub fn all(search: &[PathBuf]) -> Result<BTreeMap<String, Api>, ApiError> {
+    let mut apis = BTreeMap::new();
+    for directory in search {
+        let entries = fs::read_dir(directory).map_err(|error| ApiError::Unreadable(directory.clone(), error))?;
+        for entry in entries.flatten().filter(|entry| entry.path().join("api.json").is_file()) {
+            let api = Api::read(&entry.path())?;
+            apis.entry(api.name.clone()).or_insert(api);
+        }
+    }
+    Ok(apis)
+}
+
+/// The builds of the named APIs, or all of them.
+pub fn select(search: &[PathBuf], names: &[String]) -> Result<Vec<Api>, ApiError> {
+    let mut apis = all(search)?;
+    if apis.is_empty() {
+        let searched = search.iter().map(|directory| directory.display().to_string()).collect::<Vec<_>>().join(", ");
+        return Err(ApiError::NoneFound(if searched.is_empty() { "any known place".into() } else { searched }));
+    }
+    if names.is_empty() {
+        return Ok(apis.into_values().collect());
+    }
+    let known = apis.keys().cloned().collect::<Vec<_>>().join(", ");
+    let take = |name: &String| apis.remove(name).ok_or_else(|| ApiError::NotFound(name.clone(), known.clone()));
+    let mut unique = names.to_vec();
+    unique.sort();
+    unique.dedup();
+    unique.iter().map(take).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aviary_node::PrivateDir;
+
+    fn build(root: &Path, name: &str, description: &str) {
+        let directory = root.join(name);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("api.json"), description).unwrap();
+    }
+
+    #[test]
+    fn reads_a_build_and_fills_placeholders() {
+        let root = PrivateDir::create().unwrap();
+        let text = r#"{"name":"a","version":"1","soname":"liba.so.1","library":"liba.so.1","launch":[
+            {"environment":{"name":"A","value":"{dir}/x:{library}"}},
+            {"file":{"path":"x"}},
+            {"dropin":{"soname":"liba.so","only_if_missing":true}}]}"#;
+        build(root.path(), "a", text);
+        let apis = select(&[root.path().to_owned()], &[]).unwrap();
+        let directory = fs::canonicalize(root.path()).unwrap().join("a");
+        let value = format!("{0}/x:{0}/liba.so.1", directory.display());
+        assert_eq!(
+            apis[0].launch,
+            [
+                Launch::Environment { name: "A".into(), value },
+                Launch::DropIn { soname: "liba.so".into(), only_if_missing: true }
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dropin_stays_in_its_directory() {
+        let root = PrivateDir::create().unwrap();
+        let text = r#"{"name":"a","version":"1","soname":"s","library":"l","launch":[{"dropin":{"soname":"../x"}}]}"#;
+        build(root.path(), "a", text);
+        assert!(matches!(select(&[root.path().to_owned()], &[]), Err(ApiError::Malformed(..))));
+    }
+
+    #[test]
+    fn errors_name_what_is_there() {
+        let root = PrivateDir::create().unwrap();
+        let search = [root.path().to_owned()];
+        assert!(matches!(select(&search, &[]), Err(ApiError::NoneFound(_))));
+        build(root.path(), "a", r#"{"name":"a","version":"1","soname":"s","library":"l"}"#);
+        let error = select(&search, &["b".into()]).unwrap_err().to_string();
+        assert_eq!(error, "no build of API `b` found; there is a");
+    }
+}

@@ -1,0 +1,182 @@
+//! `aviary doctor`: what this machine lacks.
+
+use crate::{apis, dropin::find_library};
+use clap::Args;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use std::{
+    ffi::CString,
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+/// Check what this machine has and lacks. Exits with 1 if something needed is missing.
+#[derive(Args)]
+pub struct DoctorCommand {
+    /// Look for API builds in this folder first (repeatable).
+    #[arg(long, value_name = "DIR")]
+    api_dir: Vec<PathBuf>,
+    /// Load this library and exit: a vendor's library may misbehave, so that it is tried in a process of its own.
+    #[arg(long, hide = true, value_name = "SONAME")]
+    probe: Option<CString>,
+}
+
+enum Finding {
+    Good(String),
+    /// Works without, but less well.
+    Weak(String),
+    Missing(String),
+}
+
+use Finding::{Good, Missing, Weak};
+
+pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
+    if let Some(soname) = &command.probe {
+        return Ok(probe(soname));
+    }
+    let mut findings = vec![
+        ("CPUs", cpus()),
+        ("shared memory (memfd, seals)", shared_memory()),
+        ("pidfd", pidfd()),
+        ("user namespaces", user_namespaces()),
+        ("libclang (for `aviary spec`)", libclang()),
+        ("C compiler (for `aviary spec build`)", program("gcc", "apt-get install gcc")),
+        ("Rust compiler (for `aviary spec build`)", program("cargo", "see rustup")),
+    ];
+    let builds = api_findings(&command.api_dir);
+    findings.extend(builds.iter().map(|(name, finding)| (name.as_str(), copy(finding))));
+    let mut missing = false;
+    for (name, finding) in &findings {
+        let (mark, text) = match finding {
+            Good(text) => ("ok     ", text),
+            Weak(text) => ("weak   ", text),
+            Missing(text) => ("MISSING", text),
+        };
+        missing |= matches!(finding, Missing(_));
+        println!("{mark}  {name}: {text}");
+    }
+    Ok(ExitCode::from(u8::from(missing)))
+}
+
+fn copy(finding: &Finding) -> Finding {
+    match finding {
+        Good(text) => Good(text.clone()),
+        Weak(text) => Weak(text.clone()),
+        Missing(text) => Missing(text.clone()),
+    }
+}
+
+fn cpus() -> Finding {
+    match std::thread::available_parallelism().map_or(1, usize::from) {
+        1 => Weak("1: guest and API server take turns, calls are slow".into()),
+        count => Good(count.to_string()),
+    }
+}
+
+fn shared_memory() -> Finding {
+    let sealed = memfd_create("aviary-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(|memory| fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW));
+    match sealed {
+        Ok(()) => Good("works".into()),
+        Err(errno) => Missing(format!("{errno}; only `aviary run --mirror` can work")),
+    }
+}
+
+fn pidfd() -> Finding {
+    match rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()) {
+        Ok(_) => Good("works".into()),
+        Err(errno) => Missing(format!("{errno}; Linux 5.3 or newer is needed")),
+    }
+}
+
+fn user_namespaces() -> Finding {
+    let limit = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
+    let debian = fs::read_to_string("/proc/sys/kernel/unprivileged_userns_clone").unwrap_or_else(|_| "1".into());
+    if limit.trim() == "0" || limit.is_empty() || debian.trim() == "0" {
+        return Weak("switched off: API servers are confined less".into());
+    }
+    Good("available".into())
+}
+
+fn libclang() -> Finding {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let llvm = folders.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llvm-")));
+    let given = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
+    let mut places: Vec<PathBuf> = given.into_iter().chain(llvm.map(|path| path.join("lib"))).collect();
+    places.push("/usr/lib/x86_64-linux-gnu".into());
+    match places.iter().find_map(|place| has_libclang(place)) {
+        Some(path) => Good(path.display().to_string()),
+        None => Missing("apt-get install libclang-19-dev, or set LIBCLANG_PATH".into()),
+    }
+}
+
+fn has_libclang(place: &Path) -> Option<PathBuf> {
+    if place.is_file() {
+        return Some(place.to_owned());
+    }
+    let entries = fs::read_dir(place).ok()?.flatten();
+    let named = |name: &str| name.starts_with("libclang.so") || (name.starts_with("libclang-") && name.contains(".so"));
+    entries.map(|entry| entry.path()).find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(named))
+}
+
+fn program(name: &str, help: &str) -> Finding {
+    let output = Command::new(name).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            Good(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("works").to_owned())
+        }
+        _ => Missing(help.into()),
+    }
+}
+
+fn api_findings(given: &[PathBuf]) -> Vec<(String, Finding)> {
+    let builds = apis::search_path(given).and_then(|search| apis::select(&search, &[]));
+    let builds = match builds {
+        Ok(builds) => builds,
+        Err(error) => return vec![("API builds".into(), Missing(error.to_string()))],
+    };
+    let mut findings = Vec::new();
+    for api in builds {
+        let complete = api.library.is_file() && api.directory.join("server.so").is_file();
+        let finding = match complete {
+            true => Good(format!("version {} in {}", api.version, api.directory.display())),
+            false => Missing(format!("{} is incomplete: run `aviary spec build` again", api.directory.display())),
+        };
+        findings.push((format!("API {}", api.name), finding));
+        findings.push((format!("API {}, vendor library {}", api.name, api.soname), vendor(&api.name, &api.soname)));
+    }
+    findings
+}
+
+/// Weak only: a machine may be there for guests alone.
+fn vendor(api: &str, soname: &str) -> Finding {
+    let variable = format!("AVIARY_VENDOR_{}", api.to_uppercase());
+    let library = std::env::var(&variable).unwrap_or_else(|_| soname.to_owned());
+    let Ok(program) = std::env::current_exe() else { return Weak("cannot be tried".into()) };
+    let tried = Command::new(program).args(["doctor", "--probe", &library]).stdin(Stdio::null()).output();
+    match tried {
+        Ok(output) if output.status.success() => match find_library(&library) {
+            Some(path) => Good(format!("loads ({})", path.display())),
+            None => Good("loads".into()),
+        },
+        Ok(output) => {
+            let why = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it crashes while loading").to_owned();
+            Weak(format!("{why}; this machine can be a guest but not a server for it (another file: {variable}=PATH)"))
+        }
+        Err(error) => Weak(error.to_string()),
+    }
+}
+
+fn probe(soname: &CString) -> ExitCode {
+    // SAFETY: a NUL-terminated name that lives through the call. What the library's constructors do cannot be
+    // known; that is why this process exists and does nothing else.
+    let library = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if !library.is_null() {
+        return ExitCode::SUCCESS;
+    }
+    // SAFETY: after a failed `dlopen` it returns a NUL-terminated text that stays until the next dl call
+    // of this thread, and there is none.
+    let text = unsafe { std::ffi::CStr::from_ptr(libc::dlerror()) };
+    eprintln!("{}", text.to_string_lossy());
+    ExitCode::from(1)
+}

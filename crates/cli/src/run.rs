@@ -1,0 +1,138 @@
+//! `aviary run`: a program with guest libraries in place of the vendors'.
+
+use crate::{
+    apis,
+    launch::{self, Variables},
+    signals::Signals,
+};
+use anyhow::Context;
+use aviary_node::{Address, ApiServerCommand, Level, Node, NodeConfig, PrivateDir};
+use clap::Args;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::process::ExitStatusExt,
+    path::PathBuf,
+    process::{Child, Command, ExitCode, ExitStatus},
+    time::{Duration, Instant},
+};
+
+/// What shells use for a command that is not there, or that is no program.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// After the program's end, before saying that its background processes are waited for.
+const QUIET_WAIT: Duration = Duration::from_secs(3);
+
+/// Run a program with accelerators that it does not own.
+///
+/// Without --server (or AVIARY_SERVER) a private node is started for the program,
+/// which uses the vendors' libraries of this machine and ends with the program.
+/// The exit status is the program's own, 128+N if signal N ended it, 127 if it does
+/// not exist.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  aviary run -- clinfo\n  aviary run --api opencl --server unix:/run/aviary/node.sock -- python3 train.py")]
+pub struct RunCommand {
+    /// Virtualize this API only (repeatable; default: all that are built).
+    #[arg(long, value_name = "NAME")]
+    api: Vec<String>,
+    /// Use the node at this address, unix:/PATH, instead of a private one.
+    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
+    server: Option<Address>,
+    /// Carry all data over the socket instead of sharing memory with the API server.
+    #[arg(long)]
+    mirror: bool,
+    /// Look for API builds in this folder first (repeatable).
+    #[arg(long, value_name = "DIR")]
+    api_dir: Vec<PathBuf>,
+    /// Limit a resource of the private node's sessions, as the API's specification names it (repeatable).
+    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = crate::serve::parse_limit, conflicts_with = "server")]
+    limit: Vec<(String, u64)>,
+    /// What the private node tells on standard error: error, warn, info or debug.
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log_level: Level,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
+    let search = apis::search_path(&command.api_dir)?;
+    let apis = apis::select(&search, &command.api)?;
+    let directory = PrivateDir::create()?;
+    let mut variables = launch::prepare(&apis, &directory.path().join("lib"))?;
+    // Before the program starts, so that no signal is lost between the two.
+    let signals = Signals::catch().context("cannot catch signals")?;
+    let node = match &command.server {
+        Some(_) => None,
+        None => Some(start_node(&command, &directory, search)?),
+    };
+    let address = command.server.as_ref().or(node.as_ref().map(Node::address));
+    if let Some(address) = address {
+        variables.insert("AVIARY_SERVER".into(), address.to_string().into());
+    }
+    if command.mirror {
+        variables.insert("AVIARY_TRANSPORT".into(), "stream".into());
+    }
+    let mut child = match start(&command.command, &variables) {
+        Ok(child) => child,
+        Err(error) => return Ok(explain(&command.command[0], &error)),
+    };
+    forward(&signals, &child);
+    let status = child.wait().context("cannot wait for the program")?;
+    signals.stop_forwarding();
+    if let Some(node) = node {
+        finish(&node, &signals);
+    }
+    Ok(exit_code(status))
+}
+
+fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf>) -> anyhow::Result<Node> {
+    let mut config = NodeConfig::new(PathBuf::new(), ApiServerCommand::own()?);
+    config.modules = modules;
+    config.log = command.log_level;
+    config.limits = command.limit.iter().cloned().collect();
+    Ok(Node::start_private(directory, config)?)
+}
+
+/// API servers are started from this process's own environment: only the program sees `variables`.
+fn start(command: &[OsString], variables: &Variables) -> io::Result<Child> {
+    let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    Command::new(program).args(arguments).envs(variables).spawn()
+}
+
+fn explain(program: &OsString, error: &io::Error) -> ExitCode {
+    eprintln!("aviary: {}: {error}", program.to_string_lossy());
+    let missing = error.kind() == io::ErrorKind::NotFound;
+    ExitCode::from(if missing { NOT_FOUND } else { NOT_EXECUTABLE })
+}
+
+fn forward(signals: &Signals, child: &Child) {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    // The child is not reaped yet, so that its id is its own. Without a descriptor
+    // (no pidfd in a sandbox) signals reach the program from the terminal only.
+    if let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) {
+        signals.forward_to(process);
+    }
+}
+
+/// The program has ended; what it started in the background may go on using its devices.
+fn finish(node: &Node, signals: &Signals) {
+    node.drain();
+    let started = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    let mut told = false;
+    while !node.is_finished() && signals.noted().is_none() {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+        if !told && started.elapsed() > QUIET_WAIT {
+            told = true;
+            eprintln!("aviary: waiting for {} background process(es) that still use an accelerator (Ctrl-C ends them)", node.busy());
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))
+}

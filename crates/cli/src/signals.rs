@@ -1,0 +1,84 @@
+//! Signals that are meant for the program, and signals that end a daemon.
+
+use rustix::process::{Signal, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::Cause;
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// What happens to a signal now.
+enum Target {
+    Process(OwnedFd),
+    /// Nobody to forward to: the signal is noted.
+    Noted(Option<i32>),
+}
+
+/// Catches SIGINT, SIGTERM and SIGHUP, except those that this process was started to ignore (nohup).
+#[derive(Clone)]
+pub struct Signals(Arc<Mutex<Target>>);
+
+impl Signals {
+    pub fn catch() -> io::Result<Self> {
+        let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+        let mut caught = SignalsInfo::<WithOrigin>::new(wanted)?;
+        let signals = Self(Arc::new(Mutex::new(Target::Noted(None))));
+        let target = signals.clone();
+        std::thread::spawn(move || {
+            for origin in &mut caught {
+                // The terminal sends to the whole foreground group, and the program is in it.
+                target.deliver(origin.signal, matches!(origin.cause, Cause::Kernel));
+            }
+        });
+        Ok(signals)
+    }
+
+    /// From now on signals go to this process.
+    pub fn forward_to(&self, process: OwnedFd) {
+        let earlier = std::mem::replace(&mut *self.target(), Target::Process(process));
+        if let Target::Noted(Some(signal)) = earlier {
+            self.deliver(signal, false);
+        }
+    }
+
+    /// From now on signals are noted; earlier ones are forgotten.
+    pub fn stop_forwarding(&self) {
+        *self.target() = Target::Noted(None);
+    }
+
+    pub fn noted(&self) -> Option<i32> {
+        match *self.target() {
+            Target::Noted(signal) => signal,
+            Target::Process(_) => None,
+        }
+    }
+
+    fn deliver(&self, signal: i32, from_terminal: bool) {
+        match &mut *self.target() {
+            Target::Noted(noted) => *noted = Some(signal),
+            Target::Process(_) if from_terminal => {}
+            Target::Process(process) => {
+                if let Some(signal) = Signal::from_named_raw(signal) {
+                    // It may have ended just now.
+                    let _ = pidfd_send_signal(process, signal);
+                }
+            }
+        }
+    }
+
+    fn target(&self) -> std::sync::MutexGuard<'_, Target> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: `sigaction` is a C struct of integers and pointers for which all zeroes is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: with a NULL new action the call only writes the present one into `action`, which lives through it.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    result == 0 && action.sa_sigaction == libc::SIG_IGN
+}
