@@ -1,0 +1,325 @@
+//! A node with API servers and guests that are real processes: this test program, started again.
+//!
+//! The stand-in for the API server greets a guest with its process id and then
+//! does what the guest's bytes say: `c` crash, `h` hang for ever.
+
+use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, query};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
+use std::{
+    env,
+    ffi::OsString,
+    io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+const ROLE: &str = "AVIARY_TEST_ROLE";
+const MARK: &str = "AVIARY_TEST_MARK";
+
+// The stand-ins.
+
+/// Not a test: the API server, when this program is started as one.
+#[test]
+fn fake_api_server() {
+    if env::var(ROLE).as_deref() != Ok("api-server") {
+        return;
+    }
+    let number = env::args().next_back().and_then(|text| text.parse().ok()).expect("a descriptor number");
+    // SAFETY: the node passed this descriptor to this process, and nothing else here uses it.
+    let control = Arc::new(unsafe { OwnedFd::from_raw_fd(number) });
+    let open = Arc::new(AtomicUsize::new(0));
+    while let Some((session, guest)) = take_session(control.as_fd()) {
+        // The first API server to create the mark ends although a session was given to it.
+        if env::var_os(MARK).is_some_and(|mark| std::fs::File::create_new(mark).is_ok()) {
+            std::process::exit(0);
+        }
+        open.fetch_add(1, Ordering::SeqCst);
+        let (control, open) = (Arc::clone(&control), Arc::clone(&open));
+        std::thread::spawn(move || {
+            tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"started","api":"fake"}}"#));
+            serve(guest.into());
+            tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"ended","reason":"bye"}}"#));
+            if open.fetch_sub(1, Ordering::SeqCst) == 1 {
+                std::process::exit(0);
+            }
+        });
+    }
+    std::process::exit(0);
+}
+
+fn serve(mut guest: UnixStream) {
+    let _ = writeln!(guest, "{}", std::process::id());
+    let mut byte = [0];
+    while guest.read(&mut byte).is_ok_and(|count| count == 1) {
+        match byte[0] {
+            b'c' => std::process::abort(),
+            b'h' => loop {
+                std::thread::park();
+            },
+            _ => {}
+        }
+    }
+}
+
+fn take_session(control: BorrowedFd<'_>) -> Option<(u64, OwnedFd)> {
+    let mut bytes = [0; 65536];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let message = recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let config: serde_json::Value = serde_json::from_slice(&bytes[..message.bytes]).ok()?;
+    assert_eq!(config["modules"], serde_json::json!(["/modules"]));
+    assert_eq!(config["limits"]["memory"], 5);
+    let socket = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })?;
+    Some((config["session"].as_u64()?, socket))
+}
+
+fn tell(control: BorrowedFd<'_>, text: &str) {
+    let _ = sendmsg(control, &[IoSlice::new(text.as_bytes())], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
+}
+
+/// Not a test: a guest in a process of its own. Prints its API server, sends what it reads.
+#[test]
+fn fake_guest() {
+    let Some(socket) = env::var(ROLE).ok().and_then(|role| role.strip_prefix("guest:").map(str::to_owned)) else { return };
+    let mut guest = Guest::attach(Path::new(&socket));
+    println!("\nserver {}", guest.server);
+    for byte in std::io::stdin().bytes() {
+        guest.send(byte.expect("standard input"));
+    }
+    std::process::exit(0);
+}
+
+// What the tests use.
+
+struct Guest {
+    server: u32,
+    socket: BufReader<UnixStream>,
+}
+
+impl Guest {
+    fn attach(socket: &Path) -> Self {
+        let mut socket = BufReader::new(UnixStream::connect(socket).unwrap());
+        socket.get_ref().set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut line = String::new();
+        socket.read_line(&mut line).unwrap();
+        Self { server: line.trim().parse().expect("a greeting"), socket }
+    }
+
+    fn send(&mut self, byte: u8) {
+        self.socket.get_mut().write_all(&[byte]).unwrap();
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.socket.read(&mut [0]).map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |count| count == 0)
+    }
+}
+
+/// A guest process, killed when dropped.
+struct GuestProcess {
+    child: Child,
+    server: u32,
+}
+
+impl GuestProcess {
+    fn start(socket: &Path) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["fake_guest", "--exact", "--nocapture"])
+            .env(ROLE, format!("guest:{}", socket.display()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let server = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("server ")?.parse().ok());
+        Self { child, server: server.expect("a greeting") }
+    }
+
+    fn send(&mut self, byte: u8) {
+        let input = self.child.stdin.as_mut().unwrap();
+        input.write_all(&[byte]).unwrap();
+        input.flush().unwrap();
+    }
+}
+
+impl Drop for GuestProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Fixture {
+    node: Node,
+    directory: PrivateDir,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(environment: &[(&str, &str)]) -> Self {
+        let mut variables: Vec<(OsString, OsString)> = vec![(ROLE.into(), "api-server".into())];
+        variables.extend(environment.iter().map(|(name, value)| (name.into(), value.into())));
+        let command = ApiServerCommand {
+            program: env::current_exe().unwrap(),
+            arguments: ["fake_api_server", "--exact", "--nocapture"].map(OsString::from).into(),
+            environment: variables,
+        };
+        let directory = PrivateDir::create().unwrap();
+        let mut config = NodeConfig::new(directory.path().join("unused"), command);
+        config.modules = vec!["/modules".into()];
+        config.limits.insert("memory".into(), 5);
+        config.log = Level::Debug;
+        let node = Node::start_private(&directory, config).unwrap();
+        Self { node, directory }
+    }
+
+    fn socket(&self) -> &Path {
+        self.node.address().path()
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    state.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+}
+
+fn eventually(what: &str, within: Duration, condition: impl Fn() -> bool) {
+    let until = Instant::now() + within;
+    while !condition() {
+        assert!(Instant::now() < until, "{what}: not within {within:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+const SOON: Duration = Duration::from_secs(10);
+
+// The tests.
+
+#[test]
+fn connections_of_one_process_share_an_api_server() {
+    let fixture = Fixture::new();
+    let one = Guest::attach(fixture.socket());
+    let two = Guest::attach(fixture.socket());
+    let other = GuestProcess::start(fixture.socket());
+    assert_eq!(one.server, two.server);
+    assert_ne!(one.server, other.server);
+}
+
+#[test]
+fn the_pool_is_refilled() {
+    let fixture = Fixture::new();
+    eventually("first spare", SOON, || fixture.node.report().spares == 1);
+    let _guest = Guest::attach(fixture.socket());
+    eventually("second spare", SOON, || fixture.node.report().spares == 1 && fixture.node.busy() == 1);
+}
+
+#[test]
+fn a_crash_is_the_crashed_sessions_own() {
+    let fixture = Fixture::new();
+    let mut bystander = Guest::attach(fixture.socket());
+    let mut victim = GuestProcess::start(fixture.socket());
+    victim.send(b'c');
+    let server = victim.server;
+    eventually("end of the crashed API server", SOON, || !is_alive(server));
+    eventually("one session is left", SOON, || fixture.node.report().sessions.len() == 1);
+    bystander.send(b'x');
+    let again = Guest::attach(fixture.socket());
+    assert_eq!(again.server, bystander.server);
+    let fresh = GuestProcess::start(fixture.socket());
+    assert!(is_alive(fresh.server));
+}
+
+#[test]
+fn a_guest_sees_the_loss_of_its_api_server() {
+    let fixture = Fixture::new();
+    let mut guest = Guest::attach(fixture.socket());
+    let server = guest.server;
+    guest.send(b'c');
+    assert!(guest.is_lost());
+    eventually("reaping", SOON, || !Path::new(&format!("/proc/{server}")).exists());
+    let again = Guest::attach(fixture.socket());
+    assert_ne!(again.server, server);
+}
+
+#[test]
+fn a_session_that_was_never_taken_moves() {
+    let marks = PrivateDir::create().unwrap();
+    let mark = marks.path().join("mark");
+    let fixture = Fixture::with(&[(MARK, mark.to_str().unwrap())]);
+    let guest = Guest::attach(fixture.socket());
+    assert!(mark.exists() && is_alive(guest.server));
+}
+
+#[test]
+fn an_api_server_does_not_outlive_its_guest() {
+    let fixture = Fixture::new();
+    let mut guest = GuestProcess::start(fixture.socket());
+    guest.send(b'h');
+    let server = guest.server;
+    drop(guest);
+    eventually("kill of the hanging API server", SOON, || !is_alive(server));
+    eventually("empty table", SOON, || fixture.node.report().sessions.is_empty());
+}
+
+#[test]
+fn ps_tells_who_uses_what() {
+    let fixture = Fixture::new();
+    let guest = Guest::attach(fixture.socket());
+    eventually("started", SOON, || query(fixture.socket()).unwrap().sessions.iter().all(|session| session.api == "fake"));
+    let report = query(fixture.socket()).unwrap();
+    assert_eq!(report.sessions.len(), 1);
+    let session = &report.sessions[0];
+    assert_eq!((session.guest, session.server), (std::process::id(), guest.server));
+    drop(guest);
+    eventually("ended", SOON, || query(fixture.socket()).unwrap().sessions.is_empty());
+}
+
+#[test]
+fn nothing_is_left_of_a_stopped_node() {
+    let fixture = Fixture::new();
+    let mut guest = Guest::attach(fixture.socket());
+    let socket = fixture.socket().to_owned();
+    eventually("spare", SOON, || fixture.node.report().spares == 1);
+    let Fixture { node, directory } = fixture;
+    drop(node);
+    assert!(!is_alive(guest.server) && guest.is_lost());
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["lock"], "beside the private directory's own lock");
+    assert!(!socket.exists());
+}
+
+#[test]
+fn draining_waits_for_the_last_guest() {
+    let fixture = Fixture::new();
+    let guest = Guest::attach(fixture.socket());
+    fixture.node.drain();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!fixture.node.is_finished());
+    drop(guest);
+    eventually("end", SOON, || fixture.node.is_finished());
+}
+
+#[test]
+fn an_api_server_that_cannot_start_is_no_end_of_the_node() {
+    let directory = PrivateDir::create().unwrap();
+    let command = ApiServerCommand { program: "/no/such/program".into(), arguments: Vec::new(), environment: Vec::new() };
+    let node = Node::start_private(&directory, NodeConfig::new("unused".into(), command)).unwrap();
+    let mut socket = UnixStream::connect(node.address().path()).unwrap();
+    assert_eq!(socket.read(&mut [0]).unwrap(), 0, "the guest is told by a hang-up");
+    assert!(!node.is_finished());
+}
