@@ -48,7 +48,7 @@ static void during_a_call(void) {
     CHECK_EQ(ta_buffer_read(buffer, 0, 4, back), TA_OK);
     CHECK(back[0] == 1 && back[3] == 4);
     CHECK_EQ(ta_buffer_destroy(buffer), TA_OK);
-    CHECK_EQ(ta_each(1, nest, &depth), 63);
+    CHECK_EQ(ta_each(1, nest, &depth), 47);
 }
 
 struct seen {
@@ -145,7 +145,7 @@ static void buffers(void) {
     CHECK_EQ(ta_filter_run(from, to, sizeof from, invert, &pieces, &total), TA_OK);
     CHECK_EQ(pieces, 25);
     CHECK_EQ(total, 25025);
-    CHECK(to[0] == 0xff && to[24999] == (uint8_t)~from[24999]);
+    CHECK(to[0] == 0xff && (to[24999] ^ from[24999]) == 0xff);
     CHECK_EQ(ta_filter_run(from, to, 10, NULL, NULL, &total), TA_INVALID_VALUE);
 }
 

@@ -29,6 +29,7 @@ static inline void check_line(int ok, const char *what) {
 
 static inline int check_done(void) {
     printf("%d passed, %d failed\n", check_passed, check_failed);
+    fflush(stdout); /* an exec may follow */
     return check_failed != 0;
 }
 
