@@ -1,0 +1,220 @@
+/* What the guest library knows without asking: where the application's own memory is, which objects
+ * can be kernel arguments, where its ICD entry points are. */
+#include <stdlib.h>
+#include <string.h>
+
+static struct opencl_object *object_of(const void *handle) {
+    return handle ? metadata((uint64_t)(uintptr_t)handle) : NULL;
+}
+
+/* ---- The ICD ------------------------------------------------------------------------------ */
+
+void *opencl_extension_address(const char *name) {
+    if (!name)
+        return NULL;
+    if (strcmp(name, "clIcdGetPlatformIDsKHR") == 0)
+        return (void *)clIcdGetPlatformIDsKHR;
+    if (strcmp(name, "clGetPlatformInfo") == 0)
+        return (void *)clGetPlatformInfo;
+    if (strcmp(name, "clGetExtensionFunctionAddressForPlatform") == 0)
+        return (void *)clGetExtensionFunctionAddressForPlatform;
+    /* This old form names no platform: the first one that has the function answers. */
+    cl_platform_id platforms[16];
+    cl_uint count = 0;
+    if (clIcdGetPlatformIDsKHR(16, platforms, &count) != CL_SUCCESS)
+        return NULL;
+    for (cl_uint i = 0; i < count && i < 16; i++) {
+        void *address = clGetExtensionFunctionAddressForPlatform(platforms[i], name);
+        if (address)
+            return address;
+    }
+    return NULL;
+}
+
+/* Words of a partition list up to and including its final zero. */
+size_t opencl_partition_words(const cl_device_partition_property *properties) {
+    if (!properties)
+        return 0;
+    size_t words = 0;
+    if (properties[0] == CL_DEVICE_PARTITION_BY_COUNTS) {
+        /* CL_DEVICE_PARTITION_BY_COUNTS_LIST_END is a zero of its own. */
+        words = 1;
+        while (properties[words] != CL_DEVICE_PARTITION_BY_COUNTS_LIST_END)
+            words++;
+        return words + 2;
+    }
+    while (properties[words] != 0)
+        words += 2;
+    return words + 1;
+}
+
+void opencl_fix_context_properties(cl_context context, cl_context_info name, size_t size, void *value) {
+    if (name != CL_CONTEXT_PROPERTIES || !value || size < 2 * sizeof(cl_context_properties))
+        return;
+    size_t bytes = 0;
+    cl_device_id device = NULL;
+    cl_platform_id platform = NULL;
+    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, 0, NULL, &bytes) != CL_SUCCESS || bytes < sizeof device)
+        return;
+    cl_device_id *devices = malloc(bytes);
+    if (!devices)
+        return;
+    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, bytes, devices, NULL) == CL_SUCCESS)
+        device = devices[0];
+    free(devices);
+    if (!device || clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) != CL_SUCCESS)
+        return;
+    cl_context_properties *list = value;
+    for (size_t i = 0; i + 1 < size / sizeof *list && list[i] != 0; i += 2)
+        if (list[i] == CL_CONTEXT_PLATFORM)
+            list[i + 1] = (cl_context_properties)platform;
+}
+
+/* ---- Objects ------------------------------------------------------------------------------ */
+
+int opencl_object_kind(const void *handle) {
+    const struct opencl_object *object = object_of(handle);
+    return object && object->kind != OPENCL_NO_OBJECT ? object->kind : OPENCL_MEMORY;
+}
+
+void opencl_note_object(const void *handle, int kind) {
+    struct opencl_object *object = object_of(handle);
+    if (object)
+        object->kind = kind;
+}
+
+static void note_memory(cl_mem memory, cl_mem_flags flags, void *host_ptr, size_t row, size_t slice) {
+    struct opencl_object *object = object_of(memory);
+    if (!object)
+        return;
+    object->kind = OPENCL_MEMORY;
+    if (!(flags & CL_MEM_USE_HOST_PTR))
+        return;
+    object->host_ptr = host_ptr;
+    object->host_row_pitch = row;
+    object->host_slice_pitch = slice;
+}
+
+void opencl_note_buffer(cl_mem buffer, cl_mem_flags flags, size_t size, void *host_ptr) {
+    (void)size;
+    note_memory(buffer, flags, host_ptr, 0, 0);
+}
+
+void opencl_note_sub_buffer(cl_mem buffer, cl_mem parent, cl_mem_flags flags, const void *info) {
+    (void)flags;
+    const struct opencl_object *whole = object_of(parent);
+    const cl_buffer_region *region = info;
+    char *host_ptr = whole && whole->host_ptr && region ? whole->host_ptr + region->origin : NULL;
+    note_memory(buffer, CL_MEM_USE_HOST_PTR, host_ptr, 0, 0);
+}
+
+void opencl_note_box(cl_mem image, cl_mem_flags flags, const cl_image_format *format, size_t width, size_t height,
+                     size_t depth, size_t row, size_t slice, void *host_ptr) {
+    (void)depth;
+    size_t pitch = row ? row : opencl_box_size(format, width, 1, 1, 0, 0);
+    note_memory(image, flags, host_ptr, pitch, slice ? slice : pitch * height);
+}
+
+void opencl_note_image(cl_mem image, cl_mem_flags flags, const cl_image_format *format, const cl_image_desc *desc,
+                       void *host_ptr) {
+    if (!desc)
+        return;
+    int flat = desc->image_type == CL_MEM_OBJECT_IMAGE1D || desc->image_type == CL_MEM_OBJECT_IMAGE1D_ARRAY;
+    /* The rows of an array of one-dimensional images are its slices. */
+    size_t row = desc->image_type == CL_MEM_OBJECT_IMAGE1D_ARRAY && desc->image_slice_pitch ? desc->image_slice_pitch
+                                                                                            : desc->image_row_pitch;
+    opencl_note_box(image, flags, format, desc->image_width, flat ? 1 : desc->image_height, 1, row,
+                    desc->image_slice_pitch, host_ptr);
+    if (desc->mem_object && !host_ptr) {
+        const struct opencl_object *base = object_of(desc->mem_object);
+        if (base && base->host_ptr)
+            opencl_note_box(image, CL_MEM_USE_HOST_PTR, format, desc->image_width, flat ? 1 : desc->image_height, 1,
+                            row, desc->image_slice_pitch, base->host_ptr);
+    }
+}
+
+/* ---- The application's own memory --------------------------------------------------------- */
+
+/* Where a mapping of `memory` has to appear: NULL if the library may choose. */
+void *opencl_host_address(cl_mem memory, size_t offset) {
+    const struct opencl_object *object = object_of(memory);
+    return object && object->host_ptr ? object->host_ptr + offset : NULL;
+}
+
+void *opencl_host_pixel(cl_mem image, size_t x, size_t y, size_t z) {
+    const struct opencl_object *object = object_of(image);
+    size_t element = 0;
+    if (!object || !object->host_ptr
+        || clGetImageInfo(image, CL_IMAGE_ELEMENT_SIZE, sizeof element, &element, NULL) != CL_SUCCESS)
+        return NULL;
+    return object->host_ptr + x * element + y * object->host_row_pitch + z * object->host_slice_pitch;
+}
+
+void opencl_fix_host_pointer(cl_mem memory, cl_mem_info name, size_t size, void *value) {
+    const struct opencl_object *object = object_of(memory);
+    if (name == CL_MEM_HOST_PTR && value && size >= sizeof(void *) && object)
+        *(void **)value = object->host_ptr;
+}
+
+/* ---- Shared virtual memory ---------------------------------------------------------------- */
+
+int opencl_svm_owns(const void *p) {
+    return p && is_zerocopy(p);
+}
+
+/* Bytes to take for an allocation; 0 refuses it, as a NULL result does natively. */
+size_t opencl_svm_bytes(cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
+    cl_svm_mem_flags access = flags & (CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY);
+    if (access & (access - 1))
+        return 0;
+    if ((flags & CL_MEM_SVM_ATOMICS) && !(flags & CL_MEM_SVM_FINE_GRAIN_BUFFER))
+        return 0;
+    if (flags & ~(CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY | CL_MEM_SVM_FINE_GRAIN_BUFFER | CL_MEM_SVM_ATOMICS))
+        return 0;
+    if ((alignment & (alignment - 1)) || alignment > 128)
+        return 0;
+    return size;
+}
+
+struct svm_free {
+    cl_command_queue queue;
+    cl_uint count;
+    void (*function)(cl_command_queue, cl_uint, void **, void *);
+    void *user_data;
+    void *pointers[];
+};
+
+static void svm_free_now(cl_event event, cl_int status, void *context) {
+    (void)event;
+    (void)status;
+    struct svm_free *free_later = context;
+    if (free_later->function)
+        free_later->function(free_later->queue, free_later->count, free_later->pointers, free_later->user_data);
+    else
+        for (cl_uint i = 0; i < free_later->count; i++)
+            clSVMFree(NULL, free_later->pointers[i]);
+    free(free_later);
+}
+
+cl_int opencl_svm_enqueue_free(cl_command_queue queue, cl_uint count, void **pointers,
+                               void (*function)(cl_command_queue, cl_uint, void **, void *), void *user_data,
+                               cl_uint events, const cl_event *wait_list, cl_event *event) {
+    if (count == 0 || !pointers)
+        return CL_INVALID_VALUE;
+    struct svm_free *later = malloc(sizeof *later + count * sizeof later->pointers[0]);
+    if (!later)
+        return CL_OUT_OF_HOST_MEMORY;
+    *later = (struct svm_free){queue, count, function, user_data};
+    memcpy(later->pointers, pointers, count * sizeof pointers[0]);
+    cl_event reached = NULL;
+    cl_int status = clEnqueueMarkerWithWaitList(queue, events, wait_list, &reached);
+    if (status == CL_SUCCESS)
+        status = clSetEventCallback(reached, CL_COMPLETE, svm_free_now, later);
+    if (status != CL_SUCCESS)
+        free(later);
+    if (status == CL_SUCCESS && event)
+        *event = reached;
+    else if (reached)
+        clReleaseEvent(reached);
+    return status;
+}

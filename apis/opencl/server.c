@@ -1,0 +1,210 @@
+/* What the API server checks and finds out with the vendor's own queries. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Functions that the vendor's library does not export ----------------------------------- */
+
+static cl_int platform_ids(cl_uint entries, cl_platform_id *platforms, cl_uint *count) {
+    return clGetPlatformIDs(entries, platforms, count);
+}
+
+void *opencl_platforms_function(void) {
+    return (void *)platform_ids;
+}
+
+void *opencl_platform_function(cl_platform_id platform, const char *name) {
+    return platform ? clGetExtensionFunctionAddressForPlatform(platform, name) : NULL;
+}
+
+void *opencl_device_function(cl_device_id device, const char *name) {
+    cl_platform_id platform = NULL;
+    if (!device || clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) != CL_SUCCESS)
+        return NULL;
+    return opencl_platform_function(platform, name);
+}
+
+void *opencl_context_function(cl_context context, const char *name) {
+    cl_device_id devices[64];
+    size_t bytes = 0;
+    if (!context || clGetContextInfo(context, CL_CONTEXT_DEVICES, 0, NULL, &bytes) != CL_SUCCESS
+        || bytes < sizeof devices[0] || bytes > sizeof devices
+        || clGetContextInfo(context, CL_CONTEXT_DEVICES, bytes, devices, NULL) != CL_SUCCESS)
+        return NULL;
+    return opencl_device_function(devices[0], name);
+}
+
+void *opencl_queue_function(cl_command_queue queue, const char *name) {
+    cl_device_id device = NULL;
+    if (!queue || clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) != CL_SUCCESS)
+        return NULL;
+    return opencl_device_function(device, name);
+}
+
+void *opencl_kernel_function(cl_kernel kernel, const char *name) {
+    cl_context context = NULL;
+    if (!kernel || clGetKernelInfo(kernel, CL_KERNEL_CONTEXT, sizeof context, &context, NULL) != CL_SUCCESS)
+        return NULL;
+    return opencl_context_function(context, name);
+}
+
+void *opencl_memory_function(cl_mem memory, const char *name) {
+    cl_context context = NULL;
+    if (!memory || clGetMemObjectInfo(memory, CL_MEM_CONTEXT, sizeof context, &context, NULL) != CL_SUCCESS)
+        return NULL;
+    return opencl_context_function(context, name);
+}
+
+/* A command buffer can only be asked through functions that its platform must be known for. Each
+ * live one keeps its platform's query function here; there are never many. */
+struct command_buffer_origin {
+    cl_command_buffer_khr buffer;
+    cl_platform_id platform;
+    struct command_buffer_origin *next;
+};
+static struct command_buffer_origin *command_buffers;
+static pthread_mutex_t command_buffers_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void opencl_note_command_buffer(cl_command_buffer_khr buffer, cl_command_queue queue) {
+    cl_device_id device = NULL;
+    cl_platform_id platform = NULL;
+    if (!buffer || !queue || clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) != CL_SUCCESS
+        || clGetDeviceInfo(device, CL_DEVICE_PLATFORM, sizeof platform, &platform, NULL) != CL_SUCCESS)
+        return;
+    pthread_mutex_lock(&command_buffers_lock);
+    struct command_buffer_origin *origin = command_buffers;
+    while (origin && origin->buffer != buffer)
+        origin = origin->next;
+    if (!origin && (origin = calloc(1, sizeof *origin))) {
+        origin->buffer = buffer;
+        origin->next = command_buffers;
+        command_buffers = origin;
+    }
+    if (origin)
+        origin->platform = platform;
+    pthread_mutex_unlock(&command_buffers_lock);
+}
+
+void *opencl_command_buffer_function(cl_command_buffer_khr buffer, const char *name) {
+    cl_platform_id platform = NULL;
+    pthread_mutex_lock(&command_buffers_lock);
+    for (struct command_buffer_origin *origin = command_buffers; origin; origin = origin->next)
+        if (origin->buffer == buffer)
+            platform = origin->platform;
+    pthread_mutex_unlock(&command_buffers_lock);
+    return opencl_platform_function(platform, name);
+}
+
+/* ---- Properties ---------------------------------------------------------------------------- */
+
+int opencl_context_properties_allowed(const cl_context_properties *properties) {
+    for (; properties && properties[0] != 0; properties += 2)
+        if (properties[0] != CL_CONTEXT_PLATFORM && properties[0] != CL_CONTEXT_INTEROP_USER_SYNC)
+            return 0;
+    return 1;
+}
+
+int opencl_memory_properties_allowed(const cl_mem_properties *properties) {
+    return !properties || properties[0] == 0;
+}
+
+int opencl_partition_ends(const cl_device_partition_property *properties, size_t words) {
+    if (!properties)
+        return 1;
+    if (words == 0 || properties[words - 1] != 0)
+        return 0;
+    if (properties[0] != CL_DEVICE_PARTITION_BY_COUNTS)
+        return 1;
+    return words >= 3 && properties[words - 2] == CL_DEVICE_PARTITION_BY_COUNTS_LIST_END;
+}
+
+/* The platform's real address is nobody's business outside this process. */
+static cl_int context_info(cl_context context, cl_context_info name, size_t size, void *value, size_t *size_ret) {
+    cl_int status = clGetContextInfo(context, name, size, value, size_ret);
+    if (status == CL_SUCCESS && name == CL_CONTEXT_PROPERTIES && value) {
+        cl_context_properties *list = value;
+        for (size_t i = 0; i + 1 < size / sizeof *list && list[i] != 0; i += 2)
+            if (list[i] == CL_CONTEXT_PLATFORM)
+                list[i + 1] = 0;
+    }
+    return status;
+}
+
+void *opencl_context_info_function(void) {
+    return (void *)context_info;
+}
+
+/* ---- Kernel arguments ---------------------------------------------------------------------- */
+
+static int begins_with(const char *text, const char *with) {
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+/* Which object a by-value argument of an opaque type is. */
+static int opaque_kind(const char *type) {
+    if (begins_with(type, "sampler_t"))
+        return OPENCL_SAMPLER;
+    if (begins_with(type, "queue_t"))
+        return OPENCL_QUEUE;
+    if (begins_with(type, "image") || begins_with(type, "pipe") || strstr(type, "image1d") || strstr(type, "image2d")
+        || strstr(type, "image3d"))
+        return OPENCL_MEMORY;
+    return OPENCL_NO_OBJECT;
+}
+
+/* Whether an argument may be set: an object where the kernel takes an object, plain bytes where it
+ * takes a value. The guest decided which of both it sent; a lie ends here. */
+cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, int present, int kind) {
+    cl_kernel_arg_address_qualifier space;
+    /* Bytes of any other size cannot pass for an object: the vendor checks the size. */
+    if (!present || size != sizeof(void *))
+        return CL_SUCCESS;
+    cl_int status = clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, NULL);
+    if (status == CL_INVALID_ARG_INDEX || status == CL_INVALID_KERNEL)
+        return CL_SUCCESS; /* The vendor says the same about the call itself. */
+    if (status != CL_SUCCESS)
+        return kind != OPENCL_NO_OBJECT ? CL_SUCCESS : opencl_unknown_value();
+    if (space == CL_KERNEL_ARG_ADDRESS_LOCAL)
+        return CL_INVALID_ARG_VALUE;
+    int expected = OPENCL_NO_OBJECT;
+    char type[128] = "";
+    /* A longer name than this belongs to no opaque type. */
+    if (clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_TYPE_NAME, sizeof type, type, NULL) == CL_SUCCESS)
+        expected = opaque_kind(type);
+    if (expected == OPENCL_NO_OBJECT && space != CL_KERNEL_ARG_ADDRESS_PRIVATE)
+        expected = OPENCL_MEMORY;
+    if (expected == kind)
+        return CL_SUCCESS;
+    if (expected == OPENCL_SAMPLER)
+        return CL_INVALID_SAMPLER;
+    if (expected == OPENCL_MEMORY)
+        return CL_INVALID_MEM_OBJECT;
+    return CL_INVALID_ARG_VALUE;
+}
+
+/* ---- Transfers that end after their call ---------------------------------------------------- */
+
+/* The event that says when the data is there. Whoever asked for the event owns a reference: this
+ * adds one; otherwise the only reference is the transfer's own. */
+cl_event opencl_transfer_token(cl_event event, int wanted) {
+    if (event && wanted)
+        clRetainEvent(event);
+    return event;
+}
+
+int opencl_transfer_done(cl_event event) {
+    cl_int status = CL_COMPLETE;
+    if (!event)
+        return 1;
+    if (clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS
+        && status > CL_COMPLETE)
+        return 0;
+    clReleaseEvent(event);
+    return 1;
+}
+
+/* Bytes of a mapped region of an image, from the pitches that the vendor answered. */
+size_t opencl_mapped_bytes(cl_mem image, size_t width, size_t height, size_t depth, size_t row_pitch,
+                           size_t slice_pitch) {
+    return opencl_region_bytes(image, width, height, depth, row_pitch, slice_pitch);
+}
