@@ -1,6 +1,6 @@
 /* Asks the library once what a new kernel's arguments are. */
 void learn_kernel(ta_kernel kernel) {
-    struct kernel_shape *shape = metadata((uint64_t)(uintptr_t)kernel);
+    struct kernel_shape *shape = metadata(struct kernel_shape, kernel);
     uint32_t count = 0;
     if (!shape || ta_kernel_argument_count(kernel, &count) != TA_OK || count > TA_KERNEL_ARGUMENTS)
         return;
