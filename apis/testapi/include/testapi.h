@@ -177,6 +177,7 @@ ta_status ta_address_bytes(ta_address address, size_t *bytes);
 ta_status ta_address_release(ta_address address);
 
 ta_status ta_buffer_device(ta_buffer buffer, ta_device *device);
+ta_status ta_buffer_bytes(ta_buffer buffer, size_t *bytes);
 ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag);
 void *ta_buffer_tag(ta_buffer buffer);
 

@@ -90,6 +90,16 @@ ta_status ta_buffer_device(ta_buffer buffer, ta_device *device) {
     return TA_OK;
 }
 
+ta_status ta_buffer_bytes(ta_buffer buffer, size_t *bytes) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    if (!b)
+        return TA_INVALID_BUFFER;
+    if (!bytes)
+        return TA_INVALID_VALUE;
+    *bytes = b->bytes;
+    return TA_OK;
+}
+
 ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag) {
     struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
     if (!b)

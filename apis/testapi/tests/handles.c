@@ -149,6 +149,9 @@ static void structs(void) {
     ta_device owner = NULL;
     CHECK_EQ(ta_buffer_device(from, &owner), TA_OK);
     CHECK(owner == device);
+    size_t size = 0;
+    CHECK_EQ(ta_buffer_bytes(from, &size), TA_OK);
+    CHECK_EQ(size, 100);
     CHECK_EQ(ta_buffer_tag_set(from, &owner), TA_OK);
     CHECK(ta_buffer_tag(from) == &owner);
     CHECK(ta_buffer_tag(to) == NULL);
