@@ -1,2 +1,11 @@
+pub mod ast;
+pub mod descriptors;
+pub mod diagnostics;
+pub mod header;
+pub mod lexer;
+pub mod generate;
+pub mod lower;
 pub mod model;
+pub mod parser;
 pub mod source;
+mod suggest;

@@ -1,0 +1,169 @@
+//! Callbacks: the trampoline that the vendor calls on the server, and the
+//! invoker that calls the application's function in the guest.
+
+use super::expression::Context;
+use super::guest::{returns_object, role};
+use super::types;
+use crate::lower::*;
+use crate::model::*;
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+/// Server: the function whose address the vendor gets. It runs on any thread.
+pub fn trampoline(model: &Model, kind: usize, lowered: &LoweredCallback) -> TokenStream {
+    // Everything a callback is given is the vendor's own memory.
+    let cx = Context { unbounded: true, ..Context::new(model, Side::Server) };
+    let signature = &lowered.callback.signature;
+    let name = format_ident!("callback_{}", kind);
+    let parameters = types::parameter_list(signature);
+    let (result, zero) = (types::rust(&signature.result), types::zero(&signature.result));
+    let closure = lowered.callback.userdata.map_or(quote!(0usize), |u| {
+        let a = types::argument(u);
+        quote!(#a)
+    });
+    let kind = kind as u32;
+    let puts = lowered.arguments.iter().map(|i| put(i, cx));
+    let answer = answer(&lowered.result, &signature.result);
+    let outs = lowered.arguments.iter().filter(|i| i.replies()).map(|_| quote!(answer.out();));
+    quote! {
+        unsafe extern "C" fn #name(#parameters) -> #result {
+            aviary_server::guarded(move || unsafe {
+                let Some(mut out) = Outgoing::begin(#closure as *mut std::ffi::c_void, #kind) else { return #zero };
+                #(#puts)*
+                let Some(mut answer) = out.send() else { return #zero };
+                let ret = #answer;
+                #(#outs)*
+                ret
+            }, #zero)
+        }
+    }
+}
+
+fn put(instruction: &Instruction, cx: Context) -> TokenStream {
+    let value = super::guest::read(instruction);
+    match &instruction.operation {
+        Operation::Scalar if types::is_struct(&instruction.ty) => {
+            let (a, size) = (argument(instruction), types::size(instruction.ty.size()));
+            quote!(out.raw(&raw const #a as *const u8, #size);)
+        }
+        Operation::Scalar => quote!(out.word(#value);),
+        Operation::Handle(h) => {
+            let (ty, role) = (h.handle as u32, role(h));
+            quote!(out.handle(#ty, #value, #role);)
+        }
+        Operation::Text => quote!(out.string(#value as usize as *const std::ffi::c_char);),
+        Operation::Bytes(b) => {
+            let stride = types::size(b.extent.stride);
+            let count = match &b.extent.count {
+                Count::Elements(e) => {
+                    let value = cx.exact(e);
+                    quote!(support::count(#value, #stride).unwrap_or(0))
+                }
+                Count::One => quote!(1usize),
+                Count::Terminated { step } => {
+                    let step = types::size(*step);
+                    quote!(support::terminated(#value as usize, #stride, #step))
+                }
+            };
+            let (input, output) = directions(b);
+            quote!(out.buffer(#value as usize as *mut u8, #count * #stride, #input, #output);)
+        }
+        _ => quote!(),
+    }
+}
+
+fn directions(bytes: &Bytes) -> (bool, bool) {
+    match bytes.mode {
+        Mode::Copy { input, output } => (input, output),
+        _ => (true, false),
+    }
+}
+
+fn argument(instruction: &Instruction) -> TokenStream {
+    match instruction.at {
+        Place::Argument(i) => {
+            let a = types::argument(i);
+            quote!(#a)
+        }
+        _ => quote!(ret),
+    }
+}
+
+fn answer(result: &Instruction, ty: &Type) -> TokenStream {
+    let rust = types::rust(ty);
+    match &result.operation {
+        Operation::Nothing => quote!(()),
+        Operation::Handle(h) => {
+            let ty = h.handle as u32;
+            quote!((answer.handle(#ty) as #rust))
+        }
+        _ if types::is_struct(ty) => {
+            let size = types::size(ty.size());
+            quote!({ let mut value: #rust = std::mem::zeroed(); answer.raw(&raw mut value as *mut u8, #size); value })
+        }
+        _ if returns_object(result) => quote!(0),
+        _ => types::from_word(quote!(answer.word()), ty),
+    }
+}
+
+/// Guest: decodes the arguments and calls the application.
+pub fn invoker(model: &Model, kind: usize, lowered: &LoweredCallback) -> TokenStream {
+    let _ = model;
+    let name = format_ident!("invoke_{}", kind);
+    let signature = &lowered.callback.signature;
+    let gets = lowered.arguments.iter().map(|i| get(i, signature));
+    let function_type = types::function_type(signature);
+    let arguments = types::argument_list(signature);
+    let reply = match &lowered.result.operation {
+        Operation::Nothing => quote!(),
+        Operation::Handle(h) => {
+            let ty = h.handle as u32;
+            quote!(incoming.reply_handle(#ty, ret as u64);)
+        }
+        _ if types::is_struct(&signature.result) => {
+            let size = types::size(signature.result.size());
+            quote!(incoming.reply_raw(&raw const ret as *const u8, #size);)
+        }
+        _ => {
+            let word = types::to_word(quote!(ret), &signature.result);
+            quote!(incoming.reply_word(#word);)
+        }
+    };
+    let outs = lowered.arguments.iter().filter(|i| i.replies()).map(|_| quote!(incoming.reply_out();));
+    quote! {
+        unsafe fn #name(incoming: &mut Incoming) {
+            unsafe {
+                #(#gets)*
+                let function: #function_type = std::mem::transmute(incoming.function());
+                let ret = function(#arguments);
+                #reply
+                #(#outs)*
+            }
+        }
+    }
+}
+
+fn get(instruction: &Instruction, signature: &Signature) -> TokenStream {
+    let Place::Argument(i) = instruction.at else { return quote!() };
+    let (a, ty) = (types::argument(i), &signature.parameters[i].1);
+    let rust = types::rust(ty);
+    let value = match &instruction.operation {
+        Operation::Scalar if types::is_struct(ty) => {
+            let size = types::size(ty.size());
+            quote!({ let mut value: #rust = std::mem::zeroed(); incoming.raw(&raw mut value as *mut u8, #size); value })
+        }
+        Operation::Scalar => types::from_word(quote!(incoming.word()), ty),
+        Operation::Handle(h) => {
+            let (handle, role) = (h.handle as u32, role(h));
+            quote!((incoming.handle(#handle, #role) as #rust))
+        }
+        Operation::Text => quote!((incoming.string() as usize)),
+        Operation::Bytes(b) => {
+            let (input, output) = directions(b);
+            quote!((incoming.buffer(#input, #output) as usize))
+        }
+        Operation::Userdata => quote!((incoming.userdata() as #rust)),
+        _ => types::zero(ty),
+    };
+    quote!(let #a: #rust = #value;)
+}

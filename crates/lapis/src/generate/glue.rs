@@ -1,0 +1,131 @@
+//! What surrounds the printed Rust: the C side of utility code and the crates' build files.
+
+use crate::model::{Model, Side};
+use proc_macro2::TokenStream;
+use quote::quote;
+
+/// The header that utility code is compiled with.
+pub const AVIARY_H: &str = include_str!("../../include/aviary.h");
+
+/// C functions of `aviary.h` in the guest library.
+pub fn guest_exports() -> TokenStream {
+    quote! {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_metadata(handle: usize) -> usize { unsafe { API.metadata(handle as u64) as usize } }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_alloc(bytes: usize) -> usize { unsafe { API.zerocopy_alloc(bytes) as usize } }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_free(pointer: usize) { unsafe { API.zerocopy_free(pointer as *mut u8) } }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
+            unsafe { API.is_zerocopy(pointer as *const u8) as std::ffi::c_int }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_is_handle(value: usize) -> std::ffi::c_int {
+            unsafe { API.is_handle(value as u64) as std::ffi::c_int }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_function(name: usize) -> usize { unsafe { function_by_name(name) } }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_log_text(text: *const std::ffi::c_char) { unsafe { aviary_guest::ffi::log(text) } }
+    }
+}
+
+/// The same in the API server module.
+pub fn server_exports() -> TokenStream {
+    quote! {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_metadata(handle: usize) -> usize {
+            unsafe { aviary_server::ffi::metadata(handle as *const std::ffi::c_void) as usize }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
+            unsafe { aviary_server::ffi::is_zerocopy(pointer as *const std::ffi::c_void) as std::ffi::c_int }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {
+            unsafe { aviary_server::ffi::function(name) as usize }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_log_text(text: *const std::ffi::c_char) { unsafe { aviary_server::ffi::log(text) } }
+    }
+}
+
+/// The C file with one side's utility code.
+pub fn utility_c(model: &Model, side: Side) -> String {
+    let macro_name = if side == Side::Guest { "AVIARY_GUEST" } else { "AVIARY_SERVER" };
+    let mut c = format!("#define _GNU_SOURCE\n#define {macro_name} 1\n");
+    for line in &model.preamble {
+        c.push_str(line);
+        c.push('\n');
+    }
+    c.push_str("#include <stdarg.h>\n#include <stdio.h>\n#include \"aviary.h\"\n");
+    for declaration in &model.declarations {
+        c.push_str(declaration);
+        c.push('\n');
+    }
+    for utility in model.utilities.iter().filter(|u| u.side == side || u.side == Side::Both) {
+        c.push_str(&utility.code);
+        c.push('\n');
+    }
+    c.push_str(LOG_C);
+    c
+}
+
+/// Formatting stays in C because only C can take variable arguments.
+const LOG_C: &str = "
+void aviary_log_text(const char *text);
+__attribute__((visibility(\"hidden\"))) void aviary_log(const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    aviary_log_text(text);
+}
+";
+
+/// `Cargo.toml` of one side's crate; `runtime` is the folder that holds the runtime crates.
+pub fn manifest(model: &Model, side: Side, runtime: &str) -> String {
+    let (crate_name, dependency) = match side {
+        Side::Guest => ("guest", "aviary-guest"),
+        _ => ("server", "aviary-server"),
+    };
+    let folder = dependency.trim_start_matches("aviary-");
+    format!(
+        "[package]\nname = \"{api}-{crate_name}\"\nversion = \"0.0.0\"\nedition = \"2024\"\nbuild = \"build.rs\"\n\n\
+         [lib]\nname = \"aviary_{api}_{crate_name}\"\npath = \"lib.rs\"\ncrate-type = [\"cdylib\"]\n\n\
+         [dependencies]\n{dependency} = {{ path = \"{runtime}/{folder}\" }}\n\n\
+         [build-dependencies]\ncc = \"1\"\n",
+        api = crate_identifier(&model.api.name),
+    )
+}
+
+/// The API's name as a part of crate names.
+pub fn crate_identifier(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
+}
+
+/// `Cargo.toml` of the workspace around both crates.
+pub const WORKSPACE: &str = "[workspace]\nresolver = \"3\"\nmembers = [\"guest\", \"server\"]\n\n\
+    [profile.release]\nopt-level = 2\ncodegen-units = 4\ndebug = \"line-tables-only\"\n";
+
+/// `build.rs` of one side's crate: compiles the utility code and fixes the library's name.
+pub fn build_script(model: &Model, side: Side) -> String {
+    let mut includes = String::new();
+    for dir in &model.include_dirs {
+        includes.push_str(&format!("    build.include({:?});\n", dir.to_string_lossy()));
+    }
+    let soname = match side {
+        Side::Guest => format!("    println!(\"cargo::rustc-cdylib-link-arg=-Wl,-soname,{}\");\n", model.api.soname),
+        _ => String::new(),
+    };
+    format!(
+        "fn main() {{\n    println!(\"cargo::rerun-if-changed=utility.c\");\n    let mut build = cc::Build::new();\n\
+         \x20   build.file(\"utility.c\").include(\"..\").flag(\"-fvisibility=hidden\").flag(\"-Wno-deprecated-declarations\").flag(\"-Wno-unused-function\");\n\
+         {includes}    build.compile(\"utility\");\n\
+         \x20   // A call from utility code or a table to one of our own functions stays inside this library,\n\
+         \x20   // whatever else the process has loaded under the same name.\n\
+         \x20   println!(\"cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic\");\n{soname}}}\n"
+    )
+}

@@ -1,0 +1,93 @@
+//! Small functions that every generated crate contains: bounded loads and exact counts.
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+pub fn module() -> TokenStream {
+    quote! {
+        #[allow(dead_code)]
+        mod support {
+            /// What an output handle slot holds until the vendor writes it.
+            pub const UNWRITTEN: u64 = 0xA5A5_A5A5_A5A5_A5A5;
+            /// No buffer is larger: a larger size is a mistake or an attack.
+            const LARGEST: i128 = 1 << 40;
+
+            /// Bytes of `count` elements, if that is a sane size.
+            #[inline]
+            pub fn count(count: i128, stride: usize) -> Option<usize> {
+                if count < 0 || count.saturating_mul(stride as i128) > LARGEST { None } else { Some(count as usize) }
+            }
+
+            /// Elements that are meaningful after the call.
+            #[inline]
+            pub fn returned(count: i128, capacity: usize) -> usize {
+                count.clamp(0, capacity as i128) as usize
+            }
+
+            /// Loads an integer, or 0 where `base` is NULL or the load would leave its `limit` bytes.
+            #[inline]
+            pub unsafe fn load(base: usize, limit: usize, at: i128, size: usize, signed: bool) -> i128 {
+                if base == 0 || at < 0 || at.saturating_add(size as i128) > limit as i128 {
+                    return 0;
+                }
+                let p = (base + at as usize) as *const u8;
+                unsafe {
+                    match (size, signed) {
+                        (1, false) => p.read() as i128,
+                        (1, true) => (p as *const i8).read() as i128,
+                        (2, false) => (p as *const u16).read_unaligned() as i128,
+                        (2, true) => (p as *const i16).read_unaligned() as i128,
+                        (4, false) => (p as *const u32).read_unaligned() as i128,
+                        (4, true) => (p as *const i32).read_unaligned() as i128,
+                        (8, false) => (p as *const u64).read_unaligned() as i128,
+                        (8, true) => (p as *const i64).read_unaligned() as i128,
+                        _ => 0,
+                    }
+                }
+            }
+
+            #[inline]
+            pub unsafe fn read<T: Copy>(at: usize) -> T {
+                unsafe { (at as *const T).read_unaligned() }
+            }
+
+            #[inline]
+            pub unsafe fn write<T>(at: usize, value: T) {
+                unsafe { (at as *mut T).write_unaligned(value) }
+            }
+
+            /// Elements up to and including the terminating zero.
+            pub unsafe fn terminated(base: usize, stride: usize, step: usize) -> usize {
+                if base == 0 {
+                    return 0;
+                }
+                let mut index = 0;
+                loop {
+                    let zero = (0..stride).all(|b| unsafe { read::<u8>(base + index * stride + b) } == 0);
+                    if zero && index % step == 0 {
+                        return index + 1;
+                    }
+                    index += 1;
+                }
+            }
+
+            /// Length of a string, or of what fits into `limit` bytes.
+            pub unsafe fn length(base: i128, limit: usize) -> i128 {
+                let base = base as usize;
+                if base == 0 {
+                    return 0;
+                }
+                (0..limit).take_while(|i| unsafe { read::<u8>(base + i) } != 0).count() as i128
+            }
+
+            #[inline]
+            pub fn divide(a: i128, b: i128) -> i128 { a.checked_div(b).unwrap_or(0) }
+            #[inline]
+            pub fn remainder(a: i128, b: i128) -> i128 { a.checked_rem(b).unwrap_or(0) }
+            #[inline]
+            pub fn shift_left(a: i128, b: i128) -> i128 { if (0..64).contains(&b) { a.saturating_mul(1 << b) } else { 0 } }
+            #[inline]
+            pub fn shift_right(a: i128, b: i128) -> i128 { if (0..127).contains(&b) { a >> b } else { 0 } }
+        }
+    }
+}

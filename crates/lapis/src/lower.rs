@@ -1,0 +1,562 @@
+//! Lowering: a resolved function becomes one list of marshalling instructions.
+//!
+//! The list is the only thing the generators print. Each instruction describes
+//! one value's whole journey: what the guest puts into the request, what the
+//! server takes out of it, what the server puts into the reply and what the
+//! guest takes out of that. Four printers walk the same list in the same order
+//! (`generate::guest` and `generate::server`, each for request and reply), so a
+//! `put` and its `get` cannot drift apart. Accounting is printed from the
+//! charges beside the list, replay runs the server's printing unchanged.
+
+use crate::model::*;
+
+/// Everything the printers need beyond the [`Model`].
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Same order and index as [`Model::functions`].
+    pub functions: Vec<Lowered>,
+    /// Callback kinds, numbered over all functions.
+    pub callbacks: Vec<LoweredCallback>,
+}
+
+/// One function, lowered.
+#[derive(Debug, Clone)]
+pub struct Lowered {
+    /// Arguments and contextual arguments, in an order in which every
+    /// expression only uses what came before it.
+    pub arguments: Vec<Instruction>,
+    /// The returned value; it travels at the head of the reply.
+    pub result: Instruction,
+    /// Number of sites: choices and counts whose value the reply pass reuses.
+    pub sites: usize,
+    /// Whether this call belongs to an object's log.
+    pub recorded: bool,
+}
+
+/// One kind of callback: how its parameters reach the guest.
+#[derive(Debug, Clone)]
+pub struct LoweredCallback {
+    pub callback: Callback,
+    pub arguments: Vec<Instruction>,
+    pub result: Instruction,
+}
+
+/// Where a value lives while an instruction works on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Argument(usize),
+    Contextual(usize),
+    /// In the element that the loop at this depth (0 is the outermost) is at, `offset` bytes in.
+    Element { depth: usize, offset: usize },
+    Result,
+}
+
+#[derive(Debug, Clone)]
+pub struct Instruction {
+    pub at: Place,
+    pub ty: Type,
+    pub operation: Operation,
+}
+
+#[derive(Debug, Clone)]
+pub enum Operation {
+    /// Crosses as it is.
+    Scalar,
+    /// A struct whose bytes cross and whose listed members are then translated.
+    Struct { fields: Vec<Instruction> },
+    Handle(HandleUse),
+    /// A NUL-terminated string.
+    Text,
+    /// A pointer to bytes that need no translation.
+    Bytes(Bytes),
+    /// A pointer to elements that are translated one by one.
+    Elements(Elements),
+    Callback { kind: usize, once: bool, userdata: Option<usize> },
+    /// Nothing crosses: the server substitutes the callback's closure.
+    Userdata,
+    Zerocopy { bytes: Option<Expr> },
+    Mapped { bytes: Expr, at: Option<Expr>, write: Option<Expr>, read: Option<Expr>, until: Option<(Expr, usize)> },
+    Unmap,
+    FunctionPointer { name: Expr },
+    Table(usize),
+    Nothing,
+    /// The value takes one of two ways.
+    Choice { site: Site, condition: Expr, then: Vec<Instruction>, otherwise: Vec<Instruction> },
+}
+
+/// A value computed in the request pass that the reply pass needs again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    pub number: usize,
+    /// Inside a loop the value is kept in a queue instead of a variable.
+    pub nested: bool,
+    /// The guest computes it and sends it; otherwise both sides compute it.
+    pub carried: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct HandleUse {
+    pub handle: usize,
+    pub allocate: bool,
+    pub deallocate: bool,
+    pub retain: bool,
+    pub release: bool,
+    pub record: bool,
+    pub depends_on: Vec<Expr>,
+    pub state_callbacks: Option<(String, String)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Extent {
+    pub site: Site,
+    pub count: Count,
+    /// Size of an element in bytes.
+    pub stride: usize,
+    /// Under which condition the server provides storage although the guest passed NULL.
+    pub forced: Forced,
+}
+
+/// See [`Extent::forced`].
+#[derive(Debug, Clone)]
+pub enum Forced {
+    Never,
+    Always,
+    When(Expr),
+}
+
+#[derive(Debug, Clone)]
+pub struct Bytes {
+    pub extent: Extent,
+    pub mode: Mode,
+    pub returned: Option<Expr>,
+    /// The server must work on a private copy because it evaluates expressions over the contents.
+    pub private: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum Mode {
+    Copy { input: bool, output: bool },
+    Until { input: bool, output: bool, token: Expr, poll: usize },
+    /// A shadow buffer that outlives the call.
+    Shadow { input: bool },
+    /// Copies an existing shadow back; `end` also frees it.
+    ShadowBack { end: bool },
+    /// Only an address with room behind it.
+    Room,
+}
+
+#[derive(Debug, Clone)]
+pub struct Elements {
+    pub extent: Extent,
+    pub input: bool,
+    pub output: bool,
+    pub returned: Option<Expr>,
+    pub element: Vec<Instruction>,
+    pub element_type: Type,
+}
+
+impl Instruction {
+    /// Whether the reply pass has anything to do for this value.
+    pub fn replies(&self) -> bool {
+        match &self.operation {
+            Operation::Bytes(b) => !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room),
+            Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
+            Operation::Struct { fields } => fields.iter().any(Instruction::replies),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::replies),
+            _ => false,
+        }
+    }
+
+    /// Whether the call changes the life of handles passed here, which both sides note after success.
+    pub fn has_handle_effects(&self) -> bool {
+        match &self.operation {
+            Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,
+            Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_handle_effects),
+            Operation::Choice { then, otherwise, .. } => {
+                then.iter().chain(otherwise).any(Instruction::has_handle_effects)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Lowers a whole API.
+pub fn lower(model: &Model) -> Program {
+    let mut callbacks = Vec::new();
+    let functions = model.functions.iter().map(|f| Lowering::new(model, f, &mut callbacks).function()).collect();
+    Program { functions, callbacks }
+}
+
+struct Lowering<'a> {
+    model: &'a Model,
+    function: &'a Function,
+    callbacks: &'a mut Vec<LoweredCallback>,
+    sites: usize,
+    /// Parameters that server expressions look into after the call, and when.
+    forced: Vec<(usize, Option<Expr>)>,
+    /// Parameters that server expressions look into before or after the call.
+    inspected: Vec<usize>,
+    recorded: bool,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(model: &'a Model, function: &'a Function, callbacks: &'a mut Vec<LoweredCallback>) -> Self {
+        let mut forced = Vec::new();
+        collect_forced(function, &mut forced);
+        let mut inspected = Vec::new();
+        for_each_expression(function, &mut |e| looked_into(e, &mut inspected));
+        Lowering { model, function, callbacks, sites: 0, forced, inspected, recorded: false }
+    }
+
+    fn function(mut self) -> Lowered {
+        let mut arguments = Vec::new();
+        for i in self.argument_order() {
+            let rule = &self.function.arguments[i];
+            arguments.push(self.rule(rule, Place::Argument(i), 0));
+        }
+        for (i, contextual) in self.function.contextual.iter().enumerate() {
+            arguments.push(self.rule(&contextual.rule, Place::Contextual(i), 0));
+        }
+        let result = self.rule(&self.function.result, Place::Result, 0);
+        Lowered { arguments, result, sites: self.sites, recorded: self.recorded }
+    }
+
+    /// Values before pointers, and a pointer after everything its expressions use.
+    fn argument_order(&self) -> Vec<usize> {
+        let count = self.function.arguments.len();
+        let needs: Vec<Vec<usize>> = (0..count).map(|i| self.needs(i)).collect();
+        let mut order: Vec<usize> = (0..count).filter(|&i| needs[i].is_empty()).collect();
+        while order.len() < count {
+            let next = (0..count).find(|i| !order.contains(i) && needs[*i].iter().all(|n| order.contains(n)));
+            // A cycle has been refused by the front end; falling back to source order keeps this total.
+            order.push(next.or_else(|| (0..count).find(|i| !order.contains(i))).unwrap_or(0));
+        }
+        order
+    }
+
+    fn needs(&self, argument: usize) -> Vec<usize> {
+        let mut needs = Vec::new();
+        request_expressions(&self.function.arguments[argument], &mut |e| parameters_of(e, &mut needs));
+        for (_, condition) in self.forced.iter().filter(|(p, _)| *p == argument) {
+            if let Some(c) = condition {
+                parameters_of(c, &mut needs);
+            }
+        }
+        needs.retain(|&n| n != argument);
+        needs
+    }
+
+    fn site(&mut self, depth: usize, carried: bool) -> Site {
+        self.sites += 1;
+        Site { number: self.sites - 1, nested: depth > 0, carried }
+    }
+
+    fn rule(&mut self, rule: &Rule, at: Place, depth: usize) -> Instruction {
+        match rule {
+            Rule::If { condition, then, otherwise } => {
+                let site = self.site(depth, self.only_in_guest(condition));
+                let then = vec![self.rule(then, at, depth)];
+                let otherwise = vec![self.rule(otherwise, at, depth)];
+                let ty = then[0].ty.clone();
+                let condition = condition.clone();
+                Instruction { at, ty, operation: Operation::Choice { site, condition, then, otherwise } }
+            }
+            Rule::Plan(plan) => {
+                Instruction { at, ty: plan.ty.clone(), operation: self.operation(plan, at, depth) }
+            }
+        }
+    }
+
+    fn operation(&mut self, plan: &Plan, at: Place, depth: usize) -> Operation {
+        self.recorded |= plan.record;
+        match &plan.kind {
+            Kind::Scalar | Kind::Opaque => Operation::Scalar,
+            Kind::Struct { fields } => Operation::Struct { fields: self.fields(fields, at, depth) },
+            Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
+                handle: *handle,
+                allocate: plan.allocate,
+                deallocate: plan.deallocate,
+                retain: *retain,
+                release: *release,
+                record: plan.record,
+                depends_on: plan.depends_on.clone(),
+                state_callbacks: plan.state_callbacks.clone(),
+            }),
+            Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
+            Kind::String => Operation::Text,
+            Kind::Callback(callback) => self.callback(callback),
+            Kind::Userdata => Operation::Userdata,
+            Kind::Zerocopy { count } => Operation::Zerocopy { bytes: count.clone() },
+            Kind::Mapped { bytes, at, write, read } => Operation::Mapped {
+                bytes: bytes.clone(),
+                at: at.clone(),
+                write: write.clone(),
+                read: read.clone(),
+                until: match &plan.lifetime {
+                    Lifetime::Until { token, poll } => Some((token.clone(), *poll)),
+                    _ => None,
+                },
+            },
+            Kind::Unmap => Operation::Unmap,
+            Kind::FunctionPointer { name } => Operation::FunctionPointer { name: name.clone() },
+            Kind::Table(table) => Operation::Table(*table),
+            Kind::Nothing => Operation::Nothing,
+        }
+    }
+
+    fn fields(&mut self, fields: &[(Field, Rule)], at: Place, depth: usize) -> Vec<Instruction> {
+        let place = |field: &Field| match at {
+            Place::Element { depth, offset } => Place::Element { depth, offset: offset + field.offset },
+            // A struct passed by value is worked on in memory, as the element of a loop of one.
+            _ => Place::Element { depth, offset: field.offset },
+        };
+        fields.iter().map(|(field, rule)| self.rule(rule, place(field), depth.max(1))).collect()
+    }
+
+    fn buffer(&mut self, plan: &Plan, buffer: &Buffer, at: Place, depth: usize) -> Operation {
+        if buffer.zerocopy {
+            let bytes = match &buffer.count {
+                Count::Elements(e) => Some(e.clone()),
+                _ => None,
+            };
+            return Operation::Zerocopy { bytes };
+        }
+        let carried = match &buffer.count {
+            Count::One => false,
+            Count::Elements(e) => self.only_in_guest(e),
+            Count::Terminated { .. } => true,
+        };
+        let extent = Extent {
+            site: self.site(depth, carried),
+            count: buffer.count.clone(),
+            stride: buffer.element_type.size(),
+            forced: self.forced_when(at),
+        };
+        let loop_depth = match at {
+            Place::Element { depth, .. } => depth + 1,
+            _ => 0,
+        };
+        let element = self.rule(&buffer.element, Place::Element { depth: loop_depth, offset: 0 }, depth + 1);
+        if matches!(element.operation, Operation::Scalar) {
+            let private = matches!(at, Place::Argument(i) if self.inspected.contains(&i));
+            return Operation::Bytes(Bytes {
+                extent,
+                mode: self.mode(plan, buffer, at),
+                returned: buffer.returned.clone(),
+                private,
+            });
+        }
+        Operation::Elements(Elements {
+            extent,
+            input: plan.input || !plan.output,
+            output: plan.output,
+            returned: buffer.returned.clone(),
+            element: vec![element],
+            element_type: buffer.element_type.clone(),
+        })
+    }
+
+    fn mode(&self, plan: &Plan, buffer: &Buffer, at: Place) -> Mode {
+        let contextual = matches!(at, Place::Contextual(_) | Place::Element { .. }) && plan.deallocate;
+        match &plan.lifetime {
+            Lifetime::Until { token, poll } => {
+                Mode::Until { input: plan.input, output: plan.output, token: token.clone(), poll: *poll }
+            }
+            _ if contextual || (plan.deallocate && !plan.allocate) => Mode::ShadowBack { end: plan.deallocate },
+            Lifetime::Manual | Lifetime::Coupled(_) => Mode::Shadow { input: plan.input && !buffer.no_copy },
+            Lifetime::Call if buffer.no_copy => Mode::Room,
+            Lifetime::Call => Mode::Copy { input: plan.input, output: plan.output },
+        }
+    }
+
+    fn forced_when(&self, at: Place) -> Forced {
+        let Place::Argument(i) = at else { return Forced::Never };
+        let mut conditions = Vec::new();
+        for (parameter, condition) in &self.forced {
+            match condition {
+                _ if *parameter != i => {}
+                None => return Forced::Always,
+                Some(c) => conditions.push(c.clone()),
+            }
+        }
+        match conditions.into_iter().reduce(|a, b| binary(Binary::LogicalOr, a, b)) {
+            Some(c) => Forced::When(c),
+            None => Forced::Never,
+        }
+    }
+
+    fn callback(&mut self, callback: &Callback) -> Operation {
+        let mut arguments = Vec::new();
+        for (i, rule) in callback.arguments.iter().enumerate() {
+            arguments.push(self.rule(rule, Place::Argument(i), 0));
+        }
+        // Sizes use plain values of the same callback: those first.
+        arguments.sort_by_key(|a| !matches!(a.operation, Operation::Scalar | Operation::Handle(_)));
+        let result = self.rule(&callback.result, Place::Result, 0);
+        self.callbacks.push(LoweredCallback { callback: callback.clone(), arguments, result });
+        Operation::Callback {
+            kind: self.callbacks.len() - 1,
+            once: callback.once,
+            userdata: callback.userdata_argument,
+        }
+    }
+
+    /// Whether only the guest can evaluate `e` before the call.
+    fn only_in_guest(&self, e: &Expr) -> bool {
+        let mut guest = false;
+        e.walk(&mut |e| {
+            guest |= match &e.kind {
+                ExprKind::Contextual(_) | ExprKind::Table(_) => true,
+                ExprKind::Call(Callee::Utility(u), _) => self.model.utility_functions[*u].side == Side::Guest,
+                ExprKind::Call(callee, _) => {
+                    !matches!(callee, Callee::Min | Callee::Max | Callee::Strlen | Callee::Present)
+                }
+                // The server's copies of nested memory have no bounds to check against.
+                ExprKind::Element(base, _) => reads_memory(base),
+                _ => false,
+            }
+        });
+        guest
+    }
+}
+
+/// Whether evaluating `e` as an address already follows a pointer.
+fn reads_memory(e: &Expr) -> bool {
+    match &e.kind {
+        ExprKind::Element(..) => true,
+        ExprKind::Field(base, _) => {
+            // A member array of a struct is part of the struct: no further pointer.
+            !matches!(e.ty.kind, TypeKind::Array { .. }) && reads_memory(base)
+        }
+        ExprKind::Cast(a) => reads_memory(a),
+        _ => false,
+    }
+}
+
+fn binary(operator: Binary, a: Expr, b: Expr) -> Expr {
+    Expr { ty: a.ty.clone(), span: a.span, kind: ExprKind::Binary(operator, Box::new(a), Box::new(b)) }
+}
+
+fn conjunction(path: &[Expr]) -> Option<Expr> {
+    path.iter().cloned().reduce(|a, b| binary(Binary::LogicalAnd, a, b))
+}
+
+fn negated(e: &Expr) -> Expr {
+    Expr { ty: e.ty.clone(), span: e.span, kind: ExprKind::Unary(Unary::Not, Box::new(e.clone())) }
+}
+
+fn parameters_of(e: &Expr, into: &mut Vec<usize>) {
+    e.walk(&mut |e| {
+        if let ExprKind::Parameter(i) = e.kind {
+            into.push(i);
+        }
+    });
+}
+
+/// Parameters that `e` dereferences or hands to a function that may.
+fn looked_into(e: &Expr, into: &mut Vec<usize>) {
+    e.walk(&mut |e| match &e.kind {
+        ExprKind::Element(base, _) => parameters_of(base, into),
+        ExprKind::Call(Callee::Present, _) => {}
+        ExprKind::Call(_, arguments) => arguments.iter().for_each(|a| parameters_of(a, into)),
+        _ => {}
+    });
+}
+
+/// Parameters that are certainly dereferenced (a NULL test or hand-over alone needs no storage).
+fn dereferenced(e: &Expr, into: &mut Vec<usize>) {
+    e.walk(&mut |e| {
+        if let ExprKind::Element(base, _) = &e.kind {
+            parameters_of(base, into);
+        }
+    });
+}
+
+/// Visits conditions and counts of a rule: what is evaluated before the call.
+fn request_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
+    match rule {
+        Rule::If { condition, then, otherwise } => {
+            visit(condition);
+            request_expressions(then, visit);
+            request_expressions(otherwise, visit);
+        }
+        Rule::Plan(plan) => match &plan.kind {
+            Kind::Buffer(b) => {
+                if let Count::Elements(e) = &b.count {
+                    visit(e);
+                }
+                request_expressions(&b.element, visit);
+            }
+            Kind::Struct { fields } => fields.iter().for_each(|(_, r)| request_expressions(r, visit)),
+            Kind::Zerocopy { count: Some(e) } => visit(e),
+            _ => {}
+        },
+    }
+}
+
+/// Visits the server's post-call expressions of a rule with the conditions on the way to them.
+fn reply_expressions(rule: &Rule, path: &mut Vec<Expr>, visit: &mut dyn FnMut(&Expr, &[Expr])) {
+    match rule {
+        Rule::If { condition, then, otherwise } => {
+            path.push(condition.clone());
+            reply_expressions(then, path, visit);
+            path.pop();
+            path.push(negated(condition));
+            reply_expressions(otherwise, path, visit);
+            path.pop();
+        }
+        Rule::Plan(plan) => {
+            if let Lifetime::Until { token, .. } = &plan.lifetime {
+                visit(token, path);
+            }
+            match &plan.kind {
+                Kind::Buffer(b) => {
+                    if let Some(e) = &b.returned {
+                        visit(e, path);
+                    }
+                    reply_expressions(&b.element, path, visit);
+                }
+                Kind::Mapped { bytes, .. } => visit(bytes, path),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn collect_forced(function: &Function, forced: &mut Vec<(usize, Option<Expr>)>) {
+    let mut add = |e: &Expr, path: &[Expr]| {
+        let mut parameters = Vec::new();
+        dereferenced(e, &mut parameters);
+        forced.extend(parameters.into_iter().map(|p| (p, conjunction(path))));
+    };
+    for rule in function.arguments.iter().chain([&function.result]) {
+        reply_expressions(rule, &mut Vec::new(), &mut add);
+    }
+    for guarded in &function.after_server {
+        let path: Vec<Expr> = guarded.condition.iter().cloned().collect();
+        add(&guarded.value, &path);
+    }
+    if let Some(e) = &function.device_time {
+        add(e, &[]);
+    }
+    if let ErrorPlace::Parameter(p) = function.error {
+        forced.push((p, None));
+    }
+}
+
+fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
+    for rule in function.arguments.iter().chain([&function.result]) {
+        request_expressions(rule, visit);
+        reply_expressions(rule, &mut Vec::new(), &mut |e, _| visit(e));
+    }
+    function.requirements.iter().for_each(|r| {
+        r.condition.iter().for_each(&mut *visit);
+        visit(&r.holds);
+    });
+    function.charges.iter().for_each(|c| {
+        c.condition.iter().for_each(&mut *visit);
+        visit(&c.amount);
+    });
+    function.after_server.iter().for_each(|g| visit(&g.value));
+    function.address.iter().chain(&function.device_time).for_each(visit);
+}
