@@ -1,1 +1,51 @@
+//! Message rings in memory that is shared with an untrusted peer.
+//!
+//! One ring carries messages one way, from one producer to one consumer. Each
+//! side keeps its own index privately and publishes a copy; whatever the peer
+//! published is only believed after a range check, so a lying peer produces a
+//! [`RingError::Peer`] and nothing worse. Messages are copied out once before
+//! anybody looks at them.
+//!
+//! Nobody makes a system call while both sides are active. A side that finds
+//! nothing to do spins for as long as that recently paid off and then sleeps
+//! on a futex; the other side looks at one shared word after each publication
+//! and only wakes a peer that says it sleeps.
 
+mod consumer;
+mod futex;
+mod memory;
+mod producer;
+mod wait;
+
+pub use consumer::Consumer;
+pub use memory::{RingMemory, WakeHandle};
+pub use producer::Producer;
+pub use wait::{Liveness, WaitError};
+
+use thiserror::Error;
+
+/// Bytes of the index lines before a ring's data.
+pub const HEADER: usize = 256;
+
+/// Why a ring can no longer be used, or the message not be sent.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum RingError {
+    /// the peer published an impossible {what} ({value}) in a ring of {capacity} bytes
+    #[error("the peer published an impossible {what} ({value}) in a ring of {capacity} bytes")]
+    Peer { what: &'static str, value: u64, capacity: usize },
+    /// a message of {length} bytes exceeds the limit of {limit}
+    #[error("a message of {length} bytes exceeds the limit of {limit}")]
+    TooLong { length: usize, limit: usize },
+    /// the peer is gone
+    #[error("the peer is gone")]
+    Dead,
+    /// {length} bytes of shared memory at {address:#x} cannot hold a ring
+    #[error("{length} bytes of shared memory at {address:#x} cannot hold a ring")]
+    Memory { address: usize, length: usize },
+}
+
+impl From<WaitError> for RingError {
+    fn from(_: WaitError) -> Self {
+        RingError::Dead
+    }
+}

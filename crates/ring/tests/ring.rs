@@ -1,0 +1,294 @@
+//! Rings between threads, between processes, and against a peer that lies.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use aviary_ring::{Consumer, HEADER, Liveness, Producer, RingError, RingMemory, WakeHandle};
+
+const LIMIT: usize = 1 << 20;
+
+/// 64-aligned zeroed memory that a test can also scribble into.
+struct Block {
+    base: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: only accessed through atomics.
+unsafe impl Send for Block {}
+// SAFETY: as above.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(capacity: usize) -> Arc<Self> {
+        let layout = Layout::from_size_align(HEADER + capacity, 4096).unwrap();
+        // SAFETY: the layout's size is not zero.
+        Arc::new(Block { base: unsafe { alloc_zeroed(layout) }, layout })
+    }
+
+    fn ring(self: &Arc<Self>) -> RingMemory {
+        // SAFETY: the block lives as long as the Arc and is only accessed atomically.
+        unsafe { RingMemory::new(self.base, self.layout.size(), self.clone()) }.unwrap()
+    }
+
+    /// What a hostile peer writes.
+    fn scribble(&self, offset: usize, value: u64) {
+        // SAFETY: offsets used here are aligned and inside the block.
+        unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }.store(value, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.base, self.layout) }
+    }
+}
+
+fn ends(block: &Arc<Block>) -> (Producer, Consumer) {
+    let live = Arc::new(Liveness::notified());
+    (Producer::new(block.ring(), live.clone(), LIMIT), Consumer::new(block.ring(), live, LIMIT))
+}
+
+/// A message whose content follows from its number.
+fn message(n: u64) -> Vec<u8> {
+    let length = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % 3000;
+    (0..length).map(|i| (n as usize + i * 7) as u8).collect()
+}
+
+#[test]
+fn messages_arrive_in_order_and_whole() {
+    let block = Block::new(4096);
+    let (mut tx, mut rx) = ends(&block);
+    let sender = std::thread::spawn(move || {
+        for n in 0..50_000 {
+            tx.send(&message(n)).unwrap();
+        }
+    });
+    let mut got = Vec::new();
+    for n in 0..50_000 {
+        rx.receive(&mut got).unwrap();
+        assert_eq!(got, message(n), "message {n}");
+    }
+    sender.join().unwrap();
+    assert!(!rx.try_receive(&mut got).unwrap());
+}
+
+#[test]
+fn a_slow_consumer_stops_the_producer() {
+    let block = Block::new(1024);
+    let (mut tx, mut rx) = ends(&block);
+    let sender = std::thread::spawn(move || {
+        for n in 0..2000u64 {
+            tx.send(&n.to_le_bytes().repeat(9)).unwrap();
+        }
+    });
+    let mut got = Vec::new();
+    for n in 0..2000u64 {
+        if n % 100 == 0 {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        rx.receive(&mut got).unwrap();
+        assert_eq!(got[..8], n.to_le_bytes());
+    }
+    sender.join().unwrap();
+}
+
+#[test]
+fn ping_pong_loses_no_wake_up() {
+    let (a, b) = (Block::new(4096), Block::new(4096));
+    let ((mut tx, mut their_rx), (mut their_tx, mut rx)) = (ends(&a), ends(&b));
+    let peer = std::thread::spawn(move || {
+        let mut got = Vec::new();
+        for n in 0..30_000u32 {
+            their_rx.receive(&mut got).unwrap();
+            if n % 1000 == 0 {
+                std::thread::sleep(Duration::from_micros(300));
+            }
+            their_tx.send(&got).unwrap();
+        }
+    });
+    let mut got = Vec::new();
+    for n in 0..30_000u32 {
+        tx.send(&n.to_le_bytes()).unwrap();
+        rx.receive(&mut got).unwrap();
+        assert_eq!(got, n.to_le_bytes());
+    }
+    peer.join().unwrap();
+}
+
+#[test]
+fn a_message_above_the_limit_is_refused_on_both_sides() {
+    let block = Block::new(4096);
+    let live = Arc::new(Liveness::notified());
+    let mut tx = Producer::new(block.ring(), live.clone(), 5000);
+    assert_eq!(tx.send(&[0; 5001]), Err(RingError::TooLong { length: 5001, limit: 5000 }));
+    let mut rx = Consumer::new(block.ring(), live, 1500);
+    tx.send(&[1; 2000]).unwrap();
+    assert!(matches!(rx.receive(&mut Vec::new()), Err(RingError::TooLong { .. })));
+}
+
+#[test]
+fn lying_producer_indices_are_errors() {
+    for lie in [4, 4096 + 8, u64::MAX, u64::MAX - 7, 1 << 63] {
+        let block = Block::new(4096);
+        let (_, mut rx) = ends(&block);
+        block.scribble(0, lie);
+        let result = rx.receive(&mut Vec::new());
+        assert!(matches!(result, Err(RingError::Peer { .. })), "{lie}: {result:?}");
+    }
+}
+
+#[test]
+fn a_producer_index_that_moves_back_is_an_error() {
+    let block = Block::new(4096);
+    let (mut tx, mut rx) = ends(&block);
+    tx.send(&[1; 64]).unwrap();
+    rx.receive(&mut Vec::new()).unwrap();
+    block.scribble(0, 8);
+    assert!(matches!(rx.try_receive(&mut Vec::new()), Err(RingError::Peer { .. })));
+}
+
+#[test]
+fn lying_consumer_indices_are_errors() {
+    for lie in [1, 4096, u64::MAX - 7] {
+        let block = Block::new(1024);
+        let (mut tx, _) = ends(&block);
+        for _ in 0..7 {
+            tx.send(&[0; 128]).unwrap();
+        }
+        block.scribble(64, lie);
+        let result = tx.send(&[0; 128]);
+        assert!(matches!(result, Err(RingError::Peer { .. })), "{lie}: {result:?}");
+    }
+}
+
+#[test]
+fn lying_records_are_errors() {
+    // Longer than what is published, longer than a fragment, unknown bits, an empty continuation.
+    for word in [57, 1017, u32::MAX as u64, 1 << 33, 1 << 32, u64::MAX] {
+        let block = Block::new(4096);
+        let (_, mut rx) = ends(&block);
+        block.scribble(HEADER, word);
+        block.scribble(0, 64);
+        let result = rx.receive(&mut Vec::new());
+        assert!(matches!(result, Err(RingError::Peer { .. })), "{word:#x}: {result:?}");
+    }
+}
+
+#[test]
+fn scribbling_never_hurts() {
+    let block = Block::new(1024);
+    let stop = Arc::new(AtomicU64::new(0));
+    let scribbler = std::thread::spawn({
+        let (block, stop) = (block.clone(), stop.clone());
+        move || {
+            let mut x = 0x1234_5678_9abc_def1u64;
+            while stop.load(Ordering::Relaxed) == 0 {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                block.scribble((x as usize % (HEADER + 1024)) & !7, x >> (x % 61));
+            }
+        }
+    });
+    let until = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < until {
+        let live = Arc::new(Liveness::notified());
+        live.kill();
+        let mut tx = Producer::new(block.ring(), live.clone(), LIMIT);
+        let mut rx = Consumer::new(block.ring(), live, LIMIT);
+        let mut got = Vec::new();
+        for n in 0..20 {
+            let _ = tx.send(&message(n));
+            let _ = rx.try_receive(&mut got);
+            assert!(got.len() <= LIMIT);
+        }
+    }
+    stop.store(1, Ordering::Relaxed);
+    scribbler.join().unwrap();
+}
+
+#[test]
+fn death_wakes_a_sleeper() {
+    let (a, b) = (Block::new(4096), Block::new(4096));
+    let live = Arc::new(Liveness::notified());
+    let mut rx = Consumer::new(a.ring(), live.clone(), LIMIT);
+    let waker = WakeHandle::new(&a.ring(), &b.ring());
+    let sleeper = std::thread::spawn(move || rx.receive(&mut Vec::new()));
+    std::thread::sleep(Duration::from_millis(30));
+    live.kill();
+    let start = Instant::now();
+    waker.wake();
+    assert_eq!(sleeper.join().unwrap(), Err(RingError::Dead));
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_probe_notices_death() {
+    let block = Block::new(4096);
+    let live = Arc::new(Liveness::probed(Duration::from_millis(20), || false));
+    let mut rx = Consumer::new(block.ring(), live, LIMIT);
+    let start = Instant::now();
+    assert_eq!(rx.receive(&mut Vec::new()), Err(RingError::Dead));
+    assert!(start.elapsed() < Duration::from_secs(1));
+}
+
+/// Memory shared with a forked child.
+struct Shared(*mut u8, usize);
+// SAFETY: only accessed through atomics.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+#[test]
+fn messages_cross_processes() {
+    let length = HEADER + 4096;
+    // SAFETY: a fresh anonymous mapping.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * 8192,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(base, libc::MAP_FAILED);
+    let base = base.cast::<u8>();
+    let keep = Arc::new(Shared(base, 2 * 8192));
+    assert_eq!((keep.0, keep.1), (base, 16384));
+    // SAFETY: the mapping is never unmapped.
+    let ring = |at: usize| unsafe { RingMemory::new(base.add(at), length, keep.clone()) }.unwrap();
+    let (there, back) = (ring(0), ring(8192));
+    let live = Arc::new(Liveness::notified());
+    let mut scratch = Vec::with_capacity(8192);
+    // SAFETY: the child only uses what was allocated before, the rings and `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        let mut rx = Consumer::new(there, live.clone(), LIMIT);
+        let mut tx = Producer::new(back, live, LIMIT);
+        for _ in 0..5000 {
+            if rx.receive(&mut scratch).is_err() || tx.send(&scratch).is_err() {
+                // SAFETY: ends this process only.
+                unsafe { libc::_exit(1) };
+            }
+        }
+        // SAFETY: ends this process only.
+        unsafe { libc::_exit(0) };
+    }
+    let mut tx = Producer::new(there, live.clone(), LIMIT);
+    let mut rx = Consumer::new(back, live, LIMIT);
+    for n in 0..5000 {
+        tx.send(&message(n)).unwrap();
+        rx.receive(&mut scratch).unwrap();
+        assert_eq!(scratch, message(n));
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child forked above.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!(status, 0);
+}
