@@ -68,6 +68,8 @@ ta_status ta_buffer_write(ta_buffer buffer, size_t offset, size_t bytes, const v
 ta_status ta_buffer_read(ta_buffer buffer, size_t offset, size_t bytes, void *to);
 /* May run after it returned; later calls see its effect. */
 ta_status ta_buffer_fill(ta_buffer buffer, uint8_t value);
+/* Without `wait` it may run after it returned. */
+ta_status ta_buffer_set(ta_buffer buffer, size_t offset, uint8_t value, int32_t wait);
 
 /* --- numbers and structs by value --------------------------------------- */
 
@@ -177,6 +179,8 @@ ta_status ta_address_bytes(ta_address address, size_t *bytes);
 ta_status ta_address_release(ta_address address);
 
 ta_status ta_buffer_device(ta_buffer buffer, ta_device *device);
+/* `value` is a ta_buffer or any other bytes; the answer is the buffer's size, or the sum of the bytes. */
+ta_status ta_measure(const void *value, size_t bytes, size_t *answer);
 ta_status ta_buffer_bytes(ta_buffer buffer, size_t *bytes);
 ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag);
 void *ta_buffer_tag(ta_buffer buffer);

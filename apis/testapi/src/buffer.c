@@ -100,6 +100,30 @@ ta_status ta_buffer_bytes(ta_buffer buffer, size_t *bytes) {
     return TA_OK;
 }
 
+ta_status ta_buffer_set(ta_buffer buffer, size_t offset, uint8_t value, int32_t wait) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    (void)wait;
+    if (!b)
+        return TA_INVALID_BUFFER;
+    if (!inside(b, offset, 1))
+        return TA_INVALID_VALUE;
+    b->data[offset] = value;
+    return TA_OK;
+}
+
+ta_status ta_measure(const void *value, size_t bytes, size_t *answer) {
+    struct ta_buffer_st *b = NULL;
+    size_t sum = 0;
+    if (!value || !answer)
+        return TA_INVALID_VALUE;
+    if (bytes == sizeof(ta_buffer))
+        b = object_check(*(ta_buffer const *)value, KIND_BUFFER);
+    for (size_t i = 0; i < bytes; i++)
+        sum += ((const unsigned char *)value)[i];
+    *answer = b ? b->bytes : sum;
+    return TA_OK;
+}
+
 ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag) {
     struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
     if (!b)

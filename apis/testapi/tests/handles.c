@@ -152,6 +152,18 @@ static void structs(void) {
     size_t size = 0;
     CHECK_EQ(ta_buffer_bytes(from, &size), TA_OK);
     CHECK_EQ(size, 100);
+    uint64_t number = 0x0102030405060708;
+    CHECK_EQ(ta_measure(&from, sizeof from, &size), TA_OK);
+    CHECK_EQ(size, 100);
+    CHECK_EQ(ta_measure(&number, sizeof number, &size), TA_OK);
+    CHECK_EQ(size, 36);
+    CHECK_EQ(ta_measure(data, 100, &size), TA_OK);
+    CHECK_EQ(size, 4950);
+    CHECK_EQ(ta_buffer_set(from, 5, 77, 0), TA_OK);
+    CHECK_EQ(ta_buffer_set(from, 6, 78, 1), TA_OK);
+    CHECK_EQ(ta_buffer_set(from, 100, 78, 1), TA_INVALID_VALUE);
+    CHECK_EQ(ta_buffer_read(from, 5, 2, back), TA_OK);
+    CHECK(back[0] == 77 && back[1] == 78);
     CHECK_EQ(ta_buffer_tag_set(from, &owner), TA_OK);
     CHECK(ta_buffer_tag(from) == &owner);
     CHECK(ta_buffer_tag(to) == NULL);
