@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Benchmarks: a table for people, flat JSON for machines.
+
+Every ratio is Aviary against native, measured side by side in one run: the two
+take turns, so that a change of the machine's mood meets both.
+"""
+
+import argparse
+import fnmatch
+import json
+import sys
+import time
+
+import machine
+import measure
+from measure import Failure
+
+# Name, what it means, target (a check on the value), for the table.
+FIGURES = {
+    "shm.pingpong_ns": "bare cache line, one core to another and back",
+    "shm.sync_noop_ns": "synchronous no-op through the generated stack",
+    "shm.sync_noop_ratio": "... against the bare round trip (target <= 3)",
+    "shm.async_issue_ns": "issuing an asynchronous no-op (target <= 150)",
+    "shm.async_stream_ns": "asynchronous no-ops, issued and executed",
+    "shm.attach_ms": "first call of a process, from the warm pool (target <= 20)",
+    "stream.sync_noop_ns": "synchronous no-op, carried over a socket",
+    "bulk.write_4KiB_ratio": "native time / Aviary time, 4 KiB write",
+    "bulk.read_4KiB_ratio": "... 4 KiB read",
+    "bulk.write_1MiB_ratio": "... 1 MiB write (target >= 0.95)",
+    "bulk.read_1MiB_ratio": "... 1 MiB read (target >= 0.95)",
+    "bulk.write_64MiB_ratio": "... 64 MiB write (target >= 0.95)",
+    "bulk.read_64MiB_ratio": "... 64 MiB read (target >= 0.95)",
+    "bulk.map_1MiB_ratio": "... map, touch, unmap 1 MiB",
+    "bulk.launch_finish_ratio": "... launch of a small kernel and finish",
+    "programs.compute_geomean": "compute-bound programs, Aviary time / native time (target <= 1.05)",
+    "programs.call_geomean": "call-bound programs, Aviary time / native time (target <= 1.25)",
+}
+
+# Benchmark, the function that measures it, the figures it gives.
+BENCHMARKS = {
+    "shm.pingpong": (measure.pingpong, "shm.pingpong_ns"),
+    "shm.calls": (measure.calls, "shm.*"),
+    "stream.calls": (measure.stream_calls, "stream.*"),
+    "bulk": (measure.bulk, "bulk.*"),
+    "programs": (measure.programs, "programs.*"),
+}
+
+
+def selected(names):
+    """The benchmarks that give a figure with one of these names (a benchmark's own name counts, too)."""
+    if not names:
+        return list(BENCHMARKS)
+    chosen = [
+        benchmark
+        for benchmark, (_, figures) in BENCHMARKS.items()
+        if any(
+            fnmatch.fnmatch(benchmark, name + "*")
+            or fnmatch.fnmatch(name, figures)
+            or any(fnmatch.fnmatch(figure, name) and fnmatch.fnmatch(figure, figures) for figure in FIGURES)
+            for name in names
+        )
+    ]
+    if not chosen:
+        sys.exit(f"bench: nothing is called {' or '.join(names)}; there is: {' '.join(BENCHMARKS)}")
+    return chosen
+
+
+def derive(results):
+    """Figures that follow from others."""
+    if results.get("shm.pingpong_ns") and "shm.sync_noop_ns" in results:
+        results["shm.sync_noop_ratio"] = results["shm.sync_noop_ns"] / results["shm.pingpong_ns"]
+
+
+def table(results, about):
+    print(f"\n{about['cpu']}, {about['cpus']} CPUs, {about['system']}, {about['date']}, load {about['load']}")
+    width = max((len(name) for name in results), default=0)
+    for name, value in results.items():
+        print(f"  {name:{width}}  {value:12.3f}  {FIGURES.get(name, '')}".rstrip())
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./x bench", description="Measure Aviary against native.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark, a figure, or a pattern (default: all)")
+    parser.add_argument("--json", metavar="FILE", help="write name -> number")
+    parser.add_argument("--record", metavar="FILE", help="append the results, with machine, load and date, as one JSON line")
+    parser.add_argument("--quick", action="store_true", help="shorter measurements")
+    parser.add_argument("--list", action="store_true", help="name the benchmarks and their figures")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for name, (_, figures) in BENCHMARKS.items():
+            print(f"{name:14} {figures}")
+        return 0
+
+    about, results, failed = machine.describe(), {}, []
+    for name in selected(arguments.names):
+        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        try:
+            results.update(BENCHMARKS[name][0](arguments.quick))
+        except Failure as failure:
+            failed.append(name)
+            print(f"bench: {name}: {failure}", file=sys.stderr)
+    derive(results)
+    about["load_after"] = machine.load()
+    table(results, about)
+    if arguments.json:
+        numbers = results | {f"meta.{key}": about[key] for key in ("cpus", "load", "load_after", "unix_time")}
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(numbers, file, indent=2)
+            file.write("\n")
+    if arguments.record:
+        with open(arguments.record, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"machine": about, "results": results}) + "\n")
+    if failed:
+        print(f"\nfailed: {' '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    start = time.monotonic()
+    status = main()
+    print(f"({time.monotonic() - start:.0f} s)", file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,121 @@
+"""The measurements. Each returns figures by name, or raises Failure."""
+
+import json
+import os
+import statistics
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "target" / "bench"
+AVIARY = ROOT / "target" / "release" / "aviary"
+# Turns that native and Aviary take.
+ROUNDS = 5
+
+
+class Failure(Exception):
+    """Why a benchmark gave no result."""
+
+
+def run(command, timeout=600, env=None):
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})}, check=False
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise Failure(f"{command[0]} was not done after {expired.timeout:.0f} s") from expired
+    except OSError as error:
+        raise Failure(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
+def measured(command, **options):
+    """The JSON object that a benchmark program prints last."""
+    output = run(command, **options).strip()
+    try:
+        return json.loads(output.splitlines()[-1])
+    except (ValueError, IndexError) as error:
+        raise Failure(f"{command[0]} printed no result: {output[-200:]!r}") from error
+
+
+def remoted(command, *options):
+    return [AVIARY, "run", *options, "--", *command]
+
+
+def compile_c(name, *flags):
+    BUILD.mkdir(parents=True, exist_ok=True)
+    program = BUILD / name
+    source = ROOT / "bench" / f"{name}.c"
+    run(["gcc", "-O2", "-o", program, source, *flags])
+    return program
+
+
+def medians(results):
+    return {key: statistics.median(result[key] for result in results) for key in results[0]}
+
+
+def pingpong(quick):
+    program = compile_c("pingpong")
+    result = measured([program, "200000" if quick else "2000000"])
+    return {"shm.pingpong_ns": result["round_trip_ns"]}
+
+
+def test_library():
+    """testapi's own library, and the program that times calls of it."""
+    directory = BUILD / "testapi"
+    run(["sh", ROOT / "apis/testapi/build", directory])
+    flags = ["-I", ROOT / "apis/testapi/include", "-L", directory, "-ltestapi"]
+    return compile_c("calls", *flags), {"LD_LIBRARY_PATH": str(directory)}
+
+
+def timed_calls(quick, *options):
+    program, environment = test_library()
+    command = remoted([program, "20000" if quick else "200000"], "--api", "testapi", *options)
+    return medians([measured(command, env=environment) for _ in range(3)])
+
+
+def calls(quick):
+    result = timed_calls(quick)
+    figures = {
+        "shm.sync_noop_ns": result["sync_ns"],
+        "shm.async_issue_ns": result["async_ns"],
+        "shm.async_stream_ns": result["stream_ns"],
+        "shm.attach_ms": result["attach_ms"],
+    }
+    # The floor of the same run, so that the ratio compares like with like.
+    return pingpong(quick) | figures
+
+
+def stream_calls(quick):
+    return {"stream.sync_noop_ns": timed_calls(True, "--mirror")["sync_ns"]}
+
+
+def bulk(quick):
+    program = compile_c("bulk", "-lOpenCL")
+    command = [program, "0.1" if quick else "0.4"]
+    native, aviary = [], []
+    for _ in range(3 if quick else ROUNDS):
+        native.append(measured(command))
+        aviary.append(measured(remoted(command, "--api", "opencl")))
+    native, aviary = medians(native), medians(aviary)
+    return {f"bulk.{key.removesuffix('_ns')}_ratio": native[key] / aviary[key] for key in native}
+
+
+def programs(quick):
+    """The unmodified programs of the OpenCL tests; their driver knows what they are bound by."""
+    driver = ROOT / "apis/opencl/tests/programs.py"
+    output = BUILD / "programs.json"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    output.unlink(missing_ok=True)
+    run(["python3", driver, "--json", output, *(["--quick"] if quick else [])], timeout=1800)
+    try:
+        result = json.loads(output.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Failure(f"{driver.name} wrote no result: {error}") from error
+    return {f"programs.{name}": value for name, value in geomeans(result).items()}
+
+
+def geomeans(result):
+    return {key: result[key] for key in ("compute_geomean", "call_geomean") if result.get(key) is not None}
