@@ -2,7 +2,7 @@
 //! invoker that calls the application's function in the guest.
 
 use super::expression::Context;
-use super::guest::{returns_object, role};
+use super::marshal::{returns_object, role};
 use super::types;
 use crate::lower::*;
 use crate::model::*;
@@ -40,7 +40,7 @@ pub fn trampoline(model: &Model, kind: usize, lowered: &LoweredCallback) -> Toke
 }
 
 fn put(instruction: &Instruction, cx: Context) -> TokenStream {
-    let value = super::guest::read(instruction);
+    let value = super::marshal::read(instruction);
     match &instruction.operation {
         Operation::Scalar if types::is_struct(&instruction.ty) => {
             let (a, size) = (argument(instruction), types::size(instruction.ty.size()));

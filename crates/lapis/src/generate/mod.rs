@@ -4,6 +4,7 @@ mod callback;
 mod expression;
 pub mod glue;
 mod guest;
+mod marshal;
 mod server;
 mod support;
 mod types;

@@ -1,0 +1,136 @@
+//! The guest's request pass: from the application's arguments to the message.
+
+use super::{Code, Stub};
+use crate::generate::expression::Context;
+use crate::generate::marshal::{element_loop, keep, read, struct_address};
+use crate::generate::types;
+use crate::lower::*;
+use crate::model::*;
+use proc_macro2::TokenStream;
+use quote::quote;
+
+impl Stub<'_> {
+    /// What goes into the request for one value.
+    pub(super) fn request(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        let value = || read(instruction);
+        match &instruction.operation {
+            Operation::Scalar => self.request_scalar(instruction),
+            Operation::Struct { fields } => {
+                let (prelude, address) = struct_address(instruction);
+                let size = types::size(instruction.ty.size());
+                let fields = fields.iter().map(|f| self.request(f, cx));
+                quote!({ #prelude call.raw(#address as *const u8, #size); #(#fields)* })
+            }
+            Operation::Handle(h) => {
+                let (ty, value) = (h.handle as u32, value());
+                quote!(call.handle(#ty, #value);)
+            }
+            Operation::Text => {
+                let value = value();
+                quote!(call.string(#value as usize as *const std::ffi::c_char);)
+            }
+            Operation::Bytes(bytes) => self.request_bytes(instruction, bytes, cx),
+            Operation::Elements(elements) => self.request_elements(instruction, elements, cx),
+            Operation::Callback { kind, once, userdata } => {
+                let (value, kind) = (value(), *kind as u32);
+                let userdata = userdata.map_or(quote!(0usize), |u| {
+                    let a = types::argument(u);
+                    quote!(#a)
+                });
+                quote!(call.callback(#value as usize, #kind, #userdata, #once);)
+            }
+            Operation::Zerocopy { .. } => {
+                let value = value();
+                quote!(call.zerocopy(#value as usize as *const u8);)
+            }
+            Operation::Unmap => {
+                let value = value();
+                quote!(call.unmap(#value as usize as *const u8);)
+            }
+            Operation::Choice { site, condition, then, otherwise } => {
+                let condition = cx.condition(condition);
+                let (name, keep) = keep(*site, instruction);
+                let carry = site.carried.then(|| quote!(call.word(#name);));
+                let then = then.iter().map(|i| self.request(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.request(i, cx));
+                quote! {
+                    let #name = (#condition) as u64;
+                    #keep
+                    #carry
+                    if #name != 0 { #(#then)* } else { #(#otherwise)* }
+                }
+            }
+            Operation::Userdata
+            | Operation::Mapped { .. }
+            | Operation::FunctionPointer { .. }
+            | Operation::Table(_)
+            | Operation::Nothing => quote!(),
+        }
+    }
+
+    pub(super) fn request_scalar(&self, instruction: &Instruction) -> TokenStream {
+        if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) {
+            let value = read(instruction);
+            return quote!(call.word(#value););
+        }
+        let (prelude, address) = struct_address(instruction);
+        let size = types::size(instruction.ty.size());
+        quote!({ #prelude call.raw(#address as *const u8, #size); })
+    }
+
+    /// Binds the element count to the site's name and sends it if the server cannot know it.
+    pub(super) fn request_count(&self, instruction: &Instruction, extent: &Extent, cx: Context) -> TokenStream {
+        let stride = types::size(extent.stride);
+        let value = match &extent.count {
+            Count::One => quote!(1u64),
+            Count::Elements(e) => {
+                let (count, fail) = (cx.exact(e), self.fail(self.code(Code::Failure)));
+                quote!(match support::count(#count, #stride) { Some(n) => n as u64, None => return #fail })
+            }
+            Count::Terminated { step } => {
+                let (pointer, step) = (read(instruction), types::size(*step));
+                quote!(support::terminated(#pointer as usize, #stride, #step) as u64)
+            }
+        };
+        let (name, keep) = keep(extent.site, instruction);
+        let carry = extent.site.carried.then(|| quote!(call.word(#name);));
+        quote!(let #name = #value; #keep #carry)
+    }
+
+    pub(super) fn request_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {
+        let count = self.request_count(instruction, &bytes.extent, cx);
+        let (pointer, stride) = (read(instruction), types::size(bytes.extent.stride));
+        let (name, _) = keep(bytes.extent.site, instruction);
+        let p = quote!(#pointer as usize as *mut u8);
+        let n = quote!(#name as usize * #stride);
+        let put = match &bytes.mode {
+            Mode::Copy { input: true, output: true } => quote!(call.buffer_inout(#p, #n);),
+            Mode::Copy { input: false, output: true } => quote!(call.buffer_out(#p, #n);),
+            Mode::Copy { .. } => quote!(call.buffer_in(#p, #n);),
+            Mode::Until { input, output, .. } => quote!(call.buffer_until(#p, #n, #input, #output);),
+            Mode::Shadow { input } => quote!(call.shadow(#p, #n, #input, true);),
+            Mode::ShadowBack { end } => quote!(call.shadow_copy_back(#p, #n, #end);),
+            Mode::Room => quote!(call.array(#p, #n);),
+        };
+        quote!(#count #put)
+    }
+
+    pub(super) fn request_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let count = self.request_count(instruction, &elements.extent, cx);
+        let pointer = read(instruction);
+        let (name, _) = keep(elements.extent.site, instruction);
+        let put = quote!(call.array(#pointer as usize as *const u8, #name as usize));
+        if !elements.input {
+            return quote!(#count #put;);
+        }
+        let inner = elements.element.iter().map(|i| self.request(i, cx.deeper()));
+        let body = element_loop(
+            instruction.at,
+            quote!(#pointer as usize),
+            quote!(#name),
+            elements.extent.stride,
+            quote!(#(#inner)*),
+        );
+        quote!(#count if #put { #body })
+    }
+}

@@ -1,0 +1,136 @@
+//! Pieces of printed code that the passes share: places, sites, loops.
+
+use super::expression::Context;
+use super::types;
+use crate::lower::*;
+use crate::model::Expr;
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+
+/// Whether a NULL result means failure when nothing else tells.
+pub fn returns_object(result: &Instruction) -> bool {
+    matches!(
+        result.operation,
+        Operation::Handle(_) | Operation::Mapped { .. } | Operation::FunctionPointer { .. } | Operation::Table(_)
+    )
+}
+
+pub fn role(handle: &HandleUse) -> TokenStream {
+    if handle.allocate { quote!(Role::Allocate) } else { quote!(Role::Borrow) }
+}
+
+pub fn guarded(cx: Context, condition: &Option<Expr>, body: TokenStream) -> TokenStream {
+    match condition {
+        None => body,
+        Some(c) => {
+            let c = cx.condition(c);
+            quote!(if #c { #body })
+        }
+    }
+}
+
+pub fn site_name(site: Site) -> Ident {
+    format_ident!("s{}", site.number)
+}
+
+/// The name to bind a site's value to, and how to remember it for the reply pass of `instruction`.
+pub fn keep(site: Site, instruction: &Instruction) -> (Ident, TokenStream) {
+    let name = site_name(site);
+    if site.nested {
+        // Only what the reply pass visits is in the queue, or the two would run apart.
+        let visited = instruction.replies() && !matches!(instruction.operation, Operation::Bytes(_));
+        let push = visited.then(|| quote!(trail.push(#name);));
+        return (name.clone(), quote!(#push));
+    }
+    let local = format_ident!("v{}", site.number);
+    (local.clone(), quote!(#name = #local;))
+}
+
+/// The remembered value of a site.
+pub fn recall(site: Site) -> TokenStream {
+    let name = site_name(site);
+    if site.nested {
+        return quote!({ trail_at += 1; trail.get(trail_at - 1).copied().unwrap_or(0) });
+    }
+    quote!(#name)
+}
+
+/// Calls `visit` for every site of a list of instructions.
+pub fn for_each_site(instructions: &[Instruction], visit: &mut dyn FnMut(Site)) {
+    for instruction in instructions {
+        match &instruction.operation {
+            Operation::Bytes(b) => visit(b.extent.site),
+            Operation::Elements(e) => {
+                visit(e.extent.site);
+                for_each_site(&e.element, visit);
+            }
+            Operation::Struct { fields } => for_each_site(fields, visit),
+            Operation::Choice { site, then, otherwise, .. } => {
+                visit(*site);
+                for_each_site(then, visit);
+                for_each_site(otherwise, visit);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A loop over elements that binds `i{depth}` and `e{depth}`.
+pub fn element_loop(at: Place, base: TokenStream, count: TokenStream, stride: usize, body: TokenStream) -> TokenStream {
+    let depth = match at {
+        Place::Element { depth, .. } => depth + 1,
+        _ => 0,
+    };
+    let (index, element, stride) = (format_ident!("i{}", depth), format_ident!("e{}", depth), types::size(stride));
+    quote! {
+        for #index in 0..(#count) as usize {
+            let #element = (#base) + #index * #stride;
+            #body
+        }
+    }
+}
+
+/// The value at the instruction's place as a `u64` word.
+pub fn read(instruction: &Instruction) -> TokenStream {
+    match instruction.at {
+        Place::Argument(i) => {
+            let a = types::argument(i);
+            types::to_word(quote!(#a), &instruction.ty)
+        }
+        Place::Contextual(i) => {
+            let x = format_ident!("x{}", i);
+            quote!(#x as u64)
+        }
+        Place::Result => quote!(ret as u64),
+        Place::Element { depth, offset } => {
+            let (e, offset, bits) = (format_ident!("e{}", depth), types::size(offset), types::bits(&instruction.ty));
+            quote!(support::read::<#bits>(#e + #offset) as u64)
+        }
+    }
+}
+
+/// Stores a `u64` word at the instruction's place in an element.
+pub fn write(instruction: &Instruction, value: TokenStream) -> TokenStream {
+    match instruction.at {
+        Place::Element { depth, offset } => {
+            let (e, offset, bits) = (format_ident!("e{}", depth), types::size(offset), types::bits(&instruction.ty));
+            quote!(support::write::<#bits>(#e + #offset, (#value) as #bits);)
+        }
+        _ => quote!(let _ = #value;),
+    }
+}
+
+/// Address of a struct in memory; one passed by value becomes element `e0`.
+pub fn struct_address(instruction: &Instruction) -> (TokenStream, TokenStream) {
+    match instruction.at {
+        Place::Argument(i) => {
+            let a = types::argument(i);
+            (quote!(let e0 = &raw const #a as usize;), quote!(e0))
+        }
+        Place::Element { depth, offset } => {
+            let (e, offset) = (format_ident!("e{}", depth), types::size(offset));
+            (quote!(), quote!((#e + #offset)))
+        }
+        _ => (quote!(let e0 = &raw const ret as usize;), quote!(e0)),
+    }
+}

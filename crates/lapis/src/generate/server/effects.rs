@@ -1,0 +1,67 @@
+//! What a successful call changes on the server: handles, object log, metadata.
+
+use super::Handler;
+use crate::generate::expression::Context;
+use crate::generate::marshal::{element_loop, guarded, read, site_name};
+use crate::lower::*;
+use proc_macro2::TokenStream;
+use quote::quote;
+
+impl Handler<'_> {
+    /// What a successful call changes on the server, after its handles are known.
+    pub(super) fn effects(&self) -> TokenStream {
+        let cx = self.cx();
+        let after = self.function.after_server.iter().map(|g| {
+            let value = cx.exact(&g.value);
+            guarded(cx, &g.condition, quote!(let _ = #value;))
+        });
+        let time = self.function.device_time.as_ref().map(|e| {
+            let value = cx.exact(e);
+            quote!(call.device_time((#value).clamp(0, u64::MAX as i128) as u64);)
+        });
+        let handles = self.lowered.arguments.iter().filter(|i| i.has_handle_effects());
+        let handles = handles.map(|i| self.handle_effects(i, cx));
+        quote!(if ok { #(#after)* #time #(#handles)* })
+    }
+
+    pub(super) fn handle_effects(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        match &instruction.operation {
+            Operation::Handle(h) => {
+                let (ty, value) = (h.handle as u32, read(instruction));
+                let record = (h.record && !h.allocate).then(|| self.record(h, &quote!(#value), cx));
+                let retain = h.retain.then(|| quote!(call.retain(#ty, #value);));
+                let all = h.deallocate;
+                let release = (h.release || all).then(|| quote!(call.release(#ty, #value, #all);));
+                quote!(#record #retain #release)
+            }
+            Operation::Elements(e) => {
+                let (pointer, count) = (read(instruction), site_name(e.extent.site));
+                let inner = e.element.iter().map(|i| self.handle_effects(i, cx.deeper()));
+                let body = element_loop(
+                    instruction.at,
+                    quote!(#pointer as usize),
+                    quote!(#count),
+                    e.extent.stride,
+                    quote!(#(#inner)*),
+                );
+                quote!(if #pointer != 0 { #body })
+            }
+            Operation::Choice { site, then, otherwise, .. } => {
+                let value = site_name(*site);
+                let then = then.iter().map(|i| self.handle_effects(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.handle_effects(i, cx));
+                quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+            }
+            _ => quote!(),
+        }
+    }
+
+    pub(super) fn record(&self, handle: &HandleUse, native: &TokenStream, cx: Context) -> TokenStream {
+        let ty = handle.handle as u32;
+        let depends = handle.depends_on.iter().map(|e| {
+            let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
+            quote!(call.depends(#ty, (#value) as u64);)
+        });
+        quote!(call.record(#ty, #native); #(#depends)*)
+    }
+}

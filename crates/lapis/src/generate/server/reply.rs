@@ -1,0 +1,237 @@
+//! The server's reply pass: from the vendor's results to the message.
+
+use super::Handler;
+use crate::generate::expression::Context;
+use crate::generate::marshal::{element_loop, read, recall, role, struct_address};
+use crate::generate::types;
+use crate::lower::*;
+use crate::model::*;
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+/// Outputs up to this many bytes travel with the application's present content
+/// and are copied back even when the call failed (docs/lapis.md, section 3).
+const SMALL_OUTPUT: usize = 256;
+
+impl Handler<'_> {
+    /// What goes into the reply for one argument.
+    pub(super) fn reply(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        if !instruction.replies() {
+            return quote!();
+        }
+        match &instruction.operation {
+            Operation::Bytes(b) => self.reply_bytes(instruction, b, cx),
+            Operation::Elements(e) => self.reply_elements(instruction, e, cx),
+            Operation::Struct { fields } => {
+                let (prelude, _) = self.struct_place(instruction);
+                let fields = fields.iter().map(|f| self.reply(f, cx));
+                quote!({ #prelude #(#fields)* })
+            }
+            Operation::Choice { site, then, otherwise, .. } => {
+                let value = recall(*site);
+                let then = then.iter().map(|i| self.reply(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.reply(i, cx));
+                quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+            }
+            _ => quote!(),
+        }
+    }
+
+    pub(super) fn reply_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {
+        match &bytes.mode {
+            Mode::Until { token, poll, .. } => {
+                let (token, poll) = (cx.exact(token), self.poll(*poll));
+                let pointer = read(instruction);
+                quote!({
+                    let token = if ok && #pointer != 0 { (#token) as u64 } else { 0 };
+                    call.reply_until(token, #poll, ok);
+                })
+            }
+            Mode::Copy { output: true, .. } => {
+                let stride = types::size(bytes.extent.stride);
+                let valid = match (&bytes.returned, instruction.at) {
+                    (Some(e), _) => {
+                        let value = cx.exact(e);
+                        quote!(Some(support::returned(#value, usize::MAX / #stride) * #stride))
+                    }
+                    (None, Place::Argument(i)) => {
+                        let (n, small) = (format_ident!("n{}", i), types::size(SMALL_OUTPUT));
+                        quote!(if ok || #n <= #small { None } else { Some(0) })
+                    }
+                    (None, _) => quote!(if ok { None } else { Some(0) }),
+                };
+                quote!(call.reply_out(#valid);)
+            }
+            _ => quote!(),
+        }
+    }
+
+    pub(super) fn poll(&self, utility: usize) -> TokenStream {
+        let name = format_ident!("{}", self.model.utility_functions[utility].name);
+        quote!(std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#name as *const ()))
+    }
+
+    pub(super) fn reply_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let (pointer, count) = (read(instruction), recall(elements.extent.site));
+        let present = match instruction.at {
+            // Forced storage has an address although the guest gave none.
+            Place::Argument(i) => {
+                let h = format_ident!("h{}", i);
+                quote!(#h)
+            }
+            _ => quote!(#pointer != 0),
+        };
+        let stride = elements.extent.stride;
+        let (returned, inner): (TokenStream, TokenStream) = if elements.output {
+            let returned = elements.returned.as_ref().map(|e| {
+                let value = cx.exact(e);
+                quote!(let count = support::returned(#value, count);)
+            });
+            let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
+            (quote!(#returned call.reply_count(count);), inner)
+        } else {
+            (quote!(), elements.element.iter().map(|i| self.reply(i, cx.deeper())).collect())
+        };
+        let body = element_loop(instruction.at, quote!(#pointer as usize), quote!(count), stride, inner);
+        quote!({ let count = #count as usize; if #present { #returned #body } })
+    }
+
+    /// Puts an output element's own value into the reply.
+    pub(super) fn reply_value(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        match &instruction.operation {
+            Operation::Handle(h) => {
+                let (value, put) = (read(instruction), self.put_handle(h, cx));
+                let unwritten = unwritten(&instruction.ty);
+                quote!({
+                    let native = #value;
+                    if !ok || native == #unwritten { call.reply_unwritten_handle(); } else { #put }
+                })
+            }
+            Operation::Text => {
+                let value = read(instruction);
+                quote!(call.reply_string(#value as usize as *const std::ffi::c_char);)
+            }
+            Operation::Bytes(b) => {
+                let (value, stride) = (read(instruction), types::size(b.extent.stride));
+                let count = self.reply_extent(&b.extent, cx);
+                quote!(call.reply_owned(#value as usize as *const u8, #count * #stride);)
+            }
+            Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
+                let value = read(instruction);
+                quote!(call.reply_word(#value);)
+            }
+            Operation::Scalar => {
+                let (_, address) = struct_address(instruction);
+                let size = types::size(instruction.ty.size());
+                quote!(call.reply_raw(#address as *const u8, #size);)
+            }
+            Operation::Struct { fields } => {
+                let (prelude, address) = struct_address(instruction);
+                let size = types::size(instruction.ty.size());
+                // Addresses of this process never leave it.
+                let blanked = fields.iter().filter_map(|f| match f.at {
+                    Place::Element { offset, .. } => Some((offset, f.ty.size())),
+                    _ => None,
+                });
+                let base = match instruction.at {
+                    Place::Element { offset, .. } => offset,
+                    _ => 0,
+                };
+                let blanked = blanked.map(|(offset, size)| {
+                    let (offset, size) = (types::size(offset - base), types::size(size));
+                    quote!(std::ptr::write_bytes(copy.add(#offset), 0, #size);)
+                });
+                let values = fields.iter().map(|f| self.reply_value(f, cx));
+                quote!({
+                    #prelude
+                    let copy = call.scratch(#size);
+                    std::ptr::copy_nonoverlapping(#address as *const u8, copy, #size);
+                    #(#blanked)*
+                    call.reply_raw(copy, #size);
+                    #(#values)*
+                })
+            }
+            Operation::Choice { condition, then, otherwise, .. } => {
+                let condition = cx.condition(condition);
+                let then = then.iter().map(|i| self.reply_value(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.reply_value(i, cx));
+                quote!(if #condition { #(#then)* } else { #(#otherwise)* })
+            }
+            _ => quote!(),
+        }
+    }
+
+    /// Number of elements behind a pointer that the vendor returned.
+    pub(super) fn reply_extent(&self, extent: &Extent, cx: Context) -> TokenStream {
+        let stride = types::size(extent.stride);
+        match &extent.count {
+            Count::Elements(e) => {
+                let value = cx.exact(e);
+                quote!(support::count(#value, #stride).unwrap_or(0))
+            }
+            Count::One => quote!(1usize),
+            Count::Terminated { step } => {
+                let step = types::size(*step);
+                quote!(support::terminated(ret as usize, #stride, #step))
+            }
+        }
+    }
+
+    pub(super) fn put_handle(&self, handle: &HandleUse, cx: Context) -> TokenStream {
+        let (ty, role) = (handle.handle as u32, role(handle));
+        let record = handle.record.then(|| self.record(handle, &quote!(native), cx));
+        quote!(call.reply_handle(#ty, native, #role); #record)
+    }
+
+    /// What goes into the reply for the returned value.
+    pub(super) fn result(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        let ty = &self.function.signature.result;
+        match &instruction.operation {
+            Operation::Scalar if types::is_struct(ty) => {
+                let size = types::size(ty.size());
+                quote!(call.reply_raw(&raw const ret as *const u8, #size);)
+            }
+            Operation::Struct { .. } => {
+                let value = self.reply_value(instruction, cx);
+                quote!({ #value })
+            }
+            Operation::Handle(h) => {
+                let put = self.put_handle(h, cx);
+                quote!({ let native = ret as u64; if ok && native != 0 { #put } else { call.reply_word(0); } })
+            }
+            Operation::Text => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
+            Operation::Bytes(b) => {
+                let (count, stride) = (self.reply_extent(&b.extent, cx), types::size(b.extent.stride));
+                quote!(call.reply_owned(ret as usize as *const u8, #count * #stride);)
+            }
+            Operation::Mapped { bytes, until, .. } => {
+                let bytes = cx.exact(bytes);
+                let until = until.as_ref().map_or(quote!(None), |(token, poll)| {
+                    let (token, poll) = (cx.exact(token), self.poll(*poll));
+                    quote!(if ok && ret != 0 { Some(((#token) as u64, #poll)) } else { None })
+                });
+                quote!({
+                    let until = #until;
+                    call.reply_mapped(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
+                })
+            }
+            Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
+            Operation::Nothing => quote!(),
+            Operation::Choice { condition, then, otherwise, .. } => {
+                let condition = cx.condition(condition);
+                let then = then.iter().map(|i| self.result(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.result(i, cx));
+                quote!(if #condition { #(#then)* } else { #(#otherwise)* })
+            }
+            _ => {
+                let word = types::to_word(quote!(ret), ty);
+                quote!(call.reply_word(#word);)
+            }
+        }
+    }
+}
+
+fn unwritten(ty: &Type) -> TokenStream {
+    let bits = types::bits(ty);
+    quote!((support::UNWRITTEN as #bits as u64))
+}

@@ -1,0 +1,261 @@
+//! The server's request pass: from the message to checked arguments.
+
+use super::Handler;
+use crate::generate::expression::Context;
+use crate::generate::marshal::{element_loop, keep, struct_address, write};
+use crate::generate::types;
+use crate::lower::*;
+use crate::model::*;
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+impl Handler<'_> {
+    /// Stores a word at the instruction's place: a parameter, or memory in an element.
+    pub(super) fn store(&self, instruction: &Instruction, value: TokenStream) -> TokenStream {
+        match instruction.at {
+            Place::Argument(i) => {
+                let a = types::argument(i);
+                let value = types::from_word(value, &self.function.signature.parameters[i].1);
+                quote!(#a = #value;)
+            }
+            Place::Contextual(i) => {
+                let x = format_ident!("x{}", i);
+                quote!(#x = (#value) as usize;)
+            }
+            _ => write(instruction, value),
+        }
+    }
+
+    /// Notes length and presence of a pointer parameter.
+    pub(super) fn note(&self, at: Place, length: TokenStream, present: TokenStream) -> TokenStream {
+        let Place::Argument(i) = at else { return quote!() };
+        let (n, h) = (format_ident!("n{}", i), format_ident!("h{}", i));
+        quote!(#n = #length; #h = #present;)
+    }
+
+    /// What the server takes out of the request for one value.
+    pub(super) fn request(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        match &instruction.operation {
+            Operation::Scalar => self.request_scalar(instruction),
+            Operation::Struct { fields } => {
+                let copy = self.request_raw(instruction);
+                let (prelude, _) = self.struct_place(instruction);
+                let fields = fields.iter().map(|f| self.request(f, cx));
+                quote!(#copy { #prelude #(#fields)* })
+            }
+            Operation::Handle(h) => {
+                let ty = h.handle as u32;
+                let get = if h.release || h.deallocate {
+                    let all = h.deallocate;
+                    quote!(call.handle_ending(#ty, #all)?)
+                } else {
+                    quote!(call.handle(#ty)?)
+                };
+                let store = self.store(instruction, quote!(value));
+                let note = self.note(instruction.at, quote!(0), quote!(value != 0));
+                quote!({ let value = #get; #store #note })
+            }
+            Operation::Text => {
+                let store = self.store(instruction, quote!(text as usize as u64));
+                let note = self.note(instruction.at, quote!(usize::MAX), quote!(!text.is_null()));
+                quote!({ let text = call.string()?; #store #note })
+            }
+            Operation::Bytes(bytes) => self.request_bytes(instruction, bytes, cx),
+            Operation::Elements(elements) => self.request_elements(instruction, elements, cx),
+            Operation::Callback { kind, once, userdata } => {
+                self.request_callback(instruction, *kind as u32, *once, *userdata)
+            }
+            Operation::Zerocopy { bytes } => {
+                let bytes = bytes.as_ref().map_or(quote!(1i128), |e| cx.exact(e));
+                let store = self.store(instruction, quote!(pointer as usize as u64));
+                let note = self.note(instruction.at, quote!(bytes), quote!(!pointer.is_null()));
+                quote!({
+                    let bytes = support::count(#bytes, 1).ok_or(Reject::Malformed("size"))?;
+                    let pointer = call.zerocopy(bytes)?;
+                    #store
+                    #note
+                })
+            }
+            Operation::Unmap => {
+                let store = self.store(instruction, quote!(call.unmap()? as usize as u64));
+                quote!(#store)
+            }
+            Operation::Choice { site, condition, then, otherwise } => {
+                let (name, keep) = keep(*site, instruction);
+                let value = if site.carried {
+                    quote!(call.word()?)
+                } else {
+                    let condition = cx.condition(condition);
+                    quote!((#condition) as u64)
+                };
+                let then = then.iter().map(|i| self.request(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.request(i, cx));
+                quote!(let #name = #value; #keep if #name != 0 { #(#then)* } else { #(#otherwise)* })
+            }
+            Operation::Userdata
+            | Operation::Mapped { .. }
+            | Operation::FunctionPointer { .. }
+            | Operation::Table(_)
+            | Operation::Nothing => quote!(),
+        }
+    }
+
+    pub(super) fn request_scalar(&self, instruction: &Instruction) -> TokenStream {
+        if instruction.ty.size() > 8 || types::is_struct(&instruction.ty) {
+            return self.request_raw(instruction);
+        }
+        self.store(instruction, quote!(call.word()?))
+    }
+
+    /// Copies a struct's bytes from the request to its place.
+    pub(super) fn request_raw(&self, instruction: &Instruction) -> TokenStream {
+        let size = types::size(instruction.ty.size());
+        let (prelude, address) = self.struct_place(instruction);
+        quote!({
+            #prelude
+            let raw = call.raw(#size)?;
+            std::ptr::copy_nonoverlapping(raw, #address as *mut u8, #size);
+        })
+    }
+
+    pub(super) fn struct_place(&self, instruction: &Instruction) -> (TokenStream, TokenStream) {
+        match instruction.at {
+            Place::Argument(i) => {
+                let a = types::argument(i);
+                (quote!(let e0 = &raw mut #a as usize;), quote!(e0))
+            }
+            _ => struct_address(instruction),
+        }
+    }
+
+    pub(super) fn request_callback(&self, instruction: &Instruction, kind: u32, once: bool, userdata: Option<usize>) -> TokenStream {
+        let trampoline = format_ident!("callback_{}", kind);
+        let life = if once { quote!(Life::Once) } else { quote!(Life::Session) };
+        let function = quote!(if closure.is_null() { 0u64 } else { #trampoline as *const () as usize as u64 });
+        let store = self.store(instruction, function);
+        let userdata = userdata.map(|u| {
+            let a = types::argument(u);
+            quote!(#a = closure as usize;)
+        });
+        quote!({ let closure = call.callback(#kind, #life)?; #store #userdata })
+    }
+
+    pub(super) fn request_count(&self, instruction: &Instruction, extent: &Extent, cx: Context) -> TokenStream {
+        let stride = types::size(extent.stride);
+        let exact = match &extent.count {
+            _ if extent.site.carried => quote!(call.word()? as i128),
+            Count::Elements(e) => cx.exact(e),
+            _ => quote!(1i128),
+        };
+        let (name, keep) = keep(extent.site, instruction);
+        quote!(let #name = support::count(#exact, #stride).ok_or(Reject::Malformed("size"))? as u64; #keep)
+    }
+
+    pub(super) fn forced(&self, extent: &Extent, cx: Context) -> Option<TokenStream> {
+        match &extent.forced {
+            Forced::Never => None,
+            Forced::Always => Some(quote!(true)),
+            Forced::When(e) => Some(cx.condition(e)),
+        }
+    }
+
+    pub(super) fn request_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {
+        let count = self.request_count(instruction, &bytes.extent, cx);
+        let (name, _) = keep(bytes.extent.site, instruction);
+        let (stride, private) = (types::size(bytes.extent.stride), bytes.private);
+        let n = quote!(#name as usize * #stride);
+        let get = match &bytes.mode {
+            Mode::Copy { input: true, output: true } => quote!(call.buffer_inout(Some(#n))?),
+            Mode::Copy { input: false, output: true } => quote!(call.buffer_out(Some(#n))?),
+            Mode::Copy { .. } => quote!(call.buffer_in(Some(#n), #private)?),
+            Mode::Until { input, output, .. } => quote!(call.buffer_until(Some(#n), #input, #output)?),
+            Mode::Shadow { input } => quote!(call.shadow(Some(#n), #input, true)?),
+            Mode::ShadowBack { end } => quote!(call.shadow_copy_back(Some(#n), #end)?),
+            Mode::Room => quote!(match call.array(Some((#n) as u64))? {
+                Some(n) => Buffer { ptr: call.scratch(n), len: n },
+                None => Buffer { ptr: std::ptr::null_mut(), len: 0 },
+            }),
+        };
+        let terminated = match &bytes.extent.count {
+            Count::Terminated { .. } => quote! {
+                if !buffer.ptr.is_null() {
+                    // The vendor's library looks for the end itself: there is always one.
+                    let copy = call.scratch(buffer.len + 2 * #stride);
+                    std::ptr::copy_nonoverlapping(buffer.ptr, copy, buffer.len);
+                    buffer.ptr = copy;
+                }
+            },
+            _ => quote!(),
+        };
+        let force = self.forced(&bytes.extent, cx).map(|condition| {
+            quote!(if !present && (#condition) { buffer = call.force(buffer, #n); })
+        });
+        let store = self.store(instruction, quote!(buffer.ptr as usize as u64));
+        let note = self.note(instruction.at, quote!(buffer.len), quote!(present));
+        quote! {
+            #count
+            {
+                let mut buffer = #get;
+                let present = !buffer.ptr.is_null();
+                #terminated
+                #force
+                #store
+                #note
+            }
+        }
+    }
+
+    pub(super) fn request_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let count = self.request_count(instruction, &elements.extent, cx);
+        let (name, _) = keep(elements.extent.site, instruction);
+        let stride = types::size(elements.extent.stride);
+        let forced = self.forced(&elements.extent, cx).unwrap_or(quote!(false));
+        let unwritten = self.mark_unwritten(instruction, elements);
+        let fill = if elements.input {
+            let inner = elements.element.iter().map(|i| self.request(i, cx.deeper()));
+            let body =
+                element_loop(instruction.at, quote!(memory), quote!(count), elements.extent.stride, quote!(#(#inner)*));
+            quote!(if present { #body })
+        } else {
+            unwritten
+        };
+        let store = self.store(instruction, quote!(memory as u64));
+        let note = self.note(instruction.at, quote!(count * #stride), quote!(present));
+        quote! {
+            #count
+            {
+                let present = call.array(Some(#name))?.is_some();
+                if present || #forced {
+                    let count = #name as usize;
+                    // Two more elements than asked for: terminated lists end inside our memory.
+                    let memory = call.scratch((count + 2) * #stride) as usize;
+                    #store
+                    #note
+                    #fill
+                }
+            }
+        }
+    }
+
+    /// Marks output handles, so that the reply can tell what the vendor wrote.
+    pub(super) fn mark_unwritten(&self, instruction: &Instruction, elements: &Elements) -> TokenStream {
+        let stride = elements.extent.stride;
+        let marks: TokenStream = elements.element.iter().map(|i| mark(i)).collect();
+        if marks.is_empty() {
+            return quote!();
+        }
+        element_loop(instruction.at, quote!(memory), quote!(count), stride, marks)
+    }
+}
+
+fn mark(instruction: &Instruction) -> TokenStream {
+    match &instruction.operation {
+        Operation::Handle(_) => write(instruction, quote!(support::UNWRITTEN)),
+        Operation::Struct { fields } => fields.iter().map(mark).collect(),
+        Operation::Choice { then, otherwise, .. } => {
+            // Whichever way the element goes, only handles care.
+            then.iter().chain(otherwise).map(mark).collect()
+        }
+        _ => quote!(),
+    }
+}
