@@ -4,7 +4,7 @@
 #include <string.h>
 
 static struct opencl_object *object_of(const void *handle) {
-    return handle ? metadata((uint64_t)(uintptr_t)handle) : NULL;
+    return handle ? metadata(struct opencl_object, handle) : NULL;
 }
 
 /* ---- The ICD ------------------------------------------------------------------------------ */
@@ -159,7 +159,7 @@ void opencl_fix_host_pointer(cl_mem memory, cl_mem_info name, size_t size, void 
 /* ---- Shared virtual memory ---------------------------------------------------------------- */
 
 int opencl_svm_owns(const void *p) {
-    return p && is_zerocopy(p);
+    return p && aviary_is_zerocopy(p);
 }
 
 /* Bytes to take for an allocation; 0 refuses it, as a NULL result does natively. */

@@ -162,8 +162,13 @@ cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, int p
     cl_int status = clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, NULL);
     if (status == CL_INVALID_ARG_INDEX || status == CL_INVALID_KERNEL)
         return CL_SUCCESS; /* The vendor says the same about the call itself. */
-    if (status != CL_SUCCESS)
-        return kind != OPENCL_NO_OBJECT ? CL_SUCCESS : opencl_unknown_value();
+    if (status != CL_SUCCESS) {
+        /* Nothing tells a number from an address here. Some runtimes only keep what would tell if
+         * the program was built with -cl-kernel-arg-info; PoCL and Intel's always do. */
+        if (kind == OPENCL_NO_OBJECT)
+            aviary_log("kernel argument %u refused: build the program with -cl-kernel-arg-info", index);
+        return kind != OPENCL_NO_OBJECT ? CL_SUCCESS : CL_INVALID_ARG_VALUE;
+    }
     if (space == CL_KERNEL_ARG_ADDRESS_LOCAL)
         return CL_INVALID_ARG_VALUE;
     int expected = OPENCL_NO_OBJECT;

@@ -112,7 +112,7 @@ size_t opencl_image_size(const cl_image_format *format, const cl_image_desc *des
 
 /* Learns, once per object and side, what an image is made of. */
 static const struct opencl_object *image_facts(cl_mem image) {
-    struct opencl_object *object = image ? metadata((uint64_t)(uintptr_t)image) : NULL;
+    struct opencl_object *object = image ? metadata(struct opencl_object, image) : NULL;
     if (!object || object->image_known)
         return object;
     size_t element = 0;
