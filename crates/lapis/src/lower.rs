@@ -210,12 +210,17 @@ impl<'a> Lowering<'a> {
 
     fn function(mut self) -> Lowered {
         let mut arguments = Vec::new();
-        for i in self.argument_order() {
-            let rule = &self.function.arguments[i];
-            arguments.push(self.rule(rule, Place::Argument(i), 0));
+        // Contextual values first: conditions and sizes may use them. Contextual buffers last.
+        let (values, buffers): (Vec<usize>, Vec<usize>) =
+            (0..self.function.contextual.len()).partition(|&i| is_value(&self.function.contextual[i]));
+        for i in values {
+            arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
         }
-        for (i, contextual) in self.function.contextual.iter().enumerate() {
-            arguments.push(self.rule(&contextual.rule, Place::Contextual(i), 0));
+        for i in self.argument_order() {
+            arguments.push(self.rule(&self.function.arguments[i], Place::Argument(i), 0));
+        }
+        for i in buffers {
+            arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
         }
         let result = self.rule(&self.function.result, Place::Result, 0);
         Lowered { arguments, result, sites: self.sites, recorded: self.recorded }
@@ -406,7 +411,8 @@ impl<'a> Lowering<'a> {
         let mut guest = false;
         e.walk(&mut |e| {
             guest |= match &e.kind {
-                ExprKind::Contextual(_) | ExprKind::Table(_) => true,
+                ExprKind::Contextual(i) => !is_value(&self.function.contextual[*i]),
+                ExprKind::Table(_) => true,
                 ExprKind::Call(Callee::Utility(u), _) => self.model.utility_functions[*u].side == Side::Guest,
                 ExprKind::Call(callee, _) => {
                     !matches!(callee, Callee::Min | Callee::Max | Callee::Strlen | Callee::Present)
@@ -418,6 +424,11 @@ impl<'a> Lowering<'a> {
         });
         guest
     }
+}
+
+/// A contextual argument that crosses as a number, not as a buffer.
+fn is_value(contextual: &Contextual) -> bool {
+    matches!(&contextual.rule, Rule::Plan(p) if matches!(p.kind, Kind::Scalar | Kind::Opaque))
 }
 
 /// Whether evaluating `e` as an address already follows a pointer.

@@ -237,8 +237,8 @@ impl Stub<'_> {
         let id = self.id;
         let lost = self.fail(self.code(Code::Lost));
         let contextual = self.function.contextual.iter().enumerate().map(|(i, c)| {
-            let (name, value) = (format_ident!("x{}", i), self.cx().exact(&c.value));
-            quote!(let #name = (#value) as usize;)
+            let (name, value) = (format_ident!("x{}", i), self.cx().typed(&c.value, &c.ty));
+            quote!(let #name = #value;)
         });
         let request = self.lowered.arguments.iter().map(|i| self.request(i, self.cx()));
         let request = quote!(#(#request)*);

@@ -99,7 +99,7 @@ pub fn read(instruction: &Instruction) -> TokenStream {
         }
         Place::Contextual(i) => {
             let x = format_ident!("x{}", i);
-            quote!(#x as u64)
+            types::to_word(quote!(#x), &instruction.ty)
         }
         Place::Result => quote!(ret as u64),
         Place::Element { depth, offset } => {

@@ -187,9 +187,9 @@ impl Handler<'_> {
             let (rust, zero) = (types::rust(ty), types::zero(ty));
             tokens.extend(quote!(let mut #a: #rust = #zero; let mut #n = 0usize; let mut #h = false;));
         }
-        for i in 0..self.function.contextual.len() {
-            let x = format_ident!("x{}", i);
-            tokens.extend(quote!(let mut #x = 0usize;));
+        for (i, contextual) in self.function.contextual.iter().enumerate() {
+            let (x, rust, zero) = (format_ident!("x{}", i), types::rust(&contextual.ty), types::zero(&contextual.ty));
+            tokens.extend(quote!(let mut #x: #rust = #zero;));
         }
         for_each_site(&self.lowered.arguments, &mut |site| {
             if !site.nested {

@@ -20,7 +20,8 @@ impl Handler<'_> {
             }
             Place::Contextual(i) => {
                 let x = format_ident!("x{}", i);
-                quote!(#x = (#value) as usize;)
+                let value = types::from_word(value, &self.function.contextual[i].ty);
+                quote!(#x = #value;)
             }
             _ => write(instruction, value),
         }
