@@ -137,8 +137,8 @@ pub struct Bytes {
 pub enum Mode {
     Copy { input: bool, output: bool },
     Until { input: bool, output: bool, token: Expr, poll: usize },
-    /// A shadow buffer that outlives the call.
-    Shadow { input: bool },
+    /// A shadow buffer that outlives the call, until a `deallocate` or as long as a handle.
+    Shadow { input: bool, coupled: Option<Expr> },
     /// Copies an existing shadow back; `end` also frees it.
     ShadowBack { end: bool },
     /// Only an address with room behind it.
@@ -167,13 +167,14 @@ impl Instruction {
         }
     }
 
-    /// Whether the call changes the life of handles passed here, which both sides note after success.
-    pub fn has_handle_effects(&self) -> bool {
+    /// Whether a successful call changes the life of handles or shadows passed here.
+    pub fn has_effects(&self) -> bool {
         match &self.operation {
             Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,
-            Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_handle_effects),
+            Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
+            Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
             Operation::Choice { then, otherwise, .. } => {
-                then.iter().chain(otherwise).any(Instruction::has_handle_effects)
+                then.iter().chain(otherwise).any(Instruction::has_effects)
             }
             _ => false,
         }
@@ -368,7 +369,10 @@ impl<'a> Lowering<'a> {
                 Mode::Until { input: plan.input, output: plan.output, token: token.clone(), poll: *poll }
             }
             _ if contextual || (plan.deallocate && !plan.allocate) => Mode::ShadowBack { end: plan.deallocate },
-            Lifetime::Manual | Lifetime::Coupled(_) => Mode::Shadow { input: plan.input && !buffer.no_copy },
+            Lifetime::Manual => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: None },
+            Lifetime::Coupled(e) => {
+                Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: Some(e.clone()) }
+            }
             Lifetime::Call if buffer.no_copy => Mode::Room,
             Lifetime::Call => Mode::Copy { input: plan.input, output: plan.output },
         }

@@ -11,7 +11,7 @@ impl Stub<'_> {
     /// What a successful call changes in the guest.
     pub(super) fn effects(&self) -> TokenStream {
         let cx = self.cx();
-        let handles = self.lowered.arguments.iter().filter(|i| i.has_handle_effects());
+        let handles = self.lowered.arguments.iter().filter(|i| i.has_effects());
         let handles = handles.map(|i| self.handle_effects(i, cx));
         let after = self.function.after.iter().map(|g| {
             let value = cx.exact(&g.value);
@@ -29,6 +29,13 @@ impl Stub<'_> {
                 let release = (h.release || all).then(|| quote!(API.release(#ty, #value, #all);));
                 quote!(#retain #release)
             }
+            Operation::Bytes(b) => match &b.mode {
+                Mode::Shadow { coupled: Some(e), .. } => {
+                    let (pointer, value) = (read(instruction), cx.exact(e));
+                    quote!(if #pointer != 0 { API.couple(#pointer as usize as *mut u8, (#value) as u64); })
+                }
+                _ => quote!(),
+            },
             Operation::Elements(e) => {
                 let (pointer, count) = (read(instruction), site_name(e.extent.site));
                 let inner = e.element.iter().map(|i| self.handle_effects(i, cx.deeper()));

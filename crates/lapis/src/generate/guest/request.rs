@@ -108,7 +108,7 @@ impl Stub<'_> {
             Mode::Copy { input: false, output: true } => quote!(call.buffer_out(#p, #n);),
             Mode::Copy { .. } => quote!(call.buffer_in(#p, #n);),
             Mode::Until { input, output, .. } => quote!(call.buffer_until(#p, #n, #input, #output);),
-            Mode::Shadow { input } => quote!(call.shadow(#p, #n, #input, true);),
+            Mode::Shadow { input, .. } => quote!(call.shadow(#p, #n, #input, true);),
             Mode::ShadowBack { end } => quote!(call.shadow_copy_back(#p, #n, #end);),
             Mode::Room => quote!(call.array(#p, #n);),
         };

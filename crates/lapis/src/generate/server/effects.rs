@@ -19,7 +19,7 @@ impl Handler<'_> {
             let value = cx.exact(e);
             quote!(call.device_time((#value).clamp(0, u64::MAX as i128) as u64);)
         });
-        let handles = self.lowered.arguments.iter().filter(|i| i.has_handle_effects());
+        let handles = self.lowered.arguments.iter().filter(|i| i.has_effects());
         let handles = handles.map(|i| self.handle_effects(i, cx));
         quote!(if ok { #(#after)* #time #(#handles)* })
     }

@@ -170,7 +170,7 @@ impl Handler<'_> {
             Mode::Copy { input: false, output: true } => quote!(call.buffer_out(Some(#n))?),
             Mode::Copy { .. } => quote!(call.buffer_in(Some(#n), #private)?),
             Mode::Until { input, output, .. } => quote!(call.buffer_until(Some(#n), #input, #output)?),
-            Mode::Shadow { input } => quote!(call.shadow(Some(#n), #input, true)?),
+            Mode::Shadow { input, .. } => quote!(call.shadow(Some(#n), #input, true)?),
             Mode::ShadowBack { end } => quote!(call.shadow_copy_back(Some(#n), #end)?),
             Mode::Room => quote!(match call.array(Some((#n) as u64))? {
                 Some(n) => Buffer { ptr: call.scratch(n), len: n },
