@@ -1,0 +1,204 @@
+//! `aviary` as its users start it, with an API build that is a mere description.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+const AVIARY: &str = env!("CARGO_BIN_EXE_aviary");
+const DESCRIPTION: &str = r#"{"name":"fake","version":"1.0","soname":"libfake.so.1","library":"libfake.so.1","launch":[
+    {"environment":{"name":"FAKE_PLACE","value":"{dir}|{library}"}},
+    {"dropin":{"soname":"libfake.so.1","only_if_missing":false}}]}"#;
+
+/// A folder of API builds, with one in it.
+struct Builds(PathBuf);
+
+impl Builds {
+    fn new(test: &str) -> Self {
+        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        fs::create_dir_all(root.join("fake")).unwrap();
+        fs::write(root.join("fake/api.json"), DESCRIPTION).unwrap();
+        fs::write(root.join("fake/libfake.so.1"), "").unwrap();
+        Self(fs::canonicalize(root).unwrap())
+    }
+
+    fn aviary(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(AVIARY);
+        command.args(arguments).env("AVIARY_API_PATH", &self.0).env_remove("AVIARY_SERVER");
+        command
+    }
+
+    fn run(&self, program: &[&str]) -> Output {
+        self.aviary(&["run", "--api", "fake", "--"]).args(program).output().unwrap()
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.0.join("node.sock")
+    }
+
+    fn serve(&self) -> Daemon {
+        let address = format!("unix:{}", self.socket().display());
+        let child = self.aviary(&["serve", "--spares", "0", "--listen", &address]).stderr(Stdio::piped()).spawn().unwrap();
+        let daemon = Daemon(child);
+        eventually("the daemon's socket", || self.socket().exists());
+        daemon
+    }
+}
+
+impl Drop for Builds {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < until, "{what}: not within 10 s");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status().unwrap();
+    assert!(status.success());
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_status_is_the_programs_own() {
+    let builds = Builds::new("status");
+    assert_eq!(builds.run(&["true"]).status.code(), Some(0));
+    assert_eq!(builds.run(&["sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(builds.run(&["sh", "-c", "kill -9 $$"]).status.code(), Some(137));
+}
+
+#[test]
+fn programs_that_cannot_run_are_told_apart() {
+    let builds = Builds::new("missing");
+    let missing = builds.run(&["/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(text(&missing.stderr).contains("/no/such/program"));
+    let plain = builds.0.join("fake/api.json");
+    assert_eq!(builds.run(&[plain.to_str().unwrap()]).status.code(), Some(126));
+}
+
+#[test]
+fn standard_input_and_output_pass_through() {
+    let builds = Builds::new("pipes");
+    let mut child =
+        builds.aviary(&["run", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through and through").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), "through and through");
+}
+
+#[test]
+fn the_program_finds_node_and_library() {
+    let builds = Builds::new("environment");
+    let script = r#"echo "$AVIARY_SERVER"; echo "$FAKE_PLACE"; readlink "${LD_LIBRARY_PATH%%:*}/libfake.so.1"; stat -c %a "$(dirname "${AVIARY_SERVER#unix:}")""#;
+    let output = builds.run(&["sh", "-c", script]);
+    let lines: Vec<String> = text(&output.stdout).lines().map(str::to_owned).collect();
+    let library = builds.0.join("fake/libfake.so.1");
+    let socket = lines[0].strip_prefix("unix:").unwrap();
+    assert_eq!(lines[1], format!("{}|{}", builds.0.join("fake").display(), library.display()));
+    assert_eq!(lines[2], library.to_str().unwrap());
+    assert_eq!(lines[3], "700", "the node's directory is its owner's only");
+    assert!(!Path::new(socket).parent().unwrap().exists(), "nothing is left behind");
+}
+
+#[test]
+fn the_transport_can_be_chosen() {
+    let builds = Builds::new("mirror");
+    let output = builds.aviary(&["run", "--mirror", "--api", "fake", "--", "printenv", "AVIARY_TRANSPORT"]).output().unwrap();
+    assert_eq!(text(&output.stdout), "stream\n");
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let builds = Builds::new("signals");
+    for (name, code) in [("TERM", 9), ("INT", 8), ("HUP", 7)] {
+        let script = format!("trap 'exit {code}' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut child = builds.aviary(&["run", "--api", "fake", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        signal(&child, name);
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
+    }
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let builds = Builds::new("nohup");
+    let script = "trap '' HUP; exec \"$0\" run --api fake -- sh -c 'kill -HUP $PPID; kill -HUP $$; exit 3'";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, AVIARY]).env("AVIARY_API_PATH", &builds.0).env_remove("AVIARY_SERVER");
+    assert_eq!(command.status().unwrap().code(), Some(3));
+}
+
+#[test]
+fn unknown_apis_are_named() {
+    let builds = Builds::new("unknown");
+    let output = builds.aviary(&["run", "--api", "nothing", "--", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no build of API `nothing` found"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_daemon_serves_once_and_cleans_up() {
+    let builds = Builds::new("serve");
+    let mut daemon = builds.serve();
+    let mode = fs::metadata(builds.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let address = format!("unix:{}", builds.socket().display());
+    let second = builds.aviary(&["serve", "--listen", &address]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("a node already listens on"), "{}", text(&second.stderr));
+    let listed = builds.aviary(&["ps", "--json", "--server", &address]).output().unwrap();
+    let reports: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(reports[0]["address"], address);
+    signal(&daemon.0, "TERM");
+    assert_eq!(daemon.0.wait().unwrap().code(), Some(0));
+    let left: Vec<_> = fs::read_dir(&builds.0).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["fake"], "the sockets and the lock are gone");
+}
+
+#[test]
+fn a_killed_daemons_socket_is_taken_over() {
+    let builds = Builds::new("stale");
+    let mut daemon = builds.serve();
+    daemon.0.kill().unwrap();
+    daemon.0.wait().unwrap();
+    assert!(builds.socket().exists());
+    let mut next = builds.aviary(&["serve", "--spares", "0", "--listen", &format!("unix:{}", builds.socket().display())]);
+    let mut next = Daemon(next.stderr(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(next.0.stderr.take().unwrap().by_ref()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening"), "{line}");
+}
+
+#[test]
+fn a_server_is_used_and_not_started() {
+    let builds = Builds::new("server");
+    let output =
+        builds.aviary(&["run", "--server", "unix:/somewhere/node.sock", "--api", "fake", "--", "printenv", "AVIARY_SERVER"]).output();
+    assert_eq!(text(&output.unwrap().stdout), "unix:/somewhere/node.sock\n");
+    let wrong = builds.aviary(&["run", "--server", "nonsense", "--", "true"]).output().unwrap();
+    assert!(text(&wrong.stderr).contains("expected unix:"), "{}", text(&wrong.stderr));
+}
