@@ -1,1 +1,60 @@
+//! How the two ends of a connection meet.
+//!
+//! A connection is a control socket, an [`Arena`] and any number of lanes. Both
+//! sides use a lane through [`LaneEnd`], whether it is a pair of rings in shared
+//! memory or a stream; code above this crate does not know the difference,
+//! except that it names the arena regions that belong to a message.
 
+mod arena;
+mod control;
+mod lane;
+mod stream;
+
+pub use arena::{Arena, ArenaError, DEFAULT_ARENA, LOWEST_ADDRESS};
+pub use aviary_ring::{Liveness, RingError};
+pub use control::{
+    ControlError, ControlSocket, PeerCredentials, receive_greeting, receive_hello, send_greeting,
+};
+pub use lane::{LaneEnd, LaneWaker, Side, accept_lane};
+pub use stream::StreamLane;
+
+use thiserror::Error;
+
+/// A part of the arena that belongs to a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    pub offset: u64,
+    pub length: usize,
+}
+
+/// Why a lane can no longer be used, or the message not be sent.
+#[derive(Debug, Error)]
+pub enum LaneError {
+    /// the peer is gone
+    #[error("the peer is gone")]
+    Dead,
+    /// {0}
+    #[error(transparent)]
+    Ring(RingError),
+    /// a message names memory outside the arena: {0}
+    #[error("a message names memory outside the arena: {0}")]
+    Arena(#[from] ArenaError),
+    /// a frame of {length} bytes with {regions} regions exceeds the limits
+    #[error("a frame of {length} bytes with {regions} regions exceeds the limits")]
+    Frame { length: u64, regions: u64 },
+    /// the lane's socket failed: {0}
+    #[error("the lane's socket failed: {0}")]
+    Socket(#[from] std::io::Error),
+    /// the peer opened a lane without what it consists of: {0}
+    #[error("the peer opened a lane without what it consists of: {0}")]
+    Open(&'static str),
+}
+
+impl From<RingError> for LaneError {
+    fn from(e: RingError) -> Self {
+        match e {
+            RingError::Dead => LaneError::Dead,
+            e => LaneError::Ring(e),
+        }
+    }
+}

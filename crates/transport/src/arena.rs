@@ -1,0 +1,283 @@
+//! Memory that both ends of a connection see.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use thiserror::Error;
+
+/// Addresses of an arena by default. Only what is touched costs memory.
+pub const DEFAULT_ARENA: usize = 64 << 30;
+
+/// Where a guest starts to look for a free range: far from where kernels put
+/// heaps, libraries and stacks, so that the server most likely has it free too.
+pub const LOWEST_ADDRESS: usize = 0x2000_0000_0000;
+/// Candidates are this far apart, so that the arenas of one process's APIs do not meet.
+const STRIDE: usize = 1 << 40;
+const CANDIDATES: usize = 64;
+/// What a server maps at most for one connection.
+const LARGEST: u64 = 1 << 40;
+const PAGE: usize = 4096;
+
+/// Why an arena could not be made, mapped or used.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum ArenaError {
+    /// {what} failed: {error}
+    #[error("{what} failed: {error}")]
+    System { what: &'static str, error: Errno },
+    /// an arena of {0} bytes is not a positive multiple of 4096 up to 1 TiB
+    #[error("an arena of {0} bytes is not a positive multiple of 4096 up to 1 TiB")]
+    Size(u64),
+    /// the arena's file is not sealed against resizing
+    #[error("the arena's file is not sealed against resizing")]
+    NotSealed,
+    /// the arena's file has {found} bytes, {stated} were stated
+    #[error("the arena's file has {found} bytes, {stated} were stated")]
+    WrongSize { found: u64, stated: u64 },
+    /// offset {offset} and length {length} leave an arena of {size} bytes
+    #[error("offset {offset} and length {length} leave an arena of {size} bytes")]
+    Outside { offset: u64, length: usize, size: usize },
+}
+
+/// One connection's arena as this process maps it.
+pub struct Arena {
+    base: NonNull<u8>,
+    size: usize,
+    same_address: bool,
+    /// `None`: mirrored over a stream.
+    file: Option<OwnedFd>,
+}
+
+// SAFETY: the type only hands out raw pointers and copies bytes; it has no thread affinity.
+unsafe impl Send for Arena {}
+// SAFETY: as above. Concurrent copies of the same bytes yield mixed bytes, which no code relies on.
+unsafe impl Sync for Arena {}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> ArenaError {
+    move |error| ArenaError::System { what, error }
+}
+
+fn checked_size(size: u64) -> Result<usize, ArenaError> {
+    if size == 0 || size > LARGEST || size % PAGE as u64 != 0 {
+        return Err(ArenaError::Size(size));
+    }
+    usize::try_from(size).map_err(|_| ArenaError::Size(size))
+}
+
+/// Maps `file`, or private memory without one; `Ok(None)`: the range at `address` is taken.
+fn map_at(address: usize, size: usize, file: Option<BorrowedFd>) -> Result<Option<NonNull<u8>>, ArenaError> {
+    let flags = MapFlags::NORESERVE
+        | if address != 0 { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() }
+        | if file.is_some() { MapFlags::SHARED } else { MapFlags::PRIVATE };
+    let (protection, at) = (ProtFlags::READ | ProtFlags::WRITE, address as *mut _);
+    let mapped = match file {
+        // SAFETY: a mapping at a new place (the kernel chooses, or NOREPLACE refuses to touch an existing
+        // mapping) changes no memory that anybody uses. The file is sealed against shrinking, so that
+        // accesses below `size` cannot fault.
+        Some(file) => unsafe { rustix::mm::mmap(at, size, protection, flags, file, 0) },
+        // SAFETY: as above, without a file.
+        None => unsafe { rustix::mm::mmap_anonymous(at, size, protection, flags) },
+    };
+    match mapped {
+        Ok(p) if address != 0 && p as usize != address => {
+            // A kernel before 4.17 takes NOREPLACE as a hint.
+            // SAFETY: the mapping was just made and nobody knows of it.
+            let _ = unsafe { rustix::mm::munmap(p, size) };
+            Ok(None)
+        }
+        Ok(p) => Ok(NonNull::new(p.cast())),
+        Err(Errno::EXIST) => Ok(None),
+        // An address outside this machine's range.
+        Err(Errno::NOMEM | Errno::INVAL) if address != 0 => Ok(None),
+        Err(error) => Err(ArenaError::System { what: "mapping the arena", error }),
+    }
+}
+
+impl Arena {
+    /// The guest's side: a fresh sealed file, mapped at a free range.
+    pub fn create(size: usize) -> Result<Arc<Self>, ArenaError> {
+        let size = checked_size(size as u64)?;
+        let file = rustix::fs::memfd_create("aviary-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(system("creating the arena"))?;
+        rustix::fs::ftruncate(&file, size as u64).map_err(system("sizing the arena"))?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(system("sealing the arena"))?;
+        Self::place(size, Some(file))
+    }
+
+    /// The guest's side over a stream: private memory.
+    pub fn mirror(size: usize) -> Result<Arc<Self>, ArenaError> {
+        Self::place(checked_size(size as u64)?, None)
+    }
+
+    fn place(size: usize, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
+        // Different processes start at different candidates: a server may serve several connections
+        // of one process, and a proxy several processes.
+        let first = std::process::id() as usize % CANDIDATES;
+        for n in 0..CANDIDATES {
+            let address = LOWEST_ADDRESS + (first + n) % CANDIDATES * STRIDE;
+            if let Some(base) = map_at(address, size, file.as_ref().map(|f| f.as_fd()))? {
+                return Ok(Arc::new(Arena { base, size, same_address: true, file }));
+            }
+        }
+        Self::anywhere(size, file)
+    }
+
+    fn anywhere(size: usize, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
+        let base = map_at(0, size, file.as_ref().map(|f| f.as_fd()))?;
+        let no_memory = ArenaError::System { what: "mapping the arena", error: Errno::NOMEM };
+        Ok(Arc::new(Arena { base: base.ok_or(no_memory)?, size, same_address: false, file }))
+    }
+
+    /// The server's side: maps what the guest sent, at the guest's address if that is free here.
+    pub fn open(file: OwnedFd, address: u64, stated: u64) -> Result<Arc<Self>, ArenaError> {
+        let size = checked_size(stated)?;
+        // Without these seals the guest could shrink the file and kill this process with SIGBUS. Asking
+        // also makes sure that this is a memfd at all.
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| ArenaError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(ArenaError::NotSealed);
+        }
+        let found = rustix::fs::fstat(&file).map_err(system("inspecting the arena"))?.st_size as u64;
+        if found != stated {
+            return Err(ArenaError::WrongSize { found, stated });
+        }
+        Self::follow(size, address, Some(file))
+    }
+
+    /// The server's side over a stream.
+    pub fn mirror_of(address: u64, stated: u64) -> Result<Arc<Self>, ArenaError> {
+        Self::follow(checked_size(stated)?, address, None)
+    }
+
+    fn follow(size: usize, address: u64, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
+        let wanted = usize::try_from(address).unwrap_or(0);
+        // Below the agreed range a guest could ask for a place that this process will need itself.
+        if wanted >= LOWEST_ADDRESS
+            && wanted % PAGE == 0
+            && let Some(base) = map_at(wanted, size, file.as_ref().map(|f| f.as_fd()))?
+        {
+            return Ok(Arc::new(Arena { base, size, same_address: true, file }));
+        }
+        Self::anywhere(size, file)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    pub fn mirrored(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// On the server: the guest's address. On the guest: an address the server can probably have.
+    pub fn same_address(&self) -> bool {
+        self.same_address
+    }
+
+    /// The descriptor to send along with `Hello`.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(|f| f.as_fd())
+    }
+
+    /// The address of `length` bytes at `offset`, if they lie in the arena. What is there may change at any time.
+    #[inline]
+    pub fn pointer(&self, offset: u64, length: usize) -> Result<*mut u8, ArenaError> {
+        let inside = usize::try_from(offset).ok().and_then(|o| o.checked_add(length));
+        match inside {
+            // SAFETY: `offset <= offset + length <= size`, so the result stays in the mapping (or one past it).
+            Some(end) if end <= self.size => Ok(unsafe { self.base.as_ptr().add(offset as usize) }),
+            _ => Err(ArenaError::Outside { offset, length, size: self.size }),
+        }
+    }
+
+    /// The offset of a pointer into the arena.
+    #[inline]
+    pub fn offset_of(&self, p: *const u8) -> Option<u64> {
+        let distance = (p as usize).wrapping_sub(self.base.as_ptr() as usize);
+        (distance < self.size).then_some(distance as u64)
+    }
+
+    /// Gives the memory of whole pages back; they read as zeros afterwards.
+    pub fn punch(&self, offset: u64, length: usize) -> Result<(), ArenaError> {
+        let pointer = self.pointer(offset, length)?;
+        if offset % PAGE as u64 != 0 || length % PAGE != 0 || length == 0 {
+            return Err(ArenaError::Outside { offset, length, size: self.size });
+        }
+        match &self.file {
+            Some(file) => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(file, flags, offset, length as u64)
+            }
+            // SAFETY: whole pages inside the private mapping, whose content the caller gives up.
+            None => unsafe { rustix::mm::madvise(pointer.cast(), length, Advice::LinuxDontNeed) },
+        }
+        .map_err(system("giving arena memory back"))
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this object's; lanes and users of `pointer` hold the Arc.
+        let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_see_the_same_bytes() {
+        let ours = Arena::create(1 << 30).unwrap();
+        let file = rustix::io::dup(ours.file().unwrap()).unwrap();
+        // In one process the address is taken: the second mapping must go elsewhere.
+        let theirs = Arena::open(file, ours.address(), 1 << 30).unwrap();
+        assert!(ours.same_address() && !theirs.same_address());
+        let (a, b) = (ours.pointer(4096, 4).unwrap(), theirs.pointer(4096, 4).unwrap());
+        // SAFETY: both pointers are inside their mappings; one thread.
+        unsafe {
+            a.cast::<u32>().write(0xdead_beef);
+            assert_eq!(b.cast::<u32>().read(), 0xdead_beef);
+        }
+        ours.punch(4096, 4096).unwrap();
+        // SAFETY: as above.
+        assert_eq!(unsafe { b.cast::<u32>().read() }, 0);
+    }
+
+    #[test]
+    fn hostile_files_are_refused() {
+        let plain = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&plain, 8192).unwrap();
+        let again = || rustix::io::dup(&plain).unwrap();
+        assert_eq!(Arena::open(again(), 0, 8192).err(), Some(ArenaError::NotSealed));
+        rustix::fs::fcntl_add_seals(&plain, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let wrong = ArenaError::WrongSize { found: 8192, stated: 12288 };
+        assert_eq!(Arena::open(again(), 0, 12288).err(), Some(wrong));
+        assert_eq!(Arena::open(again(), 0, 100).err(), Some(ArenaError::Size(100)));
+        assert_eq!(Arena::open(again(), 0, 1 << 41).err(), Some(ArenaError::Size(1 << 41)));
+        assert!(Arena::open(again(), 0x1000, 8192).is_ok_and(|a| !a.same_address()));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(Arena::open(null.into(), 0, 8192).err(), Some(ArenaError::NotSealed));
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let arena = Arena::mirror(8192).unwrap();
+        assert!(arena.pointer(8192, 0).is_ok());
+        for (offset, length) in [(8192, 1), (0, 8193), (u64::MAX, 1), (1, usize::MAX)] {
+            assert!(arena.pointer(offset, length).is_err(), "{offset} {length}");
+        }
+        let start = arena.pointer(0, 1).unwrap();
+        assert_eq!(arena.offset_of(start), Some(0));
+        assert_eq!(arena.offset_of(start.wrapping_add(8192)), None);
+        assert_eq!(arena.offset_of(start.wrapping_sub(1)), None);
+    }
+}

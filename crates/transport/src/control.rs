@@ -1,0 +1,213 @@
+//! The control socket: greetings, lanes opened and closed, the peer's death.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use aviary_wire::attach::{GreetingError, MAX_GREETING, PREFIX};
+use aviary_wire::{Control, Hello, Welcome};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use thiserror::Error;
+
+/// Descriptors that one message may carry.
+const MAX_FDS: usize = 4;
+
+/// Why the control socket cannot be used any more.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// the peer hung up
+    #[error("the peer hung up")]
+    HungUp,
+    /// no answer within {0:?}
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// {what} failed: {error}
+    #[error("{what} failed: {error}")]
+    System { what: &'static str, error: Errno },
+    /// {0}
+    #[error(transparent)]
+    Greeting(#[from] GreetingError),
+}
+
+fn failed(what: &'static str) -> impl Fn(Errno) -> ControlError {
+    move |error| match error {
+        Errno::PIPE | Errno::CONNRESET => ControlError::HungUp,
+        error => ControlError::System { what, error },
+    }
+}
+
+/// Sends all of `bytes`; the descriptors go with the first part.
+fn send_all(socket: BorrowedFd, mut bytes: &[u8], fds: &[BorrowedFd]) -> Result<(), ControlError> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(ControlError::System { what: "sending descriptors", error: Errno::TOOBIG });
+    }
+    while !bytes.is_empty() {
+        match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(failed("sending on the control socket")(e)),
+        }
+        ancillary.clear();
+    }
+    Ok(())
+}
+
+/// Receives into all of `bytes`, collecting descriptors. `None`: the peer hung up before the first byte.
+fn receive_all(
+    socket: BorrowedFd,
+    bytes: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    deadline: Option<(Instant, Duration)>,
+) -> Result<Option<()>, ControlError> {
+    let mut done = 0;
+    while done < bytes.len() {
+        await_readable(socket, deadline)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [IoSliceMut::new(&mut bytes[done..])];
+        let received = match rustix::net::recvmsg(socket, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => message.bytes,
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(e) => return Err(failed("receiving on the control socket")(e)),
+        };
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(received) = message {
+                // Dropping a surplus closes it: a peer cannot fill this process's descriptor table.
+                fds.extend(received.take(MAX_FDS.saturating_sub(fds.len())));
+            }
+        }
+        match received {
+            0 if done == 0 => return Ok(None),
+            0 => return Err(ControlError::HungUp),
+            n => done += n,
+        }
+    }
+    Ok(Some(()))
+}
+
+fn await_readable(socket: BorrowedFd, deadline: Option<(Instant, Duration)>) -> Result<(), ControlError> {
+    let Some((end, whole)) = deadline else { return Ok(()) };
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ControlError::Timeout(whole));
+        }
+        let timeout = rustix::time::Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match rustix::event::poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => return Ok(()),
+            Err(e) => return Err(failed("waiting for the control socket")(e)),
+        }
+    }
+}
+
+/// Sends a [`Hello`] or [`Welcome`] in its byte form.
+pub fn send_greeting(socket: impl AsFd, greeting: &[u8], fds: &[BorrowedFd]) -> Result<(), ControlError> {
+    send_all(socket.as_fd(), greeting, fds)
+}
+
+fn greeting(
+    socket: BorrowedFd,
+    timeout: Duration,
+    length: fn(&[u8; PREFIX]) -> Result<usize, GreetingError>,
+) -> Result<(Vec<u8>, Vec<OwnedFd>), ControlError> {
+    let deadline = Some((Instant::now() + timeout, timeout));
+    let (mut prefix, mut fds) = ([0; PREFIX], Vec::new());
+    receive_all(socket, &mut prefix, &mut fds, deadline)?.ok_or(ControlError::HungUp)?;
+    let length = length(&prefix)?.min(MAX_GREETING);
+    let mut body = vec![0; length - PREFIX];
+    if !body.is_empty() {
+        receive_all(socket, &mut body, &mut fds, deadline)?.ok_or(ControlError::HungUp)?;
+    }
+    Ok((body, fds))
+}
+
+/// The server's answer.
+pub fn receive_greeting(socket: impl AsFd, timeout: Duration) -> Result<Welcome, ControlError> {
+    let (body, _) = greeting(socket.as_fd(), timeout, Welcome::length)?;
+    Ok(Welcome::from_body(&body)?)
+}
+
+/// The guest's first message and its descriptors, in order.
+pub fn receive_hello(socket: impl AsFd, timeout: Duration) -> Result<(Hello, Vec<OwnedFd>), ControlError> {
+    let (body, fds) = greeting(socket.as_fd(), timeout, Hello::length)?;
+    Ok((Hello::from_body(&body)?, fds))
+}
+
+/// Who is at the other end of a unix socket, as the kernel says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerCredentials {
+    pub pid: i32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl PeerCredentials {
+    pub fn of(socket: impl AsFd) -> Result<Self, ControlError> {
+        let c = rustix::net::sockopt::socket_peercred(socket).map_err(failed("asking for the peer's identity"))?;
+        Ok(PeerCredentials { pid: c.pid.as_raw_pid(), uid: c.uid.as_raw(), gid: c.gid.as_raw() })
+    }
+}
+
+/// The control socket after the greetings. Sending is safe from several threads as long as the
+/// socket's buffer has room for 32 bytes; callers that may flood it use a lock.
+pub struct ControlSocket {
+    socket: OwnedFd,
+}
+
+impl ControlSocket {
+    pub fn new(socket: OwnedFd) -> Self {
+        ControlSocket { socket }
+    }
+
+    pub fn send(&self, message: Control, fd: Option<BorrowedFd>) -> Result<(), ControlError> {
+        match fd {
+            Some(fd) => send_all(self.socket.as_fd(), &message.to_bytes(), &[fd]),
+            None => send_all(self.socket.as_fd(), &message.to_bytes(), &[]),
+        }
+    }
+
+    /// Waits for the next message; `None`: the peer hung up. One thread only.
+    pub fn receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
+        let (mut bytes, mut fds) = ([0; Control::SIZE], Vec::new());
+        let received = receive_all(self.socket.as_fd(), &mut bytes, &mut fds, None)?;
+        Ok(received.map(|()| (Control::from_bytes(&bytes), fds.into_iter().next())))
+    }
+
+    /// Like [`ControlSocket::receive`] if a message has begun to arrive; `Ok(None)` also if there is none.
+    pub fn try_receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) {
+            Ok(0) | Err(Errno::INTR) => Ok(None),
+            Ok(_) => self.receive(),
+            Err(e) => Err(failed("polling the control socket")(e)),
+        }
+    }
+
+    /// Whether the peer still holds its end. Unread messages do not matter.
+    pub fn alive(&self) -> bool {
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+        match rustix::event::poll(&mut fds, Some(&now)) {
+            Ok(_) => !fds[0].revents().intersects(gone),
+            Err(_) => true,
+        }
+    }
+}
+
+impl AsFd for ControlSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

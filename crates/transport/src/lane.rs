@@ -1,0 +1,146 @@
+//! One end of a lane, whatever carries it.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use aviary_ring::{Consumer, HEADER, Liveness, Producer, RingMemory, WakeHandle};
+use aviary_wire::{Control, MAX_MESSAGE};
+
+use crate::{Arena, LaneError, Region, StreamLane};
+
+/// Which end this process holds: the first ring goes from guest to server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Guest,
+    Server,
+}
+
+/// A pair of rings in shared memory.
+pub struct SharedLane {
+    tx: Producer,
+    rx: Consumer,
+    waker: WakeHandle,
+}
+
+/// One end of a lane. It belongs to one thread at a time.
+pub enum LaneEnd {
+    Shared(Box<SharedLane>),
+    Stream(StreamLane),
+}
+
+impl LaneEnd {
+    /// A lane in `length` bytes at `offset` of the arena, half for each direction.
+    pub fn shared(
+        arena: &Arc<Arena>,
+        offset: u64,
+        length: usize,
+        side: Side,
+        liveness: &Arc<Liveness>,
+    ) -> Result<Self, LaneError> {
+        let half = length / 2 & !63;
+        let base = arena.pointer(offset, length)?;
+        // SAFETY: `pointer` checked that both halves lie in the arena, which the Arc keeps mapped. The guest
+        // allocates the block for this lane only; if it lies and uses the memory otherwise, it behaves like
+        // a peer that writes nonsense, which rings withstand.
+        let (to_server, to_guest) = unsafe {
+            (RingMemory::new(base, half, arena.clone())?, RingMemory::new(base.add(half), half, arena.clone())?)
+        };
+        let (sending, receiving) = match side {
+            Side::Guest => (to_server, to_guest),
+            Side::Server => (to_guest, to_server),
+        };
+        let waker = WakeHandle::new(&receiving, &sending);
+        Ok(LaneEnd::Shared(Box::new(SharedLane {
+            tx: Producer::new(sending, liveness.clone(), MAX_MESSAGE),
+            rx: Consumer::new(receiving, liveness.clone(), MAX_MESSAGE),
+            waker,
+        })))
+    }
+
+    /// Makes a block an empty lane. The guest does this before it opens the lane.
+    pub fn clear(arena: &Arena, offset: u64, length: usize) -> Result<(), LaneError> {
+        let half = length / 2 & !63;
+        let base = arena.pointer(offset, length)?;
+        if half < HEADER {
+            return Err(LaneError::Open("room for two rings"));
+        }
+        // SAFETY: both index areas lie in the arena; the block was just allocated, so no lane uses it.
+        unsafe {
+            base.write_bytes(0, HEADER);
+            base.add(half).write_bytes(0, HEADER);
+        }
+        Ok(())
+    }
+
+    /// Sends a message. `regions` are carried along where the arena is mirrored and cost nothing elsewhere.
+    #[inline]
+    pub fn send(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => Ok(lane.tx.send(message)?),
+            LaneEnd::Stream(lane) => lane.send(message, regions),
+        }
+    }
+
+    /// Waits for a message and puts it into `into`, replacing what was there.
+    #[inline]
+    pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => Ok(lane.rx.receive(into)?),
+            LaneEnd::Stream(lane) => lane.receive(into),
+        }
+    }
+
+    /// Like [`LaneEnd::receive`] if a message has begun to arrive, else false at once.
+    pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<bool, LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => Ok(lane.rx.try_receive(into)?),
+            LaneEnd::Stream(lane) => lane.try_receive(into),
+        }
+    }
+
+    /// For whoever watches over the connection.
+    pub fn waker(&self) -> LaneWaker {
+        match self {
+            LaneEnd::Shared(lane) => LaneWaker(Waker::Shared(lane.waker.clone())),
+            LaneEnd::Stream(lane) => LaneWaker(Waker::Stream(lane.socket())),
+        }
+    }
+}
+
+/// Ends the local side's waiting once [`Liveness::kill`] was called.
+#[derive(Clone)]
+pub struct LaneWaker(Waker);
+
+#[derive(Clone)]
+enum Waker {
+    Shared(WakeHandle),
+    Stream(Arc<OwnedFd>),
+}
+
+impl LaneWaker {
+    /// A stream lane is shut down: it cannot be used any more.
+    pub fn wake(&self) {
+        match &self.0 {
+            Waker::Shared(handle) => handle.wake(),
+            Waker::Stream(socket) => {
+                // SAFETY: the Arc keeps the descriptor open, so the number means this socket.
+                unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+            }
+        }
+    }
+}
+
+/// The server's end of a lane that a `LANE_OPEN` message announced.
+pub fn accept_lane(
+    open: &Control,
+    fd: Option<OwnedFd>,
+    arena: &Arc<Arena>,
+    liveness: &Arc<Liveness>,
+) -> Result<LaneEnd, LaneError> {
+    if arena.mirrored() {
+        let socket = fd.ok_or(LaneError::Open("a socket"))?;
+        return Ok(LaneEnd::Stream(StreamLane::new(socket, arena.clone())));
+    }
+    let length = usize::try_from(open.length).map_err(|_| LaneError::Open("memory"))?;
+    LaneEnd::shared(arena, open.offset, length, Side::Server, liveness)
+}
