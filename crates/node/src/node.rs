@@ -10,9 +10,10 @@ use crate::{
     log::Log,
     sessions::{Registry, Server, Session},
 };
+use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::net::{SendFlags, SocketFlags, accept_with};
 use rustix::process::Signal;
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -162,8 +163,9 @@ impl Core {
             Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
         };
         if state.registry.sessions_of_user(guest.uid) >= self.config.sessions_per_user {
-            let limit = self.config.sessions_per_user;
-            return self.log.warn(format_args!("connection refused: user {} has {limit} sessions already", guest.uid));
+            let why = format!("user {} has {} sessions already", guest.uid, self.config.sessions_per_user);
+            self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
+            return refuse(&socket, &why);
         }
         let id = state.registry.new_session_id();
         let session = Session {
@@ -185,7 +187,10 @@ impl Core {
         for _ in 0..2 {
             let server = match self.server_for(state, guest) {
                 Ok(server) => server,
-                Err(error) => return self.log.error(format_args!("session {id} of guest {} refused: {error}", guest.pid)),
+                Err(error) => {
+                    self.log.error(format_args!("session {id} of guest {} refused: {error}", guest.pid));
+                    return session.pending.iter().for_each(|socket| refuse(socket, "the node cannot start an API server"));
+                }
             };
             session.server = server;
             match self.assign(state, id, &session) {
@@ -424,6 +429,13 @@ impl Core {
         }
         self.release(server);
     }
+}
+
+/// Says why to a guest that gets no API server. It may have gone, and it may be
+/// slow: the answer fits the socket's buffer or is dropped.
+fn refuse(socket: &OwnedFd, why: &str) {
+    let answer = Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text: why.into(), ..Welcome::default() };
+    let _ = rustix::net::send(socket, &answer.to_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 fn ends_within(server: &Server, time: Duration) -> bool {

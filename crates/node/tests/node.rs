@@ -8,14 +8,14 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAnci
 use std::{
     env,
     ffi::OsString,
-    io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write},
+    io::{BufRead, BufReader, IoSlice, IoSliceMut, Lines, Read, Write},
     mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -98,6 +98,7 @@ fn fake_guest() {
     println!("\nserver {}", guest.server);
     for byte in std::io::stdin().bytes() {
         guest.send(byte.expect("standard input"));
+        println!("sent");
     }
     std::process::exit(0);
 }
@@ -130,6 +131,7 @@ impl Guest {
 /// A guest process, killed when dropped.
 struct GuestProcess {
     child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
     server: u32,
 }
 
@@ -142,15 +144,16 @@ impl GuestProcess {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let server = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("server ")?.parse().ok());
-        Self { child, server: server.expect("a greeting") }
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let server = lines.by_ref().map_while(Result::ok).find_map(|line| line.strip_prefix("server ")?.parse().ok());
+        Self { child, lines, server: server.expect("a greeting") }
     }
 
     fn send(&mut self, byte: u8) {
         let input = self.child.stdin.as_mut().unwrap();
         input.write_all(&[byte]).unwrap();
         input.flush().unwrap();
+        assert!(self.lines.by_ref().map_while(Result::ok).any(|line| line == "sent"));
     }
 }
 
@@ -320,6 +323,8 @@ fn an_api_server_that_cannot_start_is_no_end_of_the_node() {
     let command = ApiServerCommand { program: "/no/such/program".into(), arguments: Vec::new(), environment: Vec::new() };
     let node = Node::start_private(&directory, NodeConfig::new("unused".into(), command)).unwrap();
     let mut socket = UnixStream::connect(node.address().path()).unwrap();
-    assert_eq!(socket.read(&mut [0]).unwrap(), 0, "the guest is told by a hang-up");
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    assert!(answer.windows(6).any(|part| part == b"cannot"), "the guest is told, then comes the hang-up");
     assert!(!node.is_finished());
 }
