@@ -89,7 +89,8 @@ impl Placeholders<'_> {
     /// `None`: a step that is done when the API is built.
     fn launch(&self, step: &Value) -> Result<Option<Launch>, String> {
         if let Some(environment) = step.get("environment") {
-            let Environment { name, value } = Environment::deserialize(environment).map_err(|error| error.to_string())?;
+            let Environment { name, value } =
+                Environment::deserialize(environment).map_err(|error| error.to_string())?;
             let value = self.fill(&value);
             return Ok(Some(Launch::Environment { name, value }));
         }
@@ -115,7 +116,8 @@ pub fn search_path(given: &[PathBuf]) -> Result<Vec<PathBuf>, ApiError> {
     if let Some(wrong) = given.iter().find(|directory| !directory.is_dir()) {
         return Err(ApiError::NotADirectory(wrong.clone()));
     }
-    let named = env::var_os("AVIARY_API_PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
+    let named =
+        env::var_os("AVIARY_API_PATH").map(|path| env::split_paths(&path).collect::<Vec<_>>()).unwrap_or_default();
     let near = env::current_exe().ok().map(|program| beside(&program)).unwrap_or_default();
     let mut found = Vec::new();
     for directory in given.iter().chain(&named).chain(&near) {

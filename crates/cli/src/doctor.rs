@@ -160,7 +160,8 @@ fn vendor(api: &str, soname: &str) -> Finding {
             None => Good("loads".into()),
         },
         Ok(output) => {
-            let why = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it crashes while loading").to_owned();
+            let why =
+                String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it crashes while loading").to_owned();
             Weak(format!("{why}; this machine can be a guest but not a server for it (another file: {variable}=PATH)"))
         }
         Err(error) => Weak(error.to_string()),

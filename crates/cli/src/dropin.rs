@@ -11,7 +11,9 @@ const USUAL: [&str; 6] =
 
 /// Where the dynamic linker would find the library.
 pub fn find_library(soname: &str) -> Option<PathBuf> {
-    in_library_path(soname).or_else(|| in_cache(soname)).or_else(|| USUAL.iter().find_map(|place| exists(Path::new(place), soname)))
+    in_library_path(soname)
+        .or_else(|| in_cache(soname))
+        .or_else(|| USUAL.iter().find_map(|place| exists(Path::new(place), soname)))
 }
 
 fn in_library_path(soname: &str) -> Option<PathBuf> {
@@ -49,7 +51,8 @@ mod tests {
 
     #[test]
     fn reads_the_linkers_cache() {
-        let list = "2 libs found\n\tlibz.so.1 (libc6) => /lib32/libz.so.1\n\tlibz.so.1 (libc6,x86-64) => /lib/libz.so.1\n";
+        let list =
+            "2 libs found\n\tlibz.so.1 (libc6) => /lib32/libz.so.1\n\tlibz.so.1 (libc6,x86-64) => /lib/libz.so.1\n";
         if cfg!(target_arch = "x86_64") {
             assert_eq!(parse_cache(list, "libz.so.1"), Some("/lib/libz.so.1".into()));
         }

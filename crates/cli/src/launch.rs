@@ -59,7 +59,8 @@ pub fn prepare(apis: &[Api], directory: &Path) -> Result<Variables, LaunchError>
 fn set(variables: &mut Variables, name: &str, value: &OsStr) {
     let mut value = value.to_owned();
     if LISTS.contains(&name) {
-        let earlier = variables.get(OsStr::new(name)).cloned().or_else(|| env::var_os(name)).filter(|list| !list.is_empty());
+        let earlier =
+            variables.get(OsStr::new(name)).cloned().or_else(|| env::var_os(name)).filter(|list| !list.is_empty());
         if let Some(earlier) = earlier {
             value.push(":");
             value.push(earlier);
@@ -105,7 +106,10 @@ mod tests {
     #[test]
     fn two_stand_ins_conflict() {
         let root = PrivateDir::create().unwrap();
-        let apis = [api(root.path(), "a", vec![dropin("libx.so", false)]), api(root.path(), "b", vec![dropin("libx.so", false)])];
+        let apis = [
+            api(root.path(), "a", vec![dropin("libx.so", false)]),
+            api(root.path(), "b", vec![dropin("libx.so", false)]),
+        ];
         assert!(matches!(prepare(&apis, &root.path().join("lib")), Err(LaunchError::Conflict(..))));
     }
 

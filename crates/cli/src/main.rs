@@ -1,6 +1,7 @@
 //! `aviary`: the one command of users and operators.
 
 mod apis;
+mod config;
 mod doctor;
 mod dropin;
 mod launch;

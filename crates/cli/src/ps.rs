@@ -73,7 +73,9 @@ fn print_table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) {
     if rows.is_empty() {
         return;
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).chain([head[column].len()]).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().map(|row| row[column].chars().count()).chain([head[column].len()]).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..N).map(width).collect();
     let line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));

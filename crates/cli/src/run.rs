@@ -31,7 +31,9 @@ const QUIET_WAIT: Duration = Duration::from_secs(3);
 /// The exit status is the program's own, 128+N if signal N ended it, 127 if it does
 /// not exist.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  aviary run -- clinfo\n  aviary run --api opencl --server unix:/run/aviary/node.sock -- python3 train.py")]
+#[command(
+    after_help = "Examples:\n  aviary run -- clinfo\n  aviary run --api opencl --server unix:/run/aviary/node.sock -- python3 train.py"
+)]
 pub struct RunCommand {
     /// Virtualize this API only (repeatable; default: all that are built).
     #[arg(long, value_name = "NAME")]
@@ -46,7 +48,7 @@ pub struct RunCommand {
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
     /// Limit a resource of the private node's sessions, as the API's specification names it (repeatable).
-    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = crate::serve::parse_limit, conflicts_with = "server")]
+    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = crate::config::parse_limit, conflicts_with = "server")]
     limit: Vec<(String, u64)>,
     /// What the private node tells on standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
@@ -91,7 +93,7 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     let mut config = NodeConfig::new(PathBuf::new(), ApiServerCommand::own()?);
     config.modules = modules;
     config.log = command.log_level;
-    config.limits = command.limit.iter().cloned().collect();
+    config.tenants.limits = command.limit.iter().cloned().collect();
     Ok(Node::start_private(directory, config)?)
 }
 
@@ -127,7 +129,10 @@ fn finish(node: &Node, signals: &Signals) {
         pause = (pause * 2).min(Duration::from_millis(20));
         if !told && started.elapsed() > QUIET_WAIT {
             told = true;
-            eprintln!("aviary: waiting for {} background process(es) that still use an accelerator (Ctrl-C ends them)", node.busy());
+            eprintln!(
+                "aviary: waiting for {} background process(es) that still use an accelerator (Ctrl-C ends them)",
+                node.busy()
+            );
         }
     }
 }

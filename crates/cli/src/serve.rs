@@ -1,52 +1,65 @@
 //! `aviary serve`: a node for many guests.
 
-use crate::{apis, signals::Signals};
-use anyhow::{Context, bail};
-use aviary_node::{Address, ApiServerCommand, Level, Node, NodeConfig, default_socket};
+use crate::{
+    apis,
+    config::{FileConfig, parse_limit, parse_mode},
+    signals::Signals,
+};
+use anyhow::{Context, anyhow, bail};
+use aviary_node::{Address, ApiServerCommand, Level, Node, NodeConfig, Tenants, default_socket};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+const CONFIG_HELP: &str = r#"Configuration file (TOML, everything optional):
+  listen = "unix:/run/aviary/node.sock"
+  mode = "660"
+  spares = 2
+  sessions_per_user = 64
+  log_level = "info"
+  api_dirs = ["/opt/aviary/apis"]
+  [limits]                      # of each session, by the resources that the API's specification names
+  device_memory = "2G"
+  [tenants.research]            # users that are treated as one
+  users = [1000, 1001]
+  limits = { device_memory = "8G" }"#;
 
 /// Let other processes use this machine's accelerators.
 ///
 /// A guest attaches with AVIARY_SERVER set to the address, or with
 /// `aviary run --server ADDR`. SIGTERM or SIGINT ends all sessions and the node.
 #[derive(Args)]
+#[command(after_long_help = CONFIG_HELP)]
 pub struct ServeCommand {
+    /// Read this configuration file; the options below take precedence.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Address, unix:/PATH [default: $XDG_RUNTIME_DIR/aviary/node.sock, as root /run/aviary/node.sock]
     #[arg(long, value_name = "ADDR")]
     listen: Option<Address>,
-    /// Permissions of the socket, in octal: who may attach.
-    #[arg(long, value_name = "MODE", default_value = "600", value_parser = parse_mode)]
-    mode: u32,
-    /// API servers kept ready for new guests.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    spares: usize,
-    /// Connections that one user may have at a time.
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    sessions_per_user: usize,
+    /// Permissions of the socket, in octal: who may attach [default: 600]
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    mode: Option<u32>,
+    /// API servers kept ready for new guests [default: 1]
+    #[arg(long, value_name = "N")]
+    spares: Option<usize>,
+    /// Connections that one user may have at a time [default: 4096]
+    #[arg(long, value_name = "N")]
+    sessions_per_user: Option<usize>,
     /// Limit a resource of every session, as the API's specification names it (repeatable).
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
     limit: Vec<(String, u64)>,
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// What is told on standard error: error, warn, info or debug.
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log_level: Level,
+    /// What is told on standard error: error, warn, info or debug [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<Level>,
 }
 
 pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
-    let modules = apis::search_path(&command.api_dir)?;
-    apis::select(&modules, &[])?;
-    let socket = command.listen.map_or_else(default_socket, |address| address.path().to_owned());
-    let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
-    config.mode = command.mode;
-    config.modules = modules;
-    config.spares = command.spares;
-    config.sessions_per_user = command.sessions_per_user;
-    config.limits = command.limit.into_iter().collect();
-    config.log = command.log_level;
+    let config = configure(command)?;
+    apis::select(&config.modules, &[])?;
     raise_descriptor_limit();
     let signals = Signals::catch().context("cannot catch signals")?;
     let node = Node::start(config)?;
@@ -61,53 +74,34 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Command line before file before defaults.
+fn configure(command: ServeCommand) -> anyhow::Result<NodeConfig> {
+    let file = command.config.as_deref().map(FileConfig::read).transpose()?.unwrap_or_default();
+    let listen = match (command.listen, &file.listen) {
+        (Some(address), _) => Some(address),
+        (None, Some(text)) => Some(text.parse::<Address>()?),
+        (None, None) => None,
+    };
+    let socket = listen.map_or_else(default_socket, |address| address.path().to_owned());
+    let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
+    let text_mode = file.mode.as_deref().map(parse_mode).transpose().map_err(|error| anyhow!("mode: {error}"))?;
+    config.mode = command.mode.or(text_mode).unwrap_or(config.mode);
+    config.spares = command.spares.or(file.spares).unwrap_or(config.spares);
+    config.sessions_per_user = command.sessions_per_user.or(file.sessions_per_user).unwrap_or(config.sessions_per_user);
+    let text_level =
+        file.log_level.as_deref().map(str::parse).transpose().map_err(|error: String| anyhow!("log_level: {error}"))?;
+    config.log = command.log_level.or(text_level).unwrap_or(config.log);
+    let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
+    config.modules = apis::search_path(&directories)?;
+    let mut limits = file.limits();
+    limits.extend(command.limit);
+    config.tenants = Tenants { list: file.tenants(), limits };
+    Ok(config)
+}
+
 /// A session costs the node a few descriptors.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Where it is refused, the node works with the limit that there is.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-}
-
-fn parse_mode(text: &str) -> Result<u32, String> {
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("expected three octal digits, such as 660".into()),
-    }
-}
-
-/// `RESOURCE=AMOUNT`, the amount with an optional K, M, G or T (powers of 1024).
-pub fn parse_limit(text: &str) -> Result<(String, u64), String> {
-    let wrong = || format!("`{text}`: expected RESOURCE=AMOUNT, such as device_memory=2G");
-    let (name, amount) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
-    let digits = amount.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let shift = match &amount[digits.len()..] {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err(wrong()),
-    };
-    let amount: u64 = digits.parse().map_err(|_| wrong())?;
-    amount.checked_mul(1 << shift).map(|amount| (name.to_owned(), amount)).ok_or_else(wrong)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits() {
-        assert_eq!(parse_limit("memory=2G"), Ok(("memory".into(), 2 << 30)));
-        assert_eq!(parse_limit("calls=17"), Ok(("calls".into(), 17)));
-        for wrong in ["memory", "=1", "memory=", "memory=G", "memory=1X", "memory=99999999999999T"] {
-            assert!(parse_limit(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn modes() {
-        assert_eq!(parse_mode("660"), Ok(0o660));
-        assert!(parse_mode("999").is_err() && parse_mode("7777").is_err());
-    }
 }

@@ -42,7 +42,8 @@ impl Builds {
 
     fn serve(&self) -> Daemon {
         let address = format!("unix:{}", self.socket().display());
-        let child = self.aviary(&["serve", "--spares", "0", "--listen", &address]).stderr(Stdio::piped()).spawn().unwrap();
+        let child =
+            self.aviary(&["serve", "--spares", "0", "--listen", &address]).stderr(Stdio::piped()).spawn().unwrap();
         let daemon = Daemon(child);
         eventually("the daemon's socket", || self.socket().exists());
         daemon
@@ -102,8 +103,13 @@ fn programs_that_cannot_run_are_told_apart() {
 #[test]
 fn standard_input_and_output_pass_through() {
     let builds = Builds::new("pipes");
-    let mut child =
-        builds.aviary(&["run", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = builds
+        .aviary(&["run", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     child.stdin.take().unwrap().write_all(b"through and through").unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(text(&output.stdout), "through and through");
@@ -126,7 +132,8 @@ fn the_program_finds_node_and_library() {
 #[test]
 fn the_transport_can_be_chosen() {
     let builds = Builds::new("mirror");
-    let output = builds.aviary(&["run", "--mirror", "--api", "fake", "--", "printenv", "AVIARY_TRANSPORT"]).output().unwrap();
+    let output =
+        builds.aviary(&["run", "--mirror", "--api", "fake", "--", "printenv", "AVIARY_TRANSPORT"]).output().unwrap();
     assert_eq!(text(&output.stdout), "stream\n");
 }
 
@@ -135,7 +142,8 @@ fn signals_reach_the_program() {
     let builds = Builds::new("signals");
     for (name, code) in [("TERM", 9), ("INT", 8), ("HUP", 7)] {
         let script = format!("trap 'exit {code}' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child = builds.aviary(&["run", "--api", "fake", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            builds.aviary(&["run", "--api", "fake", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         signal(&child, name);
@@ -186,7 +194,8 @@ fn a_killed_daemons_socket_is_taken_over() {
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
     assert!(builds.socket().exists());
-    let mut next = builds.aviary(&["serve", "--spares", "0", "--listen", &format!("unix:{}", builds.socket().display())]);
+    let mut next =
+        builds.aviary(&["serve", "--spares", "0", "--listen", &format!("unix:{}", builds.socket().display())]);
     let mut next = Daemon(next.stderr(Stdio::piped()).spawn().unwrap());
     let mut line = String::new();
     BufReader::new(next.0.stderr.take().unwrap().by_ref()).read_line(&mut line).unwrap();
@@ -196,8 +205,9 @@ fn a_killed_daemons_socket_is_taken_over() {
 #[test]
 fn a_server_is_used_and_not_started() {
     let builds = Builds::new("server");
-    let output =
-        builds.aviary(&["run", "--server", "unix:/somewhere/node.sock", "--api", "fake", "--", "printenv", "AVIARY_SERVER"]).output();
+    let output = builds
+        .aviary(&["run", "--server", "unix:/somewhere/node.sock", "--api", "fake", "--", "printenv", "AVIARY_SERVER"])
+        .output();
     assert_eq!(text(&output.unwrap().stdout), "unix:/somewhere/node.sock\n");
     let wrong = builds.aviary(&["run", "--server", "nonsense", "--", "true"]).output().unwrap();
     assert!(text(&wrong.stderr).contains("expected unix:"), "{}", text(&wrong.stderr));

@@ -36,7 +36,9 @@ fn answer(mut connection: UnixStream, report: &dyn Fn() -> NodeReport) -> io::Re
     BufReader::new(connection.try_clone()?.take(REQUEST_LIMIT)).read_line(&mut request)?;
     let text = match request.trim_end() {
         "ps" => serde_json::to_vec(&report())?,
-        other => serde_json::to_vec(&serde_json::json!({ "error": format!("unknown request `{other}`: expected `ps`") }))?,
+        other => {
+            serde_json::to_vec(&serde_json::json!({ "error": format!("unknown request `{other}`: expected `ps`") }))?
+        }
     };
     connection.write_all(&text)
 }

@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use serde::{Deserialize, Serialize};
 use std::{
@@ -31,8 +31,16 @@ pub struct Assignment<'a> {
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
     /// Comes with the statistics' descriptor.
-    Started { session: u64, #[serde(default)] api: String },
-    Ended { session: u64, #[serde(default)] reason: String },
+    Started {
+        session: u64,
+        #[serde(default)]
+        api: String,
+    },
+    Ended {
+        session: u64,
+        #[serde(default)]
+        reason: String,
+    },
     #[serde(other)]
     Unknown,
 }

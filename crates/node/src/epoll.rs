@@ -68,7 +68,8 @@ impl Epoll {
     /// Empty: the time is over, or a signal came.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Vec<Token>, NodeError> {
         let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); 64];
-        let timeout = timeout.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() });
+        let timeout =
+            timeout.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() });
         match epoll::wait(&self.0, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => Ok(events.iter().map(|event| Token::decode(event.data.u64())).collect()),
             Err(rustix::io::Errno::INTR) => Ok(Vec::new()),
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        for token in [Token::Listener, Token::Wake, Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)] {
+        for token in [Token::Listener, Token::Wake, Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)]
+        {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

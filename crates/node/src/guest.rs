@@ -58,7 +58,13 @@ fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     // SAFETY: `credentials` is a plain C struct that lives through the call, `length` is its size and the
     // kernel writes no more than that; any bit pattern it writes is a valid `ucred`.
     let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut credentials).cast(), &raw mut length)
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
     };
     if result != 0 || length as usize != size_of::<libc::ucred>() {
         return Err(io::Error::last_os_error());

@@ -7,10 +7,10 @@ use crate::{
     log::{Level, Log},
     node::{Core, Goal},
     report,
+    tenant::Tenants,
 };
 use rustix::net::{Shutdown, shutdown};
 use std::{
-    collections::BTreeMap,
     fs::{self, Permissions},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::{Path, PathBuf},
@@ -30,8 +30,7 @@ pub struct NodeConfig {
     pub spares: usize,
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
-    /// Limits of every session, by resource.
-    pub limits: BTreeMap<String, u64>,
+    pub tenants: Tenants,
     pub log: Level,
 }
 
@@ -44,7 +43,7 @@ impl NodeConfig {
             modules: Vec::new(),
             spares: 1,
             sessions_per_user: 4096,
-            limits: BTreeMap::new(),
+            tenants: Tenants::default(),
             log: Level::Info,
         }
     }

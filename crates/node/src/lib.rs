@@ -19,6 +19,7 @@ mod private;
 mod report;
 mod sessions;
 mod stats;
+mod tenant;
 
 pub use admin::{admin_path, query};
 pub use api_server::ApiServerCommand;
@@ -28,3 +29,4 @@ pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
 pub use private::{PrivateDir, private_nodes};
 pub use report::{NodeReport, SessionReport};
+pub use tenant::{Limits, Tenant, Tenants};

@@ -69,7 +69,8 @@ struct State {
 impl Core {
     pub fn new(config: NodeConfig, listener: Listener, log: Log) -> Result<Self, NodeError> {
         let epoll = Epoll::new()?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|errno| NodeError::Watch(errno.into()))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| NodeError::Watch(errno.into()))?;
         epoll.add(listener.socket.as_fd(), Token::Listener)?;
         epoll.add(wake.as_fd(), Token::Wake)?;
         let refill_at = (config.spares > 0).then(Instant::now);
@@ -189,7 +190,10 @@ impl Core {
                 Ok(server) => server,
                 Err(error) => {
                     self.log.error(format_args!("session {id} of guest {} refused: {error}", guest.pid));
-                    return session.pending.iter().for_each(|socket| refuse(socket, "the node cannot start an API server"));
+                    return session
+                        .pending
+                        .iter()
+                        .for_each(|socket| refuse(socket, "the node cannot start an API server"));
                 }
             };
             session.server = server;
@@ -231,12 +235,13 @@ impl Core {
         let (Some(server), Some(socket)) = (state.registry.servers.get(&session.server), &session.pending) else {
             return Err(NodeError::HandOver(0, std::io::ErrorKind::NotFound.into()));
         };
+        let (tenant, limits) = self.config.tenants.of(session.guest.uid);
         let assignment = Assignment {
             session: id,
-            tenant: &format!("uid-{}", session.guest.uid),
+            tenant: &tenant,
             guest: session.guest.pid,
             modules: &self.config.modules,
-            limits: &self.config.limits,
+            limits: &limits,
         };
         let pid = server.process.pid();
         control::send(server.process.control.as_fd(), &assignment, socket.as_fd())
@@ -434,7 +439,8 @@ impl Core {
 /// Says why to a guest that gets no API server. It may have gone, and it may be
 /// slow: the answer fits the socket's buffer or is dropped.
 fn refuse(socket: &OwnedFd, why: &str) {
-    let answer = Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text: why.into(), ..Welcome::default() };
+    let answer =
+        Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text: why.into(), ..Welcome::default() };
     let _ = rustix::net::send(socket, &answer.to_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 

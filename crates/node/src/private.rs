@@ -85,7 +85,8 @@ fn own_directories(parent: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let user = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     entries.filter_map(move |entry| {
-        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX) && name.len() == PREFIX.len() + 24);
+        let named =
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX) && name.len() == PREFIX.len() + 24);
         let metadata = entry.metadata().ok()?;
         (named && metadata.is_dir() && metadata.uid() == user).then(|| entry.path())
     })

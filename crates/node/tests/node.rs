@@ -4,7 +4,9 @@
 //! does what the guest's bytes say: `c` crash, `h` hang for ever.
 
 use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, query};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+};
 use std::{
     env,
     ffi::OsString,
@@ -87,13 +89,16 @@ fn take_session(control: BorrowedFd<'_>) -> Option<(u64, OwnedFd)> {
 }
 
 fn tell(control: BorrowedFd<'_>, text: &str) {
-    let _ = sendmsg(control, &[IoSlice::new(text.as_bytes())], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
+    let _ =
+        sendmsg(control, &[IoSlice::new(text.as_bytes())], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
 }
 
 /// Not a test: a guest in a process of its own. Prints its API server, sends what it reads.
 #[test]
 fn fake_guest() {
-    let Some(socket) = env::var(ROLE).ok().and_then(|role| role.strip_prefix("guest:").map(str::to_owned)) else { return };
+    let Some(socket) = env::var(ROLE).ok().and_then(|role| role.strip_prefix("guest:").map(str::to_owned)) else {
+        return;
+    };
     let mut guest = Guest::attach(Path::new(&socket));
     println!("\nserver {}", guest.server);
     for byte in std::io::stdin().bytes() {
@@ -124,7 +129,9 @@ impl Guest {
     }
 
     fn is_lost(&mut self) -> bool {
-        self.socket.read(&mut [0]).map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |count| count == 0)
+        self.socket
+            .read(&mut [0])
+            .map_or_else(|error| error.kind() == std::io::ErrorKind::ConnectionReset, |count| count == 0)
     }
 }
 
@@ -185,7 +192,7 @@ impl Fixture {
         let directory = PrivateDir::create().unwrap();
         let mut config = NodeConfig::new(directory.path().join("unused"), command);
         config.modules = vec!["/modules".into()];
-        config.limits.insert("memory".into(), 5);
+        config.tenants.limits.insert("memory".into(), 5);
         config.log = Level::Debug;
         let node = Node::start_private(&directory, config).unwrap();
         Self { node, directory }
@@ -283,7 +290,9 @@ fn an_api_server_does_not_outlive_its_guest() {
 fn ps_tells_who_uses_what() {
     let fixture = Fixture::new();
     let guest = Guest::attach(fixture.socket());
-    eventually("started", SOON, || query(fixture.socket()).unwrap().sessions.iter().all(|session| session.api == "fake"));
+    eventually("started", SOON, || {
+        query(fixture.socket()).unwrap().sessions.iter().all(|session| session.api == "fake")
+    });
     let report = query(fixture.socket()).unwrap();
     assert_eq!(report.sessions.len(), 1);
     let session = &report.sessions[0];
@@ -320,7 +329,8 @@ fn draining_waits_for_the_last_guest() {
 #[test]
 fn an_api_server_that_cannot_start_is_no_end_of_the_node() {
     let directory = PrivateDir::create().unwrap();
-    let command = ApiServerCommand { program: "/no/such/program".into(), arguments: Vec::new(), environment: Vec::new() };
+    let command =
+        ApiServerCommand { program: "/no/such/program".into(), arguments: Vec::new(), environment: Vec::new() };
     let node = Node::start_private(&directory, NodeConfig::new("unused".into(), command)).unwrap();
     let mut socket = UnixStream::connect(node.address().path()).unwrap();
     let mut answer = Vec::new();
