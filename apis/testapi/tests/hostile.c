@@ -73,7 +73,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     if (page_count == 0)
         return 0;
-    alarm(3); /* this process may wait for ever for what it destroyed itself */
+    alarm(1); /* this process may wait for ever for what it destroyed itself */
     pthread_create(&thread, NULL, scribble, NULL);
     for (int i = 0; i < 2000; i++) {
         char text[64];
