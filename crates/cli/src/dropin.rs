@@ -30,7 +30,7 @@ fn in_cache(soname: &str) -> Option<PathBuf> {
     parse_cache(&String::from_utf8_lossy(&list), soname)
 }
 
-/// Lines look like `	libz.so.1 (libc6,x86-64) => /lib/libz.so.1`; other architectures do not count.
+/// Lines look like `libz.so.1`; other architectures do not count.
 fn parse_cache(list: &str, soname: &str) -> Option<PathBuf> {
     let native = if cfg!(target_arch = "x86_64") { "x86-64" } else { "AArch64" };
     list.lines().find_map(|line| {

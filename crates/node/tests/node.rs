@@ -101,7 +101,7 @@ fn fake_guest() {
     };
     let mut guest = Guest::attach(Path::new(&socket));
     println!("\nserver {}", guest.server);
-    for byte in std::io::stdin().bytes() {
+    for byte in BufReader::new(std::io::stdin()).bytes() {
         guest.send(byte.expect("standard input"));
         println!("sent");
     }
