@@ -1,11 +1,20 @@
+//! LAPIS, the language that tells Aviary what a C header cannot say: from a header and a
+//! specification to the [`model`], and from there to the generated code.
+
 pub mod ast;
+mod check;
 pub mod descriptors;
 pub mod diagnostics;
+pub mod generate;
 pub mod header;
 pub mod lexer;
-pub mod generate;
+pub mod load;
 pub mod lower;
 pub mod model;
 pub mod parser;
+mod resolve;
 pub mod source;
 mod suggest;
+
+pub use diagnostics::{Diagnostic, Diagnostics, Severity};
+pub use load::{Loaded, Options, SUPPORT_HEADER, load};

@@ -216,7 +216,10 @@ pub struct Function {
     pub unsupported: Option<Expr>,
     pub lost: Option<Expr>,
     pub error: ErrorPlace,
+    /// A pure query, whatever the arguments are.
     pub cache: bool,
+    /// A pure query where this is true (`cache` is false then).
+    pub cache_if: Option<Expr>,
     pub flush: bool,
     pub requirements: Vec<Requirement>,
     /// Server expression that evaluates to the vendor's function pointer.

@@ -1,0 +1,40 @@
+/* What utility code in a LAPIS specification may use.
+ *
+ * AVIARY_GUEST is defined while the guest library is compiled, AVIARY_SERVER for the server module.
+ */
+#ifndef AVIARY_H
+#define AVIARY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The metadata of a handle, zero-initialised at first use. Guest and server each keep their own. */
+void *aviary_metadata(const void *handle);
+#define metadata(T, h) ((T *)aviary_metadata((const void *)(h)))
+
+/* Memory that has the same address in the guest and in the API server. NULL when it is exhausted. */
+void *aviary_zerocopy_alloc(size_t size);
+void aviary_zerocopy_free(void *pointer);
+int aviary_is_zerocopy(const void *pointer);
+
+/* Guest only: whether a value is a live handle. */
+int aviary_is_handle(const void *handle);
+
+/* Guest: the library's own stub of that name. Server: the vendor's function. NULL if there is none. */
+void *aviary_function(const char *name);
+
+/* One line for the log of this side. */
+void aviary_log(const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 1, 2)))
+#endif
+    ;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

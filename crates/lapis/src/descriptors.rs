@@ -1,0 +1,101 @@
+//! The descriptors of the language: where each may stand and what it takes.
+
+/// Where a descriptor stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Function,
+    /// argument, element, field, return_value
+    Value,
+    Type,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Info {
+    pub name: &'static str,
+    pub places: &'static [Place],
+    /// Fewest and most arguments.
+    pub arguments: (usize, usize),
+    pub body: bool,
+    /// How it is written, for messages.
+    pub usage: &'static str,
+}
+
+const FUNCTION: &[Place] = &[Place::Function];
+const VALUE: &[Place] = &[Place::Value, Place::Type];
+const TYPE: &[Place] = &[Place::Type];
+const CODE: &[Place] = &[Place::Function, Place::Type];
+
+const fn plain(name: &'static str, places: &'static [Place]) -> Info {
+    Info { name, places, arguments: (0, 0), body: false, usage: "" }
+}
+
+const fn with(name: &'static str, places: &'static [Place], arguments: (usize, usize), usage: &'static str) -> Info {
+    Info { name, places, arguments, body: false, usage }
+}
+
+const fn scope(name: &'static str, places: &'static [Place], arguments: (usize, usize), usage: &'static str) -> Info {
+    Info { name, places, arguments, body: true, usage }
+}
+
+pub const ALL: &[Info] = &[
+    plain("sync", FUNCTION),
+    plain("async", FUNCTION),
+    with("success", CODE, (1, 1), "success(v)"),
+    with("failure", CODE, (1, 1), "failure(v)"),
+    with("unsupported", CODE, (0, 1), "unsupported(v)"),
+    with("lost", CODE, (1, 1), "lost(v)"),
+    with("local", FUNCTION, (1, 1), "local(e)"),
+    plain("cache", FUNCTION),
+    plain("flush", FUNCTION),
+    with("require", FUNCTION, (2, 2), "require(e, v)"),
+    with("address", FUNCTION, (1, 1), "address(e)"),
+    with("device_time", FUNCTION, (1, 1), "device_time(e)"),
+    with("allocates_rc", FUNCTION, (2, 2), "allocates_rc(resource, amount)"),
+    with("deallocates_rc", FUNCTION, (2, 2), "deallocates_rc(resource, amount)"),
+    with("consumes_rc", FUNCTION, (2, 2), "consumes_rc(resource, amount)"),
+    with("register_buf", FUNCTION, (4, 4), "register_buf(registry, key, buffer, count)"),
+    with("after", FUNCTION, (1, 1), "after(e)"),
+    with("after_server", FUNCTION, (1, 1), "after_server(e)"),
+    scope("argument", FUNCTION, (1, 1), "argument(name) { ... }"),
+    scope("return_value", FUNCTION, (0, 0), "return_value { ... }"),
+    scope("element", VALUE, (0, 0), "element { ... }"),
+    scope("field", VALUE, (1, 1), "field(name) { ... }"),
+    plain("in", VALUE),
+    plain("out", VALUE),
+    with("buffer", VALUE, (1, 1), "buffer(n)"),
+    with("returned", VALUE, (1, 1), "returned(n)"),
+    plain("string", VALUE),
+    with("null_terminated", VALUE, (0, 1), "null_terminated(step)"),
+    with("type_cast", VALUE, (1, 1), "type_cast(type)"),
+    plain("handle", VALUE),
+    with("boxed", TYPE, (1, 1), "boxed(e)"),
+    with("invalid", TYPE, (1, 1), "invalid(v)"),
+    plain("allocate", VALUE),
+    plain("deallocate", VALUE),
+    plain("retain", VALUE),
+    plain("release", VALUE),
+    plain("no_copy", VALUE),
+    plain("lifetime_call", VALUE),
+    plain("lifetime_manual", VALUE),
+    with("lifetime_coupled", VALUE, (1, 1), "lifetime_coupled(object)"),
+    with("lifetime_until", VALUE, (2, 2), "lifetime_until(token, poll)"),
+    plain("zerocopy", VALUE),
+    with("mapped", VALUE, (1, 2), "mapped(n) or mapped(n, address)"),
+    with("mapped_write", VALUE, (1, 1), "mapped_write(condition)"),
+    with("mapped_read", VALUE, (1, 1), "mapped_read(condition)"),
+    plain("unmap", VALUE),
+    plain("opaque", VALUE),
+    scope("callback", VALUE, (0, usize::MAX), "callback(parameters) { ... }"),
+    plain("userdata", VALUE),
+    plain("once", VALUE),
+    with("function_pointer", VALUE, (1, 1), "function_pointer(name)"),
+    with("table", VALUE, (1, 1), "table(name)"),
+    plain("obj_record", VALUE),
+    with("obj_depends_on", VALUE, (1, 1), "obj_depends_on(object)"),
+    with("obj_state_cbs", VALUE, (2, 2), "obj_state_cbs(write, read)"),
+    with("placeholder", &[Place::Function, Place::Value, Place::Type], (1, 1), "placeholder(\"what is missing\")"),
+];
+
+pub fn find(name: &str) -> Option<&'static Info> {
+    ALL.iter().find(|d| d.name == name)
+}

@@ -1,0 +1,307 @@
+//! From libclang's entities to plain data.
+
+use super::macros::Macro;
+use super::unit::Unit;
+use super::{Header, HeaderError, HeaderFunction, Problem};
+use crate::model::{Field, Signature, Struct, Type, TypeKind};
+use clang::diagnostic::Severity;
+use clang::{Clang, Entity, EntityKind, EntityVisitResult, Index, Unsaved};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// The binding allows one instance in a process.
+static LIBCLANG: Mutex<()> = Mutex::new(());
+
+pub fn parse(unit: &Unit) -> Result<Header, HeaderError> {
+    let _turn = LIBCLANG.lock().unwrap_or_else(PoisonError::into_inner);
+    let clang = Clang::new().map_err(HeaderError::Library)?;
+    let index = Index::new(&clang, false, false);
+    let translation_unit = index
+        .parser(&unit.path)
+        .arguments(&arguments(unit))
+        .unsaved(&[Unsaved::new(&unit.path, &unit.text)])
+        .detailed_preprocessing_record(true)
+        .parse()
+        .map_err(|e| HeaderError::Parse(e.to_string()))?;
+    let mut reader = Reader { main: unit.path.clone(), ..Reader::default() };
+    reader.problems(&translation_unit);
+    for entity in translation_unit.get_entity().get_children() {
+        reader.entity(entity);
+    }
+    Ok(reader.header)
+}
+
+fn arguments(unit: &Unit) -> Vec<String> {
+    let mut all: Vec<String> = ["-xc", "-std=gnu17", "-ferror-limit=0", "-w"].map(String::from).into();
+    all.extend(unit.include_dirs.iter().map(|d| format!("-I{}", d.display())));
+    all.extend(unit.defines.iter().map(|d| format!("-D{d}")));
+    all
+}
+
+/// How deep structs are described inside structs (behind pointers); deeper ones are incomplete.
+/// Headers with tables of functions would otherwise unfold into millions of types.
+const NESTING: usize = 4;
+
+#[derive(Default)]
+struct Reader {
+    header: Header,
+    main: PathBuf,
+    /// Structs being converted, outermost first.
+    open: Vec<String>,
+    /// Typedefs converted at the top, by name.
+    known: HashMap<String, Type>,
+    files: HashMap<PathBuf, String>,
+}
+
+impl Reader {
+    fn problems(&mut self, unit: &clang::TranslationUnit) {
+        for diagnostic in unit.get_diagnostics() {
+            if diagnostic.get_severity() < Severity::Error {
+                continue;
+            }
+            let location = diagnostic.get_location().get_file_location();
+            let file = location.file.map(|f| f.get_path());
+            self.header.problems.push(Problem {
+                message: diagnostic.get_text(),
+                own: file.as_ref() == Some(&self.main),
+                file,
+                line: location.line as usize,
+                column: location.column as usize,
+            });
+        }
+    }
+
+    fn entity(&mut self, entity: Entity) {
+        match entity.get_kind() {
+            EntityKind::FunctionDecl => self.function(entity),
+            EntityKind::TypedefDecl => self.typedef(entity),
+            EntityKind::StructDecl | EntityKind::UnionDecl => self.tag(entity),
+            EntityKind::EnumDecl => self.enumeration(entity),
+            EntityKind::VarDecl => self.header.variables.extend(entity.get_name()),
+            EntityKind::MacroDefinition => self.define(entity),
+            EntityKind::InclusionDirective => self.inclusion(entity),
+            _ => {}
+        }
+    }
+
+    fn function(&mut self, entity: Entity) {
+        let (Some(name), Some(ty)) = (entity.get_name(), entity.get_type()) else { return };
+        let defined = entity.is_definition();
+        if let Some(known) = self.header.functions.iter_mut().find(|f| f.name == name) {
+            known.defined |= defined;
+            return;
+        }
+        let signature = self.signature(ty, Some(entity));
+        let file = file_of(entity).unwrap_or_default();
+        self.header.functions.push(HeaderFunction { name, signature, file, defined });
+    }
+
+    fn typedef(&mut self, entity: Entity) {
+        let (Some(name), Some(ty)) = (entity.get_name(), entity.get_type()) else { return };
+        let converted = self.convert(ty, Some(entity));
+        if let Some(underlying) = entity.get_typedef_underlying_type() {
+            self.header.aliases.insert(name.clone(), underlying.get_display_name());
+        }
+        self.header.typedefs.insert(name, converted);
+    }
+
+    fn tag(&mut self, entity: Entity) {
+        let Some(ty) = entity.get_type() else { return };
+        let spelling = ty.get_display_name();
+        let converted = self.convert(ty, None);
+        let complete = !matches!(converted.kind, TypeKind::Incomplete);
+        if complete || !self.header.tags.contains_key(&spelling) {
+            self.header.tags.insert(spelling, converted);
+        }
+    }
+
+    fn enumeration(&mut self, entity: Entity) {
+        let signed = entity.get_enum_underlying_type().is_some_and(|t| t.is_signed_integer());
+        for constant in entity.get_children() {
+            if let (Some(name), Some((s, u))) = (constant.get_name(), constant.get_enum_constant_value()) {
+                let value = if signed { i128::from(s) } else { i128::from(u) };
+                self.header.enumerators.insert(name, value);
+            }
+        }
+        if let Some(ty) = entity.get_type() {
+            let converted = self.convert(ty, None);
+            self.header.tags.insert(ty.get_display_name(), converted);
+        }
+    }
+
+    fn define(&mut self, entity: Entity) {
+        let Some(range) = entity.get_range() else { return };
+        let (start, end) = (range.get_start().get_file_location(), range.get_end().get_file_location());
+        let (Some(file), from, to) = (start.file, start.offset as usize, end.offset as usize) else { return };
+        let path = file.get_path();
+        let text = self.files.entry(path.clone()).or_insert_with(|| {
+            // The unit's own text exists only in memory.
+            file.get_contents().or_else(|| std::fs::read_to_string(&path).ok()).unwrap_or_default()
+        });
+        let Some(definition) = text.get(from..to) else { return };
+        if let Some((name, definition)) = Macro::from_definition(&definition.replace("\\\n", " ")) {
+            self.header.macros.insert(name, definition);
+        }
+    }
+
+    fn inclusion(&mut self, entity: Entity) {
+        if file_of(entity).as_ref() != Some(&self.main) {
+            return;
+        }
+        let line = entity.get_location().map_or(0, |l| l.get_file_location().line as usize);
+        if let Some(file) = entity.get_file() {
+            self.header.included.push((line, file.get_path()));
+        }
+    }
+
+    fn convert(&mut self, ty: clang::Type, declared: Option<Entity>) -> Type {
+        let spelling = ty.get_display_name();
+        if self.open.is_empty()
+            && let Some(known) = self.known.get(&spelling)
+        {
+            return known.clone();
+        }
+        let kind = self.kind(ty, declared, &spelling);
+        let converted = Type { kind, spelling, handle: None };
+        if self.open.is_empty() && ty.get_kind() == clang::TypeKind::Typedef {
+            self.known.insert(converted.spelling.clone(), converted.clone());
+        }
+        converted
+    }
+
+    fn kind(&mut self, ty: clang::Type, declared: Option<Entity>, spelling: &str) -> TypeKind {
+        use clang::TypeKind as K;
+        let size = ty.get_sizeof().unwrap_or(0);
+        match ty.get_kind() {
+            K::Void => TypeKind::Void,
+            K::Bool | K::UChar | K::CharU | K::UShort | K::UInt | K::ULong | K::ULongLong | K::UInt128 | K::Char16
+            | K::Char32 => TypeKind::Int { bytes: size, signed: false },
+            K::CharS | K::SChar | K::Short | K::Int | K::Long | K::LongLong | K::Int128 | K::WChar => {
+                TypeKind::Int { bytes: size, signed: true }
+            }
+            K::Half | K::Float16 | K::Float | K::Double | K::LongDouble | K::Float128 => TypeKind::Float { bytes: size },
+            K::Enum => {
+                let underlying = ty.get_declaration().and_then(|d| d.get_enum_underlying_type());
+                let signed = underlying.is_some_and(|t| t.is_signed_integer());
+                TypeKind::Int { bytes: if size == 0 { 4 } else { size }, signed }
+            }
+            K::Pointer => self.pointer(ty, declared),
+            K::Record => self.record(ty, spelling),
+            K::Typedef => {
+                let declaration = ty.get_declaration();
+                match declaration.and_then(|d| d.get_typedef_underlying_type()) {
+                    Some(underlying) => self.convert(underlying, declaration).kind,
+                    None => TypeKind::Incomplete,
+                }
+            }
+            K::Elaborated => match ty.get_elaborated_type() {
+                Some(named) => self.convert(named, declared).kind,
+                None => TypeKind::Incomplete,
+            },
+            K::ConstantArray | K::Vector => {
+                let of = match ty.get_element_type() {
+                    Some(element) => self.convert(element, None),
+                    None => return TypeKind::Incomplete,
+                };
+                TypeKind::Array { of: Box::new(of), count: ty.get_size().unwrap_or(0) }
+            }
+            K::IncompleteArray | K::VariableArray => match ty.get_element_type() {
+                Some(element) => TypeKind::Array { of: Box::new(self.convert(element, None)), count: 0 },
+                None => TypeKind::Incomplete,
+            },
+            K::FunctionPrototype | K::FunctionNoPrototype => TypeKind::Incomplete,
+            _ => self.unusual(ty, declared),
+        }
+    }
+
+    /// Attributes and parentheses around a type, which libclang only shows by the canonical type.
+    fn unusual(&mut self, ty: clang::Type, declared: Option<Entity>) -> TypeKind {
+        let canonical = ty.get_canonical_type();
+        if canonical == ty || canonical.get_kind() == ty.get_kind() {
+            return TypeKind::Incomplete;
+        }
+        self.convert(canonical, declared).kind
+    }
+
+    fn pointer(&mut self, ty: clang::Type, declared: Option<Entity>) -> TypeKind {
+        use clang::TypeKind as K;
+        let Some(to) = ty.get_pointee_type() else { return TypeKind::Incomplete };
+        if matches!(to.get_canonical_type().get_kind(), K::FunctionPrototype | K::FunctionNoPrototype) {
+            // A typedef of the function type itself knows the names of the parameters better.
+            let typedef = Some(to).filter(|t| t.get_kind() == K::Typedef).and_then(|t| t.get_declaration());
+            return TypeKind::FunctionPointer(Box::new(self.signature(to, typedef.or(declared))));
+        }
+        let constant = to.is_const_qualified();
+        TypeKind::Pointer { to: Box::new(self.convert(to, None)), constant }
+    }
+
+    fn signature(&mut self, ty: clang::Type, declared: Option<Entity>) -> Signature {
+        let entities = declared.map(parameters_of).unwrap_or_default();
+        let types = ty.get_argument_types().unwrap_or_default();
+        let parameters = types.into_iter().enumerate().map(|(n, ty)| {
+            let entity = entities.get(n).copied();
+            let name = entity.and_then(|e| e.get_name()).filter(|n| !n.is_empty());
+            (name.unwrap_or_else(|| format!("argument{n}")), self.convert(ty, entity))
+        });
+        let parameters = parameters.collect();
+        let result = match ty.get_result_type() {
+            Some(result) => self.convert(result, None),
+            None => Type { kind: TypeKind::Void, spelling: "void".into(), handle: None },
+        };
+        Signature { parameters, result, variadic: ty.is_variadic() }
+    }
+
+    fn record(&mut self, ty: clang::Type, spelling: &str) -> TypeKind {
+        let key = ty.get_declaration().and_then(|d| d.get_usr()).map_or_else(|| spelling.to_string(), |u| u.0);
+        let (Ok(size), Ok(align)) = (ty.get_sizeof(), ty.get_alignof()) else { return TypeKind::Incomplete };
+        if self.open.contains(&key) || self.open.len() >= NESTING {
+            return TypeKind::Incomplete;
+        }
+        self.open.push(key);
+        let mut fields = Vec::new();
+        self.fields(ty, 0, &mut fields);
+        self.open.pop();
+        let union = ty.get_declaration().is_some_and(|d| d.get_kind() == EntityKind::UnionDecl);
+        let name = unqualified(spelling).to_string();
+        TypeKind::Struct(Struct { name, size, align, union, fields })
+    }
+
+    /// Bit-fields are left out: no descriptor can mean them.
+    fn fields(&mut self, ty: clang::Type, base: usize, into: &mut Vec<Field>) {
+        for field in ty.get_fields().unwrap_or_default() {
+            let (Some(ty), Ok(bits)) = (field.get_type(), field.get_offset_of_field()) else { continue };
+            let offset = base + bits / 8;
+            let record = ty.get_canonical_type();
+            let anonymous = record.get_declaration().is_some_and(|d| d.is_anonymous_record_decl());
+            if anonymous {
+                self.fields(record, offset, into);
+            } else if !field.is_bit_field()
+                && let Some(name) = field.get_name()
+            {
+                let ty = self.convert(ty, Some(field));
+                into.push(Field { name, offset, ty });
+            }
+        }
+    }
+}
+
+fn unqualified(spelling: &str) -> &str {
+    spelling.trim_start_matches("const ").trim_start_matches("volatile ")
+}
+
+fn file_of(entity: Entity) -> Option<PathBuf> {
+    entity.get_location()?.get_file_location().file.map(|f| f.get_path())
+}
+
+/// The parameter declarations directly under an entity (a function, or what has a function pointer's type).
+fn parameters_of(entity: Entity) -> Vec<Entity> {
+    let mut found = Vec::new();
+    entity.visit_children(|child, _| {
+        if child.get_kind() == EntityKind::ParmDecl {
+            found.push(child);
+        }
+        EntityVisitResult::Continue
+    });
+    found
+}

@@ -1,0 +1,315 @@
+//! From a path to a [`Model`].
+
+use crate::ast::{Directive, Item, Text};
+use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
+use crate::header::unit::Unit;
+use crate::header::{Header, Problem};
+use crate::model::{Api, Launch, Model, Side, Utility};
+use crate::parser::parse;
+use crate::resolve;
+use crate::source::{SourceFile, Sources, Span};
+use std::path::{Path, PathBuf};
+
+/// What utility code may use; every generated C file starts with it.
+pub const SUPPORT_HEADER: &str = include_str!("../include/aviary.h");
+
+/// How a specification is to be read.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Headers of the API beside those that the specification includes.
+    pub headers: Vec<PathBuf>,
+    pub include_dirs: Vec<PathBuf>,
+    /// `NAME` or `NAME=VALUE`.
+    pub defines: Vec<String>,
+}
+
+/// A specification without errors.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    pub model: Model,
+    pub sources: Sources,
+    pub warnings: Vec<Diagnostic>,
+}
+
+pub fn load(path: &Path, options: &Options) -> Result<Loaded, Diagnostics> {
+    let mut loader = Loader { options, sources: Sources::default(), texts: Vec::new(), diagnostics: Vec::new() };
+    let model = loader.load(path);
+    let Loader { sources, diagnostics, .. } = loader;
+    match model {
+        Some(model) if diagnostics.iter().all(|d| d.severity == Severity::Warning) => {
+            Ok(Loaded { model, sources, warnings: diagnostics })
+        }
+        _ => Err(Diagnostics { list: diagnostics, sources }),
+    }
+}
+
+struct Loader<'a> {
+    options: &'a Options,
+    sources: Sources,
+    /// Specification files in the order they were opened, by canonical path.
+    texts: Vec<(PathBuf, u32)>,
+    diagnostics: Vec<Diagnostic>,
+}
+
+impl Loader<'_> {
+    fn load(&mut self, path: &Path) -> Option<Model> {
+        let first = self.open(path, None)?;
+        // Without the header a cast cannot be told from a product, so this pass only looks for declarations.
+        let draft = self.parse_all(first, &|name| name.ends_with("_t"), true);
+        let folder = folder_of(path);
+        let mut lines = Vec::new();
+        let unit = self.header_unit(&folder, &draft, &mut lines);
+        let header = self.read(&unit)?;
+        self.problems(&header, &unit, &lines);
+        if !self.diagnostics.is_empty() {
+            // Types are missing now: only what the grammar says is still certain.
+            self.parse_all(first, &|name| header.named_type(name).is_some(), false);
+            return None;
+        }
+        let items = self.parse_all(first, &|name| header.named_type(name).is_some(), false);
+        let model = self.describe(path, &items);
+        let guest = self.utility_unit(&folder, &items, &model, Side::Guest)?;
+        let server = self.utility_unit(&folder, &items, &model, Side::Server)?;
+        let api: Vec<PathBuf> = header.included.iter().filter(|(line, _)| lines.contains(line)).map(|(_, f)| f.clone()).collect();
+        let functions = header.api_functions(&api);
+        let input = resolve::Input { items: &items, sources: &self.sources, header: &header, functions, guest: &guest, server: &server };
+        let (model, diagnostics) = resolve::resolve(&input, model);
+        self.diagnostics.extend(diagnostics);
+        Some(model)
+    }
+
+    fn open(&mut self, path: &Path, from: Option<&Text>) -> Option<u32> {
+        let canonical = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+        if let Some((_, known)) = self.texts.iter().find(|(p, _)| *p == canonical) {
+            return Some(*known);
+        }
+        let text = std::fs::metadata(path).and_then(|m| {
+            if m.len() > SourceFile::LIMIT {
+                return Err(std::io::Error::other("the file is larger than 16 MiB"));
+            }
+            std::fs::read(path)
+        });
+        match text {
+            Ok(bytes) => {
+                // A byte-order mark or a stray byte is no reason to refuse a file.
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let file = self.sources.add(path.to_path_buf(), text);
+                self.texts.push((canonical, file));
+                Some(file)
+            }
+            Err(error) => {
+                let message = format!("cannot read {}: {error}", path.display());
+                self.diagnostics.push(match from {
+                    Some(text) => Diagnostic::error(text.span, message).label("named here"),
+                    None => Diagnostic::global(message),
+                });
+                None
+            }
+        }
+    }
+
+    /// All items of a file and its imports, imported ones where they are imported.
+    fn parse_all(&mut self, first: u32, is_type: &dyn Fn(&str) -> bool, draft: bool) -> Vec<Item> {
+        let mut items = Vec::new();
+        let kept = self.diagnostics.len();
+        self.parse_file(first, is_type, &mut vec![], &mut items);
+        if draft {
+            // The second pass says it better; it also opens the same files.
+            self.diagnostics.truncate(kept);
+        }
+        items
+    }
+
+    fn parse_file(&mut self, file: u32, is_type: &dyn Fn(&str) -> bool, open: &mut Vec<u32>, into: &mut Vec<Item>) {
+        if open.contains(&file) {
+            return;
+        }
+        open.push(file);
+        let Some(source) = self.sources.file(file) else { return };
+        let folder = folder_of(&source.path);
+        let parsed = parse(file, &source.text, is_type);
+        self.diagnostics.extend(parsed.diagnostics);
+        for item in parsed.items {
+            match &item {
+                Item::Import(path) => {
+                    if let Some(imported) = self.open(&folder.join(&path.value), Some(path)) {
+                        self.parse_file(imported, is_type, open, into);
+                    }
+                }
+                _ => into.push(item),
+            }
+        }
+    }
+
+    /// The folders of all specification files: quoted headers are looked up beside them.
+    fn folders(&self) -> Vec<PathBuf> {
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for (path, file) in &self.texts {
+            let own = self.sources.file(*file).map(|f| folder_of(&f.path));
+            if path.extension().is_some_and(|e| e == "lapis")
+                && let Some(own) = own
+                && !folders.contains(&own)
+            {
+                folders.push(own);
+            }
+        }
+        folders
+    }
+
+    fn include_dirs(&self) -> Vec<PathBuf> {
+        self.options.include_dirs.iter().cloned().chain(self.folders()).collect()
+    }
+
+    fn unit(&self, folder: &Path, name: &str) -> Unit {
+        Unit::new(folder.join(name), &self.include_dirs(), &self.options.defines)
+    }
+
+    /// The headers and the specification's own declarations; `lines` gets those of the API's headers.
+    fn header_unit(&self, folder: &Path, items: &[Item], lines: &mut Vec<usize>) -> Unit {
+        let mut unit = self.unit(folder, "(headers).c");
+        for header in &self.options.headers {
+            lines.push(unit.push(&format!("#include {}", quoted(header)), None));
+        }
+        for item in items {
+            if let Item::Directive { kind, span } = item {
+                let line = unit.push(&c_line(kind), Some(*span));
+                if matches!(kind, Directive::Include { .. }) {
+                    lines.push(line);
+                }
+            }
+        }
+        for header in ["stddef.h", "stdint.h", "sys/types.h"] {
+            unit.push(&format!("#include <{header}>"), None);
+        }
+        for item in items {
+            if let Item::Declaration { code, span } = item {
+                unit.push(code, Some(*span));
+            }
+        }
+        unit
+    }
+
+    fn read(&mut self, unit: &Unit) -> Option<Header> {
+        match Header::parse(unit) {
+            Ok(header) => Some(header),
+            Err(error) => {
+                self.diagnostics.push(Diagnostic::global(error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// The C compiler's errors, where the specification caused them.
+    fn problems(&mut self, header: &Header, unit: &Unit, _lines: &[usize]) {
+        for problem in &header.problems {
+            let diagnostic = self.problem(problem, unit);
+            self.diagnostics.push(diagnostic);
+        }
+    }
+
+    fn problem(&self, problem: &Problem, unit: &Unit) -> Diagnostic {
+        let place = problem.own.then(|| unit.origin(problem.line, &self.sources)).flatten();
+        match (place, &problem.file) {
+            (Some(span), _) => {
+                let diagnostic = Diagnostic::error(span, format!("in C text: {}", problem.message)).label("the C compiler stumbles here");
+                if problem.message.contains("file not found") { diagnostic.help("`-I DIR` adds a folder to look in") } else { diagnostic }
+            }
+            (None, Some(file)) if !problem.own => {
+                Diagnostic::global(format!("in {}:{}:{}: {}", file.display(), problem.line, problem.column, problem.message))
+            }
+            _ => Diagnostic::global(format!("in the headers: {}", problem.message)),
+        }
+    }
+
+    /// The part of the model that needs no header.
+    fn describe(&mut self, path: &Path, items: &[Item]) -> Model {
+        let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let mut model = Model {
+            api: Api { soname: format!("lib{stem}.so"), name: stem, version: "0".into() },
+            include_dirs: self.include_dirs(),
+            ..Model::default()
+        };
+        model.preamble.extend(self.options.headers.iter().map(|h| format!("#include {}", quoted(h))));
+        let mut named: Option<Span> = None;
+        for item in items {
+            match item {
+                Item::Directive { kind, .. } => model.preamble.push(c_line(kind)),
+                Item::Api { name, version, soname, span } => {
+                    if let Some(first) = named.replace(*span) {
+                        self.diagnostics.push(Diagnostic::error(*span, "a second `api`").label("one library has one identity").related(first, "the first"));
+                    }
+                    model.api = Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
+                }
+                Item::Policy(text) => model.policies.push(text.value.clone()),
+                Item::Declaration { code, .. } => model.declarations.push(code.clone()),
+                Item::Utility { side, code, span } => {
+                    model.utilities.push(Utility { side: *side, code: code.clone(), span: *span });
+                }
+                Item::UtilityFile { side, path } => self.utility_file(*side, path, &mut model),
+                Item::Environment { name, value } => {
+                    model.launch.push(Launch::Environment { name: name.value.clone(), value: value.value.clone() });
+                }
+                Item::File { path, content } => {
+                    model.launch.push(Launch::File { path: path.value.clone(), content: content.value.clone() });
+                }
+                Item::DropIn { soname, only_if_missing } => {
+                    model.launch.push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
+                }
+                _ => {}
+            }
+        }
+        model
+    }
+
+    fn utility_file(&mut self, side: Side, path: &Text, model: &mut Model) {
+        let folder = self.sources.file(path.span.file).map(|f| folder_of(&f.path)).unwrap_or_default();
+        if let Some(file) = self.open(&folder.join(&path.value), Some(path))
+            && let Some(source) = self.sources.file(file)
+        {
+            let span = Span::new(file, 0, source.text.len());
+            model.utilities.push(Utility { side, code: source.text.clone(), span });
+        }
+    }
+
+    /// The utility code as one side compiles it.
+    fn utility_unit(&mut self, folder: &Path, items: &[Item], model: &Model, side: Side) -> Option<Header> {
+        let mine = |u: &&Utility| u.side == Side::Both || u.side == side;
+        if !model.utilities.iter().any(|u| mine(&u)) {
+            return Some(Header::default());
+        }
+        let name = if side == Side::Guest { "(guest utilities).c" } else { "(server utilities).c" };
+        let mut unit = self.header_unit(folder, items, &mut Vec::new());
+        unit.path = folder.join(name);
+        unit.defines.push(if side == Side::Guest { "AVIARY_GUEST=1".into() } else { "AVIARY_SERVER=1".into() });
+        unit.push(SUPPORT_HEADER, None);
+        for utility in model.utilities.iter().filter(mine) {
+            unit.push(&utility.code, Some(utility.span));
+        }
+        let header = self.read(&unit)?;
+        self.problems(&header, &unit, &[]);
+        Some(header)
+    }
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// A header of the command line: a file, or a name for the include path.
+fn quoted(header: &Path) -> String {
+    match std::fs::canonicalize(header) {
+        Ok(file) if file.is_file() => format!("\"{}\"", file.display()),
+        _ => format!("<{}>", header.display()),
+    }
+}
+
+fn c_line(directive: &Directive) -> String {
+    match directive {
+        Directive::Include { path, quoted: true } | Directive::Support { path, quoted: true } => format!("#include \"{path}\""),
+        Directive::Include { path, .. } | Directive::Support { path, .. } => format!("#include <{path}>"),
+        Directive::Define(text) => format!("#define {text}"),
+    }
+}

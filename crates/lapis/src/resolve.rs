@@ -1,0 +1,131 @@
+//! From names to meaning: the AST and the header become the [`Model`].
+
+mod callbacks;
+mod constants;
+mod expressions;
+mod functions;
+mod items;
+mod kinds;
+mod scope;
+mod tables;
+mod types;
+mod values;
+
+use crate::ast::{Block, Expr as AstExpr, Item, Statement, TypeName};
+use crate::diagnostics::{Diagnostic, Severity};
+use crate::header::{Header, HeaderFunction};
+use crate::model::Model;
+use crate::source::{Sources, Span};
+use std::collections::HashMap;
+
+/// What resolution starts from.
+pub struct Input<'a> {
+    pub items: &'a [Item],
+    pub sources: &'a Sources,
+    pub header: &'a Header,
+    /// The functions that make up the API.
+    pub functions: Vec<&'a HeaderFunction>,
+    /// The utility code as each side compiles it.
+    pub guest: &'a Header,
+    pub server: &'a Header,
+}
+
+/// Fills the rest of `model` (the loader has set what does not need the header).
+pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
+    let mut resolver = Resolver {
+        sources: input.sources,
+        header: input.header,
+        guest: input.guest,
+        server: input.server,
+        model,
+        diagnostics: Vec::new(),
+        type_rules: Vec::new(),
+        rule_names: HashMap::new(),
+        error_arguments: Vec::new(),
+        metadata: None,
+        constants: HashMap::new(),
+        quiet: 0,
+        depth: 0,
+        leaves: 0,
+    };
+    resolver.items(input.items);
+    resolver.functions(input.items, &input.functions);
+    crate::check::check(&resolver.model, &mut resolver.diagnostics);
+    let mut diagnostics = resolver.diagnostics;
+    tidy(&mut diagnostics);
+    (resolver.model, diagnostics)
+}
+
+/// One message per mistake, in the order of the source: folding conditions visits a descriptor often.
+fn tidy(diagnostics: &mut Vec<Diagnostic>) {
+    let mut seen: Vec<(Option<Span>, String)> = Vec::new();
+    diagnostics.retain(|d| {
+        let key = (d.span, d.message.clone());
+        let new = !seen.contains(&key);
+        if new {
+            seen.push(key);
+        }
+        new
+    });
+    diagnostics.sort_by_key(|d| (d.severity != Severity::Error, d.span.map(|s| (s.file, s.start))));
+}
+
+struct Resolver<'a> {
+    sources: &'a Sources,
+    header: &'a Header,
+    guest: &'a Header,
+    server: &'a Header,
+    model: Model,
+    diagnostics: Vec<Diagnostic>,
+    type_rules: Vec<TypeRule<'a>>,
+    /// Spelling of a type to its rule.
+    rule_names: HashMap<String, usize>,
+    error_arguments: Vec<String>,
+    metadata: Option<crate::model::Type>,
+    /// Macros that have been evaluated.
+    constants: HashMap<String, Option<crate::model::Expr>>,
+    /// Above zero: mistakes are not reported (a value is looked at twice).
+    quiet: usize,
+    /// Nesting of values, to bound recursion through type-wide rules.
+    depth: usize,
+    /// Leaves of the decision tree being folded.
+    leaves: usize,
+}
+
+/// `type(ty) { ... }`
+struct TypeRule<'a> {
+    ty: &'a TypeName,
+    /// What concerns the type itself: error codes and the like.
+    codes: Vec<Piece<'a>>,
+    /// What holds for each of its values.
+    body: Vec<Piece<'a>>,
+    handle: Option<usize>,
+    span: Span,
+}
+
+/// Statements whose conditions are still to be folded.
+#[derive(Clone)]
+enum Piece<'a> {
+    Statement(&'a Statement),
+    If { condition: &'a AstExpr, then: Vec<Piece<'a>>, otherwise: Vec<Piece<'a>> },
+}
+
+fn pieces<'a>(block: &'a Block) -> Vec<Piece<'a>> {
+    let piece = |statement: &'a Statement| match statement {
+        Statement::If { condition, then, otherwise, .. } => Piece::If {
+            condition,
+            then: pieces(then),
+            otherwise: otherwise.as_ref().map(pieces).unwrap_or_default(),
+        },
+        _ => Piece::Statement(statement),
+    };
+    block.statements.iter().map(piece).collect()
+}
+
+impl Resolver<'_> {
+    fn report(&mut self, diagnostic: Diagnostic) {
+        if self.quiet == 0 {
+            self.diagnostics.push(diagnostic);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Function pointers that the API server calls back through.
+
+use super::scope::Scope;
+use super::values::{Role, Value};
+use super::{Piece, Resolver, pieces};
+use crate::ast::{Argument, Descriptor, Statement};
+use crate::diagnostics::Diagnostic;
+use crate::model::{Callback, Expr, ExprKind, Kind, Rule, Signature, TypeKind};
+use crate::suggest::similar;
+
+impl<'a> Resolver<'a> {
+    pub(super) fn callback(&mut self, d: &'a Descriptor, once: bool, value: &Value) -> Kind {
+        let TypeKind::FunctionPointer(signature) = &value.ty.kind else {
+            self.report(
+                Diagnostic::error(d.span, format!("{} is not a function pointer", value.name))
+                    .label(format!("it has type `{}`", value.ty.spelling))
+                    .help("use `type_cast(a_function_pointer_type)` to say what it is called with"),
+            );
+            return Kind::Opaque;
+        };
+        let signature = signature.as_ref().clone();
+        let names = self.callback_names(d, &signature);
+        let body: Vec<Piece<'a>> = d.body.as_ref().map(pieces).unwrap_or_default();
+        let once = once || super::items::has(&body, "once");
+        let types = signature.parameters.iter().map(|(_, t)| t.clone());
+        let scope = Scope { parameters: names.iter().cloned().zip(types).collect(), result: Some(signature.result.clone()), ..Scope::default() };
+        self.callback_statements(&body, &names);
+        let arguments: Vec<Rule> = (0..names.len()).map(|n| self.callback_argument(&body, n, &names, &signature, &scope, d)).collect();
+        let result = Value {
+            ty: signature.result.clone(),
+            place: None,
+            input: false,
+            output: true,
+            role: Role::CallbackResult,
+            name: "what the callback returns".into(),
+            span: d.span,
+        };
+        let result = self.rule(super::functions::collect(&body, &|d| d.name.text == "return_value"), &result, &scope);
+        let userdata = arguments.iter().position(|r| matches!(r, Rule::Plan(p) if matches!(p.kind, Kind::Userdata)));
+        Kind::Callback(Box::new(Callback { signature, parameters: names, arguments, result, userdata, userdata_argument: None, once }))
+    }
+
+    fn callback_names(&mut self, d: &Descriptor, signature: &Signature) -> Vec<String> {
+        let given: Vec<&str> = d.arguments.iter().flatten().filter_map(|a| match a {
+            Argument::Parameter(p) => Some(p.name.text.as_str()),
+            _ => None,
+        }).collect();
+        let expected = signature.parameters.len();
+        if !given.is_empty() && given.len() != expected {
+            self.report(Diagnostic::error(d.span, format!("the callback takes {expected} parameters, found {}", given.len())).label("wrong number of parameters"));
+        }
+        let name = |(n, (own, _)): (usize, &(String, _))| given.get(n).map_or_else(|| own.clone(), |g| (*g).to_string());
+        signature.parameters.iter().enumerate().map(name).collect()
+    }
+
+    /// Reports what cannot stand in the body of a callback.
+    fn callback_statements(&mut self, body: &[Piece<'a>], names: &[String]) {
+        for piece in body {
+            match piece {
+                Piece::If { then, otherwise, .. } => {
+                    self.callback_statements(then, names);
+                    self.callback_statements(otherwise, names);
+                }
+                Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
+                Piece::Statement(Statement::Descriptor(d)) => match d.name.text.as_str() {
+                    "argument" => self.known_parameter(d, names),
+                    "return_value" | "once" => {}
+                    _ => self.report(
+                        Diagnostic::error(d.span, format!("`{}` cannot stand in a callback", d.name.text))
+                            .label("only `argument(p) { }`, `return_value { }` and `once` can"),
+                    ),
+                },
+                Piece::Statement(_) => {}
+            }
+        }
+    }
+
+    /// Reports `argument(x)` for an `x` that is no parameter.
+    pub(super) fn known_parameter(&mut self, d: &Descriptor, names: &[String]) {
+        let Some(name) = super::functions::argument_name(d) else {
+            self.report(Diagnostic::error(d.span, "`argument` needs the name of a parameter").label("usage: `argument(name) { ... }`"));
+            return;
+        };
+        if names.iter().any(|n| n == name) {
+            return;
+        }
+        let near = similar(name, names.iter().map(String::as_str));
+        let diagnostic = Diagnostic::error(d.span, format!("no parameter `{name}`")).label("not a parameter of this function").suggest(near);
+        self.report(diagnostic);
+    }
+
+    fn callback_argument(
+        &mut self,
+        body: &[Piece<'a>],
+        n: usize,
+        names: &[String],
+        signature: &Signature,
+        scope: &Scope,
+        d: &Descriptor,
+    ) -> Rule {
+        let ty = signature.parameters[n].1.clone();
+        let place = Expr { kind: ExprKind::Parameter(n), ty: ty.clone(), span: d.span };
+        let value = Value {
+            ty,
+            place: Some(place),
+            input: true,
+            output: false,
+            role: Role::CallbackArgument,
+            name: format!("parameter `{}` of the callback", names[n]),
+            span: d.span,
+        };
+        let body = super::functions::collect(body, &|d| super::functions::argument_name(d) == Some(&names[n]));
+        self.rule(body, &value, scope)
+    }
+}

@@ -1,0 +1,538 @@
+//! Functions: the description meets the prototype.
+
+use super::scope::Scope;
+use super::types::{describe, key, same, void};
+use super::values::{Role, Value};
+use super::{Piece, Resolver, pieces};
+use crate::ast::{self, Argument, Descriptor, ExprKind as AstKind, FunctionItem, Item, Statement};
+use crate::descriptors::Place;
+use crate::diagnostics::Diagnostic;
+use crate::header::{HeaderFunction, macros};
+use crate::model::{
+    Binary, Charge, ChargeKind, Contextual, ErrorPlace, Expr, ExprKind, Function, Guarded, Kind, Registered, Requirement,
+    ResourceKind, Rule, Signature, Support, Type, TypeKind, Unary,
+};
+use crate::source::Span;
+use crate::suggest::similar;
+use std::collections::HashMap;
+
+/// The pieces of all scopes that `wanted` selects, with the conditions around them.
+pub(super) fn collect<'a>(body: &[Piece<'a>], wanted: &dyn Fn(&Descriptor) -> bool) -> Vec<Piece<'a>> {
+    let mut all = Vec::new();
+    for piece in body {
+        match piece {
+            Piece::Statement(Statement::Descriptor(d)) if wanted(d) => all.extend(d.body.as_ref().map(pieces).unwrap_or_default()),
+            Piece::Statement(_) => {}
+            Piece::If { condition, then, otherwise } => {
+                let (then, otherwise) = (collect(then, wanted), collect(otherwise, wanted));
+                if !then.is_empty() || !otherwise.is_empty() {
+                    all.push(Piece::If { condition, then, otherwise });
+                }
+            }
+        }
+    }
+    all
+}
+
+/// `x` of `argument(x)`.
+pub(super) fn argument_name(d: &Descriptor) -> Option<&str> {
+    match d.arguments.as_deref() {
+        Some([Argument::Expr(ast::Expr { kind: AstKind::Name(name), .. })]) if d.name.text == "argument" => Some(name),
+        _ => None,
+    }
+}
+
+impl<'a> Resolver<'a> {
+    pub(super) fn functions(&mut self, items: &'a [Item], header: &[&'a HeaderFunction]) {
+        let descriptions = self.descriptions(items, header);
+        for function in header {
+            let resolved = match descriptions.get(function.name.as_str()) {
+                Some(item) => self.function(item, &function.signature, &function.name, None),
+                None => self.undescribed_function(function),
+            };
+            self.model.functions.push(resolved);
+        }
+        for item in items {
+            let Item::Function(item @ FunctionItem { table: Some(table), .. }) = item else { continue };
+            if let Some((index, signature)) = self.table_member(table, &item.name, items) {
+                let name = format!("{}.{}", table.text, item.name.text);
+                let function = self.function(item, &signature, &name, Some((index, item.name.text.clone())));
+                self.model.functions.push(function);
+            }
+        }
+        self.fill_tables();
+    }
+
+    /// The description of every function, by its name in the header.
+    fn descriptions(&mut self, items: &'a [Item], header: &[&'a HeaderFunction]) -> HashMap<&'a str, &'a FunctionItem> {
+        let by_name: HashMap<&str, &'a str> = header.iter().map(|f| (f.name.as_str(), f.name.as_str())).collect();
+        let mut found: HashMap<&'a str, &'a FunctionItem> = HashMap::new();
+        let mut members: HashMap<String, &'a FunctionItem> = HashMap::new();
+        for item in items {
+            let Item::Function(item) = item else { continue };
+            if let Some(table) = &item.table {
+                let name = format!("{}.{}", table.text, item.name.text);
+                if let Some(first) = members.insert(name, item) {
+                    self.described_twice(item, first);
+                }
+                continue;
+            }
+            let Some(name) = self.header_name(&item.name.text, &by_name) else {
+                self.not_in_header(item, header);
+                continue;
+            };
+            match found.get(name) {
+                Some(first) if !item.overriding => self.described_twice(item, first),
+                None if item.overriding => self.report(
+                    Diagnostic::error(item.head, format!("nothing to override: `{name}` is not described before")).label("remove `override`, or import the specification that describes it"),
+                ),
+                _ => {}
+            }
+            found.insert(name, item);
+        }
+        found
+    }
+
+    /// The function that a name means: its own, or the one that a macro of that name stands for.
+    fn header_name(&self, name: &str, functions: &HashMap<&str, &'a str>) -> Option<&'a str> {
+        if let Some(name) = functions.get(name) {
+            return Some(name);
+        }
+        let text = macros::expand(name, &self.header.macros)?;
+        functions.get(text.trim()).copied()
+    }
+
+    fn described_twice(&mut self, item: &FunctionItem, first: &FunctionItem) {
+        self.report(
+            Diagnostic::error(item.head, format!("`{}` is described twice", item.name.text))
+                .label("second description")
+                .related(first.head, "first description")
+                .help("`override` before a description replaces an imported one"),
+        );
+    }
+
+    fn not_in_header(&mut self, item: &FunctionItem, header: &[&'a HeaderFunction]) {
+        let name = &item.name.text;
+        let near = similar(name, header.iter().map(|f| f.name.as_str()));
+        let mut diagnostic = Diagnostic::error(item.name.span, format!("no header declares `{name}`")).label("not a function of this API").suggest(near);
+        if let Some(elsewhere) = self.header.function(name) {
+            let file = elsewhere.file.display();
+            diagnostic = diagnostic.help(format!("it is declared in {file}, which no `#include` of the specification names"));
+        }
+        self.report(diagnostic);
+    }
+
+    fn blank(&self, signature: Signature, name: &str, span: Span) -> Function {
+        Function {
+            name: name.to_string(),
+            member_of: None,
+            parameters: signature.parameters.iter().map(|(n, _)| n.clone()).collect(),
+            error: self.error_place(&signature, &[]),
+            arguments: Vec::new(),
+            result: Rule::Plan(Box::new(self.plain(&result_value(&signature.result, span)))),
+            signature,
+            support: Support::Unsupported,
+            contextual: Vec::new(),
+            asynchronous: None,
+            success: None,
+            failure: None,
+            unsupported: None,
+            lost: None,
+            cache: false,
+            cache_if: None,
+            flush: false,
+            requirements: Vec::new(),
+            address: None,
+            device_time: None,
+            charges: Vec::new(),
+            registered: Vec::new(),
+            after: Vec::new(),
+            after_server: Vec::new(),
+            span,
+        }
+    }
+
+    fn undescribed_function(&mut self, function: &HeaderFunction) -> Function {
+        let signature = self.decorate_signature(&function.signature);
+        let mut blank = self.blank(signature, &function.name, Span::default());
+        blank.arguments = self.plain_arguments(&blank);
+        blank
+    }
+
+    fn plain_arguments(&self, function: &Function) -> Vec<Rule> {
+        let parameters = function.signature.parameters.iter().enumerate();
+        parameters.map(|(n, (_, ty))| Rule::Plan(Box::new(self.plain(&argument_value(n, ty, &function.parameters[n], function.span))))).collect()
+    }
+
+    fn error_place(&self, signature: &Signature, names: &[String]) -> ErrorPlace {
+        let Some(error) = &self.model.error else { return ErrorPlace::Nowhere };
+        let is_error = |ty: &Type| key(&ty.spelling) == error.name;
+        if is_error(&signature.result) {
+            return ErrorPlace::Return;
+        }
+        let named = |n: usize, own: &String| {
+            self.error_arguments.iter().any(|e| e == own || names.get(n).is_some_and(|name| name == e))
+        };
+        let mut parameters = signature.parameters.iter().enumerate();
+        let found = parameters.position(|(n, (own, ty))| named(n, own) && ty.pointee().is_some_and(|t| same(t, &error.ty)));
+        found.map_or(ErrorPlace::Nowhere, ErrorPlace::Parameter)
+    }
+
+    fn function(&mut self, item: &'a FunctionItem, signature: &Signature, name: &str, member: Option<(usize, String)>) -> Function {
+        let signature = self.decorate_signature(signature);
+        let mut function = self.blank(signature, name, item.name.span);
+        function.member_of = member;
+        if !self.check_parameters(item, &function.signature) {
+            function.arguments = self.plain_arguments(&function);
+            return function;
+        }
+        function.parameters = item.parameters.iter().map(|p| p.name.text.clone()).collect();
+        function.error = self.error_place(&function.signature, &function.parameters);
+        let body = pieces(&item.body);
+        if let Some(d) = find(&body, "unsupported") {
+            self.misplaced(d, Place::Function);
+            function.unsupported = self.argument_value(d, 0, &Scope::constant());
+            function.arguments = self.plain_arguments(&function);
+            return function;
+        }
+        function.support = Support::Remote;
+        let types = function.signature.parameters.iter().map(|(_, t)| t.clone());
+        let mut scope = Scope {
+            parameters: function.parameters.iter().cloned().zip(types).collect(),
+            result: Some(function.signature.result.clone()),
+            ..Scope::default()
+        };
+        self.contextual(&body, &mut function, &mut scope);
+        self.statements(&body, None, &mut function, &scope);
+        self.values(&body, &mut function, &scope, item);
+        function
+    }
+
+    /// Parameter count and types against the header's.
+    fn check_parameters(&mut self, item: &FunctionItem, signature: &Signature) -> bool {
+        let (expected, found) = (signature.parameters.len(), item.parameters.len());
+        if expected != found {
+            let s = if expected == 1 { "" } else { "s" };
+            let list: Vec<String> = signature.parameters.iter().map(|(n, t)| format!("{} {n}", t.spelling)).collect();
+            self.report(
+                Diagnostic::error(item.head, format!("`{}` has {expected} parameter{s}, found {found}", item.name.text))
+                    .label("does not match the header")
+                    .help(format!("the header declares ({})", list.join(", "))),
+            );
+            return false;
+        }
+        for (parameter, (_, expected)) in item.parameters.iter().zip(&signature.parameters) {
+            let Some(name) = parameter.ty.as_ref().filter(|t| !t.function) else { continue };
+            if let Some(ty) = self.resolve_type(name)
+                && !same(&ty, expected)
+            {
+                self.differs(name.span, &format!("parameter `{}`", parameter.name.text), &ty, expected);
+            }
+        }
+        if let Some(name) = &item.result
+            && let Some(ty) = self.resolve_type(name)
+            && !same(&ty, &signature.result)
+        {
+            self.differs(name.span, "what is returned", &ty, &signature.result);
+        }
+        true
+    }
+
+    fn differs(&mut self, span: Span, what: &str, found: &Type, header: &Type) {
+        self.report(
+            Diagnostic::warning(span, format!("the type of {what} differs from the header's"))
+                .label(format!("{} here, {} in the header", describe(found), describe(header)))
+                .help("the header's type is used"),
+        );
+    }
+
+    fn contextual(&mut self, body: &[Piece<'a>], function: &mut Function, scope: &mut Scope) {
+        for piece in body {
+            let Piece::Statement(Statement::Contextual { ty, name, value, .. }) = piece else {
+                if let Piece::If { then, otherwise, .. } = piece
+                    && let Some(span) = contextual_inside(then).or_else(|| contextual_inside(otherwise))
+                {
+                    self.report(Diagnostic::error(span, "`contextual_argument` cannot be conditional").label("inside an `if`").help("use `c ? value : NULL`"));
+                }
+                continue;
+            };
+            let (Some(ty), Some(value)) = (self.resolve_type(ty), self.expr(value, scope)) else { continue };
+            scope.contextual.push((name.text.clone(), ty.clone()));
+            let plain = Value { ty: ty.clone(), place: None, input: true, output: false, role: Role::Contextual, name: String::new(), span: name.span };
+            let rule = Rule::Plan(Box::new(self.plain(&plain)));
+            function.contextual.push(Contextual { name: name.text.clone(), ty, value, rule });
+        }
+    }
+
+    fn values(&mut self, body: &[Piece<'a>], function: &mut Function, scope: &Scope, item: &FunctionItem) {
+        let local = matches!(function.support, Support::Local(_));
+        for n in 0..function.parameters.len() {
+            let name = function.parameters[n].clone();
+            let own = collect(body, &|d| argument_name(d) == Some(&name));
+            let ty = function.signature.parameters[n].1.clone();
+            let span = item.parameters[n].name.span;
+            let mut value = argument_value(n, &ty, &name, span);
+            let is_error = function.error == ErrorPlace::Parameter(n) && own.is_empty();
+            if is_error {
+                function.arguments.push(self.error_output(&value, scope));
+            } else if local && own.is_empty() {
+                function.arguments.push(Rule::Plan(Box::new(self.plain(&value))));
+            } else {
+                value.name = format!("argument `{name}`");
+                function.arguments.push(self.rule(own, &value, scope));
+            }
+        }
+        for n in 0..function.contextual.len() {
+            let name = function.contextual[n].name.clone();
+            let own = collect(body, &|d| argument_name(d) == Some(&name));
+            let ty = function.contextual[n].ty.clone();
+            let place = Expr { kind: ExprKind::Contextual(n), ty: ty.clone(), span: item.head };
+            let value = Value { ty, place: Some(place), input: true, output: false, role: Role::Contextual, name: format!("argument `{name}`"), span: item.head };
+            function.contextual[n].rule = self.rule(own, &value, scope);
+        }
+        let own = collect(body, &|d| d.name.text == "return_value");
+        let value = result_value(&function.signature.result, item.name.span);
+        function.result = if local && own.is_empty() { Rule::Plan(Box::new(self.plain(&value))) } else { self.rule(own, &value, scope) };
+        self.connect_userdata(function);
+    }
+
+    /// The error argument needs no description: one value, written by the call.
+    fn error_output(&mut self, value: &Value, scope: &Scope) -> Rule {
+        let to = value.ty.pointee().cloned().unwrap_or_else(void);
+        let mut plan = self.plain(value);
+        (plan.input, plan.output) = (false, true);
+        let element = Value { ty: to.clone(), input: false, output: true, role: Role::Element, place: None, ..value.clone() };
+        plan.kind = Kind::Buffer(Box::new(crate::model::Buffer {
+            element: self.rule(Vec::new(), &element, &scope.enter_element()),
+            element_type: to,
+            count: crate::model::Count::One,
+            returned: None,
+            no_copy: false,
+            zerocopy: false,
+        }));
+        Rule::Plan(Box::new(plan))
+    }
+
+    /// Every callback gets its context from the next `userdata` argument, or else from the last before it.
+    fn connect_userdata(&mut self, function: &mut Function) {
+        let contexts: Vec<usize> = (0..function.arguments.len()).filter(|&n| any_plan(&function.arguments[n], &|p| matches!(p.kind, Kind::Userdata))).collect();
+        for (n, rule) in function.arguments.iter_mut().enumerate() {
+            let context = contexts.iter().copied().find(|&c| c > n).or_else(|| contexts.iter().copied().rfind(|&c| c < n));
+            each_plan(rule, &mut |plan| {
+                if let Kind::Callback(callback) = &mut plan.kind {
+                    callback.userdata_argument = context;
+                }
+            });
+        }
+    }
+
+    fn statements(&mut self, body: &[Piece<'a>], condition: Option<&Expr>, function: &mut Function, scope: &Scope) {
+        for piece in body {
+            match piece {
+                Piece::If { condition: ast, then, otherwise } => {
+                    let Some(inner) = self.expr(ast, scope) else { continue };
+                    if let Some(v) = super::constants::value(&inner) {
+                        self.statements(if v != 0 { then } else { otherwise }, condition, function, scope);
+                        continue;
+                    }
+                    self.statements(then, Some(&and(condition, inner.clone())), function, scope);
+                    self.statements(otherwise, Some(&and(condition, not(inner))), function, scope);
+                }
+                Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
+                Piece::Statement(Statement::Descriptor(d)) => {
+                    self.misplaced(d, Place::Function);
+                    self.statement(d, condition, function, scope);
+                }
+                Piece::Statement(_) => {}
+            }
+        }
+    }
+
+    fn statement(&mut self, d: &'a Descriptor, condition: Option<&Expr>, function: &mut Function, scope: &Scope) {
+        let guard = condition.cloned();
+        let single = |s: &mut Self| s.argument_value(d, 0, scope);
+        match d.name.text.as_str() {
+            "argument" => {
+                let names: Vec<String> = scope.parameters.iter().chain(&scope.contextual).map(|(n, _)| n.clone()).collect();
+                self.known_parameter(d, &names);
+            }
+            "sync" => self.synchronous(d, condition, function),
+            "async" => self.asynchronous(d, guard, function),
+            "success" => self.once(d, |f| &mut f.success, function),
+            "failure" => self.once(d, |f| &mut f.failure, function),
+            "lost" => self.once(d, |f| &mut f.lost, function),
+            "local" => {
+                self.unconditional(d, condition);
+                if let Some(value) = single(self) {
+                    function.support = Support::Local(value);
+                }
+            }
+            "cache" => match guard {
+                None => function.cache = true,
+                Some(condition) => {
+                    function.cache_if = Some(match function.cache_if.take() {
+                        None => condition,
+                        Some(other) => both(Binary::LogicalOr, other, condition),
+                    });
+                }
+            },
+            // Under a condition too: flushing more often than asked changes nothing but speed.
+            "flush" => function.flush = true,
+            "require" => {
+                if let (Some(holds), Some(otherwise)) = (self.argument_value(d, 0, scope), self.argument_value(d, 1, scope)) {
+                    function.requirements.push(Requirement { condition: guard, holds, otherwise });
+                }
+            }
+            "address" => {
+                self.unconditional(d, condition);
+                function.address = single(self);
+            }
+            "device_time" => {
+                self.unconditional(d, condition);
+                function.device_time = single(self);
+            }
+            "allocates_rc" => self.charge(d, ChargeKind::Allocate, guard, function, scope),
+            "deallocates_rc" => self.charge(d, ChargeKind::Deallocate, guard, function, scope),
+            "consumes_rc" => self.charge(d, ChargeKind::Consume, guard, function, scope),
+            "register_buf" => self.register_buf(d, guard, function, scope),
+            "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
+            "after_server" => function.after_server.extend(single(self).map(|value| Guarded { condition: guard, value })),
+            _ => {}
+        }
+    }
+
+    fn unconditional(&mut self, d: &Descriptor, condition: Option<&Expr>) {
+        if let Some(condition) = condition {
+            self.report(
+                Diagnostic::error(d.span, format!("`{}` cannot be conditional", d.name.text)).label("inside an `if`").related(condition.span, "this condition"),
+            );
+        }
+    }
+
+    fn synchronous(&mut self, d: &Descriptor, condition: Option<&Expr>, function: &Function) {
+        if condition.is_none() && let Some(other) = &function.asynchronous {
+            self.report(Diagnostic::error(d.span, "`sync` contradicts `async`").label("only one of them can hold").related(other.span, "the other"));
+        }
+    }
+
+    fn asynchronous(&mut self, d: &Descriptor, guard: Option<Expr>, function: &mut Function) {
+        let always = Expr { kind: ExprKind::Int(1), ty: super::types::c_int(), span: d.span };
+        let here = guard.unwrap_or(always);
+        function.asynchronous = Some(match function.asynchronous.take() {
+            None => here,
+            Some(other) => both(Binary::LogicalOr, other, here),
+        });
+    }
+
+    fn once(&mut self, d: &Descriptor, slot: impl Fn(&mut Function) -> &mut Option<Expr>, function: &mut Function) {
+        let value = self.argument_value(d, 0, &Scope::constant());
+        let slot = slot(function);
+        let differs = slot.as_ref().zip(value.as_ref()).is_some_and(|(a, b)| a.kind != b.kind);
+        if let Some(first) = slot.as_ref().filter(|_| differs) {
+            let diagnostic = Diagnostic::error(d.span, format!("`{}` is given twice, with different values", d.name.text)).label("second value").related(first.span, "first value");
+            self.report(diagnostic);
+            return;
+        }
+        *slot = value;
+    }
+
+    fn charge(&mut self, d: &Descriptor, kind: ChargeKind, condition: Option<Expr>, function: &mut Function, scope: &Scope) {
+        let resource = self.resource(d, kind);
+        let amount = self.argument_value(d, 1, scope);
+        if let (Some(resource), Some(amount)) = (resource, amount) {
+            function.charges.push(Charge { condition, kind, resource, amount });
+        }
+    }
+
+    fn resource(&mut self, d: &Descriptor, kind: ChargeKind) -> Option<usize> {
+        let Argument::Expr(ast) = d.arguments.as_ref()?.first()? else { return None };
+        let name = match &ast.kind {
+            AstKind::Name(name) => name.as_str(),
+            _ => "",
+        };
+        let wanted = if kind == ChargeKind::Consume { ResourceKind::Instantaneous } else { ResourceKind::Continuous };
+        let word = if kind == ChargeKind::Consume { "instantaneous" } else { "continuous" };
+        let Some(index) = self.model.resources.iter().position(|r| r.name == name) else {
+            let near = similar(name, self.model.resources.iter().map(|r| r.name.as_str())).map(String::from);
+            let mut diagnostic = Diagnostic::error(ast.span, format!("unknown resource `{name}`")).label("not declared").suggest(near.as_deref());
+            if near.is_none() {
+                diagnostic = diagnostic.help(format!("declare it: `{word}_rc {name};`"));
+            }
+            self.report(diagnostic);
+            return None;
+        };
+        if self.model.resources[index].kind != wanted {
+            self.report(Diagnostic::error(ast.span, format!("`{}` needs a resource that is {word}", d.name.text)).label(format!("`{name}` is not")));
+            return None;
+        }
+        Some(index)
+    }
+
+    fn register_buf(&mut self, d: &Descriptor, condition: Option<Expr>, function: &mut Function, scope: &Scope) {
+        let Some([Argument::Expr(registry), ..]) = d.arguments.as_deref() else { return };
+        let registry = self.registry(registry);
+        let rest = [1, 2, 3].map(|n| self.argument_value(d, n, scope));
+        if let (Some(registry), [Some(key), Some(buffer), Some(count)]) = (registry, rest) {
+            function.registered.push(Registered { condition, registry, key, buffer, count });
+        }
+    }
+}
+
+fn find<'a>(body: &[Piece<'a>], name: &str) -> Option<&'a Descriptor> {
+    body.iter().find_map(|p| match p {
+        Piece::Statement(Statement::Descriptor(d)) if d.name.text == name => Some(d),
+        _ => None,
+    })
+}
+
+fn contextual_inside(body: &[Piece]) -> Option<Span> {
+    body.iter().find_map(|p| match p {
+        Piece::Statement(Statement::Contextual { span, .. }) => Some(*span),
+        Piece::Statement(_) => None,
+        Piece::If { then, otherwise, .. } => contextual_inside(then).or_else(|| contextual_inside(otherwise)),
+    })
+}
+
+fn argument_value(n: usize, ty: &Type, name: &str, span: Span) -> Value {
+    let place = Expr { kind: ExprKind::Parameter(n), ty: ty.clone(), span };
+    Value { ty: ty.clone(), place: Some(place), input: true, output: false, role: Role::Argument, name: format!("argument `{name}`"), span }
+}
+
+fn result_value(ty: &Type, span: Span) -> Value {
+    let place = (!matches!(ty.kind, TypeKind::Void)).then(|| Expr { kind: ExprKind::Ret, ty: ty.clone(), span });
+    Value { ty: ty.clone(), place, input: false, output: true, role: Role::Result, name: "what is returned".into(), span }
+}
+
+fn and(outer: Option<&Expr>, inner: Expr) -> Expr {
+    match outer {
+        None => inner,
+        Some(outer) => both(Binary::LogicalAnd, outer.clone(), inner),
+    }
+}
+
+fn both(operator: Binary, a: Expr, b: Expr) -> Expr {
+    let span = b.span;
+    Expr { kind: ExprKind::Binary(operator, a.into(), b.into()), ty: super::types::c_int(), span }
+}
+
+fn not(a: Expr) -> Expr {
+    let span = a.span;
+    Expr { kind: ExprKind::Unary(Unary::Not, a.into()), ty: super::types::c_int(), span }
+}
+
+fn any_plan(rule: &Rule, wanted: &dyn Fn(&crate::model::Plan) -> bool) -> bool {
+    match rule {
+        Rule::Plan(plan) => wanted(plan),
+        Rule::If { then, otherwise, .. } => any_plan(then, wanted) || any_plan(otherwise, wanted),
+    }
+}
+
+fn each_plan(rule: &mut Rule, visit: &mut dyn FnMut(&mut crate::model::Plan)) {
+    match rule {
+        Rule::Plan(plan) => visit(plan),
+        Rule::If { then, otherwise, .. } => {
+            each_plan(then, visit);
+            each_plan(otherwise, visit);
+        }
+    }
+}

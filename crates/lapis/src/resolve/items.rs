@@ -1,0 +1,187 @@
+//! Declarations: everything that is not a function.
+
+use super::scope::Scope;
+use super::types::key;
+use super::{Piece, Resolver, TypeRule, pieces};
+use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
+use crate::descriptors::Place;
+use crate::diagnostics::Diagnostic;
+use crate::model::{ErrorType, Expr, HandleType, Resource, TypeKind};
+use crate::source::Span;
+
+impl<'a> Resolver<'a> {
+    pub(super) fn items(&mut self, items: &'a [Item]) {
+        self.names(items);
+        self.handle_types(items);
+        for item in items {
+            if let Item::DeclareMetadata(name) = item {
+                self.declare_metadata(name);
+            }
+        }
+        self.table_names(items);
+        self.type_codes();
+    }
+
+    /// Resources, registries, error arguments.
+    fn names(&mut self, items: &'a [Item]) {
+        let mut seen: Vec<&Name> = Vec::new();
+        for item in items {
+            let name = match item {
+                Item::Resource { kind, name } => {
+                    self.model.resources.push(Resource { name: name.text.clone(), kind: *kind });
+                    name
+                }
+                Item::Registry(name) => {
+                    self.model.registries.push(name.text.clone());
+                    name
+                }
+                Item::ErrorArgument(name) => {
+                    self.error_arguments.push(name.text.clone());
+                    continue;
+                }
+                _ => continue,
+            };
+            if let Some(first) = seen.iter().find(|n| n.text == name.text) {
+                self.report(
+                    Diagnostic::error(name.span, format!("`{}` is declared twice", name.text)).label("second declaration").related(first.span, "first declaration"),
+                );
+            }
+            seen.push(name);
+        }
+    }
+
+    fn declare_metadata(&mut self, name: &TypeName) {
+        let Some(ty) = self.resolve_type(name) else { return };
+        if !matches!(ty.kind, TypeKind::Struct(_)) || self.metadata.is_some() {
+            let message = if self.metadata.is_some() { "metadata is declared twice" } else { "metadata must be a complete struct" };
+            self.report(Diagnostic::error(name.span, message).label(format!("`{}`", name.spelling())));
+            return;
+        }
+        self.model.metadata_size = ty.size();
+        self.metadata = Some(ty);
+    }
+
+    /// The type-wide rules, and the handle types among them. Afterwards types can be decorated.
+    fn handle_types(&mut self, items: &'a [Item]) {
+        for item in items {
+            let Item::Type { ty, body, span } = item else { continue };
+            let name = key(&ty.spelling());
+            if let Some(&first) = self.rule_names.get(&name) {
+                let first = self.type_rules[first].span;
+                self.report(
+                    Diagnostic::error(*span, format!("`{name}` is described twice")).label("second description").related(first, "first description"),
+                );
+                continue;
+            }
+            let body = pieces(body);
+            let handle = if has(&body, "handle") { self.handle_type(ty, &name) } else { None };
+            if handle.is_none() && self.resolve_type(ty).is_none() {
+                continue;
+            }
+            self.rule_names.insert(name, self.type_rules.len());
+            let (codes, body) = body.into_iter().partition(is_code);
+            self.type_rules.push(TypeRule { ty, codes, body, handle, span: *span });
+        }
+    }
+
+    fn handle_type(&mut self, ty: &TypeName, name: &str) -> Option<usize> {
+        let resolved = self.resolve_type(ty)?;
+        let size = resolved.size();
+        if !matches!(resolved.kind, TypeKind::Pointer { .. } | TypeKind::Int { .. }) || !matches!(size, 4 | 8) {
+            self.report(
+                Diagnostic::error(ty.span, format!("`{name}` cannot be a handle"))
+                    .label(format!("{size} bytes"))
+                    .help("handles are pointers or integers of 4 or 8 bytes"),
+            );
+            return None;
+        }
+        self.model.handle_types.push(HandleType { name: name.to_string(), size, boxed: None, invalid: None });
+        Some(self.model.handle_types.len() - 1)
+    }
+
+    /// `success`, `failure`, `invalid` and their like in `type` blocks.
+    fn type_codes(&mut self) {
+        for rule in 0..self.type_rules.len() {
+            let body = self.type_rules[rule].codes.clone();
+            let is_error = has(&body, "success");
+            let (ty, span) = (self.type_rules[rule].ty, self.type_rules[rule].span);
+            let mut error = None;
+            if is_error {
+                error = self.error_type(ty, span);
+            }
+            for piece in &body {
+                let Piece::Statement(Statement::Descriptor(d)) = piece else { continue };
+                self.misplaced(d, Place::Type);
+                let handle = self.type_rules[rule].handle;
+                match d.name.text.as_str() {
+                    "boxed" => {
+                        let value = self.argument_value(d, 0, &Scope::constant());
+                        self.set_handle(handle, d, |h| h.boxed = value);
+                    }
+                    "invalid" => {
+                        let value = self.argument_value(d, 0, &Scope::constant());
+                        self.set_handle(handle, d, |h| h.invalid = value);
+                    }
+                    "success" | "failure" | "unsupported" | "lost" => {
+                        let value = self.argument_value(d, 0, &Scope::constant());
+                        let Some(error) = &mut error else {
+                            self.report(Diagnostic::error(d.span, "codes of a type that has no `success`").label("this type does not report errors").help("add `success(v)` to make it the error type"));
+                            continue;
+                        };
+                        match (d.name.text.as_str(), value) {
+                            ("success", Some(v)) => error.success = v,
+                            ("failure", v) => error.failure = v,
+                            ("unsupported", v) => error.unsupported = v,
+                            ("lost", v) => error.lost = v,
+                            _ => {}
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            self.model.error = self.model.error.take().or(error);
+        }
+    }
+
+    fn error_type(&mut self, name: &TypeName, span: Span) -> Option<ErrorType> {
+        if let Some(first) = &self.model.error {
+            let message = format!("a second error type: `{}` is one already", first.name);
+            self.report(Diagnostic::error(span, message).label("only one type can have `success`"));
+            return None;
+        }
+        let ty = self.resolve_type(name)?;
+        let success = Expr { kind: crate::model::ExprKind::Int(0), ty: ty.clone(), span };
+        Some(ErrorType { name: key(&ty.spelling), ty, success, failure: None, unsupported: None, lost: None })
+    }
+
+    fn set_handle(&mut self, handle: Option<usize>, d: &Descriptor, set: impl FnOnce(&mut HandleType)) {
+        match handle {
+            Some(handle) => set(&mut self.model.handle_types[handle]),
+            None => self.report(Diagnostic::error(d.span, format!("`{}` without `handle`", d.name.text)).label("only handles have this")),
+        }
+    }
+
+    /// The `n`th argument of a descriptor as an expression.
+    pub(super) fn argument_value(&mut self, d: &Descriptor, n: usize, scope: &Scope) -> Option<Expr> {
+        match d.arguments.as_ref()?.get(n)? {
+            Argument::Expr(ast) => self.expr(ast, scope),
+            _ => None,
+        }
+    }
+}
+
+/// Descriptors of the type itself and not of its values.
+fn is_code(piece: &Piece) -> bool {
+    let info = |d: &Descriptor| crate::descriptors::find(&d.name.text);
+    matches!(piece, Piece::Statement(Statement::Descriptor(d))
+        if info(d).is_some_and(|i| i.places.contains(&Place::Type) && !i.places.contains(&Place::Value)))
+}
+
+/// Whether a descriptor of that name stands in a block, conditions included.
+pub(super) fn has(body: &[Piece], name: &str) -> bool {
+    body.iter().any(|piece| match piece {
+        Piece::Statement(Statement::Descriptor(d)) => d.name.text == name,
+        Piece::Statement(_) => false,
+        Piece::If { then, otherwise, .. } => has(then, name) || has(otherwise, name),
+    })
+}

@@ -1,0 +1,472 @@
+//! What kind of value the descriptors make: one plan from one list of descriptors.
+
+use super::scope::{Scope, shift};
+use super::types::{describe, key, size_t};
+use super::values::{Role, Value};
+use super::{Piece, Resolver, pieces};
+use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
+use crate::diagnostics::Diagnostic;
+use crate::model::{Buffer, Count, Expr, ExprKind, Field, HandleType, Kind, Lifetime, Plan, Rule, Struct, Type, TypeKind};
+use crate::suggest::similar;
+
+/// Descriptors that say by themselves what a value is; at most one of them may apply.
+const KINDS: [&str; 10] =
+    ["handle", "string", "opaque", "callback", "userdata", "zerocopy", "mapped", "unmap", "function_pointer", "table"];
+/// Descriptors that only a buffer has.
+const BUFFER: [&str; 6] = ["buffer", "null_terminated", "element", "returned", "no_copy", "type_cast"];
+const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
+
+/// The descriptors of one value, looked up by name.
+struct Descriptors<'a> {
+    all: Vec<&'a Descriptor>,
+}
+
+impl<'a> Descriptors<'a> {
+    fn get(&self, name: &str) -> Option<&'a Descriptor> {
+        self.all.iter().rev().find(|d| d.name.text == name).copied()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    fn any(&self, names: &[&str]) -> Option<&'a Descriptor> {
+        self.all.iter().rev().find(|d| names.contains(&d.name.text.as_str())).copied()
+    }
+
+    /// The bodies of all scopes of that name.
+    fn bodies(&self, name: &str) -> Vec<Piece<'a>> {
+        let scopes = self.all.iter().filter(|d| d.name.text == name);
+        scopes.filter_map(|d| d.body.as_ref()).flat_map(pieces).collect()
+    }
+}
+
+impl<'a> Resolver<'a> {
+    /// `general` are the descriptors of the type, `own` those of the value: its own kind and direction win.
+    pub(super) fn plan(
+        &mut self,
+        general: &[&'a Descriptor],
+        own: &[&'a Descriptor],
+        handle: Option<usize>,
+        value: &Value,
+        scope: &Scope,
+    ) -> Rule {
+        self.contradictions(own, value);
+        let mine = Descriptors { all: own.to_vec() };
+        let own_kind = mine.any(&KINDS).is_some();
+        let own_direction = mine.any(&["in", "out"]).is_some();
+        let inherited = general.iter().filter(|d| {
+            let name = d.name.text.as_str();
+            !(own_kind && KINDS.contains(&name) || own_direction && matches!(name, "in" | "out"))
+        });
+        let all = Descriptors { all: inherited.chain(own).copied().collect() };
+        let mut plan = self.plain(value);
+        plan.span = own.first().map_or(value.span, |d| d.span);
+        (plan.input, plan.output) = self.direction(&all, value);
+        plan.allocate = all.has("allocate");
+        plan.deallocate = all.has("deallocate");
+        plan.record = all.has("obj_record");
+        plan.lifetime = self.lifetime(&all, scope);
+        self.objects(&all, &mut plan, scope);
+        plan.kind = self.kind(&all, handle, &mut plan, value, scope);
+        Rule::Plan(Box::new(plan))
+    }
+
+    fn direction(&self, all: &Descriptors, value: &Value) -> (bool, bool) {
+        if all.has("in") || all.has("out") { (all.has("in"), all.has("out")) } else { (value.input, value.output) }
+    }
+
+    fn contradictions(&mut self, own: &[&'a Descriptor], value: &Value) {
+        for group in [KINDS.as_slice(), LIFETIMES.as_slice(), &["buffer", "null_terminated"]] {
+            let found: Vec<_> = own.iter().filter(|d| group.contains(&d.name.text.as_str())).collect();
+            if let [first, second, ..] = found.as_slice() {
+                let twice = first.name.text == second.name.text;
+                let message = if twice {
+                    format!("`{}` is given twice for {}", first.name.text, value.name)
+                } else {
+                    format!("`{}` contradicts `{}`", second.name.text, first.name.text)
+                };
+                self.report(Diagnostic::error(second.span, message).label("only one of them can hold").related(first.span, "the other"));
+            }
+        }
+        for pair in [["allocate", "deallocate"], ["retain", "release"]] {
+            let [Some(first), Some(second)] = pair.map(|n| own.iter().find(|d| d.name.text == n)) else { continue };
+            let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
+            self.report(Diagnostic::error(second.span, message).label("only one of them can hold").related(first.span, "the other"));
+        }
+    }
+
+    fn lifetime(&mut self, all: &Descriptors, scope: &Scope) -> Lifetime {
+        let Some(d) = all.any(&LIFETIMES) else {
+            // A function that may be called later must outlive the call that announces it.
+            return if all.has("callback") { Lifetime::Manual } else { Lifetime::Call };
+        };
+        match d.name.text.as_str() {
+            "lifetime_manual" => Lifetime::Manual,
+            "lifetime_coupled" => self.argument_value(d, 0, scope).map_or(Lifetime::Call, Lifetime::Coupled),
+            "lifetime_until" => {
+                let token = self.argument_value(d, 0, scope);
+                let poll = self.utility_name(d, 1).and_then(|n| self.utility(&n));
+                match (token, poll) {
+                    (Some(token), Some(poll)) => Lifetime::Until { token, poll },
+                    _ => Lifetime::Call,
+                }
+            }
+            _ => Lifetime::Call,
+        }
+    }
+
+    /// The name of the utility function that the `n`th argument gives.
+    fn utility_name(&mut self, d: &Descriptor, n: usize) -> Option<String> {
+        let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
+        let name = match &ast.kind {
+            AstKind::Name(name) if self.utility(name).is_some() => return Some(name.clone()),
+            AstKind::Name(name) => name.as_str(),
+            _ => "",
+        };
+        let names = self.guest.functions.iter().chain(&self.server.functions).filter(|f| f.defined);
+        let near = similar(name, names.map(|f| f.name.as_str())).map(String::from);
+        self.report(
+            Diagnostic::error(ast.span, format!("`{}` needs a utility function here", d.name.text))
+                .label("no utility function of this name")
+                .suggest(near.as_deref()),
+        );
+        None
+    }
+
+    fn objects(&mut self, all: &Descriptors, plan: &mut Plan, scope: &Scope) {
+        for d in all.all.iter().filter(|d| d.name.text == "obj_depends_on") {
+            plan.depends_on.extend(self.argument_value(d, 0, scope));
+        }
+        if let Some(d) = all.get("obj_state_cbs")
+            && let (Some(write), Some(read)) = (self.utility_name(d, 0), self.utility_name(d, 1))
+        {
+            plan.state_callbacks = Some((write, read));
+        }
+    }
+
+    fn kind(&mut self, all: &Descriptors<'a>, handle: Option<usize>, plan: &mut Plan, value: &Value, scope: &Scope) -> Kind {
+        let ty = &value.ty;
+        let Some(d) = all.any(&KINDS) else { return self.structural(all, plan, value, scope) };
+        match d.name.text.as_str() {
+            "handle" => {
+                let handle = handle.or(ty.handle).or_else(|| self.implicit_handle(d, ty));
+                handle.map_or(Kind::Opaque, |handle| Kind::Handle { handle, retain: all.has("retain"), release: all.has("release") })
+            }
+            "string" => {
+                if !matches!(ty.pointee().map(|p| &p.kind), Some(TypeKind::Int { bytes: 1, .. })) {
+                    self.report(Diagnostic::error(d.span, format!("{} is not a string", describe(ty))).label("strings are pointers to `char`").help("use `type_cast(const char *)` if it is one"));
+                }
+                Kind::String
+            }
+            "opaque" => Kind::Opaque,
+            "callback" => {
+                if all.has("lifetime_call") {
+                    plan.lifetime = Lifetime::Call;
+                }
+                self.callback(d, all.has("once"), value)
+            }
+            "userdata" => Kind::Userdata,
+            "zerocopy" => {
+                let count = all.get("buffer").and_then(|b| self.argument_value(b, 0, scope));
+                Kind::Zerocopy { count }
+            }
+            "mapped" => self.mapped(d, all, scope),
+            "unmap" => Kind::Unmap,
+            "function_pointer" => match self.argument_value(d, 0, scope) {
+                Some(name) => Kind::FunctionPointer { name },
+                None => Kind::Opaque,
+            },
+            _ => self.table_kind(d),
+        }
+    }
+
+    /// A handle type that only this value declares.
+    fn implicit_handle(&mut self, d: &Descriptor, ty: &Type) -> Option<usize> {
+        let name = key(&ty.spelling);
+        if let Some(known) = self.model.handle_types.iter().position(|h| h.name == name) {
+            return Some(known);
+        }
+        let size = ty.size();
+        if !matches!(ty.kind, TypeKind::Pointer { .. } | TypeKind::Int { .. }) || !matches!(size, 4 | 8) {
+            self.report(Diagnostic::error(d.span, format!("{} cannot be a handle", describe(ty))).label("handles are pointers or integers of 4 or 8 bytes"));
+            return None;
+        }
+        self.model.handle_types.push(HandleType { name, size, boxed: None, invalid: None });
+        Some(self.model.handle_types.len() - 1)
+    }
+
+    fn mapped(&mut self, d: &Descriptor, all: &Descriptors, scope: &Scope) -> Kind {
+        let bytes = self.argument_value(d, 0, scope);
+        let at = self.argument_value(d, 1, scope);
+        let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
+        let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
+        bytes.map_or(Kind::Opaque, |bytes| Kind::Mapped { bytes, at, write, read })
+    }
+
+    fn table_kind(&mut self, d: &Descriptor) -> Kind {
+        let name = match d.arguments.as_deref() {
+            Some([Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. })]) => name.as_str(),
+            _ => "",
+        };
+        if let Some(table) = self.model.tables.iter().position(|t| t.name == name) {
+            return Kind::Table(table);
+        }
+        let near = similar(name, self.model.tables.iter().map(|t| t.name.as_str())).map(String::from);
+        self.report(Diagnostic::error(d.span, format!("unknown table `{name}`")).label("no `table` of this name").suggest(near.as_deref()));
+        Kind::Opaque
+    }
+
+    /// Without a descriptor of its kind a value is what its C type is.
+    fn structural(&mut self, all: &Descriptors<'a>, plan: &mut Plan, value: &Value, scope: &Scope) -> Kind {
+        let result = matches!(value.role, Role::Result | Role::CallbackResult);
+        match &value.ty.kind {
+            TypeKind::Void if result => Kind::Nothing,
+            TypeKind::Pointer { to, .. } => {
+                let to = to.as_ref().clone();
+                self.pointer(all, plan, value, &to, scope)
+            }
+            TypeKind::FunctionPointer(_) => {
+                self.undescribed(value, "a function pointer", "describe it as `callback(...) { }`, or `opaque` if it is never called");
+                Kind::Opaque
+            }
+            TypeKind::Struct(s) => {
+                let s = s.clone();
+                self.no_buffer(all, value);
+                self.structure(all, plan, value, &s, scope)
+            }
+            TypeKind::Array { .. } => Kind::Scalar,
+            _ => {
+                self.no_buffer(all, value);
+                Kind::Scalar
+            }
+        }
+    }
+
+    /// Descriptors of buffers on what is no pointer.
+    fn no_buffer(&mut self, all: &Descriptors, value: &Value) {
+        let wrong: &[&str] = match value.role {
+            Role::Argument => &["buffer", "null_terminated", "element", "returned", "no_copy", "out", "in"],
+            _ => &["buffer", "null_terminated", "element", "returned", "no_copy"],
+        };
+        if let Some(d) = all.any(wrong) {
+            self.report(
+                Diagnostic::error(d.span, format!("`{}` on {}", d.name.text, value.name))
+                    .label(format!("{} is not a pointer", describe(&value.ty)))
+                    .help("numbers and structs cross as they are and need no descriptors"),
+            );
+        }
+    }
+
+    fn undescribed(&mut self, value: &Value, what: &str, help: &str) {
+        self.report(Diagnostic::error(value.span, format!("{} is {what} without a description", value.name)).label(format!("{}", describe(&value.ty))).help(help));
+    }
+
+    fn pointer(&mut self, all: &Descriptors<'a>, plan: &mut Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
+        let explicit = all.any(&["in", "out"]).is_some();
+        let described = explicit || all.any(&BUFFER).is_some() || all.any(&LIFETIMES).is_some();
+        let nested = matches!(value.role, Role::Element | Role::Field);
+        if !described || (!explicit && !nested && !all.has("no_copy")) {
+            if matches!(value.role, Role::Result | Role::CallbackResult) && all.has("buffer") {
+                plan.output = true;
+            } else if matches!(to.kind, TypeKind::Incomplete) && !described {
+                self.undescribed(value, "a pointer to an unknown struct", "describe its type with `type(...) { handle; }`, or the value as `opaque`");
+                return Kind::Opaque;
+            } else {
+                let help = match value.role {
+                    Role::Result | Role::CallbackResult => "say what is returned: `handle`, `string`, `opaque`, `buffer(n)`, `mapped(n)`, ...",
+                    _ if described => "say which way the data flows: `in`, `out` or both",
+                    _ => "say which way the data flows (`in`, `out`) and how much (`buffer(n)`), or `string`, `handle`, `userdata`, `opaque`",
+                };
+                self.undescribed(value, "a pointer", help);
+                return Kind::Opaque;
+            }
+        }
+        if all.has("no_copy") && !explicit {
+            (plan.input, plan.output) = (false, false);
+        }
+        self.buffer(all, plan, value, to, scope)
+    }
+
+    fn buffer(&mut self, all: &Descriptors<'a>, plan: &Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
+        let count = match (all.get("buffer"), all.get("null_terminated")) {
+            (Some(d), _) => self.argument_value(d, 0, scope).map_or(Count::One, Count::Elements),
+            (None, Some(d)) => self.terminated(d, scope),
+            (None, None) => Count::One,
+        };
+        if matches!(count, Count::One) && matches!(to.kind, TypeKind::Void) && all.get("buffer").is_none() {
+            self.report(Diagnostic::error(plan.span, format!("the size of {} is unknown", value.name)).label(format!("{} needs `buffer(n)`", describe(&value.ty))).help("`n` counts bytes for `void *`"));
+        }
+        let returned = all.get("returned").and_then(|d| self.argument_value(d, 0, scope));
+        let inner = scope.enter_element();
+        let place = value.place.clone().map(|mut place| {
+            shift(&mut place);
+            let index = Expr { kind: ExprKind::Index(0), ty: size_t(), span: value.span };
+            Expr { kind: ExprKind::Element(place.into(), index.into()), ty: to.clone(), span: value.span }
+        });
+        let element = Value {
+            ty: to.clone(),
+            place,
+            input: plan.input,
+            output: plan.output,
+            role: Role::Element,
+            name: format!("an element of {}", value.name),
+            span: plan.span,
+        };
+        let body = all.bodies("element");
+        let copied = plan.input || plan.output;
+        let rule = match &to.kind {
+            TypeKind::Incomplete if body.is_empty() => {
+                self.undescribed(&element, "a struct of unknown size", "use `opaque`, or a header that defines it");
+                Rule::Plan(Box::new(self.plain(&element)))
+            }
+            // Untouched pointers in memory that is not copied need no description.
+            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) if body.is_empty() && !copied && to.handle.is_none() => {
+                Rule::Plan(Box::new(self.plain(&element)))
+            }
+            _ => self.rule(body, &element, &inner),
+        };
+        Kind::Buffer(Box::new(Buffer {
+            element: rule,
+            element_type: to.clone(),
+            count,
+            returned,
+            no_copy: all.has("no_copy"),
+            zerocopy: false,
+        }))
+    }
+
+    fn terminated(&mut self, d: &Descriptor, scope: &Scope) -> Count {
+        if d.arguments.as_ref().is_none_or(Vec::is_empty) {
+            return Count::Terminated { step: 1 };
+        }
+        let step = self.argument_value(d, 0, scope).as_ref().and_then(super::constants::value);
+        match step.and_then(|s| usize::try_from(s).ok()).filter(|s| (1..=64).contains(s)) {
+            Some(step) => Count::Terminated { step },
+            None => {
+                self.report(Diagnostic::error(d.span, "the step of `null_terminated` is a small constant").label("expected a number from 1 to 64"));
+                Count::Terminated { step: 1 }
+            }
+        }
+    }
+
+    /// A struct whose members need translation, or one that crosses as it is.
+    fn structure(&mut self, all: &Descriptors<'a>, plan: &Plan, value: &Value, s: &Struct, scope: &Scope) -> Kind {
+        self.unknown_fields(all, s, value);
+        let mut inner = scope.clone();
+        if let Some(place) = &value.place {
+            inner.members.push((place.clone(), s.clone()));
+        }
+        let mut fields: Vec<(Field, Rule)> = Vec::new();
+        for field in &s.fields {
+            let body = field_body(all, &field.name);
+            let mine = !body.is_empty() || all.all.iter().any(|d| field_name(d) == Some(&field.name));
+            let doubled = fields.iter().any(|(f, _)| f.offset == field.offset && f.ty == field.ty);
+            if !mine && (doubled || !self.needs_rule(&field.ty)) {
+                continue;
+            }
+            self.field(field, body, plan, value, &inner, &mut fields);
+        }
+        if fields.is_empty() { Kind::Scalar } else { Kind::Struct { fields } }
+    }
+
+    fn field(
+        &mut self,
+        field: &Field,
+        body: Vec<Piece<'a>>,
+        plan: &Plan,
+        value: &Value,
+        scope: &Scope,
+        into: &mut Vec<(Field, Rule)>,
+    ) {
+        let place = value.place.clone().map(|p| Expr {
+            kind: ExprKind::Field(p.into(), field.offset),
+            ty: field.ty.clone(),
+            span: value.span,
+        });
+        // An array of things to translate is as many members.
+        if let TypeKind::Array { of, count } = &field.ty.kind
+            && (self.needs_rule(of) || !body.is_empty())
+        {
+            let body = element_pieces(body);
+            for n in 0..(*count).min(256) {
+                let index = Expr { kind: ExprKind::Int(n as i128), ty: size_t(), span: value.span };
+                let member = Value {
+                    ty: of.as_ref().clone(),
+                    place: place.clone().map(|p| Expr { kind: ExprKind::Element(p.into(), index.into()), ty: of.as_ref().clone(), span: value.span }),
+                    ..self.member_value(field, plan, value)
+                };
+                let rule = self.rule(body.clone(), &member, scope);
+                let member = Field { name: format!("{}[{n}]", field.name), offset: field.offset + n * of.size(), ty: of.as_ref().clone() };
+                into.push((member, rule));
+            }
+            return;
+        }
+        let member = Value { place, ..self.member_value(field, plan, value) };
+        let rule = self.rule(body, &member, scope);
+        into.push((field.clone(), rule));
+    }
+
+    fn member_value(&self, field: &Field, plan: &Plan, value: &Value) -> Value {
+        Value {
+            ty: field.ty.clone(),
+            place: None,
+            input: plan.input,
+            output: plan.output,
+            role: Role::Field,
+            name: format!("member `{}` of {}", field.name, value.name),
+            span: plan.span,
+        }
+    }
+
+    /// Whether values of a type cannot simply be copied to another process.
+    fn needs_rule(&self, ty: &Type) -> bool {
+        if ty.handle.is_some() || self.type_rule(ty).is_some_and(|r| !self.type_rules[r].body.is_empty()) {
+            return true;
+        }
+        match &ty.kind {
+            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) => true,
+            TypeKind::Struct(s) => s.fields.iter().any(|f| self.needs_rule(&f.ty)),
+            TypeKind::Array { of, .. } => self.needs_rule(of),
+            _ => false,
+        }
+    }
+
+    fn unknown_fields(&mut self, all: &Descriptors, s: &Struct, value: &Value) {
+        for d in &all.all {
+            let Some(name) = field_name(d) else { continue };
+            if s.fields.iter().any(|f| f.name == name) {
+                continue;
+            }
+            let near = similar(name, s.fields.iter().map(|f| f.name.as_str()));
+            let diagnostic = Diagnostic::error(d.span, format!("{} has no member `{name}`", describe(&value.ty))).label("unknown member").suggest(near);
+            self.report(diagnostic);
+        }
+    }
+}
+
+fn field_name(d: &Descriptor) -> Option<&str> {
+    match d.arguments.as_deref() {
+        Some([Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. })]) if d.name.text == "field" => Some(name),
+        _ => None,
+    }
+}
+
+fn field_body<'a>(all: &Descriptors<'a>, name: &str) -> Vec<Piece<'a>> {
+    let scopes = all.all.iter().filter(|d| field_name(d) == Some(name));
+    scopes.filter_map(|d| d.body.as_ref()).flat_map(pieces).collect()
+}
+
+/// `field(a) { element { x } }` describes the elements of the array `a` as `field(a) { x }` does.
+fn element_pieces(body: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
+    let mut out = Vec::new();
+    for piece in body {
+        match piece {
+            Piece::Statement(crate::ast::Statement::Descriptor(d)) if d.name.text == "element" => {
+                out.extend(d.body.as_ref().map(pieces).unwrap_or_default());
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}

@@ -1,0 +1,235 @@
+//! Descriptors of values, folded into decision trees.
+
+use super::scope::Scope;
+use super::{Piece, Resolver};
+use crate::ast::{Argument, Descriptor, Statement};
+use crate::descriptors::{self, Place};
+use crate::diagnostics::Diagnostic;
+use crate::model::{Expr, Plan, Rule, Type};
+use crate::source::Span;
+use crate::suggest::similar;
+
+/// A value to be described.
+#[derive(Clone)]
+pub struct Value {
+    pub ty: Type,
+    /// How an expression reaches it; None: no expression can.
+    pub place: Option<Expr>,
+    pub input: bool,
+    pub output: bool,
+    pub role: Role,
+    /// What to call it in messages, and where it is.
+    pub name: String,
+    pub span: Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Argument,
+    Contextual,
+    Result,
+    Element,
+    Field,
+    CallbackArgument,
+    CallbackResult,
+}
+
+/// The most plans that the conditions on one value may unfold into.
+const LEAVES: usize = 512;
+/// The deepest nesting of values: type-wide rules of recursive types would never end.
+const NESTING: usize = 16;
+
+impl<'a> Resolver<'a> {
+    /// The rule of a value from its own descriptors and those of its type.
+    pub(super) fn rule(&mut self, body: Vec<Piece<'a>>, value: &Value, scope: &Scope) -> Rule {
+        if self.depth >= NESTING {
+            self.report(Diagnostic::error(value.span, format!("the description of {} never ends", value.name)).label("a type that contains itself").help("describe the inner pointer as `opaque`"));
+            return Rule::Plan(Box::new(self.plain(value)));
+        }
+        self.depth += 1;
+        let outer = std::mem::take(&mut self.leaves);
+        let rule = self.fold(body, &mut Vec::new(), value, scope, &mut |s, own| s.with_type(own, value, scope));
+        self.leaves = outer;
+        self.depth -= 1;
+        rule
+    }
+
+    /// Second stage: the type is settled, so its type-wide descriptors join in.
+    fn with_type(&mut self, own: Vec<&'a Descriptor>, value: &Value, scope: &Scope) -> Rule {
+        let ty = self.cast_type(&own).unwrap_or_else(|| value.ty.clone());
+        let value = Value { ty, ..value.clone() };
+        let Some(rule) = self.type_rule(&value.ty) else {
+            return self.plan(&[], &own, None, &value, scope);
+        };
+        let body = self.type_rules[rule].body.clone();
+        let handle = self.type_rules[rule].handle;
+        let wide = Scope { place: "a type-wide description", members: scope.members.clone(), elements: scope.elements, ..Scope::default() };
+        self.fold(body, &mut Vec::new(), &value, &wide, &mut |s, general| s.plan(&general, &own, handle, &value, scope))
+    }
+
+    fn cast_type(&mut self, own: &[&'a Descriptor]) -> Option<Type> {
+        let casts: Vec<_> = own.iter().filter(|d| d.name.text == "type_cast").collect();
+        if let [first, second, ..] = casts.as_slice() {
+            self.report(Diagnostic::error(second.span, "cast twice").label("second type").related(first.span, "first type"));
+        }
+        match casts.first()?.arguments.as_deref() {
+            Some([Argument::Type(ty)]) => self.resolve_type(ty),
+            _ => None,
+        }
+    }
+
+    /// Unfolds `[a, if (c) b else d, e]` into `if c then [a, b, e] else [a, d, e]`.
+    fn fold(
+        &mut self,
+        mut body: Vec<Piece<'a>>,
+        known: &mut Vec<(String, bool)>,
+        value: &Value,
+        scope: &Scope,
+        leaf: &mut dyn FnMut(&mut Self, Vec<&'a Descriptor>) -> Rule,
+    ) -> Rule {
+        let Some(at) = body.iter().position(|p| matches!(p, Piece::If { .. })) else {
+            self.leaves += 1;
+            let all = body.into_iter().filter_map(|p| self.descriptor(p)).collect();
+            return leaf(self, all);
+        };
+        let Piece::If { condition, then, otherwise } = body.remove(at) else { unreachable!("found by position") };
+        if self.leaves > LEAVES {
+            self.report(Diagnostic::error(condition.span, format!("too many conditions on {}", value.name)).label("the combinations are beyond use"));
+            return self.fold(splice(&body, at, &then), known, value, scope, leaf);
+        }
+        let text: String = self.sources.text(condition.span).split_whitespace().collect();
+        if let Some((_, truth)) = known.iter().find(|(t, _)| *t == text) {
+            let branch = if *truth { then } else { otherwise };
+            return self.fold(splice(&body, at, &branch), known, value, scope, leaf);
+        }
+        let resolved = self.expr(condition, scope);
+        let constant = resolved.as_ref().and_then(super::constants::value);
+        if let Some(v) = constant {
+            let branch = if v != 0 { then } else { otherwise };
+            return self.fold(splice(&body, at, &branch), known, value, scope, leaf);
+        }
+        known.push((text, true));
+        let yes = self.fold(splice(&body, at, &then), known, value, scope, leaf);
+        if let Some(last) = known.last_mut() {
+            last.1 = false;
+        }
+        let no = self.fold(splice(&body, at, &otherwise), known, value, scope, leaf);
+        known.pop();
+        match resolved {
+            Some(condition) => Rule::If { condition, then: Box::new(yes), otherwise: Box::new(no) },
+            None => yes,
+        }
+    }
+
+    /// The descriptor of a piece; what is no descriptor of a value is reported.
+    fn descriptor(&mut self, piece: Piece<'a>) -> Option<&'a Descriptor> {
+        match piece {
+            Piece::Statement(Statement::Descriptor(d)) => {
+                self.misplaced(d, Place::Value);
+                Some(d)
+            }
+            Piece::Statement(Statement::Ellipsis(span)) => {
+                self.ellipsis(*span);
+                None
+            }
+            Piece::Statement(Statement::Contextual { span, .. }) => {
+                self.report(Diagnostic::error(*span, "`contextual_argument` describes a function").label("not allowed here"));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn ellipsis(&mut self, span: Span) {
+        self.report(
+            Diagnostic::error(span, "the description is incomplete")
+                .label("`...` must be completed")
+                .help("write the missing descriptors in place of `...`"),
+        );
+    }
+
+    /// Reports a descriptor that is unknown, stands in the wrong place, or has the wrong arguments.
+    pub(super) fn misplaced(&mut self, d: &Descriptor, place: Place) {
+        let name = d.name.text.as_str();
+        let Some(info) = descriptors::find(name) else {
+            let here = descriptors::ALL.iter().filter(|i| i.places.contains(&place)).map(|i| i.name);
+            let near = similar(name, here).or_else(|| similar(name, descriptors::ALL.iter().map(|i| i.name)));
+            self.report(Diagnostic::error(d.name.span, format!("unknown descriptor `{name}`")).label("not a descriptor").suggest(near));
+            return;
+        };
+        if name == "placeholder" {
+            self.placeholder(d);
+            return;
+        }
+        if !info.places.contains(&place) {
+            let (what, instead) = match place {
+                Place::Function => ("a function", "put it in the `argument`, `element`, `field` or `return_value` that it describes"),
+                Place::Value => ("a value", "put it directly in the body of the function"),
+                Place::Type => ("a type", "put it in the description of a function"),
+            };
+            self.report(Diagnostic::error(d.name.span, format!("`{name}` cannot describe {what}")).label("misplaced").help(instead));
+            return;
+        }
+        let found = d.arguments.as_ref().map_or(0, Vec::len);
+        let (fewest, most) = info.arguments;
+        if !(fewest..=most).contains(&found) {
+            let expected = match (fewest, most) {
+                (0, 0) => "no arguments".to_string(),
+                (1, 1) => "1 argument".to_string(),
+                (a, b) if a == b => format!("{a} arguments"),
+                (a, b) => format!("{a} to {b} arguments"),
+            };
+            let mut diagnostic = Diagnostic::error(d.span, format!("`{name}` takes {expected}, found {found}")).label("wrong number of arguments");
+            if !info.usage.is_empty() {
+                diagnostic = diagnostic.help(format!("usage: `{}`", info.usage));
+            }
+            self.report(diagnostic);
+        }
+        if info.body && d.body.is_none() {
+            self.report(Diagnostic::error(d.span, format!("`{name}` needs a body")).label("`{ ... }` expected after this").help(format!("usage: `{}`", info.usage)));
+        } else if !info.body && d.body.is_some() {
+            self.report(Diagnostic::error(d.span, format!("`{name}` has no body")).label("expected `;` after this"));
+        }
+    }
+
+    /// What `aviary spec init` could not know.
+    fn placeholder(&mut self, d: &Descriptor) {
+        let what = match d.arguments.as_deref() {
+            Some([Argument::Expr(crate::ast::Expr { kind: crate::ast::ExprKind::String(text), .. })]) => text.clone(),
+            _ => "something is missing here".to_string(),
+        };
+        self.report(
+            Diagnostic::error(d.span, what)
+                .label("left by `aviary spec init`")
+                .help("replace this `placeholder` with the descriptors that say so")
+                .placeholder(),
+        );
+    }
+
+    /// A plan that carries the value as it is.
+    pub(super) fn plain(&self, value: &Value) -> Plan {
+        let nothing = matches!(value.ty.kind, crate::model::TypeKind::Void);
+        let pointer = matches!(value.ty.kind, crate::model::TypeKind::Pointer { .. } | crate::model::TypeKind::FunctionPointer(_));
+        Plan {
+            ty: value.ty.clone(),
+            kind: match (nothing, pointer) {
+                (true, _) if value.role == Role::Result || value.role == Role::CallbackResult => crate::model::Kind::Nothing,
+                (_, true) => crate::model::Kind::Opaque,
+                _ => crate::model::Kind::Scalar,
+            },
+            input: value.input,
+            output: value.output,
+            lifetime: crate::model::Lifetime::Call,
+            allocate: false,
+            deallocate: false,
+            record: false,
+            depends_on: Vec::new(),
+            state_callbacks: None,
+            span: value.span,
+        }
+    }
+}
+
+fn splice<'a>(body: &[Piece<'a>], at: usize, branch: &[Piece<'a>]) -> Vec<Piece<'a>> {
+    body[..at].iter().chain(branch).chain(&body[at..]).cloned().collect()
+}
