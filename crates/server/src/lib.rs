@@ -1,1 +1,40 @@
+//! The runtime of API servers.
+//!
+//! A server module, generated per API, links its own copy of this crate and
+//! exports one C function ([`export_module`]); the generic API server process
+//! ([`process`]) loads modules and hands them connections. Inside a module a
+//! connection is a [`session::Session`]; each guest thread has a lane and each
+//! lane a shadow thread that decodes, admits, executes and answers its calls.
 
+mod api;
+mod call;
+mod callback_lane;
+mod closures;
+mod config;
+mod confine;
+mod connection;
+pub mod ffi;
+mod handles;
+mod lane;
+mod late;
+mod log;
+mod mappings;
+mod memory;
+pub mod module;
+mod outgoing;
+pub mod process;
+pub mod replay;
+mod reply;
+mod scratch;
+mod session;
+pub mod stats;
+mod tickets;
+mod vendor;
+
+pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Reject, ResourceKind, Role};
+pub use call::{Buffer, Call};
+pub use closures::Life;
+pub use config::SessionConfig;
+pub use ffi::guarded;
+pub use late::Poll;
+pub use outgoing::{Answer, Outgoing};

@@ -1,0 +1,65 @@
+//! What a generated module says about its API.
+
+use crate::call::Call;
+
+pub use aviary_gate::Kind as ResourceKind;
+
+/// Everything constant about one API, printed by the generator.
+pub struct ApiDescriptor {
+    pub name: &'static str,
+    pub version: &'static str,
+    pub spec_hash: u64,
+    /// The vendor library.
+    pub soname: &'static str,
+    pub functions: &'static [FunctionInfo],
+    pub handle_types: &'static [HandleTypeInfo],
+    pub resources: &'static [(&'static str, ResourceKind)],
+    /// Size of the structure that every handle carries; 0 for none.
+    pub metadata_size: usize,
+    /// The error value that an asynchronous call of this function leaves behind when it is rejected.
+    pub rejected: fn(function: u32, Reject) -> i64,
+}
+
+pub struct FunctionInfo {
+    pub name: &'static str,
+    pub handler: Handler,
+    /// The call belongs to an object and is kept for replay.
+    pub replayable: bool,
+}
+
+pub struct HandleTypeInfo {
+    pub name: &'static str,
+    /// Bytes of a native value: 4 or 8.
+    pub size: usize,
+}
+
+/// Decodes one request, calls the vendor's function, encodes the reply.
+///
+/// # Safety
+/// The handler calls the vendor library with what it decoded; the caller
+/// guarantees that the call was set up for this very function.
+pub type Handler = unsafe fn(&mut Call) -> Result<(), Reject>;
+
+/// Why a call never reached the vendor's function, or what it answers instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reject {
+    /// The guest sent what no honest guest sends: ends the session.
+    Malformed(&'static str),
+    /// A handle of this type that does not exist in this session.
+    InvalidHandle(u32),
+    /// The vendor library has no such function.
+    Unsupported,
+    /// A quota or policy said no.
+    Refused,
+    /// The call fails with this value of the API's error type.
+    Failed(i64),
+}
+
+/// What the reply does with a handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Mentions an object that exists on its own.
+    Borrow,
+    /// Created it, or adds a reference that the guest will release.
+    Allocate,
+}

@@ -1,0 +1,492 @@
+//! One call at the server: what the guest sent, decoded by the generated handler.
+//!
+//! The request is a private copy; everything in it is checked here, in the
+//! order in which the handler asks for it. What the reply will need (outputs,
+//! handles, charges) is remembered on the way. The reply half is in `reply.rs`.
+
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use aviary_gate::Holding;
+use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, RequestHeader};
+
+use crate::api::Reject;
+use crate::closures::{ClosureKey, Life};
+use crate::config::MAX_SCRATCH;
+use crate::log::{Record, Recording};
+use crate::scratch::Scratch;
+use crate::session::Session;
+
+/// Memory of `len` bytes behind one pointer argument; NULL if the application passed NULL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    pub ptr: *mut u8,
+    pub len: usize,
+}
+
+impl Buffer {
+    const NULL: Buffer = Buffer { ptr: std::ptr::null_mut(), len: 0 };
+}
+
+/// How a buffer crossed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Null,
+    /// In the message, both ways (also outputs without data).
+    Message,
+    Arena(u64),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    pub place: Place,
+    pub buffer: Buffer,
+}
+
+/// A buffer that the vendor library may use after its function returned.
+pub(crate) struct UntilBuffer {
+    pub place: Place,
+    pub output: bool,
+    pub length: usize,
+    /// Private memory that must outlive the call.
+    pub keep: Option<Box<[u8]>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UsedHandle {
+    pub ty: u32,
+    pub native: u64,
+    pub id: u64,
+    /// Marked in the table as about to end.
+    pub ending: bool,
+}
+
+/// What happens if, and only if, the call succeeds.
+#[derive(Default)]
+pub(crate) struct OnSuccess {
+    pub created: Option<u64>,
+    pub unmapped: Vec<u64>,
+    pub uncharged: Vec<(usize, u64)>,
+    /// Shadows whose content the guest copies to the application.
+    pub copied_back: Vec<(u64, u64)>,
+}
+
+pub struct Call {
+    pub(crate) session: Arc<Session>,
+    pub(crate) header: RequestHeader,
+    /// The whole message; fields start after the header.
+    pub(crate) request: Vec<u8>,
+    at: usize,
+    scratch: Scratch,
+    pub(crate) reply: Encoder,
+    pub(crate) handles: Vec<UsedHandle>,
+    pub(crate) outputs: Vec<Output>,
+    pub(crate) next_output: usize,
+    pub(crate) untils: Vec<UntilBuffer>,
+    pub(crate) next_until: usize,
+    /// Arena regions whose content the reply changes: carried along if the arena is mirrored.
+    pub(crate) regions: Vec<(u64, u64)>,
+    pub(crate) closures: Vec<(ClosureKey, Life)>,
+    pub(crate) holding: Holding,
+    pub(crate) on_success: OnSuccess,
+    pub(crate) result: Option<(bool, i64)>,
+    pub(crate) recording: Option<Box<Recording>>,
+    /// The record that is being replayed: its blocks stand in for the arena.
+    pub(crate) replayed: Option<Arc<Record>>,
+    vendor_since: Option<Instant>,
+    /// Why the request is malformed, for the log.
+    pub(crate) complaint: Option<DecodeError>,
+}
+
+impl Call {
+    pub(crate) fn new(session: Arc<Session>) -> Call {
+        Call {
+            session,
+            header: RequestHeader::default(),
+            request: Vec::new(),
+            at: 0,
+            scratch: Scratch::new(MAX_SCRATCH),
+            reply: Encoder::new(),
+            handles: Vec::new(),
+            outputs: Vec::new(),
+            next_output: 0,
+            untils: Vec::new(),
+            next_until: 0,
+            regions: Vec::new(),
+            closures: Vec::new(),
+            holding: Holding::default(),
+            on_success: OnSuccess::default(),
+            result: None,
+            recording: None,
+            replayed: None,
+            vendor_since: None,
+            complaint: None,
+        }
+    }
+
+    /// Sets the call up for the message in `request`.
+    pub(crate) fn start(&mut self, header: RequestHeader) {
+        self.header = header;
+        self.at = 0;
+        self.reply.start();
+        self.next_output = 0;
+        self.next_until = 0;
+        self.result = None;
+        self.complaint = None;
+        let replayable = self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
+        self.recording = replayable.then(Box::default);
+    }
+
+    /// Forgets everything that belongs to the finished call, keeping its memory for the next.
+    pub(crate) fn reset(&mut self) {
+        self.scratch.reset();
+        self.handles.clear();
+        self.outputs.clear();
+        self.untils.clear();
+        self.regions.clear();
+        self.closures.clear();
+        self.recording = None;
+        if self.reply.capacity() > KEPT {
+            self.reply.shrink(KEPT);
+        }
+        if self.request.capacity() > KEPT {
+            self.request = Vec::new();
+        }
+    }
+
+    fn decode<T>(&mut self, read: impl FnOnce(&mut Decoder) -> Result<T, DecodeError>) -> Result<T, Reject> {
+        let body = self.request.get(HEADER_SIZE..).unwrap_or_default();
+        let mut decoder = Decoder::resume(body, self.at);
+        let result = read(&mut decoder);
+        self.at = decoder.position();
+        result.map_err(|error| {
+            self.complaint = Some(error);
+            Reject::Malformed("the message")
+        })
+    }
+
+    pub(crate) fn trailing(&self) -> bool {
+        self.at != self.request.len().saturating_sub(HEADER_SIZE)
+    }
+
+    pub fn word(&mut self) -> Result<u64, Reject> {
+        self.decode(|d| d.word())
+    }
+
+    /// The bytes of a value of `n` bytes; the handler may change them.
+    pub fn raw(&mut self, n: usize) -> Result<*mut u8, Reject> {
+        let length = self.decode(|d| d.bytes().map(<[u8]>::len))?;
+        if length != n {
+            return Err(Reject::Malformed("a value has another size than its type"));
+        }
+        Ok(self.field_before(length))
+    }
+
+    /// The data of the field just decoded, `length` bytes and their padding before the current position.
+    fn field_before(&mut self, length: usize) -> *mut u8 {
+        let start = HEADER_SIZE + self.at - aviary_wire::padded(length);
+        // The decoder found `length` bytes there, so `start` is inside or (empty data) at the end.
+        self.request[start..].as_mut_ptr()
+    }
+
+    /// The native value of a handle.
+    pub fn handle(&mut self, ty: u32) -> Result<u64, Reject> {
+        self.use_handle(ty, None)
+    }
+
+    /// A handle that this call releases, or ends whatever its count (`all`).
+    pub fn handle_ending(&mut self, ty: u32, all: bool) -> Result<u64, Reject> {
+        self.use_handle(ty, Some(all))
+    }
+
+    fn use_handle(&mut self, ty: u32, ends: Option<bool>) -> Result<u64, Reject> {
+        let id = self.word()?;
+        let native = self.session.handles.native(ty, id).ok_or(Reject::InvalidHandle(ty))?;
+        if id != 0 {
+            let ending = ends.is_some_and(|all| self.session.handles.ending(id, all));
+            self.handles.push(UsedHandle { ty, native, id, ending });
+        }
+        Ok(native)
+    }
+
+    /// A NUL-terminated string in private memory, or NULL.
+    pub fn string(&mut self) -> Result<*mut c_char, Reject> {
+        let (place, buffer) = self.reference(None, true, true)?;
+        if place == Place::Null {
+            return Ok(std::ptr::null_mut());
+        }
+        // SAFETY: `buffer` is private memory of `len` bytes.
+        let ends = buffer.len > 0 && unsafe { *buffer.ptr.add(buffer.len - 1) } == 0;
+        if !ends {
+            return Err(Reject::Malformed("a string does not end with NUL"));
+        }
+        Ok(buffer.ptr.cast())
+    }
+
+    /// How many elements follow; `None` for a NULL array.
+    pub fn array(&mut self, expected: Option<u64>) -> Result<Option<usize>, Reject> {
+        let count = self.decode(|d| d.array())?;
+        match (count, expected) {
+            (Some(count), Some(expected)) if count as u64 != expected => {
+                Err(Reject::Malformed("an array has another length than the specification says"))
+            }
+            _ => Ok(count),
+        }
+    }
+
+    /// Zeroed memory until the end of the call. A call that asks for too much is refused:
+    /// this unwinds to the dispatcher, before the vendor's function was called.
+    pub fn scratch(&mut self, bytes: usize) -> *mut u8 {
+        match self.scratch.allocate(bytes) {
+            Some(memory) => memory,
+            None => std::panic::resume_unwind(Box::new(Reject::Refused)),
+        }
+    }
+
+    /// An input. `private`: the handler relies on its content, so it must not stay in the guest's reach.
+    pub fn buffer_in(&mut self, expected: Option<usize>, private: bool) -> Result<Buffer, Reject> {
+        Ok(self.reference(expected, private, true)?.1)
+    }
+
+    pub fn buffer_out(&mut self, expected: Option<usize>) -> Result<Buffer, Reject> {
+        self.output(expected, false)
+    }
+
+    pub fn buffer_inout(&mut self, expected: Option<usize>) -> Result<Buffer, Reject> {
+        self.output(expected, true)
+    }
+
+    fn output(&mut self, expected: Option<usize>, input: bool) -> Result<Buffer, Reject> {
+        let (place, buffer) = self.reference(expected, false, input)?;
+        self.outputs.push(Output { place, buffer });
+        Ok(buffer)
+    }
+
+    /// Storage of `bytes` bytes even where the application passed NULL.
+    pub fn force(&mut self, buffer: Buffer, bytes: usize) -> Buffer {
+        if !buffer.ptr.is_null() && buffer.len >= bytes {
+            return buffer;
+        }
+        Buffer { ptr: self.scratch(bytes), len: bytes }
+    }
+
+    /// A buffer that the vendor library uses until a poll function says otherwise; see `reply_until`.
+    pub fn buffer_until(&mut self, expected: Option<usize>, input: bool, output: bool) -> Result<Buffer, Reject> {
+        let (place, mut buffer) = self.reference(expected, false, input)?;
+        if place == Place::Message && output {
+            return Err(Reject::Malformed("an output that stays in use is not in the arena"));
+        }
+        let mut keep = None;
+        if place == Place::Message {
+            // SAFETY: the message's data is private memory of `len` bytes.
+            let mut copy: Box<[u8]> = unsafe { std::slice::from_raw_parts(buffer.ptr, buffer.len) }.into();
+            buffer.ptr = copy.as_mut_ptr();
+            keep = Some(copy);
+        }
+        self.untils.push(UntilBuffer { place, output, length: buffer.len, keep });
+        Ok(buffer)
+    }
+
+    /// A buffer with a shadow, which the guest keeps in the arena.
+    pub fn shadow(&mut self, expected: Option<usize>, input: bool, _allocate: bool) -> Result<Buffer, Reject> {
+        match self.reference(expected, false, input)? {
+            (Place::Message, _) => Err(Reject::Malformed("a shadow is not in the arena")),
+            (_, buffer) => Ok(buffer),
+        }
+    }
+
+    /// Names a shadow whose content the guest copies back after this call.
+    pub fn shadow_copy_back(&mut self, expected: Option<usize>, _end: bool) -> Result<Buffer, Reject> {
+        match self.reference(expected, false, false)? {
+            (Place::Message, _) => Err(Reject::Malformed("a shadow is not in the arena")),
+            (Place::Arena(offset), buffer) => {
+                self.on_success.copied_back.push((offset, buffer.len as u64));
+                Ok(buffer)
+            }
+            (Place::Null, buffer) => Ok(buffer),
+        }
+    }
+
+    /// A pointer to at least `bytes` bytes of zero-copy memory.
+    pub fn zerocopy(&mut self, bytes: usize) -> Result<*mut u8, Reject> {
+        match self.word()? {
+            0 => Ok(std::ptr::null_mut()),
+            // The application passed memory that is not zero-copy memory: its mistake, not an attack.
+            u64::MAX => Err(Reject::Refused),
+            word => self
+                .session
+                .memory
+                .range(word - 1, bytes as u64)
+                .ok_or(Reject::Malformed("zero-copy memory outside the arena")),
+        }
+    }
+
+    /// The library's own pointer behind one that `reply_mapped` gave out. A pointer that was never mapped is NULL.
+    pub fn unmap(&mut self) -> Result<*mut u8, Reject> {
+        match self.word()? {
+            1 => {
+                let offset = self.word()?;
+                self.session.memory.range(offset, 0).ok_or(Reject::Malformed("a mapped pointer outside the arena"))
+            }
+            2 => self.unmap_foreign(),
+            0 | 3 => Ok(std::ptr::null_mut()),
+            _ => Err(Reject::Malformed("an unknown kind of mapped pointer")),
+        }
+    }
+
+    fn unmap_foreign(&mut self) -> Result<*mut u8, Reject> {
+        let id = self.word()?;
+        let (_, content) = self.reference(None, false, true)?;
+        let Some(mapping) = self.session.mappings.get(id) else { return Ok(std::ptr::null_mut()) };
+        if content.len > mapping.bytes {
+            return Err(Reject::Malformed("more content than was mapped"));
+        }
+        if !content.ptr.is_null() {
+            // SAFETY: the mapping has `mapping.bytes` bytes of vendor memory, valid until the unmapping that
+            // follows; `content` was range-checked. `copy`, as a vendor may map the arena's own memory.
+            unsafe { std::ptr::copy(content.ptr, mapping.pointer(), content.len) };
+        }
+        self.on_success.unmapped.push(id);
+        Ok(mapping.pointer())
+    }
+
+    /// A function of the vendor library.
+    pub fn vendor(&self, index: u32) -> Result<*const c_void, Reject> {
+        self.session.vendor.function(index as usize).ok_or(Reject::Unsupported)
+    }
+
+    /// The closure to register as the callback's user data; NULL if the application passed no function.
+    pub fn callback(&mut self, kind: u32, life: Life) -> Result<*mut c_void, Reject> {
+        let id = self.word()?;
+        if id == 0 {
+            return Ok(std::ptr::null_mut());
+        }
+        let (key, new) = self.session.closure(id, kind, life).ok_or(Reject::Refused)?;
+        if new {
+            self.closures.push((key, life));
+        }
+        Ok(key.as_pointer())
+    }
+
+    /// `allocates_rc`: taken now, given back if the call fails.
+    pub fn charge(&mut self, resource: u32, amount: u64) -> Result<(), Reject> {
+        self.session.charge(resource as usize, amount)?;
+        self.holding.add(resource as usize, amount);
+        Ok(())
+    }
+
+    /// `consumes_rc`.
+    pub fn consume(&mut self, resource: u32, amount: u64) -> Result<(), Reject> {
+        self.session.consume(resource as usize, amount)
+    }
+
+    /// `deallocates_rc`: takes effect if the call succeeds.
+    pub fn uncharge(&mut self, resource: u32, amount: u64) {
+        self.on_success.uncharged.push((resource as usize, amount));
+    }
+
+    pub fn begin_vendor(&mut self) {
+        self.vendor_since = Some(Instant::now());
+    }
+
+    pub fn end_vendor(&mut self) {
+        if let Some(since) = self.vendor_since.take() {
+            let ns = since.elapsed().as_nanos() as u64;
+            self.session.stats.vendor_ns.fetch_add(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// What the call cost the device, as the specification measures it.
+    pub fn device_time(&mut self, ns: u64) {
+        self.session.stats.device_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// The metadata of an object; NULL if there is no such object.
+    pub fn metadata(&self, ty: u32, native: u64) -> *mut u8 {
+        self.id_of(ty, native).and_then(|id| self.session.handles.metadata(id)).unwrap_or(std::ptr::null_mut())
+    }
+
+    /// The id of an object that this call uses, or of any other by its native value.
+    pub(crate) fn id_of(&self, ty: u32, native: u64) -> Option<u64> {
+        let used = self.handles.iter().find(|h| h.ty == ty && h.native == native);
+        used.map(|h| h.id).or_else(|| self.session.handles.id(ty, native))
+    }
+
+    /// Decodes a buffer reference, checks its length, and finds or makes its memory.
+    fn reference(&mut self, expected: Option<usize>, private: bool, input: bool) -> Result<(Place, Buffer), Reject> {
+        // The reference borrows the request; what it says is copied out so that the borrow ends here.
+        let found = self.decode(|d| {
+            Ok(match d.buffer()? {
+                BufferRef::Null => Found::Null,
+                BufferRef::Inline(data) => Found::Inline(data.len()),
+                BufferRef::Arena { offset, length } => Found::Arena(offset, length),
+                BufferRef::Reserved { length } => Found::Reserved(length),
+            })
+        })?;
+        let (place, length) = match found {
+            Found::Null => return Ok((Place::Null, Buffer::NULL)),
+            Found::Inline(length) | Found::Reserved(length) => (Place::Message, length),
+            Found::Arena(offset, length) => (Place::Arena(offset), length),
+        };
+        if expected.is_some_and(|e| e != length) {
+            return Err(Reject::Malformed("a buffer has another size than the specification says"));
+        }
+        let ptr = match found {
+            Found::Inline(_) => self.field_before(length),
+            Found::Arena(offset, _) => return Ok((place, self.arena_buffer(offset, length, private, input)?)),
+            _ => self.scratch(length),
+        };
+        Ok((place, Buffer { ptr, len: length }))
+    }
+
+    fn arena_buffer(&mut self, offset: u64, length: usize, private: bool, input: bool) -> Result<Buffer, Reject> {
+        let outside = Reject::Malformed("a buffer outside the arena");
+        let shared = match &self.replayed {
+            Some(replayed) => self.replayed_block(replayed.block(offset, length), length),
+            None => self.session.memory.range(offset, length as u64).ok_or(outside)?,
+        };
+        let mut buffer = Buffer { ptr: shared, len: length };
+        if private {
+            buffer = self.copy_to_scratch(buffer);
+        }
+        if let (true, Some(recording)) = (input, &mut self.recording) {
+            let mut bytes = vec![0; length];
+            // SAFETY: `buffer` was range-checked, `bytes` is new. Where it is shared the guest may change it
+            // meanwhile; it then records something else than it used, to its own disadvantage only.
+            unsafe { std::ptr::copy_nonoverlapping(buffer.ptr, bytes.as_mut_ptr(), length) };
+            recording.blocks.push((offset, bytes));
+        }
+        Ok(buffer)
+    }
+
+    /// Replay: what the block contained when the call was recorded, or room for an output.
+    fn replayed_block(&self, recorded: Option<*const u8>, length: usize) -> *mut u8 {
+        let memory = self.session.memory.private_block(length);
+        if let Some(recorded) = recorded {
+            // SAFETY: the recorded block has exactly `length` bytes, the private one at least as many.
+            unsafe { std::ptr::copy_nonoverlapping(recorded, memory, length) };
+        }
+        memory
+    }
+
+    fn copy_to_scratch(&mut self, buffer: Buffer) -> Buffer {
+        let copy = self.scratch(buffer.len);
+        // SAFETY: both have `len` bytes and scratch memory overlaps nothing. Copied once: what the
+        // handler then validates is what it uses, whatever the guest does to the original.
+        unsafe { std::ptr::copy_nonoverlapping(buffer.ptr, copy, buffer.len) };
+        self.session.stats.bytes_copied.fetch_add(buffer.len as u64, Ordering::Relaxed);
+        Buffer { ptr: copy, len: buffer.len }
+    }
+}
+
+/// Memory that a call keeps for the next one.
+const KEPT: usize = 64 << 10;
+
+enum Found {
+    Null,
+    Inline(usize),
+    Arena(u64, usize),
+    Reserved(usize),
+}

@@ -1,0 +1,82 @@
+//! The lane for callbacks that no waiting call of the guest could receive:
+//! those from vendor threads and from asynchronous calls.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aviary_transport::{LaneEnd, LaneWaker, Liveness};
+use std::sync::Arc;
+
+/// The guest opens the lane before it registers its first callback, but on another socket.
+const OPENING: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct State {
+    /// `None`: not open yet, or in use.
+    lane: Option<LaneEnd>,
+    watch: Option<(LaneWaker, Arc<Liveness>)>,
+    dead: bool,
+}
+
+#[derive(Default)]
+pub struct CallbackLane {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl CallbackLane {
+    /// The guest has opened it. False: it already had.
+    pub fn open(&self, lane: LaneEnd, liveness: Arc<Liveness>) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.watch.is_some() {
+            return false;
+        }
+        state.watch = Some((lane.waker(), liveness));
+        state.lane = Some(lane);
+        self.changed.notify_all();
+        true
+    }
+
+    /// Runs `exchange` with the lane, one thread at a time. `None`: it never opened, or the session is over.
+    pub fn with<R>(&self, exchange: impl FnOnce(&mut LaneEnd) -> R) -> Option<R> {
+        let mut lane = self.take()?;
+        let result = exchange(&mut lane);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.lane = Some(lane);
+        self.changed.notify_one();
+        Some(result)
+    }
+
+    fn take(&self) -> Option<LaneEnd> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + OPENING;
+        loop {
+            if state.dead {
+                return None;
+            }
+            if let Some(lane) = state.lane.take() {
+                return Some(lane);
+            }
+            // Another callback may take as long as it likes; only the opening is bounded.
+            let left = deadline.saturating_duration_since(Instant::now());
+            if state.watch.is_some() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else if left.is_zero() {
+                return None;
+            } else {
+                state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    /// Ends every wait on the lane, now and later.
+    pub fn kill(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.dead = true;
+        if let Some((waker, liveness)) = &state.watch {
+            liveness.kill();
+            waker.wake();
+        }
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,154 @@
+//! Closures: what the vendor library gets as user data of a callback.
+//!
+//! A closure is a number, not an address: a vendor library that calls back too
+//! late or too often finds nothing, instead of freed memory.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::session::Session;
+
+/// How long the vendor library may call a closure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    /// It is called at most once.
+    Once,
+    /// Until the function that got it returns.
+    Call,
+    /// As long as the session.
+    Session,
+}
+
+/// `generation << 32 | index + 1`: never 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClosureKey(u64);
+
+impl ClosureKey {
+    pub fn as_pointer(self) -> *mut c_void {
+        std::ptr::without_provenance_mut(self.0 as usize)
+    }
+
+    fn from_pointer(pointer: *mut c_void) -> ClosureKey {
+        ClosureKey(pointer.addr() as u64)
+    }
+
+    fn index(self) -> Option<usize> {
+        (self.0 as u32 as usize).checked_sub(1)
+    }
+}
+
+/// A callback of the guest, as the vendor library knows it.
+#[derive(Clone)]
+pub struct Closure {
+    pub session: Weak<Session>,
+    /// The guest's id of it.
+    pub id: u64,
+    pub kind: u32,
+    pub life: Life,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    closure: Option<Closure>,
+}
+
+#[derive(Default)]
+struct Table {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    /// Per kind: the closures of callbacks that come without user data, newest last.
+    newest: HashMap<u32, Vec<ClosureKey>>,
+}
+
+/// The closures of all sessions of this module: vendor threads bring nothing but the number.
+static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+
+fn with_table<R>(change: impl FnOnce(&mut Table) -> R) -> R {
+    let mut guard: MutexGuard<'_, Option<Table>> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    change(guard.get_or_insert_default())
+}
+
+pub fn insert(closure: Closure) -> ClosureKey {
+    with_table(|table| {
+        let index = table.free.pop().unwrap_or_else(|| {
+            table.slots.push(Slot::default());
+            table.slots.len() - 1
+        });
+        let kind = closure.kind;
+        let slot = &mut table.slots[index];
+        slot.closure = Some(closure);
+        let key = ClosureKey(u64::from(slot.generation) << 32 | (index as u64 + 1));
+        table.newest.entry(kind).or_default().push(key);
+        key
+    })
+}
+
+pub fn remove(key: ClosureKey) -> Option<Closure> {
+    with_table(|table| {
+        table.find(key)?;
+        let index = key.index()?;
+        let slot = &mut table.slots[index];
+        let closure = slot.closure.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        table.free.push(index);
+        if let Some(keys) = table.newest.get_mut(&closure.kind) {
+            // Short-lived closures are at the end.
+            if let Some(at) = keys.iter().rposition(|k| *k == key) {
+                keys.remove(at);
+            }
+        }
+        Some(closure)
+    })
+}
+
+/// The closure that the vendor library calls; NULL means the newest of its kind.
+/// One that is called at most once ends here.
+pub fn called(pointer: *mut c_void, kind: u32) -> Option<(Arc<Session>, u64)> {
+    let key = match pointer.is_null() {
+        true => with_table(|table| table.newest.get(&kind).and_then(|keys| keys.last().copied()))?,
+        false => ClosureKey::from_pointer(pointer),
+    };
+    let closure = with_table(|table| table.find(key).cloned()).filter(|c| c.kind == kind)?;
+    let session = closure.session.upgrade()?;
+    if closure.life == Life::Once {
+        session.forget_closure(key);
+    }
+    Some((session, closure.id))
+}
+
+impl Table {
+    fn find(&self, key: ClosureKey) -> Option<&Closure> {
+        let slot = self.slots.get(key.index()?)?;
+        (slot.generation == (key.0 >> 32) as u32).then_some(())?;
+        slot.closure.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closure(id: u64) -> Closure {
+        Closure { session: Weak::new(), id, kind: 900, life: Life::Once }
+    }
+
+    #[test]
+    fn a_number_is_never_valid_again() {
+        let first = insert(closure(1));
+        assert_eq!(remove(first).map(|c| c.id), Some(1));
+        assert!(remove(first).is_none());
+        let second = insert(closure(2));
+        assert_ne!(first, second);
+        assert!(remove(first).is_none());
+        assert!(remove(second).is_some());
+    }
+
+    #[test]
+    fn any_other_pointer_finds_nothing() {
+        let wild: *mut c_void = std::ptr::without_provenance_mut(0x7f00_1234_5678);
+        assert!(called(wild, 900).is_none());
+        assert!(called(std::ptr::null_mut(), 901).is_none());
+    }
+}

@@ -1,0 +1,51 @@
+//! What the node says about a session, and the limits that keep one guest from exhausting its API server.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The JSON object that comes with every accepted socket.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SessionConfig {
+    pub session: u64,
+    pub tenant: String,
+    /// Process id of the guest.
+    pub guest: u32,
+    /// Searched in order for `<api>/server.so`.
+    pub modules: Vec<PathBuf>,
+    /// Per resource, what the session may hold or consume.
+    pub limits: BTreeMap<String, u64>,
+    /// Largest arena a guest may bring, in bytes.
+    pub arena: Option<u64>,
+}
+
+/// Lanes, that is threads, of one connection.
+pub const MAX_LANES: usize = 1024;
+/// Scratch memory of one call.
+pub const MAX_SCRATCH: usize = 1 << 30;
+/// Callbacks that a connection may have registered at a time.
+pub const MAX_CALLBACKS: usize = 1 << 16;
+/// Deliveries that may be under way at a time.
+pub const MAX_LATE: usize = 1 << 16;
+/// Vendor memory mapped by the guest at a time, where it cannot be shared.
+pub const MAX_MAPPINGS: usize = 1 << 16;
+/// Callbacks inside calls inside callbacks, on one lane.
+pub const MAX_NESTING: usize = 64;
+/// Addresses an arena may span: 64 GiB are usual.
+pub const MAX_ARENA: u64 = 1 << 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_members_are_ignored_and_missing_ones_have_defaults() {
+        let config: SessionConfig =
+            serde_json::from_str(r#"{"session": 7, "limits": {"memory": 5}, "colour": 1}"#).unwrap();
+        assert_eq!(config.session, 7);
+        assert_eq!(config.limits.get("memory"), Some(&5));
+        assert!(config.modules.is_empty());
+    }
+}

@@ -1,0 +1,268 @@
+//! One connection inside a module: the greeting, the control loop, the end.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, ControlSocket, LaneWaker, Liveness, accept_lane, send_greeting};
+use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
+use aviary_wire::control::{CALLBACK_LANE, control_kind};
+use aviary_wire::{Control, Hello, WIRE_VERSION, Welcome};
+
+use crate::api::ApiDescriptor;
+use crate::config::{MAX_ARENA, MAX_LANES, SessionConfig};
+use crate::ffi;
+use crate::lane::Lane;
+use crate::memory::SessionMemory;
+use crate::module::load_vendor;
+use crate::session::{Journal, Parts, Session, gate};
+use crate::stats::StatsPage;
+
+/// Asynchronous calls that were published before the guest went still run, for at most this long.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How long threads inside the vendor library get to come back before they are left behind.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Shadow threads run vendor code that expects a main thread's stack.
+const STACK: usize = 8 << 20;
+
+/// What a connection starts from.
+pub struct Connection {
+    pub socket: Option<OwnedFd>,
+    pub arena: Option<OwnedFd>,
+    pub stats: Option<OwnedFd>,
+    pub journal: Journal,
+    pub hello: Vec<u8>,
+    pub config: Vec<u8>,
+    pub started: Box<dyn Fn()>,
+}
+
+/// Why a guest was not admitted: what it is told.
+struct Refusal {
+    status: u64,
+    text: String,
+}
+
+fn refuse<T>(status: u64, text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal { status, text: text.into() })
+}
+
+/// Serves a connection until it ends, and says why it ended.
+pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String {
+    let Some(socket) = connection.socket.take() else { return "there is no socket".into() };
+    let told = rustix::io::fcntl_dupfd_cloexec(&socket, 3);
+    match admit(api, &mut connection, socket) {
+        Ok((session, arena)) => {
+            (connection.started)();
+            Connected::new(session, arena).run()
+        }
+        Err(refusal) => {
+            connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
+            if let Ok(socket) = told {
+                send_welcome(socket.as_fd(), refusal.status, 0, connection.journal.session, &refusal.text);
+            }
+            format!("refused: {}", refusal.text)
+        }
+    }
+}
+
+/// Best effort: a guest that does not listen has hung up.
+pub fn send_welcome(socket: impl AsFd, status: u64, flags: u64, session: u64, text: &str) {
+    let welcome = Welcome { wire_version: WIRE_VERSION, status, flags, session, text: text.to_owned() };
+    let _ = send_greeting(socket, &welcome.to_bytes(), &[]);
+}
+
+fn admit(
+    api: &'static ApiDescriptor,
+    connection: &mut Connection,
+    socket: OwnedFd,
+) -> Result<(Arc<Session>, Arc<Arena>), Refusal> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| Refusal {
+        status: welcome_status::FAILED,
+        text: format!("{what}: {error}"),
+    };
+    let body = connection.hello.get(PREFIX..).unwrap_or_default();
+    let hello = Hello::from_body(body).map_err(|e| failed("the greeting", &e))?;
+    let config: SessionConfig =
+        serde_json::from_slice(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
+    check_identity(api, &hello)?;
+    let arena = open_arena(&hello, connection.arena.take(), &config)?;
+    let vendor = load_vendor(api).or_else(|text| refuse(welcome_status::FAILED, text))?;
+    let gate = gate(api, &config);
+    let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
+    let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;
+    let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
+    // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
+    // if anything may still use it.
+    let memory = unsafe { SessionMemory::new(base, arena.size() as u64, !arena.mirrored()) };
+    let flags = if arena.same_address() { welcome_flag::SAME_ADDRESS } else { 0 };
+    send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
+    let socket = Some(ControlSocket::new(socket));
+    let parts = Parts { api, vendor, memory, stats, gate, journal: connection.journal, socket };
+    let session = Session::new(parts);
+    ffi::announce(&session);
+    Ok((session, arena))
+}
+
+fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), Refusal> {
+    if hello.wire_version != WIRE_VERSION {
+        let text = format!(
+            "the guest library speaks wire version {}, the server {WIRE_VERSION}; build both from the same Aviary",
+            hello.wire_version
+        );
+        return refuse(welcome_status::WIRE_VERSION, text);
+    }
+    if hello.api != api.name || hello.spec_hash != api.spec_hash {
+        let text = format!(
+            "the guest library is {} {} (specification {:016x}), the server's module is {} {} ({:016x}); run `aviary spec build` and use both results",
+            hello.api, hello.api_version, hello.spec_hash, api.name, api.version, api.spec_hash
+        );
+        return refuse(welcome_status::API, text);
+    }
+    Ok(())
+}
+
+fn open_arena(hello: &Hello, file: Option<OwnedFd>, config: &SessionConfig) -> Result<Arc<Arena>, Refusal> {
+    let limit = config.arena.unwrap_or(MAX_ARENA);
+    if hello.arena_size > limit {
+        return refuse(
+            welcome_status::REFUSED,
+            format!(
+                "an arena of {} bytes is larger than the node allows ({limit}); set AVIARY_ARENA",
+                hello.arena_size
+            ),
+        );
+    }
+    let arena = match (hello.flags & hello_flag::MIRRORED != 0, file) {
+        (true, _) => Arena::mirror_of(hello.arena_address, hello.arena_size),
+        (false, Some(file)) => Arena::open(file, hello.arena_address, hello.arena_size),
+        (false, None) => return refuse(welcome_status::FAILED, "the greeting came without the arena's descriptor"),
+    };
+    arena.or_else(|e| refuse(welcome_status::FAILED, e.to_string()))
+}
+
+/// A shadow thread and how to end its waiting.
+struct Shadow {
+    thread: JoinHandle<()>,
+    liveness: Arc<Liveness>,
+    waker: LaneWaker,
+}
+
+impl Shadow {
+    /// The lane is finished when what was published so far has been executed.
+    fn finish(&self) {
+        self.liveness.kill();
+        self.waker.wake();
+    }
+}
+
+/// The control loop's state.
+struct Connected {
+    session: Arc<Session>,
+    arena: Arc<Arena>,
+    lanes: HashMap<u32, Shadow>,
+    closing: Vec<Shadow>,
+}
+
+impl Connected {
+    fn new(session: Arc<Session>, arena: Arc<Arena>) -> Connected {
+        Connected { session, arena, lanes: HashMap::new(), closing: Vec::new() }
+    }
+
+    fn run(mut self) -> String {
+        let reason = loop {
+            let received = match self.session.socket() {
+                Some(socket) => socket.receive(),
+                None => break "there is no socket".to_owned(),
+            };
+            match received {
+                Ok(Some((message, fd))) => {
+                    if let Err(reason) = self.handle(message, fd) {
+                        self.session.fail(&reason);
+                        break reason;
+                    }
+                }
+                Ok(None) => break "the guest has gone".to_owned(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        self.conclude();
+        reason
+    }
+
+    fn handle(&mut self, message: Control, fd: Option<OwnedFd>) -> Result<(), String> {
+        self.closing.retain(|shadow| !shadow.thread.is_finished());
+        match message.kind {
+            control_kind::LANE_OPEN => self.open(message, fd),
+            control_kind::LANE_CLOSE => {
+                if let Some(shadow) = self.lanes.remove(&message.lane) {
+                    shadow.finish();
+                    self.closing.push(shadow);
+                }
+                Ok(())
+            }
+            other => Err(format!("a control message of the unknown kind {other}")),
+        }
+    }
+
+    fn open(&mut self, message: Control, fd: Option<OwnedFd>) -> Result<(), String> {
+        if self.lanes.len() + self.closing.len() >= MAX_LANES {
+            return Err(format!("the guest opened more than {MAX_LANES} lanes"));
+        }
+        if self.lanes.contains_key(&message.lane) {
+            return Err(format!("lane {} is open already", message.lane));
+        }
+        let liveness = Arc::new(Liveness::notified());
+        let end = accept_lane(&message, fd, &self.arena, &liveness).map_err(|e| e.to_string())?;
+        if message.flags & CALLBACK_LANE != 0 {
+            let opened = self.session.callback_lane.open(end, liveness);
+            return if opened { Ok(()) } else { Err("a second callback lane".into()) };
+        }
+        let (waker, number, session) = (end.waker(), message.lane, self.session.clone());
+        self.session.stats.lanes.fetch_add(1, Ordering::Relaxed);
+        let life = move || {
+            if catch_unwind(AssertUnwindSafe(|| Lane::run(session.clone(), end))).is_err() {
+                session.fail("internal error: a lane's thread panicked");
+            }
+            session.stats.lanes.fetch_sub(1, Ordering::Relaxed);
+            session.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
+        };
+        let thread = std::thread::Builder::new().name(format!("lane-{number}")).stack_size(STACK).spawn(life);
+        let thread = thread.map_err(|e| format!("no thread for lane {number}: {e}"))?;
+        self.lanes.insert(number, Shadow { thread, liveness, waker });
+        Ok(())
+    }
+
+    /// What was published before the hang-up still runs; then nobody waits any longer.
+    fn conclude(mut self) {
+        let mut shadows: Vec<Shadow> = self.lanes.drain().map(|(_, shadow)| shadow).collect();
+        shadows.append(&mut self.closing);
+        shadows.iter().for_each(Shadow::finish);
+        self.session.callback_lane.kill();
+        await_end(&mut shadows, DRAIN);
+        self.session.kill();
+        shadows.iter().for_each(Shadow::finish);
+        await_end(&mut shadows, FAREWELL);
+        if !shadows.is_empty() {
+            self.session.note(&format!("{} calls do not return from the vendor library", shadows.len()));
+        }
+        // The vendor library may hold on to arena memory through objects that the guest never ended.
+        if !shadows.is_empty() || !self.session.handles.is_empty() || !self.session.late.is_empty() {
+            std::mem::forget(self.arena.clone());
+        }
+    }
+}
+
+fn await_end(shadows: &mut Vec<Shadow>, at_most: Duration) {
+    let deadline = Instant::now() + at_most;
+    loop {
+        shadows.retain(|shadow| !shadow.thread.is_finished());
+        if shadows.is_empty() || Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,70 @@
+//! What utility code of a specification may call, and what keeps panics inside.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::lane::current_session;
+use crate::session::Session;
+
+/// The session that was opened last: for utility code on threads of the vendor library.
+static LATEST: Mutex<Weak<Session>> = Mutex::new(Weak::new());
+
+pub(crate) fn announce(session: &Arc<Session>) {
+    *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
+}
+
+fn session() -> Option<Arc<Session>> {
+    current_session().or_else(|| LATEST.lock().unwrap_or_else(PoisonError::into_inner).upgrade())
+}
+
+/// Runs `body`; a panic in it gives `otherwise`, because nothing may unwind into C.
+pub fn guarded<R>(body: impl FnOnce() -> R, otherwise: R) -> R {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
+}
+
+/// The metadata of the object with this native value; NULL if there is none.
+///
+/// # Safety
+/// None: the value is looked up, not followed. `unsafe` because C calls it.
+pub unsafe fn metadata(handle: *const c_void) -> *mut c_void {
+    let look = || {
+        let session = session()?;
+        session.handles.metadata_of_any(session.api.handle_types.len() as u32, handle.addr() as u64)
+    };
+    guarded(look, None).map_or(std::ptr::null_mut(), |block| block.cast())
+}
+
+/// The vendor's symbol of this name, or NULL.
+///
+/// # Safety
+/// `name` is NULL or a NUL-terminated string.
+pub unsafe fn function(name: *const c_char) -> *mut c_void {
+    if name.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) };
+    guarded(|| crate::module::vendor().map_or(std::ptr::null_mut(), |v| v.symbol(name)), std::ptr::null_mut())
+}
+
+/// Whether a pointer lies in memory shared with the guest.
+///
+/// # Safety
+/// None: the pointer is compared, not followed. `unsafe` because C calls it.
+pub unsafe fn is_zerocopy(pointer: *const c_void) -> c_int {
+    guarded(|| c_int::from(session().is_some_and(|s| s.memory.contains(pointer.cast()))), 0)
+}
+
+/// One line in the node's log.
+///
+/// # Safety
+/// `text` is NULL or a NUL-terminated string.
+pub unsafe fn log(text: *const c_char) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    guarded(|| session().into_iter().for_each(|s| s.note(&text)), ());
+}

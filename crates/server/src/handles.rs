@@ -1,0 +1,326 @@
+//! The session's handles: typed ids with generations over native values.
+//!
+//! A guest only ever holds ids. Looking one up is lock-free, because every
+//! call does it; creating and ending objects takes the lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+
+use aviary_gate::Holding;
+
+use aviary_wire::{HandleId, NOT_A_HANDLE};
+
+use crate::api::Role;
+
+/// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
+pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
+
+const FIRST_SEGMENT: usize = 1024;
+const SEGMENTS: usize = 12;
+
+/// One object as readers see it. `key` is its id, 0 while the slot is free.
+///
+/// Invariant: `native` changes only while `key` is 0, and a key never comes
+/// back (generations), so a reader that sees the same key before and after
+/// reading `native` has the native value of that key.
+#[derive(Default)]
+struct Slot {
+    key: AtomicU64,
+    native: AtomicU64,
+}
+
+/// One object as writers see it, under the lock.
+struct Entry {
+    generation: u32,
+    references: u64,
+    /// Known from a query, not from a call that created it: the guest owns no reference of it.
+    borrowed: bool,
+    /// Calls that are about to end it.
+    ending: u32,
+    holding: Holding,
+    metadata: Option<Box<[u64]>>,
+}
+
+impl Entry {
+    fn of(generation: u32) -> Entry {
+        Entry { generation, references: 0, borrowed: false, ending: 0, holding: Holding::default(), metadata: None }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    entries: Vec<Entry>,
+    free: VecDeque<u32>,
+    by_native: HashMap<(u32, u64), u32>,
+    /// Replay: the ids that the next replies must produce, in order.
+    bind: Option<VecDeque<u64>>,
+}
+
+pub struct HandleTable {
+    segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
+    state: Mutex<State>,
+    metadata_words: usize,
+}
+
+/// What an object leaves behind.
+pub struct Ended {
+    pub id: u64,
+    pub holding: Holding,
+}
+
+/// the session has too many objects
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the session has too many objects")]
+pub struct Full;
+
+fn id_of(ty: u32, generation: u32, index: u32) -> u64 {
+    // The generator numbers handle types from 0 and refuses more than 256 of them.
+    HandleId { ty: ty as u8, generation, index }.to_word()
+}
+
+pub fn type_of(id: u64) -> u32 {
+    (id >> 56) as u32
+}
+
+fn index_of(id: u64) -> Option<u32> {
+    HandleId::from_word(id).map(|id| id.index)
+}
+
+/// Segment number and position in it: segment k holds `FIRST_SEGMENT << k` slots.
+fn place(index: u32) -> (usize, usize) {
+    let scaled = index as usize / FIRST_SEGMENT + 1;
+    let segment = scaled.ilog2() as usize;
+    (segment, index as usize - FIRST_SEGMENT * ((1 << segment) - 1))
+}
+
+impl HandleTable {
+    pub fn new(metadata_size: usize) -> HandleTable {
+        HandleTable {
+            segments: [const { OnceLock::new() }; SEGMENTS],
+            state: Mutex::default(),
+            metadata_words: metadata_size.div_ceil(8),
+        }
+    }
+
+    /// The native value of a live handle of type `ty`; a NULL handle is 0.
+    pub fn native(&self, ty: u32, id: u64) -> Option<u64> {
+        if id == 0 {
+            return Some(0);
+        }
+        if type_of(id) != ty {
+            return None;
+        }
+        let slot = self.slot(index_of(id)?)?;
+        if slot.key.load(Ordering::Acquire) != id {
+            return None;
+        }
+        // Acquire keeps the second look at the key behind this load.
+        let native = slot.native.load(Ordering::Acquire);
+        (slot.key.load(Ordering::Relaxed) == id).then_some(native)
+    }
+
+    /// The id of a native value that a reply mentions; creates it if it is new.
+    pub fn publish(&self, ty: u32, native: u64, role: Role) -> Result<u64, Full> {
+        if native == 0 {
+            self.skip();
+            return Ok(0);
+        }
+        let mut state = self.lock();
+        let bound = state.bind.as_mut().and_then(VecDeque::pop_front).filter(|id| *id != 0 && *id != NOT_A_HANDLE);
+        let known = state.by_native.get(&(ty, native)).copied();
+        if let Some(index) = known {
+            let entry = &mut state.entries[index as usize];
+            match role {
+                Role::Borrow => return Ok(id_of(ty, entry.generation, index)),
+                // The vendor may reuse the address of an object whose end is still on its way here.
+                Role::Allocate if entry.ending == 0 => {
+                    entry.references += 1;
+                    entry.borrowed = false;
+                    return Ok(id_of(ty, entry.generation, index));
+                }
+                Role::Allocate => {}
+            }
+        }
+        let index = self.vacant(&mut state, bound)?;
+        self.fill(&mut state, index, ty, native, role);
+        Ok(id_of(ty, state.entries[index as usize].generation, index))
+    }
+
+    /// A reply that mentions no handle where the recorded one may have.
+    pub fn skip(&self) {
+        if let Some(bind) = &mut self.lock().bind {
+            bind.pop_front();
+        }
+    }
+
+    /// From now on (until the queue is replaced) replies produce these ids, one per published handle.
+    pub fn bind(&self, ids: Option<Vec<u64>>) {
+        self.lock().bind = ids.map(VecDeque::from);
+    }
+
+    pub fn id(&self, ty: u32, native: u64) -> Option<u64> {
+        let state = self.lock();
+        let index = *state.by_native.get(&(ty, native))?;
+        Some(id_of(ty, state.entries[index as usize].generation, index))
+    }
+
+    /// The guest owns one reference more.
+    pub fn retain(&self, id: u64) {
+        self.with(id, |entry| entry.references += 1);
+    }
+
+    /// A call that may end the object is under way; undone by [`HandleTable::spared`] or by the end itself.
+    pub fn ending(&self, id: u64, all: bool) -> bool {
+        self.with(id, |entry| {
+            let last = all || (entry.references <= 1 && !entry.borrowed);
+            entry.ending += u32::from(last);
+            last
+        })
+        .unwrap_or(false)
+    }
+
+    pub fn spared(&self, id: u64) {
+        self.with(id, |entry| entry.ending = entry.ending.saturating_sub(1));
+    }
+
+    /// The guest gave a reference (or `all`) back. Answers what is left if that was the last.
+    ///
+    /// A borrowed object stays after its last release: the guest still may
+    /// hold the value that a query answered (OpenCL's root devices).
+    pub fn release(&self, id: u64, all: bool) -> Option<Ended> {
+        let mut state = self.lock();
+        let index = self.live(&state, id)?;
+        let entry = &mut state.entries[index as usize];
+        entry.references = if all { 0 } else { entry.references.saturating_sub(1) };
+        if entry.references > 0 || (entry.borrowed && !all) {
+            return None;
+        }
+        Some(self.end(&mut state, index, id))
+    }
+
+    /// Ties charged amounts to the object: they are returned when it ends. False: it does not exist.
+    pub fn hold(&self, id: u64, holding: &mut Holding) -> bool {
+        self.with(id, |entry| entry.holding.merge(holding)).is_some()
+    }
+
+    /// Takes up to `amount` out of what the object holds.
+    pub fn take(&self, id: u64, resource: usize, amount: u64) -> u64 {
+        self.with(id, |entry| entry.holding.take(resource, amount)).unwrap_or(0)
+    }
+
+    /// The zero-initialised structure of the object; stays where it is until the object ends.
+    pub fn metadata(&self, id: u64) -> Option<*mut u8> {
+        let words = self.metadata_words;
+        self.with(id, |entry| {
+            let block = entry.metadata.get_or_insert_with(|| vec![0; words].into_boxed_slice());
+            block.as_mut_ptr().cast()
+        })
+    }
+
+    /// The structure of the object with this native value, whatever its type.
+    pub fn metadata_of_any(&self, types: u32, native: u64) -> Option<*mut u8> {
+        let id = (0..types).find_map(|ty| self.id(ty, native))?;
+        self.metadata(id)
+    }
+
+    pub fn len(&self) -> usize {
+        let state = self.lock();
+        state.entries.len() - state.free.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing under the lock panics half-way through a change that others could misread.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn slot(&self, index: u32) -> Option<&Slot> {
+        let (segment, at) = place(index);
+        self.segments.get(segment)?.get()?.get(at)
+    }
+
+    /// The slot of an index below `MAX_HANDLES`, allocating its segment.
+    fn slot_or_grow(&self, index: u32) -> &Slot {
+        let (segment, at) = place(index);
+        let fresh = || (0..FIRST_SEGMENT << segment).map(|_| Slot::default()).collect();
+        &self.segments[segment].get_or_init(fresh)[at]
+    }
+
+    fn live(&self, _locked: &State, id: u64) -> Option<u32> {
+        let index = index_of(id)?;
+        (self.slot(index)?.key.load(Ordering::Relaxed) == id).then_some(index)
+    }
+
+    fn with<R>(&self, id: u64, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let mut state = self.lock();
+        let index = self.live(&state, id)?;
+        Some(change(&mut state.entries[index as usize]))
+    }
+
+    /// A free slot; the one that `bound` names if it is free.
+    fn vacant(&self, state: &mut State, bound: Option<u64>) -> Result<u32, Full> {
+        if let Some(index) = bound.and_then(|id| self.claim(state, id)) {
+            return Ok(index);
+        }
+        if let Some(index) = state.free.pop_front() {
+            return Ok(index);
+        }
+        if state.entries.len() >= MAX_HANDLES {
+            return Err(Full);
+        }
+        state.entries.push(Entry::of(1));
+        Ok((state.entries.len() - 1) as u32)
+    }
+
+    fn claim(&self, state: &mut State, id: u64) -> Option<u32> {
+        let index = index_of(id).filter(|i| (*i as usize) < MAX_HANDLES)?;
+        while state.entries.len() <= index as usize {
+            state.free.push_back(state.entries.len() as u32);
+            state.entries.push(Entry::of(1));
+        }
+        let at = state.free.iter().position(|i| *i == index)?;
+        state.free.remove(at);
+        state.entries[index as usize].generation = HandleId::from_word(id)?.generation;
+        Some(index)
+    }
+
+    fn fill(&self, state: &mut State, index: u32, ty: u32, native: u64, role: Role) {
+        let entry = &mut state.entries[index as usize];
+        entry.references = u64::from(role == Role::Allocate);
+        entry.borrowed = role == Role::Borrow;
+        let id = id_of(ty, entry.generation, index);
+        state.by_native.insert((ty, native), index);
+        let slot = self.slot_or_grow(index);
+        // Release: who sees this value also sees the key's zero before it.
+        slot.native.store(native, Ordering::Release);
+        slot.key.store(id, Ordering::Release);
+    }
+
+    fn end(&self, state: &mut State, index: u32, id: u64) -> Ended {
+        let slot = self.slot_or_grow(index);
+        let native = slot.native.load(Ordering::Relaxed);
+        slot.key.store(0, Ordering::Release);
+        let key = (type_of(id), native);
+        // A younger object may have taken the native value over.
+        if state.by_native.get(&key) == Some(&index) {
+            state.by_native.remove(&key);
+        }
+        let entry = &mut state.entries[index as usize];
+        let holding = std::mem::take(&mut entry.holding);
+        let generation = entry.generation + 1;
+        *entry = Entry::of(generation);
+        // A slot whose generations are used up is retired: an old id must never become valid again.
+        if generation <= HandleId::MAX_GENERATION {
+            state.free.push_back(index);
+        }
+        Ended { id, holding }
+    }
+}
+
+#[cfg(test)]
+#[path = "handles_tests.rs"]
+mod tests;

@@ -1,0 +1,173 @@
+use super::*;
+
+#[test]
+fn places_cover_every_index_once() {
+    assert_eq!(place(0), (0, 0));
+    assert_eq!(place(1023), (0, 1023));
+    assert_eq!(place(1024), (1, 0));
+    assert_eq!(place(3071), (1, 2047));
+    assert_eq!(place(3072), (2, 0));
+    assert_eq!(place(MAX_HANDLES as u32 - 1).0, SEGMENTS - 1);
+    assert_eq!(place(MAX_HANDLES as u32).0, SEGMENTS);
+}
+
+#[test]
+fn a_handle_is_found_by_its_type_only() {
+    let table = HandleTable::new(0);
+    let id = table.publish(3, 0xabc, Role::Allocate).unwrap();
+    assert_eq!(table.native(3, id), Some(0xabc));
+    assert_eq!(table.native(2, id), None);
+    assert_eq!(table.native(3, id + 1), None);
+    assert_eq!(table.native(3, NOT_A_HANDLE), None);
+    assert_eq!(table.native(3, id ^ (1 << 32)), None, "other generation");
+    assert_eq!(table.native(3, 0), Some(0));
+}
+
+#[test]
+fn any_word_is_either_the_live_id_or_nothing() {
+    let table = HandleTable::new(0);
+    let id = table.publish(1, 7, Role::Allocate).unwrap();
+    for shift in 0..64 {
+        assert_eq!(table.native(type_of(id ^ (1 << shift)), id ^ (1 << shift)), None);
+    }
+}
+
+#[test]
+fn an_ended_handle_stays_dead_when_its_slot_is_used_again() {
+    let table = HandleTable::new(0);
+    let old = table.publish(0, 1, Role::Allocate).unwrap();
+    assert!(table.release(old, false).is_some());
+    let new = table.publish(0, 2, Role::Allocate).unwrap();
+    assert_eq!(index_of(old), index_of(new));
+    assert_eq!(table.native(0, old), None);
+    assert_eq!(table.native(0, new), Some(2));
+    assert!(table.release(old, true).is_none());
+    assert_eq!(table.native(0, new), Some(2));
+}
+
+#[test]
+fn references_are_counted_and_the_last_one_ends_it() {
+    let table = HandleTable::new(0);
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    assert_eq!(table.publish(0, 1, Role::Allocate).unwrap(), id);
+    table.retain(id);
+    assert!(table.release(id, false).is_none());
+    assert!(table.release(id, false).is_none());
+    assert!(table.release(id, false).is_some());
+    assert!(table.is_empty());
+}
+
+#[test]
+fn a_borrowed_handle_survives_retain_and_release() {
+    let table = HandleTable::new(0);
+    let id = table.publish(0, 1, Role::Borrow).unwrap();
+    table.retain(id);
+    assert!(table.release(id, false).is_none());
+    assert!(table.release(id, false).is_none());
+    assert_eq!(table.native(0, id), Some(1));
+    assert!(table.release(id, true).is_some());
+}
+
+#[test]
+fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
+    let table = HandleTable::new(0);
+    let old = table.publish(0, 1, Role::Allocate).unwrap();
+    assert!(table.ending(old, false));
+    let new = table.publish(0, 1, Role::Allocate).unwrap();
+    assert_ne!(old, new);
+    assert!(table.release(old, false).is_some());
+    assert_eq!(table.native(0, new), Some(1));
+    assert_eq!(table.id(0, 1), Some(new));
+}
+
+#[test]
+fn a_spared_handle_is_shared_again() {
+    let table = HandleTable::new(0);
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    assert!(table.ending(id, false));
+    table.spared(id);
+    assert_eq!(table.publish(0, 1, Role::Allocate).unwrap(), id);
+}
+
+#[test]
+fn a_used_up_slot_is_retired() {
+    let table = HandleTable::new(0);
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    table.lock().entries[0].generation = HandleId::MAX_GENERATION;
+    let last = id_of(0, HandleId::MAX_GENERATION, 0);
+    table.slot(0).unwrap().key.store(last, Ordering::Release);
+    assert!(table.release(last, false).is_some());
+    let next = table.publish(0, 2, Role::Allocate).unwrap();
+    assert_eq!(index_of(next), Some(1));
+    assert_eq!(table.native(0, id), None);
+}
+
+#[test]
+fn metadata_is_zero_stable_and_gone_with_the_object() {
+    let table = HandleTable::new(12);
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    let block = table.metadata(id).unwrap();
+    for i in 0..1000 {
+        table.publish(0, 100 + i, Role::Allocate).unwrap();
+    }
+    assert_eq!(table.metadata(id), Some(block));
+    assert_eq!(table.metadata_of_any(2, 1), Some(block));
+    table.release(id, false);
+    assert_eq!(table.metadata(id), None);
+}
+
+#[test]
+fn what_an_object_holds_comes_out_when_it_ends() {
+    let table = HandleTable::new(0);
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    let mut holding = Holding::default();
+    holding.add(0, 64);
+    assert!(table.hold(id, &mut holding));
+    assert_eq!(table.take(id, 0, 4), 4);
+    let mut left = table.release(id, false).unwrap().holding;
+    assert_eq!(left.take(0, 100), 60);
+    assert!(!table.hold(id, &mut left));
+}
+
+#[test]
+fn replay_binds_the_recorded_ids() {
+    let recorded = HandleTable::new(0);
+    let skipped = recorded.publish(0, 9, Role::Allocate).unwrap();
+    recorded.release(skipped, true);
+    let spare = recorded.publish(1, 10, Role::Allocate).unwrap();
+    recorded.publish(1, 11, Role::Allocate).unwrap();
+    let id = recorded.publish(1, 12, Role::Allocate).unwrap();
+    let fresh = HandleTable::new(0);
+    fresh.bind(Some(vec![id, 0, spare]));
+    assert_eq!(fresh.publish(1, 0x100, Role::Allocate).unwrap(), id);
+    fresh.skip();
+    assert_eq!(fresh.publish(1, 0x200, Role::Allocate).unwrap(), spare);
+    fresh.bind(None);
+    let other = fresh.publish(1, 0x300, Role::Allocate).unwrap();
+    assert!(other != id && other != spare);
+    assert_eq!(fresh.native(1, id), Some(0x100));
+    assert_eq!(fresh.native(1, spare), Some(0x200));
+}
+
+#[test]
+fn readers_never_see_another_objects_value() {
+    let table = HandleTable::new(0);
+    let ids = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..20_000u64 {
+                let id = table.publish(0, round + 1, Role::Allocate).unwrap();
+                ids.lock().unwrap().push((id, round + 1));
+                table.release(id, true);
+            }
+        });
+        while !writer.is_finished() {
+            let sample = ids.lock().unwrap().last().copied();
+            if let Some((id, native)) = sample {
+                if let Some(seen) = table.native(0, id) {
+                    assert_eq!(seen, native);
+                }
+            }
+        }
+    });
+}

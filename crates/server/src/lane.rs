@@ -1,0 +1,404 @@
+//! A shadow thread: executes the calls of one guest thread, in their order.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use aviary_transport::{LaneEnd, LaneError, Region};
+use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
+
+use crate::api::Reject;
+use crate::call::Call;
+use crate::closures::Life;
+use crate::config::MAX_NESTING;
+use crate::late::{Copy, Delivery, Pending};
+use crate::log::Record;
+use crate::session::Session;
+
+thread_local! {
+    /// The lane whose calls this thread executes: how a callback finds its way back.
+    static CURRENT: RefCell<Option<Rc<Lane>>> = const { RefCell::new(None) };
+}
+
+pub struct Lane {
+    pub session: Arc<Session>,
+    end: RefCell<LaneEnd>,
+    /// The guest's thread waits for an answer on this lane, so it can run callbacks.
+    guest_waits: Cell<bool>,
+    nesting: Cell<usize>,
+    deferred: Cell<Option<i64>>,
+    deliveries: RefCell<Vec<Delivery>>,
+    /// Finished calls whose memory the next ones use.
+    spare: RefCell<Vec<Box<Call>>>,
+}
+
+/// Why a lane stops.
+pub enum Stop {
+    /// The guest closed it or is gone.
+    Closed,
+    /// The guest broke the protocol: the session ends with this reason.
+    Broken(String),
+}
+
+impl From<LaneError> for Stop {
+    fn from(error: LaneError) -> Stop {
+        match error {
+            LaneError::Dead => Stop::Closed,
+            LaneError::Socket(error) => Stop::Broken(error.to_string()),
+            other => Stop::Broken(other.to_string()),
+        }
+    }
+}
+
+/// The lane of the calling thread, if it executes calls of `session` and the guest waits on it.
+pub fn waiting_lane(session: &Arc<Session>) -> Option<Rc<Lane>> {
+    CURRENT.with_borrow(|lane| lane.clone()).filter(|l| l.guest_waits.get() && Arc::ptr_eq(&l.session, session))
+}
+
+/// The session whose calls this thread executes.
+pub fn current_session() -> Option<Arc<Session>> {
+    CURRENT.with_borrow(|lane| lane.as_ref().map(|l| l.session.clone()))
+}
+
+impl Lane {
+    fn new(session: Arc<Session>, end: LaneEnd) -> Rc<Lane> {
+        Rc::new(Lane {
+            session,
+            end: RefCell::new(end),
+            guest_waits: Cell::new(false),
+            nesting: Cell::new(0),
+            deferred: Cell::new(None),
+            deliveries: RefCell::default(),
+            spare: RefCell::default(),
+        })
+    }
+
+    /// The life of a shadow thread. Returns when the guest closed the lane or the session is over.
+    pub fn run(session: Arc<Session>, end: LaneEnd) {
+        let lane = Lane::new(session, end);
+        CURRENT.set(Some(lane.clone()));
+        let stop = loop {
+            if lane.session.is_dead() {
+                break Stop::Closed;
+            }
+            if let Err(stop) = lane.serve_next() {
+                break stop;
+            }
+        };
+        CURRENT.set(None);
+        if let Stop::Broken(reason) = stop {
+            lane.session.fail(&reason);
+        }
+    }
+
+    fn serve_next(self: &Rc<Self>) -> Result<(), Stop> {
+        let mut call = self.take_call();
+        self.end.borrow_mut().receive(&mut call.request)?;
+        let served = self.serve(&mut call);
+        self.keep_call(call);
+        served
+    }
+
+    fn take_call(&self) -> Box<Call> {
+        self.spare.borrow_mut().pop().unwrap_or_else(|| Box::new(Call::new(self.session.clone())))
+    }
+
+    fn keep_call(&self, mut call: Box<Call>) {
+        call.reset();
+        self.spare.borrow_mut().push(call);
+    }
+
+    /// Executes the message in `call.request`.
+    fn serve(self: &Rc<Self>, call: &mut Call) -> Result<(), Stop> {
+        let (header, _) = RequestHeader::parse(&call.request).map_err(|e| Stop::Broken(e.to_string()))?;
+        self.session.stats.bytes_in.fetch_add(call.request.len() as u64, Ordering::Relaxed);
+        match header.kind {
+            kind::CALL | kind::CALL_ASYNC => self.serve_call(call, header),
+            kind::SYNC => self.serve_sync(header),
+            kind::FETCH => self.serve_fetch(call, header),
+            other => Err(Stop::Broken(format!("a message of the unknown kind {other}"))),
+        }
+    }
+
+    fn serve_call(self: &Rc<Self>, call: &mut Call, header: RequestHeader) -> Result<(), Stop> {
+        let ordered = header.kind == kind::CALL_ASYNC && header.flags & flag::ACKNOWLEDGE == 0;
+        let follows = if ordered { header.ticket.saturating_sub(1) } else { header.ticket };
+        self.session.tickets.wait(follows).map_err(|_| Stop::Closed)?;
+        let waits = self.guest_waits.replace(header.kind == kind::CALL);
+        let outcome = self.execute(call, header);
+        self.guest_waits.set(waits);
+        let result = match outcome {
+            Ok(outcome) if header.kind == kind::CALL => self.answer(call, outcome),
+            Ok(outcome) => {
+                self.defer(call, outcome);
+                if ordered { Ok(()) } else { self.acknowledge(header) }
+            }
+            Err(stop) => Err(stop),
+        };
+        if ordered {
+            self.session.finish_ticket(header.ticket);
+        }
+        result
+    }
+
+    /// Runs the handler and what its success or failure entails.
+    fn execute(&self, call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
+        let stats = &self.session.stats;
+        let count = if header.kind == kind::CALL { &stats.calls } else { &stats.async_calls };
+        count.fetch_add(1, Ordering::Relaxed);
+        run(call, header)
+    }
+
+    /// Whatever an asynchronous call failed with is reported by the next synchronous one.
+    fn defer(&self, call: &Call, outcome: Outcome) {
+        let error = match outcome {
+            Outcome::Done { success: true, .. } => return,
+            Outcome::Done { error, .. } => error,
+            Outcome::Rejected(reject) => (self.session.api.rejected)(call.header.function, reject),
+        };
+        if self.deferred.get().is_none() {
+            self.deferred.set(Some(error));
+        }
+    }
+
+    fn answer(&self, call: &mut Call, outcome: Outcome) -> Result<(), Stop> {
+        let (status, detail, success) = match outcome {
+            Outcome::Done { success, .. } => (status::OK, 0, success),
+            Outcome::Rejected(Reject::Unsupported) => (status::UNSUPPORTED, 0, false),
+            Outcome::Rejected(Reject::InvalidHandle(ty)) => (status::INVALID_HANDLE, ty, false),
+            Outcome::Rejected(Reject::Failed(_)) => (status::FAILED, 0, false),
+            Outcome::Rejected(_) => (status::REFUSED, 0, false),
+        };
+        if let Outcome::Rejected(reject) = outcome {
+            call.reply.start();
+            call.regions.clear();
+            if let Reject::Failed(value) = reject {
+                call.reply.word(value as u64);
+            }
+        }
+        let flags = if success { flag::SUCCESS } else { 0 };
+        let header =
+            ReplyHeader { kind: kind::REPLY, flags, status, detail, serial: call.header.serial, ..Default::default() };
+        self.send(header, &mut call.reply, &mut call.regions, true)
+    }
+
+    fn acknowledge(&self, request: RequestHeader) -> Result<(), Stop> {
+        let header =
+            ReplyHeader { kind: kind::REPLY, status: status::OK, serial: request.serial, ..Default::default() };
+        let mut empty = Encoder::new();
+        empty.start();
+        self.send(header, &mut empty, &mut Vec::new(), true)
+    }
+
+    fn serve_sync(&self, header: RequestHeader) -> Result<(), Stop> {
+        self.session.tickets.wait(header.ticket).map_err(|_| Stop::Closed)?;
+        self.acknowledge(header)
+    }
+
+    /// The guest wants the content of mapped memory in one of its blocks.
+    fn serve_fetch(&self, call: &mut Call, header: RequestHeader) -> Result<(), Stop> {
+        let body = call.request.get(HEADER_SIZE..).unwrap_or_default();
+        let mut fields = Decoder::new(body);
+        let mut word = || fields.word().map_err(|e| Stop::Broken(format!("a fetch: {e}")));
+        let (id, offset, bytes) = (word()?, word()?, word()?);
+        let broken = |what: &str| Stop::Broken(format!("a fetch: {what}"));
+        let mapping = self.session.mappings.get(id).ok_or_else(|| broken("no such mapping"))?;
+        let to = self.session.memory.range(offset, bytes).ok_or_else(|| broken("a block outside the arena"))?;
+        if bytes > mapping.bytes as u64 {
+            return Err(broken("more than was mapped"));
+        }
+        let copy = Copy { from: mapping.pointer(), to, bytes: bytes as usize };
+        let until = self.session.mappings.take_ready(id);
+        let pending = Pending { until, delivery: Some(Delivery { offset, bytes }), copy: Some(copy), keep: None };
+        let now = pending.is_final();
+        self.session.stats.bytes_copied.fetch_add(bytes, Ordering::Relaxed);
+        call.reply.start();
+        call.reply.word(u64::from(now));
+        call.regions.clear();
+        if now {
+            call.region(offset, bytes as usize);
+        } else {
+            self.session.late.add(pending, || self.session.is_dead());
+        }
+        let reply = ReplyHeader { kind: kind::REPLY, status: status::OK, serial: header.serial, ..Default::default() };
+        self.send(reply, &mut call.reply, &mut call.regions, true)
+    }
+
+    /// Sends a message with what has become final meanwhile and, in replies, the lane's deferred error.
+    fn send(
+        &self,
+        mut header: ReplyHeader,
+        body: &mut Encoder,
+        regions: &mut Vec<(u64, u64)>,
+        reply: bool,
+    ) -> Result<(), Stop> {
+        // Looking for deliveries asks the vendor library, which may call back: not on this lane, which is sending.
+        let waits = self.guest_waits.replace(false);
+        let mut deliveries = self.deliveries.borrow_mut();
+        let deferred = if reply { self.deferred.take() } else { None };
+        let mut end = self.end.borrow_mut();
+        let sent = send_on(&self.session, &mut end, &mut header, body, regions, deferred, &mut deliveries);
+        self.guest_waits.set(waits);
+        sent
+    }
+
+    /// Sends a callback and serves the guest's calls until it answers. The answer is left in `into`.
+    pub fn exchange(self: &Rc<Self>, header: ReplyHeader, body: &mut Encoder, into: &mut Vec<u8>) -> Result<(), Stop> {
+        if self.nesting.get() >= MAX_NESTING {
+            return Err(Stop::Broken("callbacks nest too deeply".into()));
+        }
+        self.nesting.set(self.nesting.get() + 1);
+        let result = self.send(header, body, &mut Vec::new(), false).and_then(|()| self.await_answer(into));
+        self.nesting.set(self.nesting.get() - 1);
+        result
+    }
+
+    fn await_answer(self: &Rc<Self>, into: &mut Vec<u8>) -> Result<(), Stop> {
+        loop {
+            let mut call = self.take_call();
+            self.end.borrow_mut().receive(&mut call.request)?;
+            let (header, _) = RequestHeader::parse(&call.request).map_err(|e| Stop::Broken(e.to_string()))?;
+            if header.kind == kind::CALLBACK_REPLY {
+                std::mem::swap(into, &mut call.request);
+                self.keep_call(call);
+                return Ok(());
+            }
+            let served = self.serve(&mut call);
+            self.keep_call(call);
+            served?;
+        }
+    }
+}
+
+/// How a handler ended.
+#[derive(Debug, Clone, Copy)]
+pub enum Outcome {
+    Done { success: bool, error: i64 },
+    Rejected(Reject),
+}
+
+/// Runs the handler of the message in `call.request` and commits or undoes what it noted.
+pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
+    let Some(function) = call.session.api.functions.get(header.function as usize) else {
+        return Err(Stop::Broken(format!("function number {} does not exist", header.function)));
+    };
+    call.start(header);
+    // SAFETY: the call was set up for this function's message just now.
+    let handled = catch_unwind(AssertUnwindSafe(|| unsafe { (function.handler)(call) }));
+    let handled = handled.unwrap_or_else(|panic| Err(rejected_by(panic)));
+    let (success, error) = call.result.unwrap_or((true, 0));
+    match handled {
+        Ok(()) if call.trailing() => {
+            broken(call, function.name, "the message has more fields than the specification says")
+        }
+        Ok(()) => {
+            conclude(call, success);
+            Ok(Outcome::Done { success, error })
+        }
+        Err(Reject::Malformed(what)) => broken(call, function.name, what),
+        Err(reject) => {
+            conclude(call, false);
+            Ok(Outcome::Rejected(reject))
+        }
+    }
+}
+
+/// A handler unwinds with a `Reject` when it asks for too much memory; anything else is a mistake in it.
+fn rejected_by(panic: Box<dyn Any + Send>) -> Reject {
+    panic.downcast_ref::<Reject>().copied().unwrap_or(Reject::Malformed("its handler panicked"))
+}
+
+fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, Stop> {
+    conclude(call, false);
+    let detail = call.complaint.map(|c| format!(": {c}")).unwrap_or_default();
+    Err(Stop::Broken(format!("{function}: {what}{detail}")))
+}
+
+/// Commits what the call noted for its success, or undoes what it did before it failed.
+fn conclude(call: &mut Call, success: bool) {
+    for used in call.handles.iter().filter(|h| h.ending) {
+        call.session.handles.spared(used.id);
+    }
+    for (key, life) in call.closures.drain(..) {
+        if !success || life == Life::Call {
+            call.session.forget_closure(key);
+        }
+    }
+    let mut noted = std::mem::take(&mut call.on_success);
+    if !success {
+        call.session.settle(&mut call.holding);
+        return;
+    }
+    call.session.hold(noted.created, &mut call.holding);
+    for (resource, amount) in noted.uncharged.drain(..) {
+        call.session.uncharge(resource, amount, call.handles.iter().map(|h| h.id));
+    }
+    noted.unmapped.iter().for_each(|id| call.session.mappings.remove(*id));
+    if !call.session.memory.is_shared() {
+        call.regions.append(&mut noted.copied_back);
+    }
+    record(call);
+}
+
+fn record(call: &mut Call) {
+    let Some(recording) = call.recording.take().filter(|r| r.object.is_some()) else { return };
+    let record = Record { function: call.header.function, request: call.request.clone(), recording: *recording };
+    call.session.log.keep(record);
+}
+
+/// Adds the prefix that every message to the guest may carry, and sends it.
+pub fn send_on(
+    session: &Session,
+    end: &mut LaneEnd,
+    header: &mut ReplyHeader,
+    body: &mut Encoder,
+    regions: &mut Vec<(u64, u64)>,
+    deferred: Option<i64>,
+    deliveries: &mut Vec<Delivery>,
+) -> Result<(), Stop> {
+    deliveries.clear();
+    header.delivered = session.late.collect(deliveries);
+    regions.extend(deliveries.iter().filter(|d| d.bytes > 0).map(|d| (d.offset, d.bytes)));
+    let carried: Vec<Region> =
+        if session.memory.is_shared() { Vec::new() } else { regions.iter().map(region).collect() };
+    let sent = match (deferred, deliveries.is_empty()) {
+        (None, true) => body.finish_reply(*header),
+        _ => {
+            let mut whole = prefix(header, deferred, deliveries);
+            body.body().chunks_exact(8).for_each(|word| whole.word(word_of(word)));
+            std::mem::swap(body, &mut whole);
+            body.finish_reply(*header)
+        }
+    };
+    session.stats.bytes_out.fetch_add(sent.len() as u64, Ordering::Relaxed);
+    Ok(end.send(sent, &carried)?)
+}
+
+fn prefix(header: &mut ReplyHeader, deferred: Option<i64>, deliveries: &[Delivery]) -> Encoder {
+    let mut whole = Encoder::new();
+    whole.start();
+    if let Some(error) = deferred {
+        header.flags |= flag::DEFERRED;
+        whole.word(error as u64);
+    }
+    if !deliveries.is_empty() {
+        header.flags |= flag::DELIVERIES;
+        whole.word(deliveries.len() as u64);
+        for delivery in deliveries {
+            whole.word(delivery.offset);
+            whole.word(delivery.bytes);
+        }
+    }
+    whole
+}
+
+fn word_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn region((offset, bytes): &(u64, u64)) -> Region {
+    Region { offset: *offset, length: *bytes as usize }
+}

@@ -1,0 +1,237 @@
+//! Buffers that the vendor library uses after its function returned (`lifetime_until`).
+//!
+//! Whenever a message goes to the guest, what has become final meanwhile goes
+//! along as deliveries. They are numbered under one lock; the number in every
+//! message tells the guest what it must have applied before it lets a call return.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use crate::config::MAX_LATE;
+
+/// Answers whether the vendor library is done with what `token` stands for; non-zero once, then never asked again.
+pub type Poll = unsafe extern "C" fn(u64) -> c_int;
+
+/// The block at this arena offset is final; so many bytes of it go to the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivery {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// A copy that has to wait until the vendor library is done.
+#[derive(Clone, Copy)]
+pub struct Copy {
+    pub from: *const u8,
+    pub to: *mut u8,
+    pub bytes: usize,
+}
+
+/// Something the vendor library is not done with.
+pub struct Pending {
+    /// `None`: final already.
+    pub until: Option<(u64, Poll)>,
+    pub delivery: Option<Delivery>,
+    pub copy: Option<Copy>,
+    /// Private memory that the vendor library still reads.
+    pub keep: Option<Box<[u8]>>,
+}
+
+// SAFETY: the pointers name vendor memory and the arena, which any thread may access;
+// the token is a number to us.
+unsafe impl Send for Pending {}
+
+#[derive(Default)]
+struct State {
+    pending: Vec<Pending>,
+    poller: Option<Poller>,
+}
+
+/// The thread that has the list in its hands and asks the vendor library.
+struct Poller {
+    thread: ThreadId,
+    /// The vendor library called the application back from inside a poll: nobody may wait for this thread.
+    away: bool,
+}
+
+#[derive(Default)]
+pub struct LateList {
+    state: Mutex<State>,
+    changed: Condvar,
+    unfinished: AtomicUsize,
+    delivered: AtomicU64,
+}
+
+impl LateList {
+    /// Adds an entry. With too many unfinished ones it waits for this one first, which makes the
+    /// transfer synchronous, at most until `given_up`.
+    pub fn add(&self, mut pending: Pending, given_up: impl Fn() -> bool) {
+        if self.unfinished.load(Ordering::Relaxed) >= MAX_LATE {
+            while !pending.is_final() {
+                if given_up() {
+                    return;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            pending = Pending { until: None, delivery: pending.delivery, copy: None, keep: None };
+        }
+        let mut state = self.lock();
+        // Only a guest that never asks for an answer gets here: it shall not make the list grow for ever.
+        if self.unfinished.load(Ordering::Relaxed) >= 16 * MAX_LATE {
+            return;
+        }
+        self.unfinished.fetch_add(1, Ordering::Release);
+        state.pending.push(pending);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.unfinished.load(Ordering::Acquire) == 0
+    }
+
+    /// Takes what has become final into `deliveries` and answers how many were ever delivered.
+    pub fn collect(&self, deliveries: &mut Vec<Delivery>) -> u64 {
+        // Acquire: a list that another thread emptied comes with that thread's count.
+        if self.is_empty() {
+            return self.delivered.load(Ordering::Acquire);
+        }
+        let Some(taken) = self.take() else { return self.delivered.load(Ordering::Acquire) };
+        let (done, rest): (Vec<_>, Vec<_>) = taken.into_iter().partition(Pending::is_final);
+        self.put_back(done, rest, deliveries)
+    }
+
+    /// This thread is about to wait for the application. If that happens inside a poll,
+    /// other threads must not wait for this one: the application may wait for them.
+    pub fn leave(&self) {
+        if self.is_empty() {
+            return;
+        }
+        if let Some(poller) = self.lock().poller.as_mut().filter(|p| p.thread == std::thread::current().id()) {
+            poller.away = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// All unfinished entries, with this thread as the poller; `None` if they are out of reach.
+    fn take(&self) -> Option<Vec<Pending>> {
+        let mut state = self.lock();
+        let me = std::thread::current().id();
+        while let Some(poller) = &state.poller {
+            if poller.away || poller.thread == me {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.poller = Some(Poller { thread: me, away: false });
+        Some(std::mem::take(&mut state.pending))
+    }
+
+    fn put_back(&self, done: Vec<Pending>, mut rest: Vec<Pending>, deliveries: &mut Vec<Delivery>) -> u64 {
+        let mut state = self.lock();
+        // Entries added meanwhile are younger.
+        rest.append(&mut state.pending);
+        state.pending = rest;
+        state.poller = None;
+        let before = deliveries.len();
+        deliveries.extend(done.iter().filter_map(|d| d.delivery));
+        let new = (deliveries.len() - before) as u64;
+        let delivered = self.delivered.fetch_add(new, Ordering::AcqRel) + new;
+        // After `delivered`: see `collect`.
+        self.unfinished.fetch_sub(done.len(), Ordering::Release);
+        self.changed.notify_all();
+        delivered
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    pub fn is_final(&self) -> bool {
+        // SAFETY: the generated code passes a utility function of the specification together with the
+        // token it understands; it is called until it says non-zero, and then never again.
+        let done = self.until.is_none_or(|(token, poll)| unsafe { poll(token) } != 0);
+        if let (true, Some(copy)) = (done, &self.copy) {
+            // SAFETY: `from` is vendor memory of at least `bytes` bytes for as long as it is mapped (its poll says
+            // that it is readable now); `to` was range-checked against the arena, which is never unmapped while
+            // entries are pending. The guest may write the block meanwhile: it would garble its own data only.
+            unsafe { std::ptr::copy(copy.from, copy.to, copy.bytes) };
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    static READY: [AtomicBool; 4] = [const { AtomicBool::new(false) }; 4];
+
+    unsafe extern "C" fn ready(token: u64) -> c_int {
+        c_int::from(READY[token as usize].load(Ordering::SeqCst))
+    }
+
+    fn pending(token: u64, offset: u64) -> Pending {
+        let delivery = Some(Delivery { offset, bytes: 8 });
+        Pending { until: Some((token, ready)), delivery, copy: None, keep: None }
+    }
+
+    #[test]
+    fn deliveries_are_numbered_when_they_become_final() {
+        let late = LateList::default();
+        late.add(pending(0, 64), || false);
+        late.add(pending(1, 128), || false);
+        let mut out = Vec::new();
+        assert_eq!(late.collect(&mut out), 0);
+        READY[1].store(true, Ordering::SeqCst);
+        assert_eq!(late.collect(&mut out), 1);
+        assert_eq!(out, [Delivery { offset: 128, bytes: 8 }]);
+        READY[0].store(true, Ordering::SeqCst);
+        assert_eq!(late.collect(&mut out), 2);
+        assert_eq!(late.collect(&mut out), 2);
+        assert!(late.is_empty());
+        assert_eq!(out.len(), 2);
+    }
+
+    #[test]
+    fn what_needs_no_waiting_is_delivered_next_and_copies_are_made() {
+        let late = LateList::default();
+        let (from, mut to) = ([1u8, 2, 3], [0u8; 3]);
+        let copy = Copy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3 };
+        late.add(Pending { until: None, delivery: None, copy: Some(copy), keep: None }, || false);
+        let mut out = Vec::new();
+        assert_eq!(late.collect(&mut out), 0);
+        assert_eq!(to, from);
+        assert!(out.is_empty() && late.is_empty());
+    }
+
+    #[test]
+    fn a_poll_that_calls_back_does_not_block_others() {
+        let late = LateList::default();
+        late.add(pending(2, 0), || false);
+        let _held = late.take().unwrap();
+        late.leave();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| late.collect(&mut Vec::new()));
+            assert_eq!(other.join().unwrap(), 0);
+        });
+        assert_eq!(late.collect(&mut Vec::new()), 0, "nested in the poll itself");
+    }
+
+    #[test]
+    fn beyond_the_bound_a_transfer_is_waited_for() {
+        let late = LateList::default();
+        for _ in 0..MAX_LATE {
+            late.add(pending(3, 0), || false);
+        }
+        late.add(pending(3, 1), || true);
+        assert_eq!(late.lock().pending.len(), MAX_LATE);
+        READY[3].store(true, Ordering::SeqCst);
+        late.add(pending(3, 2), || panic!("it is final"));
+        assert_eq!(late.collect(&mut Vec::new()), MAX_LATE as u64 + 1);
+    }
+}

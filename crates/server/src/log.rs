@@ -1,0 +1,182 @@
+//! The object log: the calls that would bring a session's objects back.
+//!
+//! A recorded call belongs to one object and is dropped when that object ends,
+//! unless another live object depends on it. Replaying the log in a fresh
+//! session runs the same handlers over the same requests; the handle table
+//! binds what they create to the ids that the guest holds.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What one call notes while it runs.
+#[derive(Default, Debug, Clone)]
+pub struct Recording {
+    /// The object that the call belongs to; without one it is not kept.
+    pub object: Option<u64>,
+    /// Objects that must exist first.
+    pub depends: Vec<u64>,
+    /// Arena inputs, by offset: the blocks themselves are the guest's and change.
+    pub blocks: Vec<(u64, Vec<u8>)>,
+    /// The ids in the reply, in order; 0 where none was written.
+    pub replied: Vec<u64>,
+}
+
+/// A call that can be made again.
+#[derive(Debug, Clone)]
+pub struct Record {
+    pub function: u32,
+    /// The whole request, header included.
+    pub request: Vec<u8>,
+    pub recording: Recording,
+}
+
+impl Record {
+    /// What the block at `offset` contained, if the call read `length` bytes from it.
+    pub fn block(&self, offset: u64, length: usize) -> Option<*const u8> {
+        let found = self.recording.blocks.iter().find(|(at, bytes)| *at == offset && bytes.len() == length);
+        found.map(|(_, bytes)| bytes.as_ptr())
+    }
+}
+
+#[derive(Default)]
+struct State {
+    next: u64,
+    /// By order of execution.
+    records: BTreeMap<u64, Record>,
+    of_object: HashMap<u64, Vec<u64>>,
+    /// How many kept records name the object as a dependency.
+    needed: HashMap<u64, usize>,
+    /// Ended, but still needed.
+    ended: HashSet<u64>,
+}
+
+#[derive(Default)]
+pub struct ObjectLog {
+    state: Mutex<State>,
+}
+
+impl ObjectLog {
+    pub fn keep(&self, record: Record) {
+        let Some(object) = record.recording.object else { return };
+        let mut state = self.lock();
+        let order = state.next;
+        state.next += 1;
+        for id in record.recording.depends.iter().filter(|id| **id != object) {
+            *state.needed.entry(*id).or_default() += 1;
+        }
+        state.of_object.entry(object).or_default().push(order);
+        state.records.insert(order, record);
+    }
+
+    /// The object has ended: its calls go, and those of ended objects that only it needed.
+    pub fn object_ended(&self, object: u64) {
+        let mut state = self.lock();
+        state.ended.insert(object);
+        let mut gone = vec![object];
+        while let Some(object) = gone.pop() {
+            if state.needed.contains_key(&object) || !state.ended.remove(&object) {
+                continue;
+            }
+            for order in state.of_object.remove(&object).unwrap_or_default() {
+                if let Some(record) = state.records.remove(&order) {
+                    gone.extend(state.drop_needs(object, &record));
+                }
+            }
+        }
+    }
+
+    /// The kept calls, in the order in which they were made.
+    pub fn records(&self) -> Vec<Record> {
+        self.lock().records.values().cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().records.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Answers the objects that nothing needs any longer.
+    fn drop_needs(&mut self, object: u64, record: &Record) -> Vec<u64> {
+        let mut free = Vec::new();
+        for id in record.recording.depends.iter().filter(|id| **id != object) {
+            if let Some(count) = self.needed.get_mut(id) {
+                *count -= 1;
+                if *count == 0 {
+                    self.needed.remove(id);
+                    free.push(*id);
+                }
+            }
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(function: u32, object: u64, depends: &[u64]) -> Record {
+        let recording = Recording { object: Some(object), depends: depends.to_vec(), ..Recording::default() };
+        Record { function, request: Vec::new(), recording }
+    }
+
+    fn functions(log: &ObjectLog) -> Vec<u32> {
+        log.records().iter().map(|r| r.function).collect()
+    }
+
+    #[test]
+    fn the_calls_of_an_object_go_with_it() {
+        let log = ObjectLog::default();
+        log.keep(record(1, 10, &[]));
+        log.keep(record(2, 11, &[]));
+        log.keep(record(3, 10, &[]));
+        log.object_ended(10);
+        assert_eq!(functions(&log), [2]);
+        log.object_ended(11);
+        log.object_ended(11);
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn what_a_live_object_depends_on_is_kept() {
+        let log = ObjectLog::default();
+        log.keep(record(1, 10, &[]));
+        log.keep(record(2, 20, &[10]));
+        log.keep(record(3, 20, &[20, 10]));
+        log.object_ended(10);
+        assert_eq!(functions(&log), [1, 2, 3]);
+        log.object_ended(20);
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn chains_of_ended_objects_go_together() {
+        let log = ObjectLog::default();
+        log.keep(record(1, 1, &[]));
+        log.keep(record(2, 2, &[1]));
+        log.keep(record(3, 3, &[2]));
+        log.object_ended(1);
+        log.object_ended(2);
+        assert_eq!(functions(&log), [1, 2, 3]);
+        log.object_ended(3);
+        assert!(log.is_empty());
+    }
+
+    #[test]
+    fn a_block_is_found_by_its_place_and_size() {
+        let mut record = record(1, 1, &[]);
+        record.recording.blocks.push((64, vec![1, 2, 3]));
+        assert!(record.block(64, 3).is_some());
+        assert!(record.block(64, 2).is_none());
+        assert!(record.block(0, 3).is_none());
+    }
+}

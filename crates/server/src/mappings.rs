@@ -1,0 +1,82 @@
+//! Library memory that the guest has mapped where it cannot be shared.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::config::MAX_MAPPINGS;
+use crate::late::Poll;
+
+/// One mapping: the vendor keeps this memory valid until it is told to unmap it.
+#[derive(Debug, Clone, Copy)]
+pub struct Mapping {
+    address: usize,
+    pub bytes: usize,
+    /// Its content is valid once this says so.
+    pub ready: Option<(u64, Poll)>,
+}
+
+impl Mapping {
+    pub fn pointer(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.address)
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    mappings: HashMap<u64, Mapping>,
+}
+
+/// Ids are never reused, so a stale one finds nothing.
+#[derive(Default)]
+pub struct Mappings {
+    table: Mutex<Table>,
+}
+
+impl Mappings {
+    pub fn add(&self, pointer: *mut u8, bytes: usize, ready: Option<(u64, Poll)>) -> Option<u64> {
+        let mut table = self.lock();
+        if table.mappings.len() >= MAX_MAPPINGS {
+            return None;
+        }
+        table.next += 1;
+        let id = table.next;
+        table.mappings.insert(id, Mapping { address: pointer.expose_provenance(), bytes, ready });
+        Some(id)
+    }
+
+    pub fn get(&self, id: u64) -> Option<Mapping> {
+        self.lock().mappings.get(&id).copied()
+    }
+
+    /// Takes the poll of a mapping: a poll function is asked until it says yes, by one asker only.
+    pub fn take_ready(&self, id: u64) -> Option<(u64, Poll)> {
+        self.lock().mappings.get_mut(&id)?.ready.take()
+    }
+
+    pub fn remove(&self, id: u64) {
+        self.lock().mappings.remove(&id);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ended_mapping_is_not_found_again() {
+        let mappings = Mappings::default();
+        let mut memory = [0u8; 8];
+        let first = mappings.add(memory.as_mut_ptr(), 8, None).unwrap();
+        mappings.remove(first);
+        let second = mappings.add(memory.as_mut_ptr(), 8, None).unwrap();
+        assert_ne!(first, second);
+        assert!(mappings.get(first).is_none());
+        assert_eq!(mappings.get(second).unwrap().pointer(), memory.as_mut_ptr());
+        assert!(mappings.get(0).is_none());
+    }
+}

@@ -1,0 +1,112 @@
+//! The memory that a session shares with its guest, as far as handlers need it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Where the arena is mapped here. All of it is the guest's: offsets are checked, contents are never believed.
+pub struct SessionMemory {
+    base: *mut u8,
+    size: u64,
+    /// Both sides see the same memory (not a mirrored copy).
+    shared: bool,
+    /// Blocks that stand in for the arena during replay. Vendor libraries may keep using them.
+    private: Mutex<Vec<Box<[u8]>>>,
+}
+
+// SAFETY: the mapping belongs to the whole process and is never unmapped (see `new`).
+unsafe impl Send for SessionMemory {}
+// SAFETY: only addresses are computed here.
+unsafe impl Sync for SessionMemory {}
+
+impl SessionMemory {
+    /// # Safety
+    /// `size` bytes at `base` stay mapped readable and writable until the process ends: vendor threads may
+    /// use them longer than the session lives. The memory behind them must not shrink (seals).
+    pub unsafe fn new(base: *mut u8, size: u64, shared: bool) -> SessionMemory {
+        SessionMemory { base, size, shared, private: Mutex::default() }
+    }
+
+    /// No arena at all (replay, tests).
+    pub fn none() -> SessionMemory {
+        SessionMemory { base: std::ptr::null_mut(), size: 0, shared: false, private: Mutex::default() }
+    }
+
+    /// The address of a range that a guest named; `None` unless all of it lies in the arena.
+    pub fn range(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(bytes)?;
+        if end > self.size || self.base.is_null() {
+            return None;
+        }
+        // SAFETY: `offset <= end <= size`: inside the mapping or one past its end.
+        Some(unsafe { self.base.add(offset as usize) })
+    }
+
+    /// Where a vendor's pointer lies in memory that the guest sees too.
+    pub fn shared_offset(&self, pointer: *const u8, bytes: usize) -> Option<u64> {
+        if !self.shared {
+            return None;
+        }
+        let offset = (pointer.addr() as u64).checked_sub(self.base.addr() as u64)?;
+        let end = offset.checked_add(bytes as u64)?;
+        (end <= self.size).then_some(offset)
+    }
+
+    /// Whether a pointer lies in the arena.
+    pub fn contains(&self, pointer: *const u8) -> bool {
+        let offset = (pointer.addr() as u64).wrapping_sub(self.base.addr() as u64);
+        !self.base.is_null() && offset < self.size
+    }
+
+    /// Publishes the last finished ticket in the arena's first word, which the guest only reads.
+    pub fn show_finished(&self, ticket: u64) {
+        let Some(word) = self.range(0, 8).filter(|_| self.shared) else { return };
+        // SAFETY: page-aligned, mapped (see `new`), and used as an atomic by both sides; a guest that writes it
+        // misleads itself only.
+        unsafe { AtomicU64::from_ptr(word.cast()) }.store(ticket, Ordering::Release);
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Zeroed memory that lives as long as the session.
+    pub fn private_block(&self, bytes: usize) -> *mut u8 {
+        let mut block = vec![0u8; bytes.max(1)].into_boxed_slice();
+        let pointer = block.as_mut_ptr();
+        self.private.lock().unwrap_or_else(PoisonError::into_inner).push(block);
+        pointer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn memory(block: &mut [u8]) -> SessionMemory {
+        // SAFETY: the tests only compute addresses.
+        unsafe { SessionMemory::new(block.as_mut_ptr(), block.len() as u64, true) }
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_is_inside_or_refused(offset in prop_oneof![0u64..300, any::<u64>()], bytes in prop_oneof![0u64..300, any::<u64>()]) {
+            let mut block = [0u8; 256];
+            let inside = offset.checked_add(bytes).is_some_and(|end| end <= 256);
+            let found = memory(&mut block).range(offset, bytes);
+            prop_assert_eq!(found.is_some(), inside);
+        }
+    }
+
+    #[test]
+    fn offsets_lead_back() {
+        let mut block = [0u8; 256];
+        let memory = memory(&mut block);
+        let pointer = memory.range(40, 8).unwrap();
+        assert_eq!(memory.shared_offset(pointer, 216), Some(40));
+        assert_eq!(memory.shared_offset(pointer, 217), None);
+        assert_eq!(memory.shared_offset(pointer.wrapping_sub(41), 8), None);
+        assert!(memory.contains(pointer) && !memory.contains(pointer.wrapping_add(216)));
+        assert_eq!(SessionMemory::none().range(0, 0), None);
+    }
+}

@@ -1,0 +1,150 @@
+//! The C interface between the generic API server process and a generated module.
+//!
+//! Both sides contain a copy of this crate, perhaps of different versions, so
+//! only plain C types cross, and `abi_version` is checked first.
+
+use std::ffi::c_void;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::OnceLock;
+
+use crate::api::ApiDescriptor;
+use crate::connection::{self, Connection};
+use crate::session::Journal;
+use crate::vendor::Vendor;
+
+/// Changes whenever the structures below or the meaning of their fields change.
+pub const ABI_VERSION: u32 = 1;
+
+/// The exported symbol.
+pub const ENTRY: &std::ffi::CStr = c"aviary_module";
+
+#[repr(C)]
+pub struct ModuleAbi {
+    pub abi_version: u32,
+    pub spec_hash: u64,
+    pub name: *const u8,
+    pub name_length: usize,
+    pub version: *const u8,
+    pub version_length: usize,
+    pub serve: extern "C" fn(*const ServeArguments) -> i32,
+}
+
+// SAFETY: the pointers name string constants of the module, which is never unloaded.
+unsafe impl Send for ModuleAbi {}
+// SAFETY: as above.
+unsafe impl Sync for ModuleAbi {}
+
+/// What happened, for [`ServeArguments::event`].
+pub mod event {
+    pub const STARTED: u32 = 1;
+    /// With the reason as its text.
+    pub const ENDED: u32 = 2;
+}
+
+/// A connection that a module shall serve. Descriptors become the module's; memory is borrowed for the call.
+#[repr(C)]
+pub struct ServeArguments {
+    pub session: u64,
+    pub socket: RawFd,
+    /// -1 where the arena is mirrored.
+    pub arena: RawFd,
+    pub stats: RawFd,
+    /// The node's log; remains the process's.
+    pub journal: RawFd,
+    /// A whole `Hello`.
+    pub hello: *const u8,
+    pub hello_length: usize,
+    /// The node's JSON.
+    pub config: *const u8,
+    pub config_length: usize,
+    pub event: extern "C" fn(context: *mut c_void, event: u32, text: *const u8, length: usize),
+    pub context: *mut c_void,
+}
+
+impl ModuleAbi {
+    pub const fn new(api: &ApiDescriptor, serve: extern "C" fn(*const ServeArguments) -> i32) -> ModuleAbi {
+        ModuleAbi {
+            abi_version: ABI_VERSION,
+            spec_hash: api.spec_hash,
+            name: api.name.as_ptr(),
+            name_length: api.name.len(),
+            version: api.version.as_ptr(),
+            version_length: api.version.len(),
+            serve,
+        }
+    }
+}
+
+/// The vendor library is loaded once per process, with the first connection.
+static VENDOR: OnceLock<Result<Vendor, String>> = OnceLock::new();
+
+pub(crate) fn vendor() -> Option<&'static Vendor> {
+    VENDOR.get().and_then(|v| v.as_ref().ok())
+}
+
+pub(crate) fn load_vendor(api: &ApiDescriptor) -> Result<&'static Vendor, String> {
+    let load = || Vendor::load(api.name, api.soname, api.functions.iter().map(|f| f.name)).map_err(|e| e.to_string());
+    VENDOR.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+/// Serves one connection; returns when it is over.
+///
+/// # Safety
+/// `arguments` points to a filled-in structure whose pointers are valid during the call and whose
+/// descriptors are open and handed over.
+pub unsafe fn serve(api: &'static ApiDescriptor, arguments: *const ServeArguments) -> i32 {
+    // SAFETY: the caller's promise.
+    let arguments = unsafe { &*arguments };
+    let end = |text: &str| (arguments.event)(arguments.context, event::ENDED, text.as_ptr(), text.len());
+    // SAFETY: the caller's promise.
+    let serve = || connection::serve(api, unsafe { Connection::from_arguments(arguments) });
+    match catch_unwind(AssertUnwindSafe(serve)) {
+        Ok(reason) => {
+            end(&reason);
+            0
+        }
+        Err(_) => {
+            end("internal error: the connection's thread panicked");
+            1
+        }
+    }
+}
+
+impl Connection {
+    /// # Safety
+    /// As for [`serve`].
+    unsafe fn from_arguments(arguments: &ServeArguments) -> Connection {
+        // SAFETY: the caller's promise: open descriptors that are ours from now on.
+        let own = |fd: RawFd| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: the caller's promise about pointers and lengths.
+        let bytes = |p: *const u8, n: usize| unsafe { std::slice::from_raw_parts(p, n) }.to_vec();
+        let (notify, context) = (arguments.event, arguments.context);
+        Connection {
+            socket: own(arguments.socket),
+            arena: own(arguments.arena),
+            stats: own(arguments.stats),
+            journal: Journal { fd: arguments.journal, session: arguments.session },
+            hello: bytes(arguments.hello, arguments.hello_length),
+            config: bytes(arguments.config, arguments.config_length),
+            started: Box::new(move || notify(context, event::STARTED, std::ptr::null(), 0)),
+        }
+    }
+}
+
+/// Exports a module's entry: the argument is a `static ApiDescriptor`.
+#[macro_export]
+macro_rules! export_module {
+    ($api:path) => {
+        extern "C" fn aviary_serve(arguments: *const $crate::module::ServeArguments) -> i32 {
+            // SAFETY: the API server process calls this with arguments as `serve` requires them.
+            unsafe { $crate::module::serve(&$api, arguments) }
+        }
+
+        #[unsafe(no_mangle)]
+        pub extern "C" fn aviary_module() -> *const $crate::module::ModuleAbi {
+            static MODULE: std::sync::OnceLock<$crate::module::ModuleAbi> = std::sync::OnceLock::new();
+            MODULE.get_or_init(|| $crate::module::ModuleAbi::new(&$api, aviary_serve))
+        }
+    };
+}

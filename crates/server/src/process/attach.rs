@@ -1,0 +1,158 @@
+//! From an accepted socket to a module that serves it.
+
+use std::ffi::{CString, c_void};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use aviary_transport::receive_hello;
+use aviary_wire::attach::{hello_flag, welcome_status};
+use aviary_wire::{Hello, WIRE_VERSION};
+
+use super::node::Announced;
+use super::{Shared, note};
+use crate::confine::adopt_output;
+use crate::connection::send_welcome;
+use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
+use crate::stats::StatsPage;
+
+/// A guest that connects says hello at once.
+const GREETING: Duration = Duration::from_secs(5);
+
+/// Serves the connection to its end and tells the node about it.
+pub fn serve(shared: &Shared, announced: Announced) {
+    let session = announced.config.session;
+    if let Err((status, text)) = attach(shared, &announced) {
+        note(shared, session, &format!("refused: {text}"));
+        send_welcome(announced.socket.as_fd(), status, 0, session, &text);
+        shared.node.ended(session, &format!("refused: {text}"));
+    }
+}
+
+type Refusal = (u64, String);
+
+fn failed(what: &str, error: impl std::fmt::Display) -> Refusal {
+    (welcome_status::FAILED, format!("{what}: {error}"))
+}
+
+/// The descriptors of a greeting, by what they are.
+struct Belongings {
+    arena: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+}
+
+fn sort(hello: &Hello, fds: Vec<OwnedFd>) -> Belongings {
+    let mut fds = fds.into_iter();
+    let mut next = |there: bool| if there { fds.next() } else { None };
+    Belongings {
+        arena: next(hello.flags & hello_flag::MIRRORED == 0),
+        stdout: next(hello.flags & hello_flag::STDOUT != 0),
+        stderr: next(hello.flags & hello_flag::STDERR != 0),
+    }
+}
+
+fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
+    let session = announced.config.session;
+    let (hello, fds) = receive_hello(&announced.socket, GREETING).map_err(|e| failed("the greeting", e))?;
+    if hello.wire_version != WIRE_VERSION {
+        let text = format!("the guest library speaks wire version {}, the server {WIRE_VERSION}", hello.wire_version);
+        return Err((welcome_status::WIRE_VERSION, text));
+    }
+    let belongings = sort(&hello, fds);
+    if !shared.adopted.swap(true, Ordering::SeqCst) {
+        let raw = |fd: &Option<OwnedFd>| fd.as_ref().map(|f| f.as_raw_fd());
+        adopt_output(raw(&belongings.stdout), raw(&belongings.stderr));
+    }
+    let module = load(&find(&announced.config.modules, &hello.api)?)?;
+    let stats = StatsPage::create().map_err(|e| failed("the statistics", e))?;
+    let shown = rustix::io::fcntl_dupfd_cloexec(&stats, 3).map_err(|e| failed("the statistics", e))?;
+    let socket = rustix::io::fcntl_dupfd_cloexec(&announced.socket, 3).map_err(|e| failed("the socket", e))?;
+    let greeting = hello.to_bytes();
+    let watcher = Watcher { shared, session, api: &hello.api, stats: shown };
+    let arguments = ServeArguments {
+        session,
+        socket: socket.into_raw_fd(),
+        arena: belongings.arena.map_or(-1, IntoRawFd::into_raw_fd),
+        stats: stats.into_raw_fd(),
+        journal: shared.journal,
+        hello: greeting.as_ptr(),
+        hello_length: greeting.len(),
+        config: announced.json.as_ptr(),
+        config_length: announced.json.len(),
+        event: watch,
+        context: (&raw const watcher).cast_mut().cast(),
+    };
+    (module.serve)(&arguments);
+    Ok(())
+}
+
+/// Hears what a module says about its connection.
+struct Watcher<'a> {
+    shared: &'a Shared,
+    session: u64,
+    api: &'a str,
+    stats: OwnedFd,
+}
+
+extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: usize) {
+    // SAFETY: `context` is the `Watcher` that `attach` passed, alive until `serve` returns.
+    let watcher = unsafe { &*context.cast_const().cast::<Watcher>() };
+    if what == event::STARTED {
+        watcher.shared.node.started(watcher.session, watcher.api, watcher.stats.as_fd());
+    } else if what == event::ENDED {
+        // SAFETY: the module passes a text of this length, valid during the call.
+        let text = unsafe { std::slice::from_raw_parts(text, length) };
+        watcher.shared.node.ended(watcher.session, &String::from_utf8_lossy(text));
+    }
+}
+
+/// The guest names the API, so the name must not lead out of the modules' directories.
+fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
+    let plain = !api.is_empty() && api.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    let mut candidates = directories.iter().map(|d| d.join(api).join("server.so"));
+    match candidates.find(|path| plain && path.is_file()) {
+        Some(path) => Ok(path),
+        None => Err((
+            welcome_status::API,
+            format!(
+                "the server has no module for the API {api:?}; build it with `aviary spec build` (searched {directories:?})"
+            ),
+        )),
+    }
+}
+
+fn load(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
+    use std::os::unix::ffi::OsStrExt;
+    let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed("the module's path", e))?;
+    // SAFETY: modules are the operator's files, found in the directories that the node configured.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        // SAFETY: dlerror answers a NUL-terminated text of this thread, or NULL.
+        let reason = unsafe {
+            let text = libc::dlerror();
+            if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
+        };
+        return Err(failed("the module cannot be loaded", reason));
+    }
+    // SAFETY: a live library handle and a NUL-terminated name.
+    let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
+    if entry.is_null() {
+        return Err(failed(&path.display().to_string(), "not a server module (no aviary_module)"));
+    }
+    // SAFETY: a symbol of this name is `extern "C" fn() -> *const ModuleAbi` in every version.
+    let entry: extern "C" fn() -> *const ModuleAbi = unsafe { std::mem::transmute(entry) };
+    // SAFETY: the structure is static in a module that is never unloaded; its first field has the same place
+    // in every version, and the others are used only if the version is ours.
+    let module = unsafe { entry().as_ref() };
+    match module {
+        Some(module) if module.abi_version == ABI_VERSION => Ok(module),
+        Some(module) => {
+            let text =
+                format!("its interface has version {}, the server's {ABI_VERSION}; build it again", module.abi_version);
+            Err(failed(&path.display().to_string(), text))
+        }
+        None => Err(failed(&path.display().to_string(), "it describes no module")),
+    }
+}

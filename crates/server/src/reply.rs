@@ -1,0 +1,237 @@
+//! The reply half of a call: what the generated handler says after the vendor's function returned.
+
+use std::ffi::{CStr, c_char};
+
+use crate::api::{Reject, Role};
+use crate::call::{Call, Place};
+use crate::late::{Delivery, Pending, Poll};
+
+/// The word for "not written by the vendor's function".
+const UNWRITTEN: u64 = u64::MAX;
+
+/// Outcome words of mapped memory.
+mod mapped {
+    pub const IN_ARENA: u64 = 1;
+    pub const ELSEWHERE: u64 = 2;
+}
+
+impl Call {
+    pub fn reply_word(&mut self, v: u64) {
+        self.reply.word(v);
+    }
+
+    /// A value of `n` bytes.
+    ///
+    /// # Safety
+    /// `p` points to `n` readable bytes.
+    pub unsafe fn reply_raw(&mut self, p: *const u8, n: usize) {
+        let bytes = if n == 0 {
+            &[]
+        } else {
+            // SAFETY: the caller's promise; nothing changes the vendor's result while it is copied.
+            unsafe { std::slice::from_raw_parts(p, n) }
+        };
+        self.reply.bytes(bytes);
+    }
+
+    /// An object. One that is new to the guest enters the session's table.
+    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) {
+        let id = match self.session.handles.publish(ty, native, role) {
+            Ok(id) => id,
+            Err(full) => {
+                self.session.note(&format!("{}: {full}; the object is lost to the guest", self.function_name()));
+                0
+            }
+        };
+        if role == Role::Allocate && id != 0 {
+            self.on_success.created = Some(id);
+        }
+        if let Some(recording) = &mut self.recording {
+            recording.replied.push(id);
+        }
+        self.reply.word(id);
+    }
+
+    pub fn reply_unwritten_handle(&mut self) {
+        self.session.handles.skip();
+        if let Some(recording) = &mut self.recording {
+            recording.replied.push(0);
+        }
+        self.reply.word(UNWRITTEN);
+    }
+
+    pub fn reply_count(&mut self, n: usize) {
+        self.reply.word(n as u64);
+    }
+
+    /// The next output, in the order of decoding: its first `valid` bytes count. `None`: the application keeps its own.
+    pub fn reply_out(&mut self, valid: Option<usize>) {
+        let Some(output) = self.outputs.get(self.next_output).copied() else {
+            debug_assert!(false, "more outputs replied than decoded");
+            self.reply.word(0);
+            return;
+        };
+        self.next_output += 1;
+        let valid = valid.map(|n| n.min(output.buffer.len));
+        match (output.place, valid) {
+            (Place::Null, _) | (_, None) => self.reply.word(0),
+            (Place::Message, Some(n)) => {
+                // SAFETY: message data and scratch memory are private to this call and have `len >= n` bytes.
+                let bytes = unsafe { std::slice::from_raw_parts(output.buffer.ptr, n) };
+                self.reply.optional_bytes(Some(bytes));
+            }
+            (Place::Arena(offset), Some(n)) => {
+                self.reply.word(1 + n as u64);
+                self.region(offset, n);
+            }
+        }
+    }
+
+    /// The next `buffer_until`: done already, or delivered when `poll(token)` says so.
+    pub fn reply_until(&mut self, token: u64, poll: Poll, success: bool) {
+        let at = self.next_until;
+        self.next_until += 1;
+        let Some(until) = self.untils.get_mut(at) else {
+            debug_assert!(false, "more buffers replied than decoded");
+            self.reply.word(1);
+            return;
+        };
+        let bytes = if until.output && success { until.length as u64 } else { 0 };
+        let delivery = match until.place {
+            Place::Arena(offset) => Some(Delivery { offset, bytes }),
+            _ => None,
+        };
+        let pending =
+            Pending { until: success.then_some((token, poll)), delivery, copy: None, keep: until.keep.take() };
+        if self.is_async() {
+            // There is no reply to say anything in: everything comes as a delivery.
+            self.later(pending);
+        } else if pending.is_final() {
+            self.done_until(delivery);
+        } else {
+            self.reply.word(u64::from(delivery.is_none()));
+            self.later(pending);
+        }
+    }
+
+    fn done_until(&mut self, delivery: Option<Delivery>) {
+        let bytes = delivery.map_or(0, |d| d.bytes);
+        self.reply.word(1 + bytes);
+        if let Some(delivery) = delivery {
+            self.region(delivery.offset, bytes as usize);
+        }
+    }
+
+    /// Too many unfinished transfers do not fail this one, which is under way: it is waited for instead.
+    fn later(&mut self, pending: Pending) {
+        self.session.late.add(pending, || self.session.is_dead());
+    }
+
+    /// A NUL-terminated string that the library owns, or NULL.
+    ///
+    /// # Safety
+    /// `p` is NULL or a NUL-terminated string.
+    pub unsafe fn reply_string(&mut self, p: *const c_char) {
+        // SAFETY: the caller's promise.
+        let text = (!p.is_null()).then(|| unsafe { CStr::from_ptr(p) }.to_bytes_with_nul());
+        self.reply.optional_bytes(text);
+    }
+
+    /// `n` bytes that the library owns, or NULL.
+    ///
+    /// # Safety
+    /// `p` is NULL or points to `n` readable bytes.
+    pub unsafe fn reply_owned(&mut self, p: *const u8, n: usize) {
+        // SAFETY: the caller's promise.
+        let bytes = (!p.is_null()).then(|| if n == 0 { &[] } else { unsafe { std::slice::from_raw_parts(p, n) } });
+        self.reply.optional_bytes(bytes);
+    }
+
+    /// Memory of the library that the application reads and writes until it is unmapped.
+    /// With `ready`, its content is valid only once that poll says so.
+    pub fn reply_mapped(&mut self, p: *mut u8, n: usize, ready: Option<(u64, Poll)>) {
+        if p.is_null() {
+            return self.reply.word(0);
+        }
+        if let Some(offset) = self.session.memory.shared_offset(p, n) {
+            // Nobody will fetch it, but a poll may hold something that only a final answer releases.
+            if ready.is_some() {
+                self.later(Pending { until: ready, delivery: None, copy: None, keep: None });
+            }
+            self.reply.word(mapped::IN_ARENA);
+            return self.reply.word(offset);
+        }
+        match self.session.mappings.add(p, n, ready) {
+            Some(id) => {
+                self.reply.word(mapped::ELSEWHERE);
+                self.reply.word(id);
+                self.reply.word(n as u64);
+            }
+            None => {
+                self.session.note(&format!("{}: too many mappings at a time", self.function_name()));
+                self.reply.word(0);
+            }
+        }
+    }
+
+    /// The guest owns one more reference of an object.
+    pub fn retain(&mut self, ty: u32, native: u64) {
+        if let Some(id) = self.id_of(ty, native) {
+            self.session.handles.retain(id);
+        }
+    }
+
+    /// The guest gave a reference back, or (`all`) the object has ended.
+    pub fn release(&mut self, ty: u32, native: u64, all: bool) {
+        let Some(id) = self.id_of(ty, native) else { return };
+        if let Some(used) = self.handles.iter_mut().find(|h| h.id == id && h.ending) {
+            used.ending = false;
+            self.session.handles.spared(id);
+        }
+        if let Some(ended) = self.session.handles.release(id, all) {
+            self.session.object_ended(ended);
+        }
+    }
+
+    /// `obj_record`: this call belongs to that object.
+    pub fn record(&mut self, ty: u32, native: u64) {
+        let id = self.session.handles.id(ty, native).or_else(|| self.id_of(ty, native));
+        if let (Some(recording), Some(id)) = (&mut self.recording, id) {
+            recording.object = Some(id);
+        }
+    }
+
+    /// `obj_depends_on`: replaying this call needs that object first.
+    pub fn depends(&mut self, ty: u32, native: u64) {
+        let id = self.id_of(ty, native);
+        if let (Some(recording), Some(id)) = (&mut self.recording, id) {
+            recording.depends.push(id);
+        }
+    }
+
+    /// How a call that fails before the vendor's function is reported.
+    #[must_use]
+    pub fn fail(&self, value: i64) -> Reject {
+        Reject::Failed(value)
+    }
+
+    /// The last word of every handler.
+    pub fn finish(&mut self, success: bool, error_value: i64) {
+        self.result = Some((success, error_value));
+    }
+
+    pub(crate) fn is_async(&self) -> bool {
+        self.header.kind == aviary_wire::kind::CALL_ASYNC
+    }
+
+    pub(crate) fn function_name(&self) -> &'static str {
+        self.session.api.functions.get(self.header.function as usize).map_or("?", |f| f.name)
+    }
+
+    /// The reply changes this part of the arena.
+    pub(crate) fn region(&mut self, offset: u64, bytes: usize) {
+        if bytes > 0 {
+            self.regions.push((offset, bytes as u64));
+        }
+    }
+}

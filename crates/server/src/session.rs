@@ -1,0 +1,250 @@
+//! What all lanes of one connection share.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use aviary_gate::{Gate, Holding, Resource};
+use aviary_transport::ControlSocket;
+use aviary_wire::{Control, control::control_kind};
+
+use crate::api::{ApiDescriptor, Reject};
+use crate::callback_lane::CallbackLane;
+use crate::closures::{self, Closure, ClosureKey, Life};
+use crate::config::{MAX_CALLBACKS, SessionConfig};
+use crate::handles::{Ended, HandleTable};
+use crate::late::LateList;
+use crate::log::ObjectLog;
+use crate::mappings::Mappings;
+use crate::memory::SessionMemory;
+use crate::stats::StatsPage;
+use crate::tickets::Tickets;
+use crate::vendor::Vendor;
+
+/// Where a session reports, and under what name.
+#[derive(Debug, Clone, Copy)]
+pub struct Journal {
+    /// Stays open as long as the process.
+    pub fd: RawFd,
+    pub session: u64,
+}
+
+impl Journal {
+    /// One line, in one write, so that lines of several processes do not mix.
+    pub fn note(&self, text: &str) {
+        let line = format!("aviary[{}]: {}\n", self.session, text.replace('\n', " "));
+        // SAFETY: the process keeps this descriptor open until it ends; ManuallyDrop leaves it open here.
+        let mut out = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.fd) });
+        // Nobody can be told that the log is gone.
+        let _ = out.write_all(line.as_bytes());
+    }
+}
+
+pub struct Session {
+    pub api: &'static ApiDescriptor,
+    pub vendor: &'static Vendor,
+    pub handles: HandleTable,
+    pub gate: Gate,
+    pub tickets: Tickets,
+    pub late: LateList,
+    pub memory: SessionMemory,
+    pub mappings: Mappings,
+    pub log: ObjectLog,
+    pub stats: StatsPage,
+    pub callback_lane: CallbackLane,
+    journal: Journal,
+    /// `None` in replay.
+    socket: Option<ControlSocket>,
+    sending: Mutex<()>,
+    dead: AtomicBool,
+    /// Charges that no object holds; the session does.
+    unbound: Mutex<Holding>,
+    closures: Mutex<HashMap<u64, ClosureKey>>,
+    me: Weak<Session>,
+}
+
+/// What a session is made of.
+pub struct Parts {
+    pub api: &'static ApiDescriptor,
+    pub vendor: &'static Vendor,
+    pub memory: SessionMemory,
+    pub stats: StatsPage,
+    pub gate: Gate,
+    pub journal: Journal,
+    pub socket: Option<ControlSocket>,
+}
+
+/// The accounts of a session as its API and its configuration say.
+pub fn gate(api: &ApiDescriptor, config: &SessionConfig) -> Gate {
+    let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind });
+    Gate::new(resources, |name| config.limits.get(name).copied())
+}
+
+impl Session {
+    pub fn new(parts: Parts) -> Arc<Session> {
+        Arc::new_cyclic(|me| Session {
+            api: parts.api,
+            vendor: parts.vendor,
+            handles: HandleTable::new(parts.api.metadata_size),
+            gate: parts.gate,
+            tickets: Tickets::default(),
+            late: LateList::default(),
+            memory: parts.memory,
+            mappings: Mappings::default(),
+            log: ObjectLog::default(),
+            stats: parts.stats,
+            callback_lane: CallbackLane::default(),
+            journal: parts.journal,
+            socket: parts.socket,
+            sending: Mutex::default(),
+            dead: AtomicBool::new(false),
+            unbound: Mutex::default(),
+            closures: Mutex::default(),
+            me: me.clone(),
+        })
+    }
+
+    pub fn note(&self, text: &str) {
+        self.journal.note(text);
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    /// Ends the session: the guest broke the protocol, or something failed beyond repair.
+    pub fn fail(&self, reason: &str) {
+        if !self.dead.swap(true, Ordering::SeqCst) {
+            self.note(&format!("session ended: {reason}"));
+        }
+        self.farewell();
+    }
+
+    /// Nobody waits for anything any longer.
+    pub fn kill(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        self.tickets.interrupt();
+        self.callback_lane.kill();
+    }
+
+    /// Tells the guest, and wakes the control thread by the hang-up.
+    pub fn farewell(&self) {
+        self.tell(Control { kind: control_kind::FAREWELL, ..Control::default() });
+        if let Some(socket) = &self.socket {
+            let _ = rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// A control message. A guest that does not read its socket loses them: nobody here may block on it.
+    pub fn tell(&self, message: Control) {
+        let Some(socket) = &self.socket else { return };
+        let _guard = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        let _ = rustix::net::send(socket.as_fd(), &message.to_bytes(), flags);
+    }
+
+    pub fn socket(&self) -> Option<&ControlSocket> {
+        self.socket.as_ref()
+    }
+
+    /// An asynchronous call has run: its successor may, and the guest may reuse the blocks it named.
+    pub fn finish_ticket(&self, ticket: u64) {
+        self.tickets.finish(ticket);
+        self.memory.show_finished(ticket);
+    }
+
+    pub fn charge(&self, resource: usize, amount: u64) -> Result<(), Reject> {
+        let result = self.gate.charge(resource, amount);
+        self.show(resource, result.is_ok());
+        result.map_err(|_| Reject::Refused)
+    }
+
+    pub fn consume(&self, resource: usize, amount: u64) -> Result<(), Reject> {
+        let result = self.gate.consume(resource, amount);
+        self.show(resource, result.is_ok());
+        result.map_err(|_| Reject::Refused)
+    }
+
+    fn show(&self, resource: usize, granted: bool) {
+        if !granted {
+            self.stats.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(account) = self.gate.accounts().get(resource) {
+            self.stats.show_account(resource, account);
+        }
+    }
+
+    /// Returns everything in `holding`.
+    pub fn settle(&self, holding: &mut Holding) {
+        if holding.is_empty() {
+            return;
+        }
+        for (resource, amount) in holding.drain() {
+            self.gate.uncharge(resource, amount);
+            self.show(resource, true);
+        }
+    }
+
+    /// Ties the charges of a successful call to the object that it created, or to the session.
+    pub fn hold(&self, created: Option<u64>, holding: &mut Holding) {
+        if holding.is_empty() || created.is_some_and(|id| self.handles.hold(id, holding)) {
+            return;
+        }
+        self.unbound().merge(holding);
+    }
+
+    /// `deallocates_rc`: returns at most what was charged and is still held, so accounts cannot drift:
+    /// first what no object holds, then what the objects hold that the call names.
+    pub fn uncharge(&self, resource: usize, amount: u64, named: impl Iterator<Item = u64>) {
+        let mut returned = self.unbound().take(resource, amount);
+        for id in named {
+            returned += self.handles.take(id, resource, amount - returned);
+        }
+        self.gate.uncharge(resource, returned);
+        self.show(resource, true);
+    }
+
+    pub fn object_ended(&self, mut ended: Ended) {
+        self.settle(&mut ended.holding);
+        self.log.object_ended(ended.id);
+    }
+
+    /// The closure for a callback of the guest; true if it is new. `None`: there are too many.
+    pub fn closure(&self, id: u64, kind: u32, life: Life) -> Option<(ClosureKey, bool)> {
+        let mut known = self.closures();
+        if let Some(key) = known.get(&id) {
+            return Some((*key, false));
+        }
+        if known.len() >= MAX_CALLBACKS {
+            self.note("the guest has too many callbacks");
+            return None;
+        }
+        let key = closures::insert(Closure { session: self.me.clone(), id, kind, life });
+        known.insert(id, key);
+        Some((key, true))
+    }
+
+    pub fn forget_closure(&self, key: ClosureKey) {
+        if let Some(closure) = closures::remove(key) {
+            self.closures().remove(&closure.id);
+        }
+    }
+
+    fn closures(&self) -> MutexGuard<'_, HashMap<u64, ClosureKey>> {
+        self.closures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unbound(&self) -> MutexGuard<'_, Holding> {
+        self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let keys: Vec<_> = self.closures().values().copied().collect();
+        keys.into_iter().for_each(|key| drop(closures::remove(key)));
+    }
+}

@@ -1,0 +1,170 @@
+//! What a session did so far, in a page that the node maps.
+//!
+//! The API server writes, the node reads; nobody reads it back, so a reader
+//! can at worst show nonsense. The guest never sees it.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use aviary_gate::{Account, Gate, Kind};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// "AVSTATS" and the layout's version.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x01");
+pub const MAX_RESOURCES: usize = 16;
+pub const NAME: usize = 32;
+pub const BYTES: usize = 4096;
+
+/// The page. Plain words: a reader in another process may load any of them at any time.
+#[repr(C)]
+pub struct Stats {
+    pub magic: AtomicU64,
+    /// Of the API server process.
+    pub pid: AtomicU32,
+    pub lanes: AtomicU32,
+    pub calls: AtomicU64,
+    pub async_calls: AtomicU64,
+    pub callbacks: AtomicU64,
+    pub bytes_in: AtomicU64,
+    pub bytes_out: AtomicU64,
+    /// Bytes that the server had to copy itself.
+    pub bytes_copied: AtomicU64,
+    /// Nanoseconds inside the vendor library.
+    pub vendor_ns: AtomicU64,
+    /// Nanoseconds of device time, as the specification measures it.
+    pub device_ns: AtomicU64,
+    pub refused: AtomicU64,
+    pub handles: AtomicU64,
+    pub resources: [ResourceStats; MAX_RESOURCES],
+}
+
+#[repr(C)]
+pub struct ResourceStats {
+    /// NUL-padded; empty: no such resource. Written before `magic`.
+    pub name: [AtomicU64; NAME / 8],
+    pub used: AtomicU64,
+    pub peak: AtomicU64,
+    /// `u64::MAX`: none.
+    pub limit: AtomicU64,
+    /// 0 continuous, 1 instantaneous.
+    pub kind: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Stats>() <= BYTES);
+
+impl Stats {
+    fn describe(&self, gate: &Gate) {
+        for (slot, account) in self.resources.iter().zip(gate.accounts()) {
+            let mut name = [0u8; NAME];
+            let length = account.name().len().min(NAME - 1);
+            name[..length].copy_from_slice(&account.name().as_bytes()[..length]);
+            for (word, bytes) in slot.name.iter().zip(name.chunks_exact(8)) {
+                let mut chunk = [0; 8];
+                chunk.copy_from_slice(bytes);
+                word.store(u64::from_le_bytes(chunk), Ordering::Relaxed);
+            }
+            slot.kind.store(u64::from(account.kind() == Kind::Instantaneous), Ordering::Relaxed);
+            slot.limit.store(account.limit().unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        self.pid.store(std::process::id(), Ordering::Relaxed);
+        self.magic.store(MAGIC, Ordering::Release);
+    }
+
+    pub fn show_account(&self, resource: usize, account: &Account) {
+        if let Some(slot) = self.resources.get(resource) {
+            slot.used.store(account.used(), Ordering::Relaxed);
+            slot.peak.store(account.peak(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A mapping of the page.
+pub struct StatsPage {
+    address: *mut Stats,
+}
+
+// SAFETY: the page consists of atomics only and stays mapped while the value lives.
+unsafe impl Send for StatsPage {}
+// SAFETY: as above.
+unsafe impl Sync for StatsPage {}
+
+impl StatsPage {
+    /// A new page, sealed against truncation.
+    pub fn create() -> rustix::io::Result<OwnedFd> {
+        let fd = rustix::fs::memfd_create("aviary-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, BYTES as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(fd)
+    }
+
+    /// Maps a page for writing and describes the session's accounts in it.
+    pub fn publish(fd: BorrowedFd<'_>, gate: &Gate) -> rustix::io::Result<StatsPage> {
+        let page = StatsPage::map(fd, ProtFlags::READ | ProtFlags::WRITE)?;
+        page.describe(gate);
+        Ok(page)
+    }
+
+    /// Maps a page that an API server announced. Fails unless it is sealed at its full size:
+    /// otherwise its owner could truncate it and kill the reader with SIGBUS.
+    pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<StatsPage> {
+        let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
+        if !sealed || rustix::fs::fstat(fd)?.st_size < BYTES as i64 {
+            return Err(rustix::io::Errno::INVAL);
+        }
+        StatsPage::map(fd, ProtFlags::READ)
+    }
+
+    fn map(fd: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<StatsPage> {
+        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, fd, 0)? };
+        Ok(StatsPage { address: address.cast() })
+    }
+}
+
+impl std::ops::Deref for StatsPage {
+    type Target = Stats;
+
+    fn deref(&self) -> &Stats {
+        // SAFETY: mapped with at least `size_of::<Stats>()` bytes (asserted above) until drop, page-aligned,
+        // and every bit pattern is a valid atomic. Callers of `open` only load, as the mapping is read-only.
+        unsafe { &*self.address }
+    }
+}
+
+impl Drop for StatsPage {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; `Deref` ties every borrow of it to `self`.
+        let _ = unsafe { rustix::mm::munmap(self.address.cast(), BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aviary_gate::Resource;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_reader_sees_what_the_server_counts() {
+        let gate = Gate::new([Resource { name: "memory", kind: Kind::Continuous }], |_| Some(7));
+        let fd = StatsPage::create().unwrap();
+        let page = StatsPage::publish(fd.as_fd(), &gate).unwrap();
+        let reader = StatsPage::open(fd.as_fd()).unwrap();
+        page.calls.fetch_add(3, Ordering::Relaxed);
+        gate.charge(0, 5).unwrap();
+        page.show_account(0, &gate.accounts()[0]);
+        assert_eq!(reader.magic.load(Ordering::Acquire), MAGIC);
+        assert_eq!(reader.calls.load(Ordering::Relaxed), 3);
+        assert_eq!(reader.resources[0].used.load(Ordering::Relaxed), 5);
+        assert_eq!(reader.resources[0].limit.load(Ordering::Relaxed), 7);
+        assert_eq!(reader.resources[0].name[0].load(Ordering::Relaxed).to_le_bytes(), *b"memory\0\0");
+    }
+
+    #[test]
+    fn an_unsealed_page_is_not_mapped() {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, BYTES as u64).unwrap();
+        assert!(StatsPage::open(fd.as_fd()).is_err());
+    }
+}

@@ -1,0 +1,112 @@
+//! The order of asynchronous calls across lanes (contract 2).
+//!
+//! Asynchronous calls carry dense tickets 1, 2, 3...; `done` is the last one
+//! executed with all before it. An asynchronous call runs when its
+//! predecessor is done, a synchronous one when the ticket it names is done.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Looks at `done` this often before going to sleep: the predecessor is usually a few microseconds away.
+const GLANCES: u32 = 200;
+
+#[derive(Default)]
+pub struct Tickets {
+    done: AtomicU64,
+    sleepers: AtomicUsize,
+    dead: AtomicBool,
+    gate: Mutex<()>,
+    changed: Condvar,
+}
+
+/// the session ended while a call waited for its turn
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the session ended while a call waited for its turn")]
+pub struct Interrupted;
+
+impl Tickets {
+    /// Returns when every asynchronous call up to `ticket` has been executed.
+    pub fn wait(&self, ticket: u64) -> Result<(), Interrupted> {
+        for _ in 0..GLANCES {
+            if self.done.load(Ordering::Acquire) >= ticket {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.sleep(ticket)
+    }
+
+    /// The asynchronous call `ticket` has been executed.
+    pub fn finish(&self, ticket: u64) {
+        // A guest that repeats or skips tickets only confuses its own order.
+        self.done.fetch_max(ticket, Ordering::Release);
+        // Pairs with the fence in `sleep`: either we see the sleeper or it sees the new `done`.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let _guard = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Ends every wait, now and later.
+    pub fn interrupt(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        let _guard = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed.notify_all();
+    }
+
+    fn sleep(&self, ticket: u64) -> Result<(), Interrupted> {
+        let mut guard = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let result = loop {
+            if self.done.load(Ordering::Acquire) >= ticket {
+                break Ok(());
+            }
+            if self.dead.load(Ordering::SeqCst) {
+                break Err(Interrupted);
+            }
+            guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        };
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_run_in_ticket_order_whatever_thread_brings_them() {
+        const CALLS: u64 = 30_000;
+        let tickets = Tickets::default();
+        let seen = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for lane in 0..3 {
+                let (tickets, seen) = (&tickets, &seen);
+                scope.spawn(move || {
+                    for ticket in (1..=CALLS).filter(|t| t % 3 == lane) {
+                        tickets.wait(ticket - 1).unwrap();
+                        seen.lock().unwrap().push(ticket);
+                        tickets.finish(ticket);
+                    }
+                });
+            }
+        });
+        assert!(seen.into_inner().unwrap().into_iter().eq(1..=CALLS));
+    }
+
+    #[test]
+    fn death_ends_a_wait() {
+        let tickets = Tickets::default();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| tickets.wait(5));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            tickets.interrupt();
+            assert_eq!(waiter.join().unwrap(), Err(Interrupted));
+        });
+        assert_eq!(tickets.wait(1), Err(Interrupted));
+        assert_eq!(tickets.wait(0), Ok(()));
+    }
+}
