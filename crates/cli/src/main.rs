@@ -1,5 +1,6 @@
 //! `aviary`: the one command of users and operators.
 
+mod api_server;
 mod apis;
 mod config;
 mod doctor;
@@ -30,6 +31,8 @@ enum Command {
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
     Doctor(doctor::DoctorCommand),
+    #[command(name = "api-server", hide = true)]
+    ApiServer(api_server::ApiServerCommand),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
         Command::Doctor(command) => doctor::run(command),
+        Command::ApiServer(command) => api_server::run(&command),
     };
     result.unwrap_or_else(|error| {
         eprintln!("aviary: {error:#}");

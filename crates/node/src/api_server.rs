@@ -60,12 +60,16 @@ impl ApiServer {
             .env_remove("AVIARY_SERVER")
             .envs(command.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            // Signals from the terminal are for the guest; its API server ends after it.
-            .process_group(0);
-        // SAFETY: between fork and exec only async-signal-safe functions may run; the closure makes one
-        // fcntl system call on a descriptor that it owns and allocates nothing.
-        unsafe { process.pre_exec(move || Ok(fcntl_setfd(&theirs, FdFlags::empty())?)) };
+            .stdout(Stdio::null());
+        let prepare = move || {
+            // Signals from the terminal are for the guest: its API server ends after it. A session of its
+            // own, not only a group, so that printing is no reason to be stopped (`stty tostop`).
+            rustix::process::setsid()?;
+            Ok(fcntl_setfd(&theirs, FdFlags::empty())?)
+        };
+        // SAFETY: between fork and exec only async-signal-safe functions may run; the closure makes two
+        // system calls, on a descriptor that it owns, and allocates nothing.
+        unsafe { process.pre_exec(prepare) };
         let mut child = process.spawn()?;
         match pidfd(&child) {
             Ok(exit) => Ok(Self { child, control, exit }),

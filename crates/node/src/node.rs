@@ -210,6 +210,7 @@ impl Core {
                 }
             }
         }
+        session.pending.iter().for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
     }
 
     fn server_for(&self, state: &mut State, guest: Guest) -> Result<u64, NodeError> {

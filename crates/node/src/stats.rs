@@ -1,14 +1,79 @@
-//! Reading a session's counters out of the memory that its API server writes.
+//! Reading a session's counters out of the page that its API server writes.
 
-use rustix::fs::fcntl_get_seals;
-use std::{collections::BTreeMap, os::fd::OwnedFd};
+use aviary_server::stats::{MAGIC, NAME, ResourceStats, StatsPage};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, OwnedFd},
+    sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed},
+};
 
-/// An API server is not trusted: its descriptor is only read like a file, never
-/// mapped, so that shrinking it cannot fault the node; and only if it is memory,
-/// so that reading it cannot block.
+/// Counters by name; those of resource `r` are `r.used`, `r.peak` and, if there is one, `r.limit`.
+///
+/// An API server is not trusted: `StatsPage::open` maps nothing that could be truncated under
+/// the reader, and a page that lies shows wrong numbers of its own session only.
 pub fn read(descriptor: &OwnedFd) -> BTreeMap<String, u64> {
-    if fcntl_get_seals(descriptor).is_err() {
+    let Ok(page) = StatsPage::open(descriptor.as_fd()) else { return BTreeMap::new() };
+    if page.magic.load(Acquire) != MAGIC {
         return BTreeMap::new();
     }
-    BTreeMap::new()
+    let counters = [
+        ("calls", &page.calls),
+        ("async_calls", &page.async_calls),
+        ("callbacks", &page.callbacks),
+        ("bytes_in", &page.bytes_in),
+        ("bytes_out", &page.bytes_out),
+        ("bytes_copied", &page.bytes_copied),
+        ("vendor_ns", &page.vendor_ns),
+        ("device_ns", &page.device_ns),
+        ("refused", &page.refused),
+        ("handles", &page.handles),
+    ];
+    let mut all: BTreeMap<String, u64> = counters.map(|(name, value)| (name.to_owned(), value.load(Relaxed))).into();
+    all.insert("lanes".into(), page.lanes.load(Relaxed).into());
+    page.resources.iter().for_each(|resource| add_resource(&mut all, resource));
+    all
+}
+
+fn add_resource(all: &mut BTreeMap<String, u64>, resource: &ResourceStats) {
+    let name = name_of(&resource.name);
+    if name.is_empty() {
+        return;
+    }
+    all.insert(format!("{name}.used"), resource.used.load(Relaxed));
+    all.insert(format!("{name}.peak"), resource.peak.load(Relaxed));
+    let limit = resource.limit.load(Relaxed);
+    if limit != u64::MAX {
+        all.insert(format!("{name}.limit"), limit);
+    }
+}
+
+/// Printed on terminals: nothing but the characters that a resource's name can have.
+fn name_of(words: &[AtomicU64; NAME / 8]) -> String {
+    let bytes = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
+    let name = bytes.take_while(|byte| *byte != 0).map(char::from);
+    name.filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aviary_gate::{Gate, Kind, Resource};
+
+    #[test]
+    fn shows_what_an_api_server_counts() {
+        let gate = Gate::new([Resource { name: "memory", kind: Kind::Continuous }], |_| Some(7));
+        let descriptor = StatsPage::create().unwrap();
+        let page = StatsPage::publish(descriptor.as_fd(), &gate).unwrap();
+        page.calls.fetch_add(3, Relaxed);
+        gate.charge(0, 5).unwrap();
+        page.show_account(0, &gate.accounts()[0]);
+        let counters = read(&descriptor);
+        assert_eq!((counters["calls"], counters["memory.used"], counters["memory.limit"]), (3, 5, 7));
+        assert!(!counters.contains_key(".used"));
+    }
+
+    #[test]
+    fn other_descriptors_show_nothing() {
+        assert!(read(&std::io::pipe().unwrap().0.into()).is_empty());
+    }
 }
