@@ -94,7 +94,8 @@ struct Resolver<'a> {
 
 /// `type(ty) { ... }`
 struct TypeRule<'a> {
-    ty: &'a TypeName,
+    /// None: a handle type by default, without a `type` block.
+    ty: Option<&'a TypeName>,
     /// What concerns the type itself: error codes and the like.
     codes: Vec<Piece<'a>>,
     /// What holds for each of its values.

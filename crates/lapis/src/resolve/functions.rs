@@ -45,6 +45,10 @@ pub(super) fn argument_name(d: &Descriptor) -> Option<&str> {
 impl<'a> Resolver<'a> {
     pub(super) fn functions(&mut self, items: &'a [Item], header: &[&'a HeaderFunction]) {
         let descriptions = self.descriptions(items, header);
+        let described = header.iter().filter(|f| descriptions.contains_key(f.name.as_str()));
+        self.default_handles(described.flat_map(|f| {
+            f.signature.parameters.iter().map(|(_, t)| t).chain(std::iter::once(&f.signature.result))
+        }));
         for function in header {
             let resolved = match descriptions.get(function.name.as_str()) {
                 Some(item) => self.function(item, &function.signature, &function.name, None),

@@ -6,7 +6,7 @@ use super::{Piece, Resolver, TypeRule, pieces};
 use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
-use crate::model::{ErrorType, Expr, HandleType, Resource, TypeKind};
+use crate::model::{ErrorType, Expr, HandleType, Resource, Type, TypeKind};
 use crate::source::Span;
 
 impl<'a> Resolver<'a> {
@@ -80,7 +80,7 @@ impl<'a> Resolver<'a> {
             }
             self.rule_names.insert(name, self.type_rules.len());
             let (codes, body) = body.into_iter().partition(is_code);
-            self.type_rules.push(TypeRule { ty, codes, body, handle, span: *span });
+            self.type_rules.push(TypeRule { ty: Some(ty), codes, body, handle, span: *span });
         }
     }
 
@@ -99,16 +99,51 @@ impl<'a> Resolver<'a> {
         Some(self.model.handle_types.len() - 1)
     }
 
+    /// A typedef of a pointer to a struct that no header defines is a handle unless the specification says otherwise.
+    pub(super) fn default_handles<'t>(&mut self, types: impl Iterator<Item = &'t Type>) {
+        for ty in types {
+            let mut found = Vec::new();
+            self.opaque_typedefs(ty, &mut found);
+            for name in found {
+                if self.rule_names.contains_key(&name) {
+                    continue;
+                }
+                self.model.handle_types.push(HandleType { name: name.clone(), size: 8, boxed: None, invalid: None });
+                let handle = Some(self.model.handle_types.len() - 1);
+                self.rule_names.insert(name, self.type_rules.len());
+                self.type_rules.push(TypeRule { ty: None, codes: Vec::new(), body: Vec::new(), handle, span: Span::default() });
+            }
+        }
+    }
+
+    fn opaque_typedefs(&self, ty: &Type, found: &mut Vec<String>) {
+        match &ty.kind {
+            TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
+                let name = key(&ty.spelling);
+                let typedef = self.header.typedefs.contains_key(&name);
+                let defined = self.header.named_type(&key(&to.spelling)).is_some_and(|t| !matches!(t.kind, TypeKind::Incomplete));
+                if typedef && !defined && self.type_rule(ty).is_none() {
+                    found.push(name);
+                }
+            }
+            TypeKind::Pointer { to, .. } => self.opaque_typedefs(to, found),
+            TypeKind::Array { of, .. } => self.opaque_typedefs(of, found),
+            TypeKind::Struct(s) => s.fields.iter().for_each(|f| self.opaque_typedefs(&f.ty, found)),
+            TypeKind::FunctionPointer(s) => {
+                s.parameters.iter().for_each(|(_, t)| self.opaque_typedefs(t, found));
+                self.opaque_typedefs(&s.result, found);
+            }
+            _ => {}
+        }
+    }
+
     /// `success`, `failure`, `invalid` and their like in `type` blocks.
     fn type_codes(&mut self) {
         for rule in 0..self.type_rules.len() {
             let body = self.type_rules[rule].codes.clone();
             let is_error = has(&body, "success");
             let (ty, span) = (self.type_rules[rule].ty, self.type_rules[rule].span);
-            let mut error = None;
-            if is_error {
-                error = self.error_type(ty, span);
-            }
+            let mut error = ty.filter(|_| is_error).and_then(|ty| self.error_type(ty, span));
             for piece in &body {
                 let Piece::Statement(Statement::Descriptor(d)) = piece else { continue };
                 self.misplaced(d, Place::Type);

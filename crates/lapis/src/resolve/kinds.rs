@@ -147,7 +147,12 @@ impl<'a> Resolver<'a> {
 
     fn kind(&mut self, all: &Descriptors<'a>, handle: Option<usize>, plan: &mut Plan, value: &Value, scope: &Scope) -> Kind {
         let ty = &value.ty;
-        let Some(d) = all.any(&KINDS) else { return self.structural(all, plan, value, scope) };
+        let Some(d) = all.any(&KINDS) else {
+            return match handle {
+                Some(handle) => Kind::Handle { handle, retain: all.has("retain"), release: all.has("release") },
+                None => self.structural(all, plan, value, scope),
+            };
+        };
         match d.name.text.as_str() {
             "handle" => {
                 let handle = handle.or(ty.handle).or_else(|| self.implicit_handle(d, ty));

@@ -1,7 +1,7 @@
 //! Descriptors of values, folded into decision trees.
 
 use super::scope::Scope;
-use super::{Piece, Resolver};
+use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, Statement};
 use crate::descriptors::{self, Place};
 use crate::diagnostics::Diagnostic;
@@ -46,12 +46,39 @@ impl<'a> Resolver<'a> {
             self.report(Diagnostic::error(value.span, format!("the description of {} never ends", value.name)).label("a type that contains itself").help("describe the inner pointer as `opaque`"));
             return Rule::Plan(Box::new(self.plain(value)));
         }
+        let gaps = self.gaps(&body);
         self.depth += 1;
+        self.quiet += usize::from(gaps);
         let outer = std::mem::take(&mut self.leaves);
         let rule = self.fold(body, &mut Vec::new(), value, scope, &mut |s, own| s.with_type(own, value, scope));
         self.leaves = outer;
+        self.quiet -= usize::from(gaps);
         self.depth -= 1;
         rule
+    }
+
+    /// Reports `...` and placeholders. Where there are any, other mistakes would only be their consequences.
+    fn gaps(&mut self, body: &[Piece<'a>]) -> bool {
+        let mut found = false;
+        for piece in body {
+            found |= match piece {
+                Piece::If { then, otherwise, .. } => {
+                    let then = self.gaps(then);
+                    self.gaps(otherwise) || then
+                }
+                Piece::Statement(Statement::Ellipsis(span)) => {
+                    self.ellipsis(*span);
+                    true
+                }
+                Piece::Statement(Statement::Descriptor(d)) if d.name.text == "placeholder" => {
+                    self.placeholder(d);
+                    true
+                }
+                Piece::Statement(Statement::Descriptor(Descriptor { body: Some(inner), .. })) => self.gaps(&pieces(inner)),
+                Piece::Statement(_) => false,
+            };
+        }
+        found
     }
 
     /// Second stage: the type is settled, so its type-wide descriptors join in.
@@ -128,10 +155,6 @@ impl<'a> Resolver<'a> {
                 self.misplaced(d, Place::Value);
                 Some(d)
             }
-            Piece::Statement(Statement::Ellipsis(span)) => {
-                self.ellipsis(*span);
-                None
-            }
             Piece::Statement(Statement::Contextual { span, .. }) => {
                 self.report(Diagnostic::error(*span, "`contextual_argument` describes a function").label("not allowed here"));
                 None
@@ -158,7 +181,6 @@ impl<'a> Resolver<'a> {
             return;
         };
         if name == "placeholder" {
-            self.placeholder(d);
             return;
         }
         if !info.places.contains(&place) {
