@@ -1,0 +1,106 @@
+"""Where programs run: on a runtime of this machine, natively or through Aviary."""
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+CACHE = Path(os.environ.get("AVIARY_TEST_CACHE", ROOT / "target" / "cache"))
+AVIARY = Path(os.environ.get("AVIARY", ROOT / "target" / "release" / "aviary"))
+
+RUNTIMES = ("pocl", "intel")
+
+
+def vendor_folder(runtime):
+    """A folder for OCL_ICD_VENDORS that holds one runtime; None where it is not installed."""
+    if runtime == "pocl":
+        known = Path("/etc/OpenCL/vendors/pocl.icd")
+        library = known.read_text().strip() if known.is_file() else None
+    else:
+        # The wheel's own .icd file holds a placeholder instead of the path.
+        found = CACHE / "intel" / "lib" / "libintelocl.so"
+        library = str(found) if found.is_file() else None
+    if library is None:
+        return None
+    folder = CACHE / f"icd-{runtime}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{runtime}.icd").write_text(library + "\n")
+    return folder
+
+
+@dataclass
+class Outcome:
+    """What a run of a program left behind."""
+
+    status: int
+    output: str
+    errors: str
+    seconds: float
+    extra: dict = field(default_factory=dict)
+
+
+@dataclass
+class Place:
+    """One way to run a program: a runtime, natively or remoted."""
+
+    runtime: str
+    remote: bool
+    work: Path
+    options: tuple = ()
+
+    def environment(self):
+        environment = dict(os.environ)
+        environment["OCL_ICD_VENDORS"] = str(vendor_folder(self.runtime))
+        # Kernels compiled once are used by both sides of a comparison.
+        for name, folder in (("POCL_CACHE_DIR", "pocl-kernels"), ("XDG_CACHE_HOME", "user")):
+            path = CACHE / folder
+            path.mkdir(parents=True, exist_ok=True)
+            environment[name] = str(path)
+        # Intel's runtime compiles for every program anew unless told where to keep results.
+        environment["PYOPENCL_NO_CACHE"] = "1"
+        return environment
+
+    def command(self, arguments):
+        arguments = [str(a) for a in arguments]
+        if not self.remote:
+            return arguments
+        return [str(AVIARY), "run", "--api", "opencl", *self.options, "--", *arguments]
+
+    def start(self, arguments, cwd=None, **environment):
+        self.work.mkdir(parents=True, exist_ok=True)
+        return subprocess.Popen(
+            self.command(arguments),
+            cwd=cwd or self.work,
+            env={**self.environment(), **{k: str(v) for k, v in environment.items()}},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def run(self, arguments, limit=300, cwd=None, **environment):
+        started = time.monotonic()
+        process = self.start(arguments, cwd=cwd, **environment)
+        try:
+            output, errors = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            # Only this program's own session: the command and what it started.
+            os.killpg(process.pid, 9)
+            output, errors = process.communicate()
+            return Outcome(-999, output, errors + f"\n(stopped after {limit} s)", time.monotonic() - started)
+        return Outcome(process.returncode, output, errors, time.monotonic() - started)
+
+
+def compile_c(source, folder):
+    """Builds a test program; the same binary serves both sides."""
+    folder.mkdir(parents=True, exist_ok=True)
+    binary = folder / source.stem
+    header = source.parent / "common.h"
+    newest = max(source.stat().st_mtime, header.stat().st_mtime)
+    if not binary.exists() or binary.stat().st_mtime < newest:
+        subprocess.run(["gcc", "-O1", "-g", "-Wall", "-Wextra", "-o", binary, source, "-lOpenCL", "-lpthread"], check=True)
+    return binary
