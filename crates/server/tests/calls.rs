@@ -1,0 +1,289 @@
+//! Calls over both transports, against handlers written by hand.
+
+mod support;
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use aviary_transport::Region;
+use aviary_wire::{NOT_A_HANDLE, RequestHeader, kind, status};
+use support::api::*;
+use support::{Guest, fields};
+
+/// Tests that use the API's global state.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn both(test: impl Fn(Guest)) {
+    for mirrored in [false, true] {
+        test(Guest::connect(mirrored));
+    }
+}
+
+fn region(offset: u64, length: usize) -> Region {
+    Region { offset, length }
+}
+
+#[test]
+fn scalars_cross() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        for i in 0..1000 {
+            let reply = lane.call(ADD, fields(|e| (e.word(i), e.word(u64::MAX)).1));
+            assert_eq!((reply.header.status, reply.word()), (status::OK, i.wrapping_sub(1)));
+            assert!(lane.success);
+        }
+        assert_eq!(guest.stats.calls.load(Ordering::Relaxed), 1000);
+        guest.leave();
+    });
+}
+
+#[test]
+fn buffers_cross_inline_and_through_the_arena() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let data: Vec<u8> = (0..=255).collect();
+        let sum: u64 = data.iter().map(|b| u64::from(*b)).sum();
+        let reply = lane.call(SUM, fields(|e| (e.word(256), e.buffer_inline(&data)).1));
+        assert_eq!(reply.word(), sum);
+        guest.put(64 << 10, &data);
+        let body = fields(|e| (e.word(256), e.buffer_arena(64 << 10, 256)).1);
+        assert_eq!(lane.call_after(SUM, 0, body, &[region(64 << 10, 256)]).word(), sum);
+        let reply = lane.call(FILL, fields(|e| (e.word(9), e.buffer_reserved(300)).1));
+        assert_eq!(reply.fields().optional_bytes().unwrap(), Some(&[9u8; 300][..]));
+        let reply = lane.call(FILL, fields(|e| (e.word(8), e.buffer_arena(128 << 10, 5000)).1));
+        assert_eq!(reply.word(), 5001);
+        assert_eq!(guest.get(128 << 10, 5000), vec![8; 5000]);
+        let reply = lane.call(FILL, fields(|e| (e.word(8), e.buffer_null()).1));
+        assert_eq!(reply.word(), 0);
+        let reply = lane.call(FILL, fields(|e| (e.word(0), e.buffer_inline(&[1, 2])).1));
+        assert_eq!((reply.word(), lane.success), (0, false));
+        let reply = lane.call(REVERSE, fields(|e| e.buffer_inline(b"abc")));
+        assert_eq!(reply.fields().optional_bytes().unwrap(), Some(&b"cba"[..]));
+        let reply = lane.call(LENGTH, fields(|e| e.buffer_inline(b"four\0")));
+        assert_eq!(reply.word(), 4);
+        guest.leave();
+    });
+}
+
+#[test]
+fn a_large_message_arrives_in_fragments() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let data = vec![1u8; 1 << 20];
+        let reply = lane.call(SUM, fields(|e| (e.word(1 << 20), e.buffer_inline(&data)).1));
+        assert_eq!(reply.word(), 1 << 20);
+        guest.leave();
+    });
+}
+
+#[test]
+fn handles_are_checked_and_charges_follow_them() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let id = lane.call(CREATE, fields(|e| e.word(600))).word();
+        let native = lane.call(GET, fields(|e| e.word(id)));
+        assert_eq!(native.header.status, status::OK);
+        for wrong in [NOT_A_HANDLE, id + 1, id | 1 << 56, id ^ 1 << 33, 1, native.word()] {
+            let reply = lane.call(GET, fields(|e| e.word(wrong)));
+            assert_eq!((reply.header.status, reply.header.detail), (status::INVALID_HANDLE, OBJECT), "{wrong:#x}");
+        }
+        assert_eq!(lane.call(GET, fields(|e| e.word(0))).word(), 0);
+        assert_eq!(lane.call(CREATE, fields(|e| e.word(401))).header.status, status::REFUSED);
+        let last = lane.call(CREATE, fields(|e| e.word(400)));
+        assert_eq!(last.header.status, status::OK);
+        let used = || guest.stats.resources[0].used.load(Ordering::Relaxed);
+        assert_eq!(used(), 1000);
+        lane.call(DESTROY, fields(|e| e.word(id)));
+        assert_eq!(used(), 400);
+        let again = lane.call(DESTROY, fields(|e| e.word(id)));
+        assert_eq!(again.header.status, status::INVALID_HANDLE);
+        lane.call(DESTROY, fields(|e| e.word(last.word())));
+        assert_eq!(used(), 0);
+        let failed = lane.call(CREATE, fields(|e| e.word(666)));
+        assert_eq!((failed.word(), lane.success, used()), (0, false, 0));
+        guest.leave();
+    });
+}
+
+#[test]
+fn another_sessions_handles_are_unknown() {
+    let (mut first, mut second) = (Guest::connect(false), Guest::connect(false));
+    let (mut a, mut b) = (first.lane(), second.lane());
+    a.call(CREATE, fields(|e| e.word(1)));
+    let id = a.call(CREATE, fields(|e| e.word(1))).word();
+    assert_eq!(b.call(GET, fields(|e| e.word(id))).header.status, status::INVALID_HANDLE);
+    first.leave();
+    second.leave();
+}
+
+#[test]
+fn asynchronous_calls_run_in_ticket_order_and_defer_their_errors() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    both(|mut guest| {
+        PUSHED.lock().unwrap().clear();
+        let (mut a, mut b) = (guest.lane(), guest.lane());
+        for ticket in (2..=400).step_by(2) {
+            b.call_async(PUSH, ticket, fields(|e| e.word(ticket + 100)));
+        }
+        for ticket in (1..400).step_by(2) {
+            let value = if ticket == 7 { 13 } else { ticket + 100 };
+            a.call_async(PUSH, ticket, fields(|e| e.word(value)));
+        }
+        let reply = b.call_after(ADD, 400, fields(|e| (e.word(1), e.word(1)).1), &[]);
+        assert_eq!((reply.word(), b.deferred), (2, None));
+        let expected: Vec<u64> = (1..=400).map(|t| if t == 7 { 13 } else { t + 100 }).collect();
+        assert_eq!(*PUSHED.lock().unwrap(), expected);
+        a.call(ADD, fields(|e| (e.word(1), e.word(1)).1));
+        assert_eq!(a.deferred, Some(42), "the error of the seventh call");
+        a.call(ADD, fields(|e| (e.word(1), e.word(1)).1));
+        assert_eq!(a.deferred, None);
+        if !guest.arena.mirrored() {
+            assert_eq!(guest.get(0, 8), 400u64.to_le_bytes());
+        }
+        a.call_async(GET, 401, fields(|e| e.word(99)));
+        a.send(RequestHeader { kind: kind::SYNC, ticket: 401, ..Default::default() }, fields(|_| ()), &[]);
+        a.receive();
+        assert_eq!(a.deferred, Some(-77), "a rejection, as the API words it");
+        guest.leave();
+    });
+}
+
+#[test]
+fn callbacks_run_on_the_waiting_lane_and_may_call_again() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let body = fields(|e| (e.word(3), e.word(0xc0de)).1);
+        lane.send(RequestHeader { kind: kind::CALL, function: APPLY, ..Default::default() }, body, &[]);
+        for i in 0..3 {
+            let callback = lane.receive();
+            assert_eq!(callback.header.kind, kind::CALLBACK);
+            let mut arguments = callback.fields();
+            assert_eq!((arguments.word(), arguments.word()), (Ok(0xc0de), Ok(i)));
+            let nested = lane.call(ADD, fields(|e| (e.word(i), e.word(10)).1)).word();
+            lane.answer(fields(|e| (e.word(0), e.word(nested)).1));
+        }
+        assert_eq!(lane.receive().word(), 33);
+        guest.leave();
+    });
+}
+
+#[test]
+fn callbacks_of_vendor_threads_and_asynchronous_calls_use_the_callback_lane() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    both(|mut guest| {
+        ANSWERS.lock().unwrap().clear();
+        PUSHED.lock().unwrap().clear();
+        let (mut lane, mut callbacks) = (guest.lane(), guest.callback_lane());
+        lane.call(LATER, fields(|e| (e.word(4), e.word(77)).1));
+        let callback = callbacks.receive();
+        let mut arguments = callback.fields();
+        assert_eq!((arguments.word(), arguments.word()), (Ok(77), Ok(4)));
+        callbacks.answer(fields(|e| (e.word(0), e.word(1234)).1));
+        lane.call_async(APPLY_ASYNC, 1, fields(|e| e.word(78)));
+        assert_eq!(callbacks.receive().fields().word(), Ok(78));
+        callbacks.answer(fields(|e| (e.word(0), e.word(55)).1));
+        lane.call_after(ADD, 1, fields(|e| (e.word(0), e.word(0)).1), &[]);
+        assert_eq!(*PUSHED.lock().unwrap(), [55]);
+        assert_eq!(*ANSWERS.lock().unwrap(), [1234]);
+        guest.leave();
+    });
+}
+
+#[test]
+fn a_late_buffer_is_delivered_with_the_first_reply_after_it_is_final() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    both(|mut guest| {
+        READY.store(false, Ordering::SeqCst);
+        let (mut a, mut b) = (guest.lane(), guest.lane());
+        let started = a.call(START, fields(|e| e.buffer_arena(1 << 18, 64)));
+        assert_eq!((started.word(), a.delivered), (0, 0));
+        b.call(ADD, fields(|e| (e.word(0), e.word(0)).1));
+        assert_eq!((b.delivered, b.deliveries.len()), (0, 0));
+        complete(3, 64);
+        b.call(ADD, fields(|e| (e.word(0), e.word(0)).1));
+        assert_eq!((b.delivered, &b.deliveries[..]), (1, &[(1 << 18, 64)][..]));
+        assert_eq!(guest.get(1 << 18, 64), vec![3; 64]);
+        a.call(ADD, fields(|e| (e.word(0), e.word(0)).1));
+        assert_eq!((a.delivered, a.deliveries.len()), (1, 0), "the other lane learns that it was delivered");
+        let at_once = a.call(START, fields(|e| e.buffer_arena(1 << 18, 64)));
+        assert_eq!(at_once.word(), 65);
+        guest.leave();
+    });
+}
+
+#[test]
+fn mapped_memory_is_fetched_and_written_back() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    both(|mut guest| {
+        *MAPPED.lock().unwrap() = [7; 16];
+        let mut lane = guest.lane();
+        let reply = lane.call(MAP, fields(|_| ()));
+        let mut words = reply.fields();
+        let (how, id, bytes) = (words.word().unwrap(), words.word().unwrap(), words.word().unwrap());
+        assert_eq!((how, bytes), (2, 16));
+        let header = RequestHeader { kind: kind::FETCH, ..Default::default() };
+        lane.send(header, fields(|e| (e.word(id), e.word(1 << 18), e.word(16)).2), &[]);
+        assert_eq!(lane.receive().word(), 1);
+        assert_eq!(guest.get(1 << 18, 16), [7; 16]);
+        guest.put(1 << 18, &[9; 16]);
+        let body = fields(|e| (e.word(2), e.word(id), e.buffer_arena(1 << 18, 16)).2);
+        let reply = lane.call_after(UNMAP, 0, body, &[region(1 << 18, 16)]);
+        assert_eq!((reply.word(), *MAPPED.lock().unwrap()), (1, [9; 16]));
+        let body = fields(|e| (e.word(2), e.word(id), e.buffer_null()).2);
+        assert_eq!(lane.call(UNMAP, body).word(), 0, "the mapping has ended");
+        assert_eq!(lane.call(UNMAP, fields(|e| e.word(3))).word(), 0);
+        guest.leave();
+    });
+}
+
+#[test]
+fn what_the_vendor_lacks_and_what_is_too_much_are_refused() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        assert_eq!(lane.call(MISSING, fields(|_| ())).header.status, status::UNSUPPORTED);
+        assert_eq!(lane.call(HOG, fields(|_| ())).header.status, status::REFUSED);
+        assert_eq!(lane.call(ADD, fields(|e| (e.word(1), e.word(1)).1)).word(), 2);
+        guest.leave();
+    });
+}
+
+#[test]
+fn what_was_published_before_the_guest_went_still_runs() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    both(|mut guest| {
+        PUSHED.lock().unwrap().clear();
+        let mut lane = guest.lane();
+        lane.call(ADD, fields(|e| (e.word(1), e.word(1)).1));
+        (1..=500).for_each(|ticket| lane.call_async(PUSH, ticket, fields(|e| e.word(ticket))));
+        guest.leave();
+        assert_eq!(PUSHED.lock().unwrap().len(), 500);
+    });
+}
+
+#[test]
+fn a_guest_that_dies_with_calls_that_never_get_their_turn_is_over_in_two_seconds() {
+    let mut guest = Guest::connect(false);
+    let mut lane = guest.lane();
+    lane.call_async(SLEEP, 50, fields(|e| e.word(1)));
+    let start = Instant::now();
+    guest.leave();
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn a_closed_lane_is_finished_and_given_back() {
+    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    both(|mut guest| {
+        PUSHED.lock().unwrap().clear();
+        let mut lane = guest.lane();
+        (1..=100).for_each(|ticket| lane.call_async(PUSH, ticket, fields(|e| e.word(ticket))));
+        guest.close(1);
+        let (message, _) = guest.control().receive().unwrap().expect("an answer");
+        assert_eq!((message.kind, message.lane), (aviary_wire::control::control_kind::LANE_CLOSED, 1));
+        assert_eq!(PUSHED.lock().unwrap().len(), 100);
+        let mut other = guest.lane();
+        other.call_after(ADD, 100, fields(|e| (e.word(1), e.word(1)).1), &[]);
+        guest.leave();
+    });
+}

@@ -1,0 +1,245 @@
+//! A guest that speaks the wire protocol by hand, so that it can also lie.
+#![allow(dead_code)]
+
+pub mod api;
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use aviary_server::module::{ServeArguments, event, serve};
+use aviary_server::stats::StatsPage;
+use aviary_transport::{Arena, ControlSocket, LaneEnd, Liveness, Region, Side, receive_greeting};
+use aviary_wire::control::{CALLBACK_LANE, control_kind};
+use aviary_wire::{
+    Control, Decoder, Encoder, Hello, ReplyHeader, RequestHeader, WIRE_VERSION, Welcome, attach::hello_flag,
+};
+use aviary_wire::{flag, kind};
+
+pub const ARENA: usize = 1 << 26;
+const LANE: usize = 128 << 10;
+/// Lanes and test data lie behind the server's page.
+const FIRST_LANE: u64 = 1 << 20;
+
+/// A raw connection; the server runs on a thread of this process.
+pub struct Guest {
+    pub control: Option<ControlSocket>,
+    pub arena: Arc<Arena>,
+    pub welcome: Welcome,
+    pub stats: StatsPage,
+    next_lane: u32,
+    server: Option<JoinHandle<()>>,
+}
+
+/// One lane of it.
+pub struct Lane {
+    pub end: LaneEnd,
+    serial: u64,
+    /// The prefix of the last reply.
+    pub deferred: Option<i64>,
+    pub deliveries: Vec<(u64, u64)>,
+    pub delivered: u64,
+    pub success: bool,
+}
+
+pub struct Reply {
+    pub header: ReplyHeader,
+    pub message: Vec<u8>,
+    at: usize,
+}
+
+impl Reply {
+    pub fn fields(&self) -> Decoder<'_> {
+        Decoder::resume(&self.message[32..], self.at)
+    }
+
+    pub fn word(&self) -> u64 {
+        self.fields().word().expect("a word")
+    }
+}
+
+extern "C" fn ignore(_: *mut c_void, _: u32, _: *const u8, _: usize) {}
+
+extern "C" fn print(_: *mut c_void, what: u32, text: *const u8, length: usize) {
+    if what == event::ENDED {
+        // SAFETY: the module passes a text of this length.
+        let text = unsafe { std::slice::from_raw_parts(text, length) };
+        eprintln!("ended: {}", String::from_utf8_lossy(text));
+    }
+}
+
+impl Guest {
+    pub fn connect(mirrored: bool) -> Guest {
+        Guest::with_config(mirrored, r#"{"session": 1, "limits": {"memory": 1000}}"#)
+    }
+
+    pub fn with_config(mirrored: bool, config: &str) -> Guest {
+        let arena = if mirrored { Arena::mirror(ARENA) } else { Arena::create(ARENA) }.expect("an arena");
+        let hello = Hello {
+            wire_version: WIRE_VERSION,
+            flags: if mirrored { hello_flag::MIRRORED } else { 0 },
+            pid: std::process::id(),
+            spec_hash: api::API.spec_hash,
+            arena_address: arena.address(),
+            arena_size: ARENA as u64,
+            api: api::API.name.into(),
+            api_version: "1".into(),
+        };
+        Guest::greet(arena, hello, config)
+    }
+
+    pub fn greet(arena: Arc<Arena>, hello: Hello, config: &str) -> Guest {
+        let (ours, theirs) = pair();
+        let stats = StatsPage::create().expect("statistics");
+        let page = StatsPage::open(stats.as_fd()).expect("statistics");
+        let file = arena.file().map_or(-1, |f| rustix::io::dup(f).expect("dup").into_raw_fd());
+        let (hello, config) = (hello.to_bytes(), config.as_bytes().to_vec());
+        let (socket, stats) = (theirs.into_raw_fd(), stats.into_raw_fd());
+        let server = std::thread::spawn(move || {
+            let arguments = ServeArguments {
+                session: 1,
+                socket,
+                arena: file,
+                stats,
+                journal: 2,
+                hello: hello.as_ptr(),
+                hello_length: hello.len(),
+                config: config.as_ptr(),
+                config_length: config.len(),
+                event: print,
+                context: std::ptr::null_mut(),
+            };
+            // SAFETY: everything the arguments name lives until the call returns.
+            unsafe { serve(&api::API, &arguments) };
+        });
+        let welcome = receive_greeting(&ours, Duration::from_secs(5)).expect("a welcome");
+        let control = Some(ControlSocket::new(ours));
+        Guest { control, arena, welcome, stats: page, next_lane: 1, server: Some(server) }
+    }
+
+    pub fn control(&self) -> &ControlSocket {
+        self.control.as_ref().expect("connected")
+    }
+
+    pub fn lane(&mut self) -> Lane {
+        self.open(0)
+    }
+
+    pub fn callback_lane(&mut self) -> Lane {
+        self.open(CALLBACK_LANE)
+    }
+
+    pub fn open(&mut self, flags: u64) -> Lane {
+        let lane = self.next_lane;
+        self.next_lane += 1;
+        let offset = FIRST_LANE + u64::from(lane) * LANE as u64;
+        let message = Control { kind: control_kind::LANE_OPEN, lane, offset, length: LANE as u64, flags };
+        let end = if self.arena.mirrored() {
+            let (ours, theirs) = pair();
+            self.control().send(message, Some(theirs.as_fd())).expect("lane open");
+            LaneEnd::Stream(aviary_transport::StreamLane::new(ours, self.arena.clone()))
+        } else {
+            LaneEnd::clear(&self.arena, offset, LANE).expect("clear");
+            let liveness = Arc::new(Liveness::probed(Duration::from_secs(20), || false));
+            let end = LaneEnd::shared(&self.arena, offset, LANE, Side::Guest, &liveness).expect("a lane");
+            self.control().send(message, None).expect("lane open");
+            end
+        };
+        Lane { end, serial: 0, deferred: None, deliveries: Vec::new(), delivered: 0, success: false }
+    }
+
+    pub fn close(&self, lane: u32) {
+        let message = Control { kind: control_kind::LANE_CLOSE, lane, ..Control::default() };
+        self.control().send(message, None).expect("lane close");
+    }
+
+    /// Writes into the arena.
+    pub fn put(&self, offset: u64, bytes: &[u8]) {
+        let to = self.arena.pointer(offset, bytes.len()).expect("in the arena");
+        // SAFETY: checked range; the test decides who uses the block.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    pub fn get(&self, offset: u64, bytes: usize) -> Vec<u8> {
+        let from = self.arena.pointer(offset, bytes).expect("in the arena");
+        // SAFETY: checked range; the test decides who uses the block.
+        (0..bytes).map(|i| unsafe { from.add(i).read_volatile() }).collect()
+    }
+
+    /// Hangs up and waits for the server's thread.
+    pub fn leave(mut self) {
+        self.control = None;
+        self.server.take().expect("once").join().expect("the server survives");
+    }
+
+    /// The server must hang up by itself within a second.
+    pub fn expect_end(&self) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(1);
+        while self.control().alive() {
+            assert!(std::time::Instant::now() < deadline, "the session goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+pub fn pair() -> (OwnedFd, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket pair")
+}
+
+/// A request's fields.
+pub fn fields(write: impl FnOnce(&mut Encoder)) -> Encoder {
+    let mut encoder = Encoder::new();
+    encoder.start();
+    write(&mut encoder);
+    encoder
+}
+
+impl Lane {
+    pub fn send(&mut self, header: RequestHeader, mut body: Encoder, regions: &[Region]) {
+        self.serial += 1;
+        let header = RequestHeader { serial: self.serial, ..header };
+        self.end.send(body.finish_request(header), regions).expect("sent");
+    }
+
+    pub fn receive(&mut self) -> Reply {
+        let mut message = Vec::new();
+        self.end.receive(&mut message).expect("a reply");
+        let (header, body) = ReplyHeader::parse(&message).expect("a reply");
+        let mut prefix = Decoder::new(body);
+        self.deferred = (header.flags & flag::DEFERRED != 0).then(|| prefix.word().unwrap() as i64);
+        self.deliveries.clear();
+        if header.flags & flag::DELIVERIES != 0 {
+            for _ in 0..prefix.word().unwrap() {
+                self.deliveries.push((prefix.word().unwrap(), prefix.word().unwrap()));
+            }
+        }
+        self.delivered = header.delivered;
+        self.success = header.flags & flag::SUCCESS != 0;
+        let at = prefix.position();
+        Reply { header, message, at }
+    }
+
+    pub fn call(&mut self, function: u32, body: Encoder) -> Reply {
+        self.call_after(function, 0, body, &[])
+    }
+
+    pub fn call_after(&mut self, function: u32, ticket: u64, body: Encoder, regions: &[Region]) -> Reply {
+        self.send(RequestHeader { kind: kind::CALL, function, ticket, ..Default::default() }, body, regions);
+        let reply = self.receive();
+        if reply.header.kind == kind::REPLY {
+            assert_eq!(reply.header.serial, self.serial);
+        }
+        reply
+    }
+
+    pub fn call_async(&mut self, function: u32, ticket: u64, body: Encoder) {
+        self.send(RequestHeader { kind: kind::CALL_ASYNC, function, ticket, ..Default::default() }, body, &[]);
+    }
+
+    pub fn answer(&mut self, body: Encoder) {
+        self.send(RequestHeader { kind: kind::CALLBACK_REPLY, ..Default::default() }, body, &[]);
+    }
+}
