@@ -1,1 +1,38 @@
+//! Runtime of generated guest libraries.
+//!
+//! A generated library has one static [`Api`]. Its stubs open a [`Call`], write
+//! the fields of the request, send it and read the fields of the [`Reply`]; the
+//! normative description is `docs/runtime.md`. This crate lives inside other
+//! people's processes: it never panics into them, prints nothing but a few
+//! lines on standard error, starts no thread unless the application registers
+//! callbacks, and answers [`Lost`] when no server is there.
 
+mod api;
+mod attach;
+mod blocks;
+mod boxes;
+mod cache;
+mod call;
+mod callback;
+mod connection;
+mod deliveries;
+mod descriptor;
+pub mod ffi;
+mod fork;
+mod frame;
+mod handles;
+mod incoming;
+mod interned;
+mod lane;
+mod log;
+mod mappings;
+mod registry;
+mod reply;
+mod shadows;
+mod zerocopy;
+
+pub use api::{Api, guard};
+pub use call::Call;
+pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
+pub use incoming::Incoming;
+pub use reply::Reply;

@@ -1,0 +1,214 @@
+//! The entry of a generated library into this crate.
+
+use std::collections::HashSet;
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::connection::Connection;
+use crate::{ApiDescriptor, Call, Lost, attach, fork, lane, log};
+
+/// Time between two attempts to attach.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Attempts {
+    last: Option<Instant>,
+    complaint: String,
+}
+
+/// What a forked child must have of its own: the parent's locks may be held by threads that it lacks.
+#[derive(Default)]
+struct State {
+    attempts: Mutex<Attempts>,
+    unsupported: Mutex<HashSet<u32>>,
+}
+
+/// One API of this process. Generated libraries have one as a static.
+pub struct Api {
+    descriptor: &'static ApiDescriptor,
+    state: AtomicPtr<State>,
+    connection: AtomicPtr<Connection>,
+}
+
+impl Api {
+    pub const fn new(descriptor: &'static ApiDescriptor) -> Self {
+        Api { descriptor, state: AtomicPtr::new(null_mut()), connection: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Begins a call: attaches on first use and takes this thread's lane.
+    #[inline]
+    pub fn call(&'static self, function: u32) -> Result<Call, Lost> {
+        let connection = match self.connection() {
+            Some(connection) => connection,
+            None => self.attach()?,
+        };
+        if connection.liveness.dead() {
+            return Err(connection.fail("it is gone"));
+        }
+        Ok(Call::new(lane::current(connection)?, function))
+    }
+
+    /// Says once per function that it is not virtualized.
+    #[cold]
+    pub fn unsupported(&'static self, function: u32) {
+        let first = self.state().unsupported.lock().unwrap_or_else(PoisonError::into_inner).insert(function);
+        if first {
+            let d = self.descriptor;
+            log::line(&format!("{} is not supported ({} {})", d.function(function), d.name, d.version));
+        }
+    }
+
+    #[inline]
+    fn connection(&self) -> Option<&'static Connection> {
+        // SAFETY: the pointer is null or comes from `Box::leak` in `attach`; connections are never freed.
+        unsafe { self.connection.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn state(&self) -> &'static State {
+        let mut state = self.state.load(Ordering::Acquire);
+        if state.is_null() {
+            let new = Box::into_raw(Box::<State>::default());
+            state = match self.state.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => new,
+                Err(other) => {
+                    // SAFETY: nobody else has seen `new`.
+                    drop(unsafe { Box::from_raw(new) });
+                    other
+                }
+            };
+        }
+        // SAFETY: a published state is never freed.
+        unsafe { &*state }
+    }
+
+    #[cold]
+    fn attach(&'static self) -> Result<&'static Connection, Lost> {
+        let mut attempts = self.state().attempts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = self.connection() {
+            return Ok(connection);
+        }
+        if attempts.last.is_some_and(|t| t.elapsed() < RETRY) {
+            return Err(Lost);
+        }
+        if attempts.last.is_none() {
+            fork::pin_library();
+            fork::watch_once(self);
+        }
+        let result = attach::attach(self.descriptor);
+        attempts.last = Some(Instant::now());
+        match result {
+            Ok(connection) => {
+                let connection = Box::leak(Box::new(connection));
+                self.connection.store(connection, Ordering::Release);
+                Ok(connection)
+            }
+            Err(e) => {
+                let complaint = format!("{}: {e}", self.descriptor.name);
+                if attempts.complaint != complaint {
+                    log::line(&complaint);
+                    attempts.complaint = complaint;
+                }
+                Err(Lost)
+            }
+        }
+    }
+
+    /// In the child of a fork: forgets the parent's connection. Takes no lock and frees nothing.
+    pub(crate) fn restart_in_child(&'static self) {
+        if let Some(connection) = self.connection() {
+            connection.abandon_in_child();
+        }
+        self.connection.store(null_mut(), Ordering::Release);
+        self.state.store(null_mut(), Ordering::Release);
+    }
+
+    /// The application holds one more reference of a handle.
+    pub fn retain(&'static self, _ty: u32, value: u64) {
+        if let Some(c) = self.connection() {
+            c.handles.retain(value);
+        }
+    }
+
+    /// The application gave one reference, or `all`, back; with the last one the handle ends.
+    pub fn release(&'static self, _ty: u32, value: u64, all: bool) {
+        if let Some(c) = self.connection()
+            && c.handles.release(value, all)
+        {
+            c.shadows.owner_ended(&c.blocks, value);
+        }
+    }
+
+    /// The shadow of `p` ends when the handle `value` ends.
+    pub fn couple(&'static self, p: *mut u8, value: u64) {
+        if let Some(c) = self.connection() {
+            c.shadows.couple(p, value);
+        }
+    }
+
+    /// The handle's metadata, zeroed at first; NULL if `value` is no live handle.
+    pub fn metadata(&'static self, value: u64) -> *mut u8 {
+        self.connection().map_or(null_mut(), |c| c.handles.metadata(value))
+    }
+
+    pub fn is_handle(&'static self, value: u64) -> bool {
+        self.connection().is_some_and(|c| c.handles.is_handle(value))
+    }
+
+    /// Memory that both sides see at the same address, zeroed; NULL if there is none (no server, no
+    /// shared memory, another address on the server, the arena is full).
+    pub fn zerocopy_alloc(&'static self, bytes: usize) -> *mut u8 {
+        let connection = self.connection().map_or_else(|| self.attach(), Ok);
+        let Ok(c) = connection else { return null_mut() };
+        if !c.same_address || c.liveness.dead() {
+            return null_mut();
+        }
+        c.zerocopy_alloc(bytes)
+    }
+
+    pub fn zerocopy_free(&'static self, p: *mut u8) {
+        if let Some(c) = self.connection() {
+            c.zerocopy_free(p);
+        }
+    }
+
+    pub fn is_zerocopy(&'static self, p: *const u8) -> bool {
+        self.connection().is_some_and(|c| c.is_zerocopy(p))
+    }
+
+    pub fn register_buf(&'static self, registry: u32, key: u64, p: *mut u8, bytes: usize) {
+        if let Some(c) = self.connection()
+            && !p.is_null()
+        {
+            c.registries.register(registry, key, p, bytes);
+        }
+    }
+
+    /// Valid until this thread asks again.
+    pub fn get_bufs(&'static self, registry: u32, key: u64) -> *const *mut c_void {
+        self.connection().map_or(std::ptr::null(), |c| c.registries.buffers(registry, key))
+    }
+
+    pub fn get_n_bufs(&'static self, registry: u32, key: u64) -> usize {
+        self.connection().map_or(0, |c| c.registries.count(registry, key))
+    }
+
+    pub fn get_buf_size(&'static self, registry: u32, key: u64, index: usize) -> usize {
+        self.connection().map_or(0, |c| c.registries.size(registry, key, index))
+    }
+}
+
+/// Runs a stub; a panic in it becomes the result of `lost` and one log line.
+#[inline]
+pub fn guard<T>(stub: impl FnOnce() -> T, lost: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(stub)) {
+        Ok(result) => result,
+        Err(_) => {
+            log::line("an error inside the guest library; the call is reported as lost");
+            lost()
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The arena's allocator. Only the guest allocates; its books are private memory.
+//!
+//! Blocks come in size classes, four per doubling, in whole pages. A freed
+//! block keeps its pages for the next user up to a limit; beyond it the pages
+//! are given back and only the addresses are kept.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aviary_transport::Arena;
+
+const PAGE: u64 = 4096;
+/// Free memory that stays resident.
+const RETAINED: u64 = 128 << 20;
+/// Classes for 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... pages.
+const CLASSES: usize = 4 * 34;
+
+/// A range of the arena. Not freed by itself: its owner gives it back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub offset: u64,
+    pub size: u64,
+}
+
+struct Free {
+    offset: u64,
+    resident: bool,
+}
+
+struct Books {
+    /// Never used addresses start here.
+    fresh: u64,
+    free: Vec<Vec<Free>>,
+    retained: u64,
+    in_use: u64,
+}
+
+/// Allocates blocks of one arena.
+pub(crate) struct Blocks {
+    arena: Arc<Arena>,
+    books: Mutex<Books>,
+}
+
+/// Size in pages of a class.
+fn class_pages(class: usize) -> u64 {
+    if class < 4 {
+        return class as u64 + 1;
+    }
+    // After the first four, each group of four spans one doubling.
+    let (group, step) = ((class - 4) / 4, (class - 4) % 4);
+    (5 + step as u64) << group
+}
+
+/// The smallest class that holds so many pages.
+fn class_of(pages: u64) -> usize {
+    if pages <= 4 {
+        return pages.max(1) as usize - 1;
+    }
+    // 5..=8 is group 0: pages-1 in 4..=7 has its top bit at 2.
+    let group = (pages - 1).ilog2() as usize - 2;
+    let step = ((pages - 1) >> group) as usize - 4;
+    4 + group * 4 + step
+}
+
+impl Blocks {
+    /// The first page belongs to the ticket word.
+    pub fn new(arena: Arc<Arena>) -> Self {
+        let free = (0..CLASSES).map(|_| Vec::new()).collect();
+        Blocks { arena, books: Mutex::new(Books { fresh: PAGE, free, retained: 0, in_use: 0 }) }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At least `bytes` bytes, page-aligned, with any content; `None`: the arena is full.
+    pub fn allocate(&self, bytes: usize) -> Option<Block> {
+        let pages = (bytes as u64).max(1).div_ceil(PAGE);
+        if pages > self.arena.size() as u64 / PAGE {
+            return None;
+        }
+        let class = class_of(pages);
+        let size = class_pages(class) * PAGE;
+        let mut books = self.books();
+        let offset = match books.free.get_mut(class)?.pop() {
+            Some(free) => {
+                if free.resident {
+                    books.retained -= size;
+                }
+                free.offset
+            }
+            None => {
+                let end = books.fresh.checked_add(size).filter(|e| *e <= self.arena.size() as u64)?;
+                std::mem::replace(&mut books.fresh, end)
+            }
+        };
+        books.in_use += size;
+        Some(Block { offset, size })
+    }
+
+    pub fn free(&self, block: Block) {
+        let class = class_of(block.size / PAGE);
+        let resident = {
+            let mut books = self.books();
+            let resident = books.retained + block.size <= RETAINED;
+            if resident {
+                books.retained += block.size;
+            }
+            resident
+        };
+        if !resident && let Err(e) = self.arena.punch(block.offset, block.size as usize) {
+            crate::log::line(&format!("{e}"));
+        }
+        let mut books = self.books();
+        books.in_use -= block.size;
+        if let Some(list) = books.free.get_mut(class) {
+            list.push(Free { offset: block.offset, resident });
+        }
+    }
+
+    /// Bytes handed out.
+    #[cfg(test)]
+    pub fn in_use(&self) -> u64 {
+        self.books().in_use
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_hold_their_sizes() {
+        for pages in 1..100_000u64 {
+            let class = class_of(pages);
+            assert!(class_pages(class) >= pages, "{pages}");
+            assert!(class == 0 || class_pages(class - 1) < pages, "{pages}");
+            assert_eq!(class_of(class_pages(class)), class);
+        }
+        assert!(class_of((1 << 40) / PAGE) < CLASSES);
+    }
+
+    #[test]
+    fn blocks_do_not_overlap_and_come_back() {
+        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap());
+        let mut taken: Vec<Block> = (0..200).map(|n| blocks.allocate(n * 1000 + 1).unwrap()).collect();
+        taken.sort_by_key(|b| b.offset);
+        assert!(taken[0].offset >= PAGE);
+        assert!(taken.windows(2).all(|w| w[0].offset + w[0].size <= w[1].offset));
+        let fresh = blocks.books().fresh;
+        for b in taken.drain(..) {
+            blocks.free(b);
+        }
+        assert_eq!(blocks.in_use(), 0);
+        for n in 0..200 {
+            blocks.allocate(n * 1000 + 1).unwrap();
+        }
+        assert_eq!(blocks.books().fresh, fresh, "freed blocks are used again");
+    }
+
+    #[test]
+    fn a_full_arena_says_so() {
+        let blocks = Blocks::new(Arena::mirror(1 << 20).unwrap());
+        assert_eq!(blocks.allocate(usize::MAX), None);
+        assert_eq!(blocks.allocate(1 << 20), None, "the first page is taken");
+        let half = blocks.allocate(1 << 19).unwrap();
+        assert_eq!(blocks.allocate(1 << 19), None);
+        blocks.free(half);
+        assert!(blocks.allocate(1 << 19).is_some());
+    }
+
+    #[test]
+    fn retention_is_bounded() {
+        let blocks = Blocks::new(Arena::mirror(1 << 30).unwrap());
+        let taken: Vec<Block> = (0..5).map(|_| blocks.allocate(64 << 20).unwrap()).collect();
+        for b in taken {
+            blocks.free(b);
+        }
+        assert!(blocks.books().retained <= RETAINED);
+    }
+}

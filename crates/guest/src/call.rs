@@ -1,0 +1,395 @@
+//! A request under construction.
+
+use std::ffi::{CStr, c_char};
+use std::rc::Rc;
+
+use aviary_transport::Region;
+use aviary_wire::{HEADER_SIZE, INLINE_INPUT, INLINE_OUTPUT, RESERVED_OUTPUT, kind};
+
+use crate::blocks::Block;
+use crate::deliveries::Pending;
+use crate::frame::{End, Frame, Output, Place};
+use crate::lane::ThreadLane;
+use crate::{Lost, Reply};
+
+/// What `zerocopy` sends for a pointer that is not zero-copy memory.
+const FOREIGN: u64 = u64::MAX;
+
+/// A call that is being written. Dropping it unsent takes everything back.
+pub struct Call {
+    lane: Rc<ThreadLane>,
+    /// `None` only after the frame has moved on.
+    frame: Option<Box<Frame>>,
+    function: u32,
+    /// Something could not be transported: no shared memory was left.
+    refused: bool,
+}
+
+impl Call {
+    #[inline]
+    pub(crate) fn new(lane: Rc<ThreadLane>, function: u32) -> Self {
+        let frame = Some(lane.take_frame());
+        Call { lane, frame, function, refused: false }
+    }
+
+    /// The frame is there until `send*`, which take the call by value.
+    #[inline]
+    fn frame(&mut self) -> &mut Frame {
+        self.frame.get_or_insert_with(Box::default)
+    }
+
+    #[inline]
+    pub fn word(&mut self, v: u64) {
+        self.frame().encoder.word(v);
+    }
+
+    /// # Safety
+    /// `n` bytes at `p` are readable; `p` may be NULL if `n` is 0.
+    pub unsafe fn raw(&mut self, p: *const u8, n: usize) {
+        // SAFETY: the caller's promise.
+        let data = unsafe { bytes(p, n) };
+        self.frame().encoder.bytes(data);
+    }
+
+    #[inline]
+    pub fn handle(&mut self, ty: u32, value: u64) {
+        let word = self.lane.connection.handles.to_word(ty, value);
+        self.word(word);
+    }
+
+    /// # Safety
+    /// `p` is NULL or a NUL-terminated string.
+    pub unsafe fn string(&mut self, p: *const c_char) {
+        if p.is_null() {
+            return self.frame().encoder.buffer_null();
+        }
+        // SAFETY: the caller's promise.
+        let text = unsafe { CStr::from_ptr(p) }.to_bytes_with_nul();
+        // SAFETY: a slice is readable.
+        unsafe { self.buffer_in(text.as_ptr(), text.len()) };
+    }
+
+    /// False: `p` is NULL and no elements follow. `p` is not read.
+    pub fn array(&mut self, p: *const u8, count: usize) -> bool {
+        self.frame().encoder.array((!p.is_null()).then_some(count));
+        !p.is_null()
+    }
+
+    /// # Safety
+    /// `p` is NULL or `n` bytes at it are readable.
+    pub unsafe fn buffer_in(&mut self, p: *const u8, n: usize) {
+        if p.is_null() {
+            self.frame().encoder.buffer_null();
+        } else if n <= INLINE_INPUT {
+            // SAFETY: the caller's promise.
+            let data = unsafe { bytes(p, n) };
+            self.frame().encoder.buffer_inline(data);
+        } else if let Some(block) = self.block(n) {
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_in(p, n, block) };
+            self.frame().encoder.buffer_arena(block.offset, n);
+        }
+    }
+
+    /// # Safety
+    /// `p` is NULL or `n` bytes at it are writable until the reply is read.
+    pub unsafe fn buffer_out(&mut self, p: *mut u8, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.output(p, n, false) };
+    }
+
+    /// # Safety
+    /// `p` is NULL or `n` bytes at it are readable and writable until the reply is read.
+    pub unsafe fn buffer_inout(&mut self, p: *mut u8, n: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { self.output(p, n, true) };
+    }
+
+    /// # Safety
+    /// As for `buffer_out` and, with `input`, `buffer_inout`.
+    unsafe fn output(&mut self, p: *mut u8, n: usize, input: bool) {
+        let inline = if input { INLINE_INPUT } else { INLINE_OUTPUT };
+        let place = if p.is_null() {
+            self.frame().encoder.buffer_null();
+            Place::Nowhere
+        } else if n <= inline {
+            let frame = self.frame();
+            if !input {
+                frame.contents.push((frame.encoder.len() + 8, n));
+            }
+            // SAFETY: the caller's promise; a pure output may hold anything, which is what travels.
+            frame.encoder.buffer_inline(unsafe { bytes(p, n) });
+            Place::Message
+        } else if n <= RESERVED_OUTPUT {
+            self.frame().encoder.buffer_reserved(n);
+            Place::Message
+        } else if let Some(offset) = self.shared(p, n) {
+            self.frame().encoder.buffer_arena(offset, n);
+            Place::Direct
+        } else if let Some(block) = self.block(n) {
+            if input {
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_in(p, n, block) };
+            }
+            self.frame().encoder.buffer_arena(block.offset, n);
+            Place::Block(block.offset)
+        } else {
+            Place::Nowhere
+        };
+        self.frame().outputs.push(Output { to: p, bytes: n, place });
+    }
+
+    /// # Safety
+    /// `p` is NULL or `n` bytes at it are readable (`input`) and stay writable until their delivery (`output`).
+    pub unsafe fn buffer_until(&mut self, p: *mut u8, n: usize, input: bool, output: bool) {
+        let mut waiting = None;
+        if p.is_null() || n == 0 && output {
+            self.frame().encoder.buffer_null();
+        } else if !output && n <= INLINE_INPUT {
+            // SAFETY: the caller's promise.
+            let data = unsafe { bytes(p, n) };
+            self.frame().encoder.buffer_inline(data);
+        } else if let Some(offset) = self.shared(p, n) {
+            self.frame().encoder.buffer_arena(offset, n);
+        } else if let Some(block) = self.allocate(n) {
+            if input {
+                // SAFETY: the caller's promise.
+                unsafe { self.copy_in(p, n, block) };
+            }
+            self.frame().encoder.buffer_arena(block.offset, n);
+            let to = if output { p as usize } else { 0 };
+            self.lane.connection.deliveries.expect(block.offset, Pending { to, bytes: n, block: Some(block) });
+            waiting = Some(block.offset);
+        }
+        self.frame().untils.push(waiting);
+    }
+
+    /// # Safety
+    /// `p` is NULL or, with `input`, `n` bytes at it are readable.
+    pub unsafe fn shadow(&mut self, p: *mut u8, n: usize, input: bool, _allocate: bool) {
+        if p.is_null() {
+            return self.frame().encoder.buffer_null();
+        }
+        let connection = self.lane.connection;
+        match connection.shadows.obtain(&connection.blocks, p, n) {
+            Some((block, new)) => {
+                if input {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.copy_in(p, n, block) };
+                }
+                let frame = self.frame();
+                if new {
+                    frame.new_shadows.push(p);
+                }
+                frame.encoder.buffer_arena(block.offset, n);
+            }
+            None => self.refuse(),
+        }
+    }
+
+    /// Names the shadow of `p`; after the call its content is copied to `p` and, with `end`, it is gone.
+    ///
+    /// # Safety
+    /// `p` is NULL or `n` bytes at it are writable until the reply is read.
+    pub unsafe fn shadow_copy_back(&mut self, p: *mut u8, n: usize, end: bool) {
+        match self.lane.connection.shadows.find(p) {
+            None => self.frame().encoder.buffer_null(),
+            Some((block, known)) => {
+                let n = n.min(known);
+                let frame = self.frame();
+                frame.encoder.buffer_arena(block.offset, n);
+                frame.ends.push(End::Shadow { to: p, bytes: n, offset: block.offset, end });
+            }
+        }
+    }
+
+    pub fn zerocopy(&mut self, p: *const u8) {
+        let connection = self.lane.connection;
+        let word = match connection.arena.offset_of(p) {
+            _ if p.is_null() => 0,
+            Some(offset) if connection.same_address => offset + 1,
+            _ => FOREIGN,
+        };
+        self.word(word);
+    }
+
+    /// # Safety
+    /// If the application mapped memory to a place of its own, `p` is that place and still readable.
+    pub unsafe fn unmap(&mut self, p: *const u8) {
+        let connection = self.lane.connection;
+        if p.is_null() {
+            return self.word(0);
+        }
+        let Some(mapping) = connection.mappings.find(p as usize) else {
+            match connection.arena.offset_of(p) {
+                Some(offset) if !connection.arena.mirrored() => {
+                    self.word(1);
+                    self.word(offset);
+                }
+                _ => self.word(3),
+            }
+            return;
+        };
+        self.word(2);
+        self.word(mapping.id);
+        if mapping.write {
+            if mapping.at != 0 {
+                // SAFETY: the application got `at` with so many bytes and promises that it still has them.
+                unsafe { self.copy_in(mapping.at as *const u8, mapping.bytes, mapping.block) };
+            } else {
+                let region = Region { offset: mapping.block.offset, length: mapping.bytes };
+                self.frame().regions.push(region);
+            }
+            self.frame().encoder.buffer_arena(mapping.block.offset, mapping.bytes);
+        } else {
+            self.frame().encoder.buffer_null();
+        }
+        self.frame().ends.push(End::Mapping { pointer: p as usize, id: mapping.id });
+    }
+
+    /// A function of the application that the server may call; `kind` numbers its signature.
+    pub fn callback(&mut self, f: usize, kind: u32, userdata: usize, once: bool) {
+        if f == 0 {
+            return self.word(0);
+        }
+        match self.lane.connection.register_callback(f, kind, userdata, once) {
+            Ok(id) => {
+                self.word(id);
+                if once {
+                    self.frame().once.push(id);
+                }
+            }
+            Err(Lost) => self.refuse(),
+        }
+    }
+
+    /// Sends the call and waits for its reply.
+    pub fn send(mut self) -> Result<Reply, Lost> {
+        let mut frame = self.frame.take().unwrap_or_default();
+        if self.refused {
+            return Ok(Reply::refused(self.lane.clone(), frame));
+        }
+        match self.lane.exchange(kind::CALL, 0, self.function, &mut frame) {
+            Ok(answer) => Reply::new(self.lane.clone(), frame, answer),
+            Err(Lost) => Err(Lost),
+        }
+    }
+
+    /// Sends the call without waiting.
+    pub fn send_async(mut self) -> Result<(), Lost> {
+        let mut frame = self.frame.take().unwrap_or_default();
+        if self.refused {
+            drop(Reply::refused(self.lane.clone(), frame));
+            return Err(Lost);
+        }
+        self.end_mappings(&mut frame);
+        let sent = self.lane.post(self.function, &mut frame);
+        let connection = self.lane.connection;
+        for block in frame.blocks.drain(..) {
+            connection.blocks.free(block);
+        }
+        self.lane.give_frame(frame);
+        sent
+    }
+
+    /// The application may not use a mapping after an asynchronous unmap; the server still reads its block.
+    fn end_mappings(&self, frame: &mut Frame) {
+        let connection = self.lane.connection;
+        for end in frame.ends.drain(..) {
+            if let End::Mapping { pointer, id } = end
+                && let Some(mapping) = connection.mappings.remove(pointer, id)
+            {
+                connection.deliveries.take(mapping.block.offset);
+                frame.blocks.push(mapping.block);
+            }
+        }
+    }
+
+    /// Like [`Call::send`], but an answer that [`Reply::remember`] kept for the same request is used again.
+    pub fn send_cached(mut self) -> Result<Reply, Lost> {
+        self.make_key();
+        let connection = self.lane.connection;
+        if let Some(answer) = connection.cache.get(&self.frame().key) {
+            let frame = self.frame.take().unwrap_or_default();
+            return Ok(Reply::cached(self.lane.clone(), frame, &answer));
+        }
+        self.send()
+    }
+
+    /// The request's fields and function, without what the outputs happen to contain.
+    fn make_key(&mut self) {
+        let function = self.function;
+        let frame = self.frame();
+        frame.key.clear();
+        frame.key.extend_from_slice(&function.to_le_bytes());
+        let start = frame.key.len();
+        frame.key.extend_from_slice(frame.encoder.body());
+        for (at, n) in &frame.contents {
+            let from = start + at - HEADER_SIZE;
+            if let Some(content) = frame.key.get_mut(from..from + n) {
+                content.fill(0);
+            }
+        }
+    }
+
+    /// The offset of a buffer that both sides see anyway.
+    fn shared(&self, p: *const u8, n: usize) -> Option<u64> {
+        let connection = self.lane.connection;
+        if connection.arena.mirrored() {
+            return None;
+        }
+        let offset = connection.arena.offset_of(p)?;
+        connection.arena.pointer(offset, n).ok().map(|_| offset)
+    }
+
+    /// A block for this call only.
+    fn block(&mut self, n: usize) -> Option<Block> {
+        let block = self.allocate(n)?;
+        self.frame().blocks.push(block);
+        Some(block)
+    }
+
+    fn allocate(&mut self, n: usize) -> Option<Block> {
+        let block = self.lane.connection.blocks.allocate(n);
+        if block.is_none() {
+            self.refuse();
+        }
+        block
+    }
+
+    #[cold]
+    fn refuse(&mut self) {
+        self.refused = true;
+        self.frame().encoder.buffer_null();
+    }
+
+    /// # Safety
+    /// `n` bytes at `p` are readable; `block` holds at least `n` and belongs to the caller.
+    unsafe fn copy_in(&mut self, p: *const u8, n: usize, block: Block) {
+        let n = n.min(block.size as usize);
+        if let Ok(to) = self.lane.connection.arena.pointer(block.offset, n) {
+            // SAFETY: `p` is readable by the caller's promise, `to` is inside the arena. `copy` because the
+            // application's buffer may itself be a part of the arena.
+            unsafe { std::ptr::copy(p, to, n) };
+        }
+        self.frame().regions.push(Region { offset: block.offset, length: n });
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            drop(Reply::refused(self.lane.clone(), frame));
+        }
+    }
+}
+
+/// # Safety
+/// `n` bytes at `p` are readable for as long as the slice is used; `p` may be NULL if `n` is 0.
+unsafe fn bytes<'a>(p: *const u8, n: usize) -> &'a [u8] {
+    if p.is_null() || n == 0 || n > isize::MAX as usize {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(p, n) }
+}

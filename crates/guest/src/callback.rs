@@ -1,0 +1,192 @@
+//! Functions of the application that the server may call.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aviary_transport::LaneEnd;
+use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, kind};
+
+use crate::connection::Connection;
+use crate::lane::prefix;
+use crate::{Incoming, Lost, log};
+
+/// A function that can be called back.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    pub function: usize,
+    pub kind: u32,
+    pub userdata: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    target: Target,
+    once: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    last: u64,
+    by_id: HashMap<u64, Entry>,
+    /// Ids of callbacks that live as long as the session: registered again and again, they stay one.
+    lasting: HashMap<Target, u64>,
+    /// The callback thread runs.
+    served: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Callbacks {
+    table: Mutex<Table>,
+}
+
+impl Callbacks {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn forget(&self, id: u64) {
+        self.table().by_id.remove(&id);
+    }
+
+    /// What to call; a callback that is called at most once is gone with this.
+    fn resolve(&self, id: u64) -> Option<Target> {
+        let mut table = self.table();
+        let entry = *table.by_id.get(&id)?;
+        if entry.once {
+            table.by_id.remove(&id);
+        }
+        Some(entry.target)
+    }
+}
+
+impl Connection {
+    /// The id of a callback. The first one starts the thread that serves callbacks of vendor threads.
+    pub fn register_callback(
+        &'static self,
+        function: usize,
+        kind: u32,
+        userdata: usize,
+        once: bool,
+    ) -> Result<u64, Lost> {
+        let target = Target { function, kind, userdata };
+        let mut table = self.callbacks.table();
+        if !table.served {
+            self.start_thread()?;
+            table.served = true;
+        }
+        if !once && let Some(id) = table.lasting.get(&target) {
+            return Ok(*id);
+        }
+        table.last += 1;
+        let id = table.last;
+        table.by_id.insert(id, Entry { target, once });
+        if !once {
+            table.lasting.insert(target, id);
+        }
+        Ok(id)
+    }
+
+    fn start_thread(&'static self) -> Result<(), Lost> {
+        let end = self.open_lane(true)?.end;
+        let signals = BlockedSignals::new();
+        let thread = std::thread::Builder::new().name("aviary-callback".into());
+        let started = thread.spawn(move || {
+            if catch_unwind(AssertUnwindSafe(|| serve_lane(self, end))).is_err() {
+                self.fail("the callback thread stopped");
+            }
+        });
+        drop(signals);
+        match started {
+            Ok(_) => Ok(()),
+            Err(e) => {
+                log::line(&format!("no thread for callbacks: {e}"));
+                Err(Lost)
+            }
+        }
+    }
+}
+
+/// Blocks all signals of this thread while a new thread inherits its mask: the application's handlers
+/// must not run on a thread that the application does not know.
+struct BlockedSignals(libc::sigset_t);
+
+impl BlockedSignals {
+    fn new() -> Self {
+        // SAFETY: both sets are initialised by the calls before they are used.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            let mut before = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+            BlockedSignals(before)
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: restores the mask saved by `new`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+/// The callback thread. It sleeps in the lane until the server dies or the process ends.
+fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
+    let mut answer = Encoder::new();
+    loop {
+        let mut message = Vec::new();
+        if let Err(e) = end.receive(&mut message) {
+            connection.lane_failed(e);
+            return;
+        }
+        let (serial, at) = match ReplyHeader::parse(&message) {
+            Ok((header, body)) if header.kind == kind::CALLBACK => {
+                let mut fields = Decoder::new(body);
+                if prefix(connection, &header, &mut fields).is_err() {
+                    return;
+                }
+                (header.serial, fields.position())
+            }
+            _ => {
+                connection.fail("a callback is malformed");
+                return;
+            }
+        };
+        answer.start();
+        serve(connection, message, at, &mut answer);
+        let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..RequestHeader::default() };
+        if let Err(e) = end.send(answer.finish_request(header), &[]) {
+            connection.lane_failed(e);
+            return;
+        }
+    }
+}
+
+/// Runs the callback in `message`, whose fields begin at `at`, and writes the answer's fields.
+pub(crate) fn serve(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mut Encoder) {
+    if !run(connection, message, at, answer) {
+        answer.start();
+        answer.word(1);
+    }
+}
+
+fn run(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mut Encoder) -> bool {
+    let body = message.get(HEADER_SIZE..).unwrap_or(&[]);
+    let mut fields = Decoder::resume(body, at);
+    let Ok(id) = fields.word() else { return false };
+    let at = fields.position();
+    let Some(target) = connection.callbacks.resolve(id) else { return false };
+    let Some(invoke) = connection.descriptor.callbacks.get(target.kind as usize) else { return false };
+    answer.word(0);
+    let mut incoming = Incoming::new(connection, target, message, at, std::mem::take(answer));
+    // SAFETY: a generated function that reads the fields of its kind of callback; the function that it calls
+    // was given by the application for exactly this kind.
+    let result = catch_unwind(AssertUnwindSafe(|| unsafe { invoke(&mut incoming) }));
+    let sound = incoming.sound();
+    *answer = incoming.into_answer();
+    if result.is_err() {
+        log::line("an error inside a callback");
+    }
+    result.is_ok() && sound
+}

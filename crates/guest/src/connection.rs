@@ -1,0 +1,247 @@
+//! One process's connection to its API server: everything that its threads share.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aviary_transport::{Arena, ControlSocket, LaneEnd, LaneError, Liveness, Side, StreamLane};
+use aviary_wire::Control;
+use aviary_wire::control::{CALLBACK_LANE, control_kind};
+
+use crate::blocks::{Block, Blocks};
+use crate::cache::Cache;
+use crate::callback::Callbacks;
+use crate::deliveries::Deliveries;
+use crate::handles::Handles;
+use crate::interned::Interned;
+use crate::mappings::Mappings;
+use crate::registry::Registries;
+use crate::shadows::Shadows;
+use crate::zerocopy::Zerocopy;
+use crate::{ApiDescriptor, Lost, fork, log};
+
+/// Two rings: a header page and 64 KiB each.
+const LANE_BYTES: usize = 2 * (4096 + (64 << 10));
+
+/// Keeps a counter that all threads change off everybody else's cache line.
+#[repr(align(128))]
+struct Alone(AtomicU64);
+
+#[derive(Default)]
+struct LaneBooks {
+    next: u32,
+    /// Memory of lanes that the server has not released yet.
+    closing: HashMap<u32, Block>,
+    /// Blocks of ended threads and the asynchronous calls that still use them.
+    orphans: Vec<(u64, Block)>,
+}
+
+/// Never freed: threads, handles and callbacks refer to it until the process ends.
+pub(crate) struct Connection {
+    pub descriptor: &'static ApiDescriptor,
+    pub arena: Arc<Arena>,
+    pub blocks: Blocks,
+    pub liveness: Arc<Liveness>,
+    pub handles: Handles,
+    pub deliveries: Deliveries,
+    pub callbacks: Callbacks,
+    pub cache: Cache,
+    pub shadows: Shadows,
+    pub mappings: Mappings,
+    pub interned: Interned,
+    pub registries: Registries,
+    pub zerocopy: Zerocopy,
+    /// AVIARY_SYNC=1.
+    pub synchronous: bool,
+    /// Pointers into the arena mean the same on the server.
+    pub same_address: bool,
+    control: Arc<ControlSocket>,
+    tickets: Alone,
+    lanes: Mutex<LaneBooks>,
+    failed: AtomicBool,
+    /// The process that attached, counted in forks.
+    generation: u32,
+}
+
+impl Connection {
+    pub fn new(
+        descriptor: &'static ApiDescriptor,
+        arena: Arc<Arena>,
+        control: Arc<ControlSocket>,
+        liveness: Arc<Liveness>,
+        same_address: bool,
+        synchronous: bool,
+    ) -> Self {
+        Connection {
+            descriptor,
+            blocks: Blocks::new(arena.clone()),
+            arena,
+            liveness,
+            handles: Handles::new(descriptor),
+            deliveries: Deliveries::default(),
+            callbacks: Callbacks::default(),
+            cache: Cache::default(),
+            shadows: Shadows::default(),
+            mappings: Mappings::default(),
+            interned: Interned::default(),
+            registries: Registries::default(),
+            zerocopy: Zerocopy::default(),
+            synchronous,
+            same_address,
+            control,
+            tickets: Alone(AtomicU64::new(0)),
+            lanes: Mutex::new(LaneBooks::default()),
+            failed: AtomicBool::new(false),
+            generation: fork::generation(),
+        }
+    }
+
+    /// The connection is of no use any more: everybody gets [`Lost`]. Says why once.
+    #[cold]
+    pub fn fail(&self, why: &str) -> Lost {
+        self.liveness.kill();
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            log::line(&format!("lost the API server of {}: {why}", self.descriptor.name));
+        }
+        Lost
+    }
+
+    #[cold]
+    pub fn lane_failed(&self, e: LaneError) -> Lost {
+        match e {
+            LaneError::Dead => self.fail("it is gone"),
+            e => self.fail(&e.to_string()),
+        }
+    }
+
+    /// The last ticket taken by any thread.
+    #[inline]
+    pub fn last_ticket(&self) -> u64 {
+        self.tickets.0.load(Ordering::Acquire)
+    }
+
+    /// Takes the next ticket. Its call must be sent, or the server waits for ever.
+    #[inline]
+    pub fn take_ticket(&self) -> u64 {
+        self.tickets.0.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// The last asynchronous call that the server has finished, where memory is shared.
+    pub fn finished_ticket(&self) -> u64 {
+        if self.arena.mirrored() {
+            return 0;
+        }
+        match self.arena.pointer(0, 8) {
+            // SAFETY: the first page of the arena, 8-aligned, belongs to this word; the server writes it
+            // atomically, and a lying one only makes the guest reuse a block too early for its own good.
+            Ok(p) => unsafe { AtomicU64::from_ptr(p.cast()) }.load(Ordering::Acquire),
+            Err(_) => 0,
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, LaneBooks> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a lane and tells the server.
+    pub fn open_lane(&self, for_callbacks: bool) -> Result<OpenLane, Lost> {
+        // One lock around the control socket: messages are not interleaved, ids ascend.
+        let mut books = self.books();
+        self.reclaim_lanes(&mut books);
+        let id = books.next;
+        books.next = books.next.wrapping_add(1);
+        let flags = if for_callbacks { CALLBACK_LANE } else { 0 };
+        let mut open = Control { kind: control_kind::LANE_OPEN, lane: id, flags, ..Control::default() };
+        if self.arena.mirrored() {
+            let (ours, theirs) = UnixStream::pair().map_err(|e| self.fail(&format!("no socket for a lane: {e}")))?;
+            self.tell(open, Some(&theirs.into()))?;
+            return Ok(OpenLane { id, block: None, end: LaneEnd::Stream(StreamLane::new(ours.into(), self.arena.clone())) });
+        }
+        let Some(block) = self.blocks.allocate(LANE_BYTES) else {
+            log::line("the arena is full: no lane for a thread (AVIARY_ARENA sets its size)");
+            return Err(Lost);
+        };
+        let end = LaneEnd::clear(&self.arena, block.offset, LANE_BYTES)
+            .and_then(|()| LaneEnd::shared(&self.arena, block.offset, LANE_BYTES, Side::Guest, &self.liveness))
+            .map_err(|e| self.lane_failed(e))?;
+        open.offset = block.offset;
+        open.length = LANE_BYTES as u64;
+        self.tell(open, None)?;
+        Ok(OpenLane { id, block: Some(block), end })
+    }
+
+    fn tell(&self, message: Control, fd: Option<&OwnedFd>) -> Result<(), Lost> {
+        self.control.send(message, fd.map(|f| f.as_fd())).map_err(|e| self.fail(&e.to_string()))
+    }
+
+    /// Reads what the server said on the control socket since the last lane was opened.
+    fn reclaim_lanes(&self, books: &mut LaneBooks) {
+        while let Ok(Some((message, _))) = self.control.try_receive() {
+            match message.kind {
+                control_kind::LANE_CLOSED => {
+                    if let Some(block) = books.closing.remove(&message.lane) {
+                        self.blocks.free(block);
+                    }
+                }
+                control_kind::FAREWELL => {
+                    self.fail("it said farewell");
+                }
+                _ => {}
+            }
+        }
+        let finished = self.finished_ticket();
+        books.orphans.retain(|(ticket, block)| {
+            let done = *ticket <= finished;
+            if done {
+                self.blocks.free(*block);
+            }
+            !done
+        });
+    }
+
+    /// Closes a lane whose thread ends. `held`: blocks that its asynchronous calls may still use.
+    pub fn close_lane(&self, id: u32, block: Option<Block>, held: impl Iterator<Item = (u64, Block)>) {
+        if !self.ours() {
+            return;
+        }
+        let mut books = self.books();
+        books.orphans.extend(held);
+        if let Some(block) = block {
+            books.closing.insert(id, block);
+        }
+        if !self.liveness.dead() {
+            let close = Control { kind: control_kind::LANE_CLOSE, lane: id, ..Control::default() };
+            let _ = self.tell(close, None);
+        }
+    }
+
+    /// False in a child process that inherited this object by `fork`.
+    pub fn ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// Closes a forked child's copies of the descriptors: with them open, the server would not notice the
+    /// parent's death. Only calls that are safe between `fork` and `exec`.
+    pub fn abandon_in_child(&self) {
+        self.liveness.kill();
+        self.failed.store(true, Ordering::Relaxed);
+        let control = self.control.as_fd().as_raw_fd();
+        // SAFETY: both descriptors are open: the objects that own them are never dropped, here or in the
+        // parent, so nothing closes these numbers a second time.
+        unsafe {
+            libc::close(control);
+            if let Some(file) = self.arena.file() {
+                libc::close(file.as_raw_fd());
+            }
+        }
+    }
+}
+
+/// A lane that was just opened.
+pub(crate) struct OpenLane {
+    pub id: u32,
+    pub block: Option<Block>,
+    pub end: LaneEnd,
+}

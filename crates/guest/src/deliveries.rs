@@ -1,0 +1,102 @@
+//! Blocks that the server finishes some time after the call that named them.
+//!
+//! Deliveries are numbered by the server and applied here in that order, by
+//! whichever thread receives them. No call returns before every delivery that
+//! the server had assigned when it answered is applied: then the application
+//! sees its memory as if the vendor's library had written it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::blocks::Block;
+use crate::connection::Connection;
+
+/// What a delivery does.
+pub(crate) struct Pending {
+    /// Where the bytes go; 0: nowhere, they stay in the block.
+    pub to: usize,
+    pub bytes: usize,
+    /// Freed after the delivery.
+    pub block: Option<Block>,
+}
+
+#[derive(Default)]
+pub(crate) struct Deliveries {
+    applied: AtomicU64,
+    pending: Mutex<HashMap<u64, Pending>>,
+}
+
+impl Deliveries {
+    fn pending(&self) -> MutexGuard<'_, HashMap<u64, Pending>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Announces the block at `offset` before the message that names it is sent.
+    pub fn expect(&self, offset: u64, pending: Pending) {
+        self.pending().insert(offset, pending);
+    }
+
+    /// Ends the waiting for a block; `None` if its delivery came already.
+    pub fn take(&self, offset: u64) -> Option<Pending> {
+        self.pending().remove(&offset)
+    }
+
+    /// True if nothing is to be applied or waited for.
+    #[inline]
+    pub fn settled(&self, delivered: u64) -> bool {
+        self.applied.load(Ordering::Acquire) >= delivered
+    }
+
+    /// Applies a message's own deliveries after all earlier ones; `delivered` is the count after them.
+    #[cold]
+    pub fn apply(&self, connection: &Connection, own: &[(u64, u64)], delivered: u64) {
+        let before = delivered.saturating_sub(own.len() as u64);
+        self.await_applied(connection, before);
+        for (offset, bytes) in own {
+            self.finish(connection, *offset, usize::try_from(*bytes).unwrap_or(usize::MAX));
+        }
+        // Others wait for exactly this number, so nobody raises it meanwhile, except after a timeout.
+        self.applied.fetch_max(delivered, Ordering::AcqRel);
+    }
+
+    /// The threads that received the earlier deliveries are copying; that takes no longer than a copy. An
+    /// interrupted thread (a call from its signal handler) cannot go on, and a lying server may have counted
+    /// what it never sent: hence the limit.
+    fn await_applied(&self, connection: &Connection, count: u64) {
+        let start = Instant::now();
+        let mut turns = 0u32;
+        while !self.settled(count) {
+            turns += 1;
+            if turns < 100 {
+                std::hint::spin_loop();
+            } else if turns < 200 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+                if connection.liveness.dead() || start.elapsed() > Duration::from_secs(10) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Copies the block's content to the application and frees it.
+    pub fn finish(&self, connection: &Connection, offset: u64, bytes: usize) {
+        let Some(pending) = self.take(offset) else { return };
+        let bytes = bytes.min(pending.bytes);
+        if pending.to != 0
+            && bytes > 0
+            && let Ok(from) = connection.arena.pointer(offset, bytes)
+        {
+            // SAFETY: `from` was checked. The application gave `to` with at least `pending.bytes` bytes to a call
+            // whose specification says that they are written until now; that it still owns them is what the
+            // vendor's own library would require as well.
+            unsafe { std::ptr::copy(from, pending.to as *mut u8, bytes) };
+        }
+        if let Some(block) = pending.block {
+            connection.blocks.free(block);
+        }
+    }
+}

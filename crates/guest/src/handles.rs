@@ -1,0 +1,289 @@
+//! Handle values of the application and the ids behind them, with reference counts and metadata.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::HashMap;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aviary_wire::{NOT_A_HANDLE, short_value};
+
+use crate::boxes::{BoxBlock, Boxes};
+use crate::{ApiDescriptor, Role};
+
+/// A live handle whose value is an id, whole or shortened.
+struct Plain {
+    id: u64,
+    references: u64,
+    /// An address, so that the table is Send; 0: none yet.
+    metadata: usize,
+}
+
+#[derive(Default)]
+struct Tables {
+    /// Boxed handles: id to value.
+    values: HashMap<u64, u64>,
+    /// Other handles: value to what is known.
+    plain: HashMap<u64, Plain>,
+}
+
+/// All handles of a connection.
+pub(crate) struct Handles {
+    descriptor: &'static ApiDescriptor,
+    boxes: Boxes,
+    tables: Mutex<Tables>,
+}
+
+impl Handles {
+    pub fn new(descriptor: &'static ApiDescriptor) -> Self {
+        Handles { descriptor, boxes: Boxes::new(), tables: Mutex::new(Tables::default()) }
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The word that names the application's value to the server.
+    #[inline]
+    pub fn to_word(&self, ty: u32, value: u64) -> u64 {
+        if value == 0 {
+            return 0;
+        }
+        match self.descriptor.handle_types.get(ty as usize) {
+            Some(t) if t.boxed.is_some() => self.boxes.id_of(value).unwrap_or(NOT_A_HANDLE),
+            Some(t) if t.size == 4 => self.short_to_word(value & u64::from(u32::MAX)),
+            // The server judges it.
+            Some(_) => value,
+            None => NOT_A_HANDLE,
+        }
+    }
+
+    fn short_to_word(&self, value: u64) -> u64 {
+        match value {
+            0 => 0,
+            value => self.tables().plain.get(&value).map_or(NOT_A_HANDLE, |p| p.id),
+        }
+    }
+
+    /// The application's value for an id that the server sent; 0 if there is no memory for it.
+    pub fn from_word(&self, ty: u32, id: u64, role: Role) -> u64 {
+        let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return 0 };
+        match t.boxed {
+            // SAFETY: a generated function without requirements: it evaluates the specification's expression.
+            Some(prefix) => self.boxed_value(id, role, unsafe { prefix() }),
+            None => self.plain_value(id, role, t.size),
+        }
+    }
+
+    fn boxed_value(&self, id: u64, role: Role, prefix: usize) -> u64 {
+        let mut tables = self.tables();
+        if let Some(value) = tables.values.get(&id) {
+            if role == Role::Allocate
+                && let Some(block) = self.boxes.find(*value)
+            {
+                block.references.fetch_add(1, Ordering::Relaxed);
+            }
+            return *value;
+        }
+        match self.boxes.allocate(id, prefix) {
+            Some(block) => {
+                let value = block.as_ptr() as u64;
+                tables.values.insert(id, value);
+                value
+            }
+            None => 0,
+        }
+    }
+
+    fn plain_value(&self, id: u64, role: Role, size: usize) -> u64 {
+        let value = if size == 4 { u64::from(short_value(id)) } else { id };
+        let mut tables = self.tables();
+        match tables.plain.get_mut(&value) {
+            Some(known) if known.id == id => {
+                known.references += u64::from(role == Role::Allocate);
+            }
+            // New, or a shortened generation came around again and the old owner ended unnoticed.
+            _ => {
+                if let Some(old) = tables.plain.insert(value, Plain { id, references: 1, metadata: 0 }) {
+                    self.free_metadata(old.metadata as *mut u8);
+                }
+            }
+        }
+        value
+    }
+
+    pub fn is_handle(&self, value: u64) -> bool {
+        value != 0 && (self.boxes.id_of(value).is_some() || self.tables().plain.contains_key(&value))
+    }
+
+    pub fn retain(&self, value: u64) {
+        if let Some(block) = self.boxes.find(value) {
+            block.references.fetch_add(1, Ordering::Relaxed);
+        } else if let Some(plain) = self.tables().plain.get_mut(&value) {
+            plain.references += 1;
+        }
+    }
+
+    /// Drops one reference or all; true if the handle ended.
+    pub fn release(&self, value: u64, all: bool) -> bool {
+        let mut tables = self.tables();
+        if let Some(block) = self.boxes.find(value) {
+            return self.release_box(&mut tables, value, block, all);
+        }
+        let Some(plain) = tables.plain.get_mut(&value) else { return false };
+        plain.references = plain.references.saturating_sub(1);
+        if plain.references > 0 && !all {
+            return false;
+        }
+        if let Some(plain) = tables.plain.remove(&value) {
+            self.free_metadata(plain.metadata as *mut u8);
+        }
+        true
+    }
+
+    /// Under the tables' lock, so that two releases of the last reference end the block once.
+    fn release_box(&self, tables: &mut Tables, value: u64, block: &BoxBlock, all: bool) -> bool {
+        let id = block.id.load(Ordering::Acquire);
+        if id == 0 {
+            return false;
+        }
+        let before = block.references.fetch_sub(1, Ordering::Relaxed);
+        if before > 1 && !all {
+            return false;
+        }
+        block.id.store(0, Ordering::Release);
+        if tables.values.get(&id) == Some(&value) {
+            tables.values.remove(&id);
+        }
+        self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel));
+        self.boxes.retire(block);
+        true
+    }
+
+    /// The handle's metadata, zeroed at first; NULL without a live handle.
+    pub fn metadata(&self, value: u64) -> *mut u8 {
+        if self.descriptor.metadata_size == 0 || value == 0 {
+            return null_mut();
+        }
+        if let Some(block) = self.boxes.find(value) {
+            return self.box_metadata(&block.id, &block.metadata);
+        }
+        let mut tables = self.tables();
+        match tables.plain.get_mut(&value) {
+            None => null_mut(),
+            Some(plain) => {
+                if plain.metadata == 0 {
+                    plain.metadata = self.new_metadata() as usize;
+                }
+                plain.metadata as *mut u8
+            }
+        }
+    }
+
+    fn box_metadata(&self, id: &AtomicU64, place: &AtomicPtr<u8>) -> *mut u8 {
+        let present = place.load(Ordering::Acquire);
+        if !present.is_null() {
+            return present;
+        }
+        // The lock keeps a concurrent release from missing what is stored here.
+        let _tables = self.tables();
+        if id.load(Ordering::Acquire) == 0 {
+            return null_mut();
+        }
+        let present = place.load(Ordering::Acquire);
+        if !present.is_null() {
+            return present;
+        }
+        let new = self.new_metadata();
+        place.store(new, Ordering::Release);
+        new
+    }
+
+    fn metadata_layout(&self) -> Option<Layout> {
+        Layout::from_size_align(self.descriptor.metadata_size, 16).ok().filter(|l| l.size() > 0)
+    }
+
+    fn new_metadata(&self) -> *mut u8 {
+        match self.metadata_layout() {
+            // SAFETY: the layout's size is not zero.
+            Some(layout) => unsafe { alloc_zeroed(layout) },
+            None => null_mut(),
+        }
+    }
+
+    fn free_metadata(&self, p: *mut u8) {
+        if let (false, Some(layout)) = (p.is_null(), self.metadata_layout()) {
+            // SAFETY: `p` came from `new_metadata` with the same layout and was taken out of its only place.
+            unsafe { dealloc(p, layout) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HandleType;
+
+    unsafe fn prefix() -> usize {
+        0xabc
+    }
+
+    static TYPES: [HandleType; 3] = [
+        HandleType { name: "boxed", size: 8, boxed: Some(prefix) },
+        HandleType { name: "plain", size: 8, boxed: None },
+        HandleType { name: "short", size: 4, boxed: None },
+    ];
+    static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
+        name: "t",
+        version: "1",
+        spec_hash: 0,
+        functions: &[],
+        handle_types: &TYPES,
+        callbacks: &[],
+        metadata_size: 24,
+    };
+
+    #[test]
+    fn every_kind_goes_there_and_back() {
+        let handles = Handles::new(&DESCRIPTOR);
+        for ty in 0..3u32 {
+            let id = u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty);
+            let value = handles.from_word(ty, id, Role::Allocate);
+            assert_eq!(handles.to_word(ty, value), id);
+            assert_eq!(handles.from_word(ty, id, Role::Borrow), value);
+            assert!(handles.is_handle(value));
+            let metadata = handles.metadata(value);
+            assert!(!metadata.is_null() && handles.metadata(value) == metadata);
+            // SAFETY: 24 zeroed bytes, as the descriptor says.
+            unsafe { assert_eq!(metadata.add(23).read(), 0) };
+            handles.retain(value);
+            assert!(!handles.release(value, false));
+            assert!(handles.release(value, false));
+            assert!(!handles.release(value, false), "it ended");
+            assert!(!handles.is_handle(value));
+            assert!(handles.metadata(value).is_null());
+        }
+    }
+
+    #[test]
+    fn what_is_no_handle_is_told_apart() {
+        let handles = Handles::new(&DESCRIPTOR);
+        let local = 5u64;
+        assert_eq!(handles.to_word(0, 0), 0);
+        assert_eq!(handles.to_word(0, &raw const local as u64), NOT_A_HANDLE);
+        assert_eq!(handles.to_word(2, 99), NOT_A_HANDLE);
+        assert_eq!(handles.to_word(1, 99), 99, "the server judges");
+        assert_eq!(handles.to_word(7, 99), NOT_A_HANDLE);
+    }
+
+    #[test]
+    fn an_allocation_of_a_known_object_adds_a_reference() {
+        let handles = Handles::new(&DESCRIPTOR);
+        let value = handles.from_word(0, 1 << 32 | 1, Role::Allocate);
+        assert_eq!(handles.from_word(0, 1 << 32 | 1, Role::Allocate), value);
+        assert!(!handles.release(value, false));
+        assert!(handles.is_handle(value));
+        handles.retain(value);
+        assert!(handles.release(value, true), "all references at once");
+    }
+}

@@ -1,0 +1,328 @@
+//! A thread's lane: requests out, replies and callbacks in.
+//!
+//! Every thread has its own lane for every API, opened at its first call and
+//! closed when it ends. Nothing here is shared with other threads, so the path
+//! of a call takes no lock.
+
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+
+use aviary_transport::{LaneEnd, LaneError};
+use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind};
+
+use crate::blocks::Block;
+use crate::connection::Connection;
+use crate::frame::Frame;
+use crate::{Lost, callback, log};
+
+/// Blocks named by asynchronous calls, beyond which the guest looks whether the server is done with some.
+const HELD_BYTES: u64 = 64 << 20;
+const HELD_BLOCKS: usize = 512;
+/// Frames kept for nested calls.
+const FRAMES: usize = 4;
+
+#[derive(Default)]
+struct Held {
+    /// In ascending order of tickets.
+    blocks: VecDeque<(u64, Block)>,
+    bytes: u64,
+}
+
+/// What a reply said before its fields.
+pub(crate) struct Answer {
+    pub header: ReplyHeader,
+    /// Where the fields begin in the reply's body.
+    pub at: usize,
+    pub deferred: Option<i64>,
+}
+
+pub(crate) struct ThreadLane {
+    pub connection: &'static Connection,
+    id: u32,
+    block: Option<Block>,
+    end: UnsafeCell<LaneEnd>,
+    /// The end is in use. Only a signal handler of the same thread can find this set.
+    busy: AtomicBool,
+    serial: Cell<u64>,
+    /// A ticket that is about to be taken or sent, or less; 0: none. Only a signal handler looks at it.
+    taking: AtomicU64,
+    /// For the lane of a signal handler: no call may wait for this ticket or a later one, because the
+    /// interrupted thread cannot send it.
+    barrier: Cell<Option<u64>>,
+    frames: Cell<Vec<Box<Frame>>>,
+    held: RefCell<Held>,
+    /// An error of an acknowledged asynchronous call, reported like one that the server deferred.
+    deferred: Cell<Option<i64>>,
+    spare: Cell<Option<Rc<ThreadLane>>>,
+}
+
+thread_local! {
+    static LANES: RefCell<Vec<Rc<ThreadLane>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// This thread's lane.
+#[inline]
+pub(crate) fn current(connection: &'static Connection) -> Result<Rc<ThreadLane>, Lost> {
+    let known = LANES.try_with(|lanes| {
+        let lanes = lanes.try_borrow().ok()?;
+        lanes.iter().find(|l| std::ptr::eq(l.connection, connection)).cloned()
+    });
+    match known {
+        Ok(Some(lane)) if !lane.busy.load(Ordering::Relaxed) => Ok(lane),
+        Ok(Some(lane)) => lane.for_signal_handler(),
+        _ => open(connection),
+    }
+}
+
+#[cold]
+fn open(connection: &'static Connection) -> Result<Rc<ThreadLane>, Lost> {
+    let lane = Rc::new(ThreadLane::open(connection)?);
+    // A thread whose locals are gone already (a call from another library's destructor) closes its lane
+    // with the call.
+    let _ = LANES.try_with(|lanes| {
+        if let Ok(mut lanes) = lanes.try_borrow_mut() {
+            lanes.push(lane.clone());
+        }
+    });
+    Ok(lane)
+}
+
+impl ThreadLane {
+    fn open(connection: &'static Connection) -> Result<Self, Lost> {
+        let lane = connection.open_lane(false)?;
+        Ok(ThreadLane {
+            connection,
+            id: lane.id,
+            block: lane.block,
+            end: UnsafeCell::new(lane.end),
+            busy: AtomicBool::new(false),
+            serial: Cell::new(0),
+            taking: AtomicU64::new(0),
+            barrier: Cell::new(None),
+            frames: Cell::new(Vec::new()),
+            held: RefCell::default(),
+            deferred: Cell::new(None),
+            spare: Cell::new(None),
+        })
+    }
+
+    /// A call from a signal handler that interrupted this thread inside the runtime gets another lane.
+    #[cold]
+    fn for_signal_handler(&self) -> Result<Rc<ThreadLane>, Lost> {
+        let spare = match self.spare.take() {
+            Some(spare) if !spare.busy.load(Ordering::Relaxed) => spare,
+            other => {
+                self.spare.set(other);
+                Rc::new(ThreadLane::open(self.connection)?)
+            }
+        };
+        self.spare.set(Some(spare.clone()));
+        let taking = self.taking.load(Ordering::Relaxed);
+        spare.barrier.set(Some(if taking == 0 { u64::MAX } else { taking }));
+        Ok(spare)
+    }
+
+    #[inline]
+    pub fn take_frame(&self) -> Box<Frame> {
+        // Taken out as a whole: a signal handler that interrupts this finds no frames and makes its own.
+        let mut frames = self.frames.take();
+        let mut frame = frames.pop().unwrap_or_default();
+        self.frames.set(frames);
+        frame.reset();
+        frame
+    }
+
+    #[inline]
+    pub fn give_frame(&self, mut frame: Box<Frame>) {
+        frame.slim();
+        let mut frames = self.frames.take();
+        if frames.len() < FRAMES {
+            frames.push(frame);
+        }
+        self.frames.set(frames);
+    }
+
+    /// Runs `f` with exclusive use of the end.
+    #[inline]
+    fn with_end<R>(&self, f: impl FnOnce(&mut LaneEnd) -> Result<R, LaneError>) -> Result<R, Lost> {
+        if self.busy.load(Ordering::Relaxed) {
+            return Err(Lost);
+        }
+        self.busy.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: a ThreadLane stays on its thread (it is neither Send nor Sync), and `busy` keeps a signal
+        // handler of this thread from entering a second time; `f` is transport code that calls nothing back.
+        let result = f(unsafe { &mut *self.end.get() });
+        compiler_fence(Ordering::SeqCst);
+        self.busy.store(false, Ordering::Relaxed);
+        result.map_err(|e| self.connection.lane_failed(e))
+    }
+
+    fn next_serial(&self) -> u64 {
+        let serial = self.serial.get() + 1;
+        self.serial.set(serial);
+        serial
+    }
+
+    /// The ticket that a call follows which is executed at once.
+    #[inline]
+    fn ticket_before(&self) -> u64 {
+        let last = self.connection.last_ticket();
+        match self.barrier.get() {
+            None => last,
+            Some(barrier) => last.min(barrier - 1),
+        }
+    }
+
+    /// Sends a message and waits for its reply, which ends up in `frame.reply`.
+    pub fn exchange(&self, kind: u16, flags: u16, function: u32, frame: &mut Frame) -> Result<Answer, Lost> {
+        let (serial, ticket) = (self.next_serial(), self.ticket_before());
+        let regions = frame.regions.len() as u32;
+        let header = RequestHeader { length: 0, kind, flags, function, regions, ticket, serial };
+        let message = frame.encoder.finish_request(header);
+        self.with_end(|end| end.send(message, &frame.regions))?;
+        let answer = self.await_reply(serial, frame)?;
+        self.reclaim(ticket);
+        Ok(answer)
+    }
+
+    /// Runs the callbacks that arrive until the reply does.
+    fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
+        loop {
+            self.with_end(|end| end.receive(&mut frame.reply))?;
+            let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
+                return Err(self.connection.fail("a reply is malformed"));
+            };
+            let mut fields = Decoder::new(body);
+            let deferred = prefix(self.connection, &header, &mut fields)?;
+            match header.kind {
+                kind::REPLY if header.serial == serial => {
+                    let at = fields.position();
+                    return Ok(Answer { header, at, deferred: deferred.or_else(|| self.deferred.take()) });
+                }
+                kind::CALLBACK => {
+                    let at = fields.position();
+                    let message = std::mem::take(&mut frame.reply);
+                    let mut answer = self.take_frame();
+                    callback::serve(self.connection, message, at, &mut answer.encoder);
+                    let header =
+                        RequestHeader { kind: kind::CALLBACK_REPLY, serial: header.serial, ..Default::default() };
+                    let message = answer.encoder.finish_request(header);
+                    self.with_end(|end| end.send(message, &[]))?;
+                    self.give_frame(answer);
+                }
+                _ => return Err(self.connection.fail("a reply answers another call")),
+            }
+        }
+    }
+
+    /// Sends a call that nobody waits for. Its blocks are held until the server is done with them.
+    pub fn post(&self, function: u32, frame: &mut Frame) -> Result<(), Lost> {
+        if self.connection.synchronous || self.barrier.get().is_some() {
+            return self.post_acknowledged(function, frame);
+        }
+        if frame.encoder.len() > MAX_MESSAGE {
+            log::line(&format!("{}: the arguments are too large", self.connection.descriptor.function(function)));
+            return Err(Lost);
+        }
+        let serial = self.next_serial();
+        // A signal handler that comes now must not wait for the ticket that is taken next.
+        self.taking.store(self.connection.last_ticket() + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let ticket = self.connection.take_ticket();
+        let regions = frame.regions.len() as u32;
+        let header = RequestHeader { length: 0, kind: kind::CALL_ASYNC, flags: 0, function, regions, ticket, serial };
+        let message = frame.encoder.finish_request(header);
+        let sent = self.with_end(|end| end.send(message, &frame.regions));
+        compiler_fence(Ordering::SeqCst);
+        self.taking.store(0, Ordering::Relaxed);
+        if sent.is_err() {
+            // The ticket is taken and will never arrive: later calls of any thread would wait for ever.
+            return Err(self.connection.fail("a message could not be sent"));
+        }
+        if !frame.blocks.is_empty() { self.hold(ticket, frame) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn post_acknowledged(&self, function: u32, frame: &mut Frame) -> Result<(), Lost> {
+        let answer = self.exchange(kind::CALL_ASYNC, flag::ACKNOWLEDGE, function, frame)?;
+        if let Some(value) = answer.deferred {
+            let name = self.connection.descriptor.function(function);
+            if self.connection.synchronous {
+                log::line(&format!("{name}, an asynchronous call, failed with {value}"));
+            }
+            self.deferred.set(Some(value));
+        }
+        Ok(())
+    }
+
+    fn hold(&self, ticket: u64, frame: &mut Frame) -> Result<(), Lost> {
+        let crowded = {
+            let mut held = self.held.borrow_mut();
+            for block in frame.blocks.drain(..) {
+                held.bytes += block.size;
+                held.blocks.push_back((ticket, block));
+            }
+            held.bytes > HELD_BYTES || held.blocks.len() > HELD_BLOCKS
+        };
+        if crowded {
+            self.reclaim(self.connection.finished_ticket());
+            let held = self.held.borrow();
+            if held.bytes > HELD_BYTES || held.blocks.len() > HELD_BLOCKS {
+                drop(held);
+                let mut sync = self.take_frame();
+                self.exchange(kind::SYNC, 0, 0, &mut sync)?;
+                self.give_frame(sync);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks of asynchronous calls up to `ticket`.
+    #[inline]
+    fn reclaim(&self, ticket: u64) {
+        let Ok(mut held) = self.held.try_borrow_mut() else { return };
+        while let Some((of, block)) = held.blocks.front().copied() {
+            if of > ticket {
+                return;
+            }
+            held.blocks.pop_front();
+            held.bytes -= block.size;
+            self.connection.blocks.free(block);
+        }
+    }
+}
+
+impl Drop for ThreadLane {
+    fn drop(&mut self) {
+        let held = std::mem::take(&mut *self.held.borrow_mut());
+        self.connection.close_lane(self.id, self.block, held.blocks.into_iter());
+    }
+}
+
+/// Reads a message's prefix: takes note of a deferred error and applies deliveries.
+#[inline]
+pub(crate) fn prefix(
+    connection: &Connection,
+    header: &ReplyHeader,
+    fields: &mut Decoder,
+) -> Result<Option<i64>, Lost> {
+    if header.flags & (flag::DEFERRED | flag::DELIVERIES) == 0 && connection.deliveries.settled(header.delivered) {
+        return Ok(None);
+    }
+    let malformed = |e: aviary_wire::DecodeError| connection.fail(&format!("a reply is malformed: {e}"));
+    let mut deferred = None;
+    if header.flags & flag::DEFERRED != 0 {
+        deferred = Some(fields.word().map_err(malformed)? as i64);
+    }
+    let mut own = Vec::new();
+    if header.flags & flag::DELIVERIES != 0 {
+        for _ in 0..fields.word().map_err(malformed)? {
+            own.push((fields.word().map_err(malformed)?, fields.word().map_err(malformed)?));
+        }
+    }
+    connection.deliveries.apply(connection, &own, header.delivered);
+    Ok(deferred)
+}

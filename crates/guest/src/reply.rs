@@ -1,0 +1,349 @@
+//! A reply being read.
+
+use std::ffi::c_char;
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+
+use aviary_wire::{DecodeError, Decoder, HEADER_SIZE, NOT_A_HANDLE, flag, kind, status};
+
+use crate::deliveries::Pending;
+use crate::frame::{End, Frame, Output, Place};
+use crate::lane::{Answer, ThreadLane};
+use crate::mappings::Mapping;
+use crate::{Lost, Role, Status};
+
+/// A call's answer. A malformed one reads as zeros and ends the connection.
+pub struct Reply {
+    lane: Rc<ThreadLane>,
+    /// Given back to the lane by `drop` and not touched after that.
+    frame: ManuallyDrop<Box<Frame>>,
+    status: Status,
+    deferred: Option<i64>,
+    /// Where the next field is in the body.
+    at: usize,
+    fields: usize,
+    next_output: usize,
+    next_until: usize,
+    success: bool,
+    broken: bool,
+}
+
+impl Reply {
+    pub(crate) fn new(lane: Rc<ThreadLane>, frame: Box<Frame>, answer: Answer) -> Result<Self, Lost> {
+        let mut reply = Reply::bare(lane, frame, Status::Ok);
+        reply.at = answer.at;
+        reply.fields = answer.at;
+        reply.deferred = answer.deferred;
+        reply.success = answer.header.flags & flag::SUCCESS != 0;
+        reply.status = match answer.header.status {
+            status::OK => Status::Ok,
+            status::UNSUPPORTED => Status::Unsupported,
+            status::INVALID_HANDLE => Status::InvalidHandle(answer.header.detail),
+            status::REFUSED => Status::Refused,
+            status::FAILED => Status::Failed(reply.word() as i64),
+            status::LOST => Status::Lost,
+            other => return Err(reply.lane.connection.fail(&format!("a reply has the unknown status {other}"))),
+        };
+        if reply.success {
+            reply.finish_success();
+        } else {
+            reply.finish_failure();
+        }
+        Ok(reply)
+    }
+
+    /// An answer that this process remembers.
+    pub(crate) fn cached(lane: Rc<ThreadLane>, mut frame: Box<Frame>, fields: &[u8]) -> Self {
+        frame.reply.clear();
+        frame.reply.resize(HEADER_SIZE, 0);
+        frame.reply.extend_from_slice(fields);
+        Reply::bare(lane, frame, Status::Ok)
+    }
+
+    /// A call that was not sent.
+    pub(crate) fn refused(lane: Rc<ThreadLane>, frame: Box<Frame>) -> Self {
+        let mut reply = Reply::bare(lane, frame, Status::Refused);
+        reply.frame.reply.clear();
+        reply.finish_failure();
+        reply
+    }
+
+    fn bare(lane: Rc<ThreadLane>, frame: Box<Frame>, status: Status) -> Self {
+        Reply {
+            lane,
+            frame: ManuallyDrop::new(frame),
+            status,
+            deferred: None,
+            at: 0,
+            fields: 0,
+            next_output: 0,
+            next_until: 0,
+            success: false,
+            broken: false,
+        }
+    }
+
+    #[inline]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// The error of an earlier asynchronous call of this thread.
+    #[inline]
+    pub fn deferred(&self) -> Option<i64> {
+        self.deferred
+    }
+
+    /// Reads with the decoder; an error ends the connection and yields `fallback`.
+    #[inline]
+    fn read<T>(&mut self, fallback: T, f: impl FnOnce(&mut Decoder) -> Result<T, DecodeError>) -> T {
+        let body = self.frame.reply.get(HEADER_SIZE..).unwrap_or(&[]);
+        let mut decoder = Decoder::resume(body, self.at);
+        match f(&mut decoder) {
+            Ok(value) => {
+                self.at = decoder.position();
+                value
+            }
+            Err(e) => {
+                self.spoil(&e);
+                fallback
+            }
+        }
+    }
+
+    #[cold]
+    fn spoil(&mut self, e: &dyn std::fmt::Display) {
+        self.broken = true;
+        self.lane.connection.fail(&format!("a reply is malformed: {e}"));
+    }
+
+    #[inline]
+    pub fn word(&mut self) -> u64 {
+        self.read(0, |d| d.word())
+    }
+
+    /// # Safety
+    /// `n` bytes at `to` are writable.
+    pub unsafe fn raw(&mut self, to: *mut u8, n: usize) {
+        self.read((), |d| {
+            let data = d.bytes()?;
+            // SAFETY: the caller's promise; at most `n` bytes are written.
+            unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len().min(n)) };
+            Ok(())
+        });
+    }
+
+    /// `None`: the vendor's function did not write it.
+    #[inline]
+    pub fn handle(&mut self, ty: u32, role: Role) -> Option<u64> {
+        match self.read(NOT_A_HANDLE, |d| d.word()) {
+            NOT_A_HANDLE => None,
+            0 => Some(0),
+            id => Some(self.lane.connection.handles.from_word(ty, id, role)),
+        }
+    }
+
+    /// How many elements follow, at most `limit`.
+    pub fn count(&mut self, limit: usize) -> usize {
+        let count = self.word();
+        match usize::try_from(count) {
+            Ok(count) if count <= limit => count,
+            _ => {
+                self.spoil(&format!("{count} elements where {limit} have room"));
+                0
+            }
+        }
+    }
+
+    /// Copies the next output of the request to the application.
+    pub fn out(&mut self) {
+        let output = self.frame.outputs.get(self.next_output).copied();
+        self.next_output += 1;
+        let Some(output) = output else { return self.spoil(&"more outputs than the request had") };
+        match self.word() {
+            0 => {}
+            n => self.copy_out(output, n - 1),
+        }
+    }
+
+    fn copy_out(&mut self, output: Output, valid: u64) {
+        if valid > output.bytes as u64 {
+            return self.spoil(&format!("{valid} bytes of an output of {}", output.bytes));
+        }
+        let valid = valid as usize;
+        match output.place {
+            Place::Nowhere | Place::Direct => {}
+            Place::Message => self.copy_from_message(output.to, valid),
+            Place::Block(offset) => {
+                if let Ok(from) = self.lane.connection.arena.pointer(offset, valid) {
+                    // SAFETY: `from` is checked; whoever wrote the request promised that `to` stays writable.
+                    unsafe { std::ptr::copy(from, output.to, valid) };
+                }
+            }
+        }
+    }
+
+    /// The data that follows, `valid` bytes and padding, without a length word of its own.
+    fn copy_from_message(&mut self, to: *mut u8, valid: usize) {
+        let from = HEADER_SIZE + self.at;
+        match self.frame.reply.get(from..from + valid) {
+            Some(data) => {
+                // SAFETY: whoever wrote the request promised `to` for at least `valid` bytes.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, valid) };
+                self.at += aviary_wire::padded(valid);
+            }
+            None => self.spoil(&"an output is cut off"),
+        }
+    }
+
+    /// The next `buffer_until` of the request: done now, or delivered later.
+    pub fn until(&mut self) {
+        let waiting = self.frame.untils.get(self.next_until).copied();
+        self.next_until += 1;
+        let Some(waiting) = waiting else { return self.spoil(&"more buffers than the request had") };
+        if let (n, Some(offset)) = (self.word(), waiting)
+            && n > 0
+        {
+            let connection = self.lane.connection;
+            connection.deliveries.finish(connection, offset, usize::try_from(n - 1).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// A string of the library's, kept as long as the session.
+    pub fn string(&mut self, _coupled: u64) -> *const c_char {
+        self.owned().cast::<c_char>().cast_const()
+    }
+
+    /// Data of the library's, kept as long as the session; NULL if there is none.
+    pub fn owned(&mut self) -> *mut u8 {
+        let connection = self.lane.connection;
+        self.read(std::ptr::null_mut(), |d| {
+            Ok(d.optional_bytes()?.map_or(std::ptr::null_mut(), |data| connection.interned.intern(data)))
+        })
+    }
+
+    /// Library memory that the application may use until it unmaps it; NULL if there is none.
+    ///
+    /// # Safety
+    /// `at` is NULL or the place where the application wants the content, writable for all of it.
+    pub unsafe fn mapped(&mut self, at: *mut u8, read: bool, write: bool) -> *mut u8 {
+        match self.word() {
+            0 => std::ptr::null_mut(),
+            1 => {
+                let offset = self.word();
+                self.lane.connection.arena.pointer(offset, 1).unwrap_or(std::ptr::null_mut())
+            }
+            2 => {
+                let (id, bytes) = (self.word(), self.word());
+                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                if self.broken { std::ptr::null_mut() } else { self.map(id, bytes, at, read, write) }
+            }
+            other => {
+                self.spoil(&format!("a mapping of unknown kind {other}"));
+                std::ptr::null_mut()
+            }
+        }
+    }
+
+    fn map(&mut self, id: u64, bytes: usize, at: *mut u8, read: bool, write: bool) -> *mut u8 {
+        let connection = self.lane.connection;
+        let Some(block) = connection.blocks.allocate(bytes) else {
+            crate::log::line("the arena is full: memory could not be mapped (AVIARY_ARENA sets its size)");
+            return std::ptr::null_mut();
+        };
+        let Ok(place) = connection.arena.pointer(block.offset, bytes) else { return std::ptr::null_mut() };
+        let pointer = if at.is_null() { place } else { at };
+        connection.mappings.add(pointer as usize, Mapping { id, block, bytes, at: at as usize, write });
+        if read && self.fetch(id, block.offset, bytes, at).is_err() {
+            connection.mappings.remove(pointer as usize, id);
+            connection.deliveries.take(block.offset);
+            return std::ptr::null_mut();
+        }
+        pointer
+    }
+
+    /// Has the present content put into the block, now or, if it is not ready, as a delivery.
+    fn fetch(&self, id: u64, offset: u64, bytes: usize, at: *mut u8) -> Result<(), Lost> {
+        let connection = self.lane.connection;
+        connection.deliveries.expect(offset, Pending { to: at as usize, bytes, block: None });
+        let mut frame = self.lane.take_frame();
+        frame.encoder.word(id);
+        frame.encoder.word(offset);
+        frame.encoder.word(bytes as u64);
+        let answer = self.lane.exchange(kind::FETCH, 0, 0, &mut frame)?;
+        let body = frame.reply.get(HEADER_SIZE..).unwrap_or(&[]);
+        let ready = Decoder::resume(body, answer.at).word();
+        self.lane.give_frame(frame);
+        match (answer.header.status, ready) {
+            (status::OK, Ok(0)) => Ok(()),
+            (status::OK, Ok(_)) => {
+                connection.deliveries.finish(connection, offset, bytes);
+                Ok(())
+            }
+            _ => Err(connection.fail("mapped memory could not be fetched")),
+        }
+    }
+
+    /// Keeps this answer for equal requests.
+    pub fn remember(&mut self) {
+        let portable = self.frame.outputs.iter().all(|o| matches!(o.place, Place::Nowhere | Place::Message));
+        let from = HEADER_SIZE + self.fields;
+        if let (false, true, false, Some(fields)) =
+            (self.frame.key.is_empty(), portable, self.broken, self.frame.reply.get(from..))
+        {
+            self.lane.connection.cache.put(&self.frame.key, fields);
+        }
+    }
+
+    fn finish_success(&mut self) {
+        let connection = self.lane.connection;
+        for end in self.frame.ends.drain(..) {
+            match end {
+                End::Shadow { to, bytes, offset, end } => {
+                    if let Ok(from) = connection.arena.pointer(offset, bytes) {
+                        // SAFETY: `from` is checked; whoever wrote the request promised that `to` stays writable.
+                        unsafe { std::ptr::copy(from, to, bytes) };
+                    }
+                    if end {
+                        connection.shadows.end(&connection.blocks, to);
+                        connection.registries.forget(to);
+                    }
+                }
+                End::Mapping { pointer, id } => {
+                    if let Some(mapping) = connection.mappings.remove(pointer, id) {
+                        connection.deliveries.take(mapping.block.offset);
+                        connection.blocks.free(mapping.block);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The vendor's function failed or was not called: what the call alone made is taken back.
+    fn finish_failure(&mut self) {
+        let connection = self.lane.connection;
+        for p in self.frame.new_shadows.drain(..) {
+            connection.shadows.end(&connection.blocks, p);
+            connection.registries.forget(p);
+        }
+        for id in self.frame.once.drain(..) {
+            connection.callbacks.forget(id);
+        }
+        if self.status != Status::Ok {
+            for offset in self.frame.untils.drain(..).flatten() {
+                connection.deliveries.finish(connection, offset, 0);
+            }
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        // SAFETY: `drop` runs once and nothing uses the field afterwards.
+        let mut frame = unsafe { ManuallyDrop::take(&mut self.frame) };
+        for block in frame.blocks.drain(..) {
+            self.lane.connection.blocks.free(block);
+        }
+        self.lane.give_frame(frame);
+    }
+}

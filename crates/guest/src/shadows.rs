@@ -1,0 +1,118 @@
+//! Shared blocks that stand for the application's buffers beyond one call, found by address.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::blocks::{Block, Blocks};
+
+struct Shadow {
+    block: Block,
+    bytes: usize,
+    /// Handle values with whose end the shadow ends.
+    owners: Vec<u64>,
+    /// Smaller predecessors that calls in flight may still use.
+    outgrown: Vec<Block>,
+}
+
+#[derive(Default)]
+pub(crate) struct Shadows {
+    by_address: Mutex<HashMap<usize, Shadow>>,
+}
+
+impl Shadows {
+    fn all(&self) -> MutexGuard<'_, HashMap<usize, Shadow>> {
+        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shadow of `p` with room for `bytes`, and whether it is new; `None`: no memory.
+    pub fn obtain(&self, blocks: &Blocks, p: *mut u8, bytes: usize) -> Option<(Block, bool)> {
+        let mut all = self.all();
+        if let Some(shadow) = all.get_mut(&(p as usize)) {
+            if shadow.block.size < bytes as u64 {
+                let larger = blocks.allocate(bytes)?;
+                shadow.outgrown.push(std::mem::replace(&mut shadow.block, larger));
+            }
+            shadow.bytes = shadow.bytes.max(bytes);
+            return Some((shadow.block, false));
+        }
+        let block = blocks.allocate(bytes)?;
+        all.insert(p as usize, Shadow { block, bytes, owners: Vec::new(), outgrown: Vec::new() });
+        Some((block, true))
+    }
+
+    /// The shadow of `p` and how many bytes of it are meant.
+    pub fn find(&self, p: *mut u8) -> Option<(Block, usize)> {
+        self.all().get(&(p as usize)).map(|s| (s.block, s.bytes))
+    }
+
+    /// The shadow of `p` ends with handle `value`.
+    pub fn couple(&self, p: *mut u8, value: u64) {
+        if let Some(shadow) = self.all().get_mut(&(p as usize)) {
+            shadow.owners.push(value);
+        }
+    }
+
+    pub fn end(&self, blocks: &Blocks, p: *mut u8) {
+        let shadow = self.all().remove(&(p as usize));
+        if let Some(shadow) = shadow {
+            free(blocks, shadow);
+        }
+    }
+
+    /// The handle `value` ended: so do the shadows that only it kept.
+    pub fn owner_ended(&self, blocks: &Blocks, value: u64) {
+        let mut all = self.all();
+        if all.is_empty() {
+            return;
+        }
+        let mut ended = Vec::new();
+        for (address, shadow) in all.iter_mut() {
+            let before = shadow.owners.len();
+            shadow.owners.retain(|o| *o != value);
+            if before > 0 && shadow.owners.is_empty() {
+                ended.push(*address);
+            }
+        }
+        for address in ended {
+            if let Some(shadow) = all.remove(&address) {
+                free(blocks, shadow);
+            }
+        }
+    }
+}
+
+fn free(blocks: &Blocks, shadow: Shadow) {
+    blocks.free(shadow.block);
+    for block in shadow.outgrown {
+        blocks.free(block);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aviary_transport::Arena;
+
+    #[test]
+    fn shadows_end_by_hand_or_with_their_owners() {
+        let blocks = Blocks::new(Arena::mirror(1 << 24).unwrap());
+        let shadows = Shadows::default();
+        let p = 0x1000 as *mut u8;
+        let (block, new) = shadows.obtain(&blocks, p, 100).unwrap();
+        assert!(new);
+        assert_eq!(shadows.obtain(&blocks, p, 50), Some((block, false)));
+        let (larger, new) = shadows.obtain(&blocks, p, 100_000).unwrap();
+        assert!(!new && larger != block);
+        assert_eq!(shadows.find(p), Some((larger, 100_000)));
+        shadows.couple(p, 5);
+        shadows.couple(p, 6);
+        shadows.owner_ended(&blocks, 5);
+        assert!(shadows.find(p).is_some());
+        shadows.owner_ended(&blocks, 6);
+        assert!(shadows.find(p).is_none());
+        shadows.obtain(&blocks, p, 1).unwrap();
+        shadows.owner_ended(&blocks, 7);
+        shadows.end(&blocks, p);
+        assert_eq!(blocks.in_use(), 0);
+    }
+}
