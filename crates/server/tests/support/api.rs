@@ -270,8 +270,10 @@ unsafe fn length(call: &mut Call) -> Result<(), Reject> {
 
 unsafe fn reverse(call: &mut Call) -> Result<(), Reject> {
     let buffer = call.buffer_inout(None)?;
-    // SAFETY: the runtime vouches for the buffer.
-    unsafe { std::slice::from_raw_parts_mut(buffer.ptr, buffer.len) }.reverse();
+    if !buffer.ptr.is_null() {
+        // SAFETY: the runtime vouches for the buffer.
+        unsafe { std::slice::from_raw_parts_mut(buffer.ptr, buffer.len) }.reverse();
+    }
     call.reply_out(Some(buffer.len));
     call.finish(true, 0);
     Ok(())
