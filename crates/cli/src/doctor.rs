@@ -21,6 +21,9 @@ pub struct DoctorCommand {
     probe: Option<CString>,
 }
 
+/// Older ones lack what the specification compiler asks of headers.
+const OLDEST_LIBCLANG: u32 = 14;
+
 enum Finding {
     Good(String),
     /// Works without, but less well.
@@ -99,24 +102,33 @@ fn user_namespaces() -> Finding {
 }
 
 fn libclang() -> Finding {
-    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    let llvm = folders.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llvm-")));
     let given = std::env::var_os("LIBCLANG_PATH").map(PathBuf::from);
-    let mut places: Vec<PathBuf> = given.into_iter().chain(llvm.map(|path| path.join("lib"))).collect();
-    places.push("/usr/lib/x86_64-linux-gnu".into());
-    match places.iter().find_map(|place| has_libclang(place)) {
+    match given.into_iter().chain(llvm_folders()).find_map(|place| has_libclang(&place)) {
         Some(path) => Good(path.display().to_string()),
-        None => Missing("apt-get install libclang-19-dev, or set LIBCLANG_PATH".into()),
+        None => Missing(format!("apt-get install libclang-19-dev ({OLDEST_LIBCLANG} or newer), or set LIBCLANG_PATH")),
     }
 }
 
+/// The newest first.
+fn llvm_folders() -> Vec<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
+    let version =
+        |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("llvm-")?.split('.').next()?.parse::<u32>().ok();
+    let mut versions: Vec<(u32, PathBuf)> = folders.filter_map(|path| Some((version(&path)?, path))).collect();
+    versions.retain(|(version, _)| *version >= OLDEST_LIBCLANG);
+    versions.sort();
+    versions.into_iter().rev().map(|(_, path)| path.join("lib")).collect()
+}
+
+/// libclang-cpp is another library.
 fn has_libclang(place: &Path) -> Option<PathBuf> {
     if place.is_file() {
         return Some(place.to_owned());
     }
-    let entries = fs::read_dir(place).ok()?.flatten();
-    let named = |name: &str| name.starts_with("libclang.so") || (name.starts_with("libclang-") && name.contains(".so"));
-    entries.map(|entry| entry.path()).find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(named))
+    let named =
+        |name: &str| name.starts_with("libclang.so") || (name.starts_with("libclang-1") && name.contains(".so"));
+    let entries = fs::read_dir(place).ok()?.flatten().map(|entry| entry.path());
+    entries.filter(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(named)).min()
 }
 
 fn program(name: &str, help: &str) -> Finding {

@@ -10,6 +10,7 @@ mod ps;
 mod run;
 mod serve;
 mod signals;
+mod spec;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ enum Command {
     Run(run::RunCommand),
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
+    Spec(spec::SpecCommand),
     Doctor(doctor::DoctorCommand),
     #[command(name = "api-server", hide = true)]
     ApiServer(api_server::ApiServerCommand),
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Run(command) => run::run(command),
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
+        Command::Spec(command) => spec::run(command),
         Command::Doctor(command) => doctor::run(command),
         Command::ApiServer(command) => api_server::run(&command),
     };
