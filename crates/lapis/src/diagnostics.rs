@@ -1,7 +1,8 @@
 //! Messages about a specification, in the layout of rustc's.
 
 use crate::source::{Sources, Span};
-use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+pub use annotate_snippets::Renderer;
+use annotate_snippets::{AnnotationKind, Level, Snippet};
 use std::fmt;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -60,14 +60,14 @@ impl Loader<'_> {
         let mut lines = Vec::new();
         let unit = self.header_unit(&folder, &draft, &mut lines);
         let header = self.read(&unit)?;
-        self.problems(&header, &unit, &lines);
+        self.problems(&header, &unit);
         if !self.diagnostics.is_empty() {
             // Types are missing now: only what the grammar says is still certain.
             self.parse_all(first, &|name| header.named_type(name).is_some(), false);
             return None;
         }
         let items = self.parse_all(first, &|name| header.named_type(name).is_some(), false);
-        let model = self.describe(path, &items);
+        let model = self.describe(&items);
         let guest = self.utility_unit(&folder, &items, &model, Side::Guest)?;
         let server = self.utility_unit(&folder, &items, &model, Side::Server)?;
         let api: Vec<PathBuf> = header.included.iter().filter(|(line, _)| lines.contains(line)).map(|(_, f)| f.clone()).collect();
@@ -200,7 +200,7 @@ impl Loader<'_> {
     }
 
     /// The C compiler's errors, where the specification caused them.
-    fn problems(&mut self, header: &Header, unit: &Unit, _lines: &[usize]) {
+    fn problems(&mut self, header: &Header, unit: &Unit) {
         for problem in &header.problems {
             let diagnostic = self.problem(problem, unit);
             self.diagnostics.push(diagnostic);
@@ -222,13 +222,8 @@ impl Loader<'_> {
     }
 
     /// The part of the model that needs no header.
-    fn describe(&mut self, path: &Path, items: &[Item]) -> Model {
-        let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
-        let mut model = Model {
-            api: Api { soname: format!("lib{stem}.so"), name: stem, version: "0".into() },
-            include_dirs: self.include_dirs(),
-            ..Model::default()
-        };
+    fn describe(&mut self, items: &[Item]) -> Model {
+        let mut model = Model { include_dirs: self.include_dirs(), ..Model::default() };
         model.preamble.extend(self.options.headers.iter().map(|h| format!("#include {}", quoted(h))));
         let mut named: Option<Span> = None;
         for item in items {
@@ -282,11 +277,12 @@ impl Loader<'_> {
         unit.path = folder.join(name);
         unit.defines.push(if side == Side::Guest { "AVIARY_GUEST=1".into() } else { "AVIARY_SERVER=1".into() });
         unit.push(SUPPORT_HEADER, None);
+        unit.own_only = true;
         for utility in model.utilities.iter().filter(mine) {
             unit.push(&utility.code, Some(utility.span));
         }
         let header = self.read(&unit)?;
-        self.problems(&header, &unit, &[]);
+        self.problems(&header, &unit);
         Some(header)
     }
 }

@@ -27,7 +27,10 @@ pub fn parse(unit: &Unit) -> Result<Header, HeaderError> {
     let mut reader = Reader { main: unit.path.clone(), ..Reader::default() };
     reader.problems(&translation_unit);
     for entity in translation_unit.get_entity().get_children() {
-        reader.entity(entity);
+        let code = matches!(entity.get_kind(), EntityKind::FunctionDecl | EntityKind::VarDecl);
+        if !unit.own_only || code && file_of(entity).as_ref() == Some(&reader.main) {
+            reader.entity(entity);
+        }
     }
     Ok(reader.header)
 }

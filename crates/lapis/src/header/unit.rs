@@ -11,6 +11,8 @@ pub struct Unit {
     pub text: String,
     pub include_dirs: Vec<PathBuf>,
     pub defines: Vec<String>,
+    /// Only functions and variables of the unit itself matter: its headers have been read before.
+    pub own_only: bool,
     lines: usize,
     segments: Vec<Segment>,
 }
