@@ -45,7 +45,7 @@ pub struct Built {
     pub library: PathBuf,
     pub module: PathBuf,
     /// Rendered warnings of the front end.
-    pub warnings: Option<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Builds the specification at `spec` into a folder of `out_dir` named after its API.
@@ -64,7 +64,8 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     compile(&crates, &target)?;
     let (library, module) = collect(model, &target, &directory)?;
     write_launch_files(model, &directory, &library)?;
-    Ok(Built { directory, library, module, warnings: loaded.rendered_warnings() })
+    let warnings = loaded.warnings.iter().map(|w| w.render(&loaded.sources)).collect();
+    Ok(Built { directory, library, module, warnings })
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, BuildError> {

@@ -1,6 +1,121 @@
-//! Rules that concern more than one descriptor.
+//! Rules that concern more than one descriptor: what an expression may use where it is evaluated,
+//! what must come in pairs, what cannot go together.
+
+mod availability;
+mod pairs;
 
 use crate::diagnostics::Diagnostic;
-use crate::model::Model;
+use crate::model::{Buffer, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
 
-pub fn check(_model: &Model, _diagnostics: &mut Vec<Diagnostic>) {}
+/// Handle ids hold their type in eight bits.
+const HANDLE_TYPES: usize = 255;
+
+pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
+    for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
+        availability::check(model, function, diagnostics);
+        asynchrony(model, function, diagnostics);
+        for rule in function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule)) {
+            plans(rule, &mut |plan| shape(plan, diagnostics));
+        }
+        if function.signature.variadic && function.support == Support::Remote {
+            diagnostics.push(
+                Diagnostic::error(function.span, format!("`{}` takes any number of arguments", function.name))
+                    .label("they cannot be forwarded")
+                    .help("answer it in the guest with `local(...)`, or mark it `unsupported`"),
+            );
+        }
+    }
+    pairs::check(model, diagnostics);
+    if model.handle_types.len() > HANDLE_TYPES {
+        let message = format!("{} handle types; {HANDLE_TYPES} are possible", model.handle_types.len());
+        diagnostics.push(Diagnostic::global(message));
+    }
+}
+
+/// What one plan cannot be.
+fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
+    let created = matches!(plan.kind, Kind::Handle { .. } | Kind::Buffer(_) | Kind::Mapped { .. } | Kind::Opaque);
+    let word = if plan.allocate { "allocate" } else { "deallocate" };
+    if (plan.allocate || plan.deallocate) && !created {
+        let pointer = matches!(plan.ty.kind, TypeKind::Pointer { .. });
+        let mut diagnostic = Diagnostic::error(plan.span, format!("`{word}` on what is neither a handle nor a buffer")).label(format!("this is a `{}`", plan.ty.spelling));
+        if !pointer {
+            diagnostic = diagnostic.help(format!("if it is a handle say so for all of them: `type({}) {{ handle; }}`", plan.ty.spelling));
+        }
+        diagnostics.push(diagnostic);
+    }
+    if let Kind::Buffer(buffer) = &plan.kind
+        && let Some(returned) = &buffer.returned
+        && !plan.output
+    {
+        diagnostics.push(Diagnostic::error(returned.span, "`returned` without `out`").label("nothing comes back").help("add `out;`"));
+    }
+}
+
+/// A call that returns before it is done cannot bring anything back.
+fn asynchrony(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
+    let Some(condition) = &function.asynchronous else { return };
+    if !matches!(condition.kind, crate::model::ExprKind::Int(_)) {
+        return;
+    }
+    for rule in &function.arguments {
+        plans(rule, &mut |plan| {
+            let kept = matches!(plan.lifetime, Lifetime::Until { .. } | Lifetime::Manual | Lifetime::Coupled(_));
+            let data = matches!(&plan.kind, Kind::Buffer(b) if !b.no_copy && !b.zerocopy) || matches!(plan.kind, Kind::String);
+            if plan.output && data && !kept {
+                diagnostics.push(
+                    Diagnostic::error(plan.span, format!("`{}` is asynchronous but this is an output", function.name))
+                        .label("nothing is there when the call returns")
+                        .related(condition.span, "asynchronous here")
+                        .help("make the call synchronous where the output is wanted, or deliver it later with `lifetime_until`"),
+                );
+            }
+        });
+    }
+    let nothing = matches!(function.signature.result.kind, TypeKind::Void);
+    let reports = function.error == crate::model::ErrorPlace::Return && model.error.is_some();
+    if !nothing && !reports && function.success.is_none() {
+        diagnostics.push(
+            Diagnostic::error(condition.span, format!("what does `{}` return when it is asynchronous?", function.name))
+                .label("the call returns before the answer is known")
+                .help("say so with `success(v)`"),
+        );
+    }
+}
+
+/// Visits all plans of a rule, those of elements, members and callbacks included.
+fn plans(rule: &Rule, visit: &mut dyn FnMut(&Plan)) {
+    match rule {
+        Rule::If { then, otherwise, .. } => {
+            plans(then, visit);
+            plans(otherwise, visit);
+        }
+        Rule::Plan(plan) => {
+            visit(plan);
+            match &plan.kind {
+                Kind::Buffer(buffer) => plans(&buffer.element, visit),
+                Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| plans(rule, visit)),
+                Kind::Callback(callback) => callback.arguments.iter().chain([&callback.result]).for_each(|r| plans(r, visit)),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn buffer(plan: &Plan) -> Option<&Buffer> {
+    match &plan.kind {
+        Kind::Buffer(buffer) => Some(buffer),
+        _ => None,
+    }
+}
+
+/// The rule's plans, those of elements and members not included.
+fn outer<'a>(rule: &'a Rule, all: &mut Vec<&'a Plan>) {
+    match rule {
+        Rule::Plan(plan) => all.push(plan),
+        Rule::If { then, otherwise, .. } => {
+            outer(then, all);
+            outer(otherwise, all);
+        }
+    }
+}

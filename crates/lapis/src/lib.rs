@@ -2,6 +2,7 @@
 //! specification to the [`model`], and from there to the generated code.
 
 pub mod ast;
+pub mod build;
 mod check;
 pub mod descriptors;
 pub mod diagnostics;

@@ -31,6 +31,9 @@ pub struct Lowered {
     pub sites: usize,
     /// Whether this call belongs to an object's log.
     pub recorded: bool,
+    /// Conditions that only the guest can evaluate, and the sites at which their values travel:
+    /// there the server finds them when it needs them again.
+    pub carried: Vec<(Expr, Site)>,
 }
 
 /// One kind of callback: how its parameters reach the guest.
@@ -198,6 +201,7 @@ struct Lowering<'a> {
     /// Parameters that server expressions look into before or after the call.
     inspected: Vec<usize>,
     recorded: bool,
+    carried: Vec<(Expr, Site)>,
 }
 
 impl<'a> Lowering<'a> {
@@ -206,7 +210,7 @@ impl<'a> Lowering<'a> {
         collect_forced(function, &mut forced);
         let mut inspected = Vec::new();
         for_each_expression(function, &mut |e| looked_into(e, &mut inspected));
-        Lowering { model, function, callbacks, sites: 0, forced, inspected, recorded: false }
+        Lowering { model, function, callbacks, sites: 0, forced, inspected, recorded: false, carried: Vec::new() }
     }
 
     fn function(mut self) -> Lowered {
@@ -224,7 +228,7 @@ impl<'a> Lowering<'a> {
             arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
         }
         let result = self.rule(&self.function.result, Place::Result, 0);
-        Lowered { arguments, result, sites: self.sites, recorded: self.recorded }
+        Lowered { arguments, result, sites: self.sites, recorded: self.recorded, carried: self.carried }
     }
 
     /// Values before pointers, and a pointer after everything its expressions use.
@@ -261,6 +265,9 @@ impl<'a> Lowering<'a> {
         match rule {
             Rule::If { condition, then, otherwise } => {
                 let site = self.site(depth, self.only_in_guest(condition));
+                if site.carried && !site.nested {
+                    self.carried.push((condition.clone(), site));
+                }
                 let then = vec![self.rule(then, at, depth)];
                 let otherwise = vec![self.rule(otherwise, at, depth)];
                 let ty = then[0].ty.clone();

@@ -4,7 +4,9 @@
 //! hostile arguments cannot wrap. Memory is only read through `support::load`,
 //! which treats NULL and out-of-range reads as zero.
 
+use super::marshal::site_name;
 use super::types;
+use crate::lower::Site;
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
@@ -18,11 +20,13 @@ pub struct Context<'a> {
     pub depth: usize,
     /// The memory behind parameters is the vendor library's or the application's own (callbacks).
     pub unbounded: bool,
+    /// Values that have arrived from the guest, by the expression that it evaluated.
+    pub carried: &'a [(Expr, Site)],
 }
 
 impl<'a> Context<'a> {
     pub fn new(model: &'a Model, side: Side) -> Self {
-        Context { model, side, depth: 0, unbounded: false }
+        Context { model, side, depth: 0, unbounded: false, carried: &[] }
     }
 
     pub fn deeper(self) -> Self {
@@ -41,6 +45,10 @@ impl<'a> Context<'a> {
 
     /// `e` as an `i128`.
     pub fn exact(&self, e: &Expr) -> TokenStream {
+        if let Some((_, site)) = self.carried.iter().find(|(known, _)| known == e) {
+            let name = site_name(*site);
+            return quote!((#name as i128));
+        }
         match &e.kind {
             ExprKind::Int(v) => {
                 let v = Literal::i128_unsuffixed(*v);
@@ -259,6 +267,10 @@ impl<'a> Context<'a> {
                 if types::is_struct(ty) { quote!(#a) } else { quote!((#a as #rust)) }
             }
             (TypeKind::Float { .. }, ExprKind::Float(v)) => quote!((#v as #rust)),
+            (TypeKind::Void, _) => {
+                let value = self.exact(e);
+                quote!({ let _ = #value; })
+            }
             _ => {
                 let value = self.exact(e);
                 quote!(((#value) as #rust))

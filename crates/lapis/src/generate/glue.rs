@@ -114,6 +114,8 @@ pub const WORKSPACE: &str = "[workspace]\nresolver = \"3\"\nmembers = [\"guest\"
 pub fn build_script(model: &Model, side: Side) -> String {
     let mut includes = String::new();
     for dir in &model.include_dirs {
+        // Cargo runs the build script elsewhere; a folder that is gone is the C compiler's to report.
+        let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
         includes.push_str(&format!("    build.include({:?});\n", dir.to_string_lossy()));
     }
     let soname = match side {
@@ -122,7 +124,7 @@ pub fn build_script(model: &Model, side: Side) -> String {
     };
     format!(
         "fn main() {{\n    println!(\"cargo::rerun-if-changed=utility.c\");\n    let mut build = cc::Build::new();\n\
-         \x20   build.file(\"utility.c\").include(\"..\").flag(\"-fvisibility=hidden\").flag(\"-Wno-deprecated-declarations\").flag(\"-Wno-unused-function\");\n\
+         \x20   build.file(\"utility.c\").include(\"..\").flag(\"-fvisibility=hidden\").warnings(false);\n\
          {includes}    build.compile(\"utility\");\n\
          \x20   // A call from utility code or a table to one of our own functions stays inside this library,\n\
          \x20   // whatever else the process has loaded under the same name.\n\

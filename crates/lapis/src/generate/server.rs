@@ -146,7 +146,7 @@ impl Handler<'_> {
     }
 
     fn cx(&self) -> Context<'_> {
-        Context::new(self.model, Side::Server)
+        Context { carried: &self.lowered.carried, ..Context::new(self.model, Side::Server) }
     }
 
     fn body(&self) -> TokenStream {

@@ -69,6 +69,11 @@ impl<'a> Resolver<'a> {
         plan.lifetime = self.lifetime(&all, scope);
         self.objects(&all, &mut plan, scope);
         plan.kind = self.kind(&all, handle, &mut plan, value, scope);
+        if let Some(d) = all.any(&["retain", "release"])
+            && !matches!(plan.kind, Kind::Handle { .. })
+        {
+            self.report(Diagnostic::error(d.span, format!("`{}` on what is no handle", d.name.text)).label(format!("{} is no handle", value.name)));
+        }
         Rule::Plan(Box::new(plan))
     }
 
@@ -295,14 +300,14 @@ impl<'a> Resolver<'a> {
 
     fn buffer(&mut self, all: &Descriptors<'a>, plan: &Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
         let count = match (all.get("buffer"), all.get("null_terminated")) {
-            (Some(d), _) => self.argument_value(d, 0, scope).map_or(Count::One, Count::Elements),
+            (Some(d), _) => self.size(d, scope).map_or(Count::One, Count::Elements),
             (None, Some(d)) => self.terminated(d, scope),
             (None, None) => Count::One,
         };
         if matches!(count, Count::One) && matches!(to.kind, TypeKind::Void) && all.get("buffer").is_none() {
             self.report(Diagnostic::error(plan.span, format!("the size of {} is unknown", value.name)).label(format!("{} needs `buffer(n)`", describe(&value.ty))).help("`n` counts bytes for `void *`"));
         }
-        let returned = all.get("returned").and_then(|d| self.argument_value(d, 0, scope));
+        let returned = all.get("returned").and_then(|d| self.size(d, scope));
         let inner = scope.enter_element();
         let place = value.place.clone().map(|mut place| {
             shift(&mut place);
@@ -339,6 +344,20 @@ impl<'a> Resolver<'a> {
             no_copy: all.has("no_copy"),
             zerocopy: false,
         }))
+    }
+
+    /// The number of elements that a descriptor gives.
+    fn size(&mut self, d: &Descriptor, scope: &Scope) -> Option<Expr> {
+        let size = self.argument_value(d, 0, scope)?;
+        if !matches!(size.ty.kind, TypeKind::Int { .. }) {
+            self.report(Diagnostic::error(size.span, format!("`{}` needs a number", d.name.text)).label(format!("this has type {}", describe(&size.ty))));
+            return None;
+        }
+        if super::constants::value(&size).is_some_and(|v| v < 0) {
+            self.report(Diagnostic::error(size.span, format!("`{}` cannot be negative", d.name.text)).label("a negative size"));
+            return None;
+        }
+        Some(size)
     }
 
     fn terminated(&mut self, d: &Descriptor, scope: &Scope) -> Count {

@@ -1,0 +1,224 @@
+//! An expression uses only what exists where and when it is evaluated.
+
+use super::{buffer, outer};
+use crate::diagnostics::Diagnostic;
+use crate::model::{Callee, Count, Expr, ExprKind, Function, Kind, Lifetime, Model, Plan, Rule, Side, Support};
+
+/// Where and when an expression is evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Both: in the guest, and again on the server from what arrived.
+    side: Side,
+    after: bool,
+    what: &'static str,
+}
+
+const fn moment(side: Side, after: bool, what: &'static str) -> Moment {
+    Moment { side, after, what }
+}
+
+const SIZE: Moment = moment(Side::Both, false, "a size");
+const CONDITION: Moment = moment(Side::Both, false, "a condition");
+const RESULT: Moment = moment(Side::Both, true, "a description of what is returned");
+
+pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
+    let mut checker = Checker { model, function, diagnostics };
+    if let Support::Local(value) = &function.support {
+        checker.expr(value, moment(Side::Guest, false, "`local`"));
+        return;
+    }
+    for rule in function.arguments.iter().chain(function.contextual.iter().map(|c| &c.rule)) {
+        checker.rule(rule, false);
+    }
+    checker.rule(&function.result, true);
+    for contextual in &function.contextual {
+        checker.expr(&contextual.value, moment(Side::Guest, false, "a contextual argument"));
+    }
+    checker.optional(&function.asynchronous, moment(Side::Guest, false, "the condition of `async`"));
+    checker.optional(&function.cache_if, moment(Side::Guest, false, "the condition of `cache`"));
+    checker.optional(&function.address, moment(Side::Server, false, "`address`"));
+    checker.optional(&function.device_time, moment(Side::Server, true, "`device_time`"));
+    for requirement in &function.requirements {
+        let place = moment(Side::Server, false, "`require`");
+        checker.optional(&requirement.condition, place);
+        checker.expr(&requirement.holds, place);
+        checker.expr(&requirement.otherwise, place);
+    }
+    for charge in &function.charges {
+        let place = moment(Side::Server, false, "resource accounting");
+        checker.optional(&charge.condition, place);
+        checker.expr(&charge.amount, place);
+    }
+    for registered in &function.registered {
+        let place = moment(Side::Guest, true, "`register_buf`");
+        checker.optional(&registered.condition, place);
+        [&registered.key, &registered.buffer, &registered.count].map(|e| checker.expr(e, place));
+    }
+    for guarded in &function.after {
+        let place = moment(Side::Guest, true, "`after`");
+        checker.optional(&guarded.condition, place);
+        checker.expr(&guarded.value, place);
+    }
+    for guarded in &function.after_server {
+        let place = moment(Side::Server, true, "`after_server`");
+        checker.optional(&guarded.condition, place);
+        checker.expr(&guarded.value, place);
+    }
+}
+
+struct Checker<'a> {
+    model: &'a Model,
+    function: &'a Function,
+    diagnostics: &'a mut Vec<Diagnostic>,
+}
+
+impl Checker<'_> {
+    fn optional(&mut self, expr: &Option<Expr>, moment: Moment) {
+        if let Some(expr) = expr {
+            self.expr(expr, moment);
+        }
+    }
+
+    fn rule(&mut self, rule: &Rule, result: bool) {
+        match rule {
+            Rule::If { condition, then, otherwise } => {
+                self.expr(condition, if result { RESULT } else { CONDITION });
+                self.rule(then, result);
+                self.rule(otherwise, result);
+            }
+            Rule::Plan(plan) => self.plan(plan, result),
+        }
+    }
+
+    fn plan(&mut self, plan: &Plan, result: bool) {
+        let size = if result { RESULT } else { SIZE };
+        if let Lifetime::Until { token, .. } = &plan.lifetime {
+            self.expr(token, moment(Side::Server, true, "`lifetime_until`"));
+        }
+        match &plan.kind {
+            Kind::Buffer(buffer) => {
+                if let Count::Elements(count) = &buffer.count {
+                    self.expr(count, size);
+                }
+                self.optional(&buffer.returned, moment(Side::Server, true, "`returned`"));
+                self.rule(&buffer.element, result);
+            }
+            Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| self.rule(rule, result)),
+            Kind::Zerocopy { count } => self.optional(count, size),
+            // Expressions in a callback speak of its own parameters.
+            _ => {}
+        }
+    }
+
+    /// Reports what is not there at that moment. A mistake in a part is reported there and not again for the whole.
+    fn expr(&mut self, expr: &Expr, moment: Moment) {
+        match &expr.kind {
+            ExprKind::Ret if !moment.after => self.push(
+                Diagnostic::error(expr.span, format!("{} cannot use `ret`", moment.what))
+                    .label("it is evaluated before the call")
+                    .help("what the call returns is known in `returned`, `return_value`, `after`, `after_server` and `device_time`"),
+            ),
+            ExprKind::Call(callee, arguments) => {
+                self.callee(expr, *callee, moment);
+                // A guest-only function sees what the guest has; only its answer crosses.
+                let inner = if guest_only(self.model, *callee) { Moment { side: Side::Guest, ..moment } } else { moment };
+                if *callee == Callee::Strlen {
+                    arguments.iter().for_each(|a| self.read(a, inner));
+                }
+                arguments.iter().for_each(|a| self.expr(a, inner));
+            }
+            ExprKind::Element(base, index) => {
+                self.read(base, moment);
+                self.expr(base, moment);
+                self.expr(index, moment);
+            }
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => self.expr(a, moment),
+            ExprKind::Binary(_, a, b) => {
+                self.expr(a, moment);
+                self.expr(b, moment);
+            }
+            ExprKind::Conditional(a, b, c) => [a, b, c].into_iter().for_each(|e| self.expr(e, moment)),
+            _ => {}
+        }
+    }
+
+    fn callee(&mut self, expr: &Expr, callee: Callee, moment: Moment) {
+        let name = || match callee {
+            Callee::Utility(index) => self.model.utility_functions[index].name.clone(),
+            Callee::IsHandle => "is_handle".into(),
+            Callee::GetBufs => "get_bufs".into(),
+            Callee::GetNBufs => "get_n_bufs".into(),
+            Callee::GetBufSize => "get_buf_size".into(),
+            Callee::ZerocopyAlloc => "zerocopy_alloc".into(),
+            _ => "zerocopy_free".into(),
+        };
+        if guest_only(self.model, callee) && moment.side == Side::Server {
+            let diagnostic = Diagnostic::error(expr.span, format!("{} cannot use `{}`", moment.what, name()))
+                .label("it is evaluated on the server, this function exists in the guest only")
+                .help("transport its value: `contextual_argument T name = ...;`");
+            self.push(diagnostic);
+        }
+        let server_only = matches!(callee, Callee::Utility(i) if self.model.utility_functions[i].side == Side::Server);
+        if server_only && moment.side != Side::Server && !moment.after {
+            let diagnostic = Diagnostic::error(expr.span, format!("{} cannot use `{}`", moment.what, name()))
+                .label("it is evaluated in the guest, this function exists on the server only")
+                .help("move the function to a `utility` block for both sides");
+            self.push(diagnostic);
+        }
+    }
+
+    /// Reports reading memory behind a parameter that is not there, or not yet.
+    fn read(&mut self, base: &Expr, moment: Moment) {
+        let Some(parameter) = parameter_behind(base) else { return };
+        let Some(rule) = self.function.arguments.get(parameter) else { return };
+        let name = self.function.parameters[parameter].clone();
+        let mut all = Vec::new();
+        outer(rule, &mut all);
+        if !moment.after && all.iter().all(|p| p.output && !p.input && buffer(p).is_some()) {
+            self.push(
+                Diagnostic::error(base.span, format!("{} cannot read `{name}`", moment.what))
+                    .label("an output has no value before the call")
+                    .help(format!("if the application fills it before the call add `in` to `argument({name})`")),
+            );
+        }
+        if moment.side != Side::Guest && all.iter().all(|p| !travels(p)) {
+            self.push(
+                Diagnostic::error(base.span, format!("{} cannot read `{name}`", moment.what))
+                    .label("its content does not travel to the server")
+                    .help(format!("describe `argument({name})` with `in` and its size")),
+            );
+        }
+    }
+
+    fn push(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+}
+
+/// Whether the server has the memory behind a pointer during the call.
+fn travels(plan: &Plan) -> bool {
+    match &plan.kind {
+        Kind::Buffer(buffer) => !buffer.no_copy,
+        Kind::String | Kind::Zerocopy { .. } | Kind::Unmap | Kind::Mapped { .. } => true,
+        // A cast or a handle says that the pointer is understood otherwise.
+        Kind::Handle { .. } | Kind::Scalar | Kind::Struct { .. } => true,
+        _ => false,
+    }
+}
+
+fn guest_only(model: &Model, callee: Callee) -> bool {
+    match callee {
+        Callee::Utility(index) => model.utility_functions[index].side == Side::Guest,
+        Callee::IsHandle | Callee::GetBufs | Callee::GetNBufs | Callee::GetBufSize | Callee::ZerocopyAlloc | Callee::ZerocopyFree => true,
+        _ => false,
+    }
+}
+
+/// The parameter whose memory an expression points into directly.
+fn parameter_behind(expr: &Expr) -> Option<usize> {
+    match &expr.kind {
+        ExprKind::Parameter(n) => Some(*n),
+        ExprKind::Cast(inner) => parameter_behind(inner),
+        _ => None,
+    }
+}

@@ -1,0 +1,66 @@
+//! What begins must be able to end.
+
+use super::plans;
+use crate::diagnostics::Diagnostic;
+use crate::model::{Function, Kind, Lifetime, Model, Rule, Support};
+use crate::source::Span;
+
+pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
+    let mut ends = Ends { allocated: vec![None; model.handle_types.len()], ended: vec![false; model.handle_types.len()], ..Ends::default() };
+    for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
+        for rule in rules(function) {
+            ends.note(rule);
+        }
+    }
+    for (handle, first) in model.handle_types.iter().zip(&ends.allocated) {
+        let index = model.handle_types.iter().position(|h| h.name == handle.name).unwrap_or(0);
+        if let Some(span) = first.filter(|_| !ends.ended[index]) {
+            diagnostics.push(
+                Diagnostic::warning(span, format!("handles of type `{}` are never deallocated", handle.name))
+                    .label("allocated here")
+                    .help("the function that ends one needs `deallocate` or `release` on its argument"),
+            );
+        }
+    }
+    if let Some(span) = ends.manual.filter(|_| !ends.freed) {
+        diagnostics.push(
+            Diagnostic::error(span, "this buffer is never deallocated")
+                .label("its shadow would stay for ever")
+                .help("`deallocate` it where it is known to be done, or use `lifetime_until`, `lifetime_coupled` or `lifetime_call`"),
+        );
+    }
+}
+
+fn rules(function: &Function) -> impl Iterator<Item = &Rule> {
+    function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
+}
+
+#[derive(Default)]
+struct Ends {
+    /// By handle type: where one is allocated first.
+    allocated: Vec<Option<Span>>,
+    ended: Vec<bool>,
+    /// Where a buffer with a manual lifetime begins first.
+    manual: Option<Span>,
+    freed: bool,
+}
+
+impl Ends {
+    fn note(&mut self, rule: &Rule) {
+        plans(rule, &mut |plan| match &plan.kind {
+            Kind::Handle { handle, release, .. } => {
+                if plan.allocate {
+                    self.allocated[*handle].get_or_insert(plan.span);
+                }
+                self.ended[*handle] |= plan.deallocate || *release;
+            }
+            Kind::Buffer(_) => {
+                if matches!(plan.lifetime, Lifetime::Manual) && !plan.deallocate {
+                    self.manual.get_or_insert(plan.span);
+                }
+                self.freed |= plan.deallocate;
+            }
+            _ => {}
+        });
+    }
+}
