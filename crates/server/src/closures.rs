@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::ThreadId;
 
 use crate::session::Session;
 
@@ -46,6 +47,8 @@ pub struct Closure {
     pub id: u64,
     pub kind: u32,
     pub life: Life,
+    /// Whose call registered it.
+    pub thread: ThreadId,
 }
 
 #[derive(Default)]
@@ -103,11 +106,11 @@ pub fn remove(key: ClosureKey) -> Option<Closure> {
     })
 }
 
-/// The closure that the vendor library calls; NULL means the newest of its kind.
+/// The closure that the vendor library calls; NULL means the newest of its kind, preferably of this thread.
 /// One that is called at most once ends here.
 pub fn called(pointer: *mut c_void, kind: u32) -> Option<(Arc<Session>, u64)> {
     let key = match pointer.is_null() {
-        true => with_table(|table| table.newest.get(&kind).and_then(|keys| keys.last().copied()))?,
+        true => with_table(|table| table.newest_of(kind))?,
         false => ClosureKey::from_pointer(pointer),
     };
     let closure = with_table(|table| table.find(key).cloned()).filter(|c| c.kind == kind)?;
@@ -119,6 +122,14 @@ pub fn called(pointer: *mut c_void, kind: u32) -> Option<(Arc<Session>, u64)> {
 }
 
 impl Table {
+    /// A callback without user data is most likely called by the thread whose call registered it.
+    fn newest_of(&self, kind: u32) -> Option<ClosureKey> {
+        let keys = self.newest.get(&kind)?;
+        let me = std::thread::current().id();
+        let mine = keys.iter().rev().find(|key| self.find(**key).is_some_and(|c| c.thread == me));
+        mine.or(keys.last()).copied()
+    }
+
     fn find(&self, key: ClosureKey) -> Option<&Closure> {
         let slot = self.slots.get(key.index()?)?;
         (slot.generation == (key.0 >> 32) as u32).then_some(())?;
@@ -131,7 +142,7 @@ mod tests {
     use super::*;
 
     fn closure(id: u64) -> Closure {
-        Closure { session: Weak::new(), id, kind: 900, life: Life::Once }
+        Closure { session: Weak::new(), id, kind: 900, life: Life::Once, thread: std::thread::current().id() }
     }
 
     #[test]

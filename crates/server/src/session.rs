@@ -1,6 +1,6 @@
 //! What all lanes of one connection share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, FromRawFd, RawFd};
@@ -62,8 +62,15 @@ pub struct Session {
     dead: AtomicBool,
     /// Charges that no object holds; the session does.
     unbound: Mutex<Holding>,
-    closures: Mutex<HashMap<u64, ClosureKey>>,
+    closures: Mutex<Closures>,
     me: Weak<Session>,
+}
+
+#[derive(Default)]
+struct Closures {
+    all: HashSet<ClosureKey>,
+    /// By the guest's id.
+    lasting: HashMap<u64, ClosureKey>,
 }
 
 /// What a session is made of.
@@ -213,27 +220,37 @@ impl Session {
     }
 
     /// The closure for a callback of the guest; true if it is new. `None`: there are too many.
+    ///
+    /// Only closures that live as long as the session are shared between calls: the others
+    /// end with their own call, whatever other threads do with the same callback.
     pub fn closure(&self, id: u64, kind: u32, life: Life) -> Option<(ClosureKey, bool)> {
-        let mut known = self.closures();
-        if let Some(key) = known.get(&id) {
+        let mut closures = self.closures();
+        if let Some(key) = closures.lasting.get(&id).filter(|_| life == Life::Session) {
             return Some((*key, false));
         }
-        if known.len() >= MAX_CALLBACKS {
+        if closures.all.len() >= MAX_CALLBACKS {
             self.note("the guest has too many callbacks");
             return None;
         }
-        let key = closures::insert(Closure { session: self.me.clone(), id, kind, life });
-        known.insert(id, key);
+        let thread = std::thread::current().id();
+        let key = closures::insert(Closure { session: self.me.clone(), id, kind, life, thread });
+        closures.all.insert(key);
+        if life == Life::Session {
+            closures.lasting.insert(id, key);
+        }
         Some((key, true))
     }
 
     pub fn forget_closure(&self, key: ClosureKey) {
-        if let Some(closure) = closures::remove(key) {
-            self.closures().remove(&closure.id);
+        let Some(closure) = closures::remove(key) else { return };
+        let mut closures = self.closures();
+        closures.all.remove(&key);
+        if closure.life == Life::Session {
+            closures.lasting.remove(&closure.id);
         }
     }
 
-    fn closures(&self) -> MutexGuard<'_, HashMap<u64, ClosureKey>> {
+    fn closures(&self) -> MutexGuard<'_, Closures> {
         self.closures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -244,7 +261,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let keys: Vec<_> = self.closures().values().copied().collect();
+        let keys: Vec<_> = self.closures().all.drain().collect();
         keys.into_iter().for_each(|key| drop(closures::remove(key)));
     }
 }

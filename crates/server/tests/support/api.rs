@@ -31,6 +31,7 @@ pub const MISSING: u32 = 16;
 pub const LENGTH: u32 = 17;
 pub const APPLY_ASYNC: u32 = 18;
 pub const REVERSE: u32 = 19;
+pub const COMPLETE: u32 = 20;
 
 const fn function(name: &'static str, handler: aviary_server::Handler) -> FunctionInfo {
     FunctionInfo { name, handler, replayable: false }
@@ -62,6 +63,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("length", length),
         function("apply_async", apply_async),
         function("reverse", reverse),
+        function("complete", complete_now),
     ],
     handle_types: &[HandleTypeInfo { name: "object", size: 8 }, HandleTypeInfo { name: "other", size: 8 }],
     resources: &[("memory", ResourceKind::Continuous)],
@@ -275,6 +277,13 @@ unsafe fn reverse(call: &mut Call) -> Result<(), Reject> {
         unsafe { std::slice::from_raw_parts_mut(buffer.ptr, buffer.len) }.reverse();
     }
     call.reply_out(Some(buffer.len));
+    call.finish(true, 0);
+    Ok(())
+}
+
+unsafe fn complete_now(call: &mut Call) -> Result<(), Reject> {
+    let byte = call.word()? as u8;
+    complete(byte, 10_000);
     call.finish(true, 0);
     Ok(())
 }

@@ -1,0 +1,224 @@
+//! Real processes: a guest program, an API server with a module, and this test as the node.
+
+use std::io::{BufRead, BufReader, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use aviary_server::stats::{MAGIC, StatsPage};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+fn example(name: &str) -> PathBuf {
+    let here = std::env::current_exe().expect("this test's path");
+    let examples = here.ancestors().nth(2).expect("target directory").join("examples");
+    let path = examples.join(name);
+    assert!(path.exists(), "{} is missing: cargo builds it with the tests", path.display());
+    path
+}
+
+/// A node with one API server process.
+struct Node {
+    folder: PathBuf,
+    listener: UnixListener,
+    control: OwnedFd,
+    server: Child,
+    sessions: u64,
+}
+
+impl Node {
+    fn start(name: &str) -> Node {
+        let folder = std::env::temp_dir().join(format!("aviary-server-test-{}-{name}", std::process::id()));
+        let module = folder.join("modules/fake");
+        std::fs::create_dir_all(&module).expect("a folder");
+        std::fs::copy(example("libfake_module.so"), module.join("server.so")).expect("the module");
+        let listener = UnixListener::bind(folder.join("node.sock")).expect("a socket");
+        let (control, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("a pair");
+        let number = theirs.as_raw_fd();
+        let mut command = Command::new(example("api_server"));
+        command.arg("20").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        // SAFETY: dup2 is async-signal-safe; it gives the child its control socket.
+        unsafe {
+            command.pre_exec(
+                move || if libc::dup2(number, 20) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) },
+            )
+        };
+        let server = command.spawn().expect("the API server");
+        Node { folder, listener, control, server, sessions: 0 }
+    }
+
+    fn guest(&self, scenario: &str, mirrored: bool) -> Child {
+        let mut command = Command::new(example("fake_guest"));
+        command.arg(scenario).env("AVIARY_SERVER", format!("unix:{}", self.folder.join("node.sock").display()));
+        command.env("AVIARY_TRANSPORT", if mirrored { "stream" } else { "" }).env("AVIARY_ARENA", "1G");
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a guest")
+    }
+
+    /// Accepts a guest and hands it over.
+    fn hand_over(&mut self) {
+        let (socket, _) = self.listener.accept().expect("a guest");
+        self.sessions += 1;
+        let modules = self.folder.join("modules");
+        let json = format!(
+            r#"{{"session": {}, "tenant": "t", "guest": 1, "modules": ["{}"], "limits": {{"memory": 1000}}}}"#,
+            self.sessions,
+            modules.display()
+        );
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let fds = [socket.as_fd()];
+        ancillary.push(SendAncillaryMessage::ScmRights(&fds));
+        rustix::net::sendmsg(&self.control, &[IoSlice::new(json.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)
+            .expect("handed over");
+    }
+
+    /// The next event of the API server, with its descriptor.
+    fn event(&self) -> (String, Option<OwnedFd>) {
+        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
+        let mut bytes = vec![0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let into = &mut [std::io::IoSliceMut::new(&mut bytes)];
+        let length =
+            rustix::net::recvmsg(&self.control, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).expect("an event").bytes;
+        let fd = ancillary.drain().find_map(|m| match m {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        (String::from_utf8_lossy(&bytes[..length]).into_owned(), fd)
+    }
+
+    fn finish(mut self) -> ExitStatus {
+        let status = exit(&mut self.server, Duration::from_secs(3));
+        let _ = std::fs::remove_dir_all(&self.folder);
+        status
+    }
+}
+
+fn exit(child: &mut Child, at_most: Duration) -> ExitStatus {
+    let deadline = Instant::now() + at_most;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("process {} goes on for ever: {}", child.id(), errors(child));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn errors(child: &mut Child) -> String {
+    let mut text = String::new();
+    if let Some(pipe) = &mut child.stderr {
+        let _ = pipe.read_to_string(&mut text);
+    }
+    text
+}
+
+fn line(output: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    line.trim().to_owned()
+}
+
+fn output(child: &mut Child) -> BufReader<ChildStdout> {
+    BufReader::new(child.stdout.take().expect("piped"))
+}
+
+fn whole_api(name: &str, mirrored: bool) {
+    let mut node = Node::start(name);
+    let mut guest = node.guest("all", mirrored);
+    node.hand_over();
+    let (event, stats) = node.event();
+    assert!(event.contains(r#""event":"started","api":"fake""#), "{event}");
+    let stats = StatsPage::open(stats.expect("the statistics").as_fd()).expect("a page");
+    let status = exit(&mut guest, Duration::from_secs(60));
+    assert!(status.success(), "{}", errors(&mut guest));
+    assert_eq!(line(&mut output(&mut guest)), "all is well");
+    assert_eq!(stats.magic.load(std::sync::atomic::Ordering::Acquire), MAGIC);
+    assert!(stats.async_calls.load(std::sync::atomic::Ordering::Relaxed) > 20_000);
+    assert_eq!(stats.resources[0].used.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert!(node.event().0.contains(r#""event":"ended""#));
+    assert!(node.finish().success());
+}
+
+#[test]
+fn the_whole_api_in_shared_memory() {
+    whole_api("shm", false);
+}
+
+#[test]
+fn the_whole_api_over_streams() {
+    whole_api("stream", true);
+}
+
+/// Kills the API server while the guest does `scenario`; the guest learns within a second.
+fn server_dies(name: &str, scenario: &str, mirrored: bool) {
+    let mut node = Node::start(name);
+    let mut guest = node.guest(scenario, mirrored);
+    node.hand_over();
+    let mut lines = output(&mut guest);
+    assert_eq!(line(&mut lines), "ready");
+    std::thread::sleep(Duration::from_millis(50));
+    node.server.kill().expect("killed");
+    let start = Instant::now();
+    assert_eq!(line(&mut lines), "lost");
+    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(exit(&mut guest, Duration::from_secs(1)).success());
+    assert!(!node.finish().success());
+}
+
+#[test]
+fn a_guest_survives_the_death_of_its_server() {
+    server_dies("busy", "hold", false);
+    server_dies("waiting", "wait", false);
+    server_dies("busy-stream", "hold", true);
+    server_dies("waiting-stream", "wait", true);
+}
+
+#[test]
+fn a_server_ends_with_its_killed_guest_even_inside_the_vendor_library() {
+    for (scenario, mirrored) in [("hold", false), ("hold", true), ("wait", false), ("wait", true)] {
+        let mut node = Node::start(&format!("kill-{scenario}-{mirrored}"));
+        let mut guest = node.guest(scenario, mirrored);
+        node.hand_over();
+        assert_eq!(line(&mut output(&mut guest)), "ready");
+        std::thread::sleep(Duration::from_millis(50));
+        guest.kill().expect("killed");
+        guest.wait().expect("a child");
+        assert!(node.finish().success());
+    }
+}
+
+#[test]
+fn a_server_without_guests_ends_with_its_node() {
+    let mut node = Node::start("idle");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(node.server.try_wait().expect("a child").is_none());
+    let (other, _) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+    drop(std::mem::replace(&mut node.control, other));
+    assert!(node.finish().success());
+}
+
+#[test]
+fn a_missing_module_is_refused_with_its_name() {
+    let mut node = Node::start("missing");
+    std::fs::remove_dir_all(Path::new(&node.folder).join("modules")).expect("removed");
+    let mut guest = node.guest("all", false);
+    node.hand_over();
+    assert!(!exit(&mut guest, Duration::from_secs(10)).success());
+    let said = errors(&mut guest);
+    assert!(said.contains("no module for the API \"fake\""), "{said}");
+    assert!(node.event().0.contains("refused"));
+    assert!(node.finish().success());
+}
