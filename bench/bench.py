@@ -34,6 +34,7 @@ FIGURES = {
     "bulk.launch_finish_ratio": "... launch of a small kernel and finish",
     "programs.compute_geomean": "compute-bound programs, Aviary time / native time (target <= 1.05)",
     "programs.call_geomean": "call-bound programs, Aviary time / native time (target <= 1.25)",
+    "programs.different": "programs whose results differ from native (target 0)",
 }
 
 # Benchmark, the function that measures it, the figures it is asked for.
