@@ -13,7 +13,7 @@ const HANDLE_TYPES: usize = 255;
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         availability::check(model, function, diagnostics);
-        asynchrony(model, function, diagnostics);
+        asynchrony(function, diagnostics);
         for rule in function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule)) {
             plans(rule, &mut |plan| shape(plan, diagnostics));
         }
@@ -53,7 +53,7 @@ fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
 }
 
 /// A call that returns before it is done cannot bring anything back.
-fn asynchrony(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
+fn asynchrony(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     let Some(condition) = &function.asynchronous else { return };
     if !matches!(condition.kind, crate::model::ExprKind::Int(_)) {
         return;
@@ -72,9 +72,9 @@ fn asynchrony(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnost
             }
         });
     }
-    let nothing = matches!(function.signature.result.kind, TypeKind::Void);
-    let reports = function.error == crate::model::ErrorPlace::Return && model.error.is_some();
-    if !nothing && !reports && function.success.is_none() {
+    // Zero is a fair answer of a function that returns a number; a pointer or a struct will be used.
+    let used = !matches!(function.signature.result.kind, TypeKind::Void | TypeKind::Int { .. } | TypeKind::Float { .. });
+    if used && function.success.is_none() {
         diagnostics.push(
             Diagnostic::error(condition.span, format!("what does `{}` return when it is asynchronous?", function.name))
                 .label("the call returns before the answer is known")

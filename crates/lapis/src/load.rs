@@ -34,13 +34,28 @@ pub struct Loaded {
 pub fn load(path: &Path, options: &Options) -> Result<Loaded, Diagnostics> {
     let mut loader = Loader { options, sources: Sources::default(), texts: Vec::new(), diagnostics: Vec::new() };
     let model = loader.load(path);
-    let Loader { sources, diagnostics, .. } = loader;
+    let Loader { sources, mut diagnostics, .. } = loader;
+    tidy(&mut diagnostics);
     match model {
         Some(model) if diagnostics.iter().all(|d| d.severity == Severity::Warning) => {
             Ok(Loaded { model, sources, warnings: diagnostics })
         }
         _ => Err(Diagnostics { list: diagnostics, sources }),
     }
+}
+
+/// One message per mistake, in the order of the source: folding conditions visits a descriptor often.
+fn tidy(diagnostics: &mut Vec<Diagnostic>) {
+    let mut seen: Vec<(Option<Span>, String)> = Vec::new();
+    diagnostics.retain(|d| {
+        let key = (d.span, d.message.clone());
+        let new = !seen.contains(&key);
+        if new {
+            seen.push(key);
+        }
+        new
+    });
+    diagnostics.sort_by_key(|d| (d.severity != Severity::Error, d.span.map(|s| (s.file, s.start))));
 }
 
 struct Loader<'a> {

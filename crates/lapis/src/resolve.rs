@@ -12,7 +12,7 @@ mod types;
 mod values;
 
 use crate::ast::{Block, Expr as AstExpr, Item, Statement, TypeName};
-use crate::diagnostics::{Diagnostic, Severity};
+use crate::diagnostics::Diagnostic;
 use crate::header::{Header, HeaderFunction};
 use crate::model::Model;
 use crate::source::{Sources, Span};
@@ -51,23 +51,7 @@ pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
     resolver.items(input.items);
     resolver.functions(input.items, &input.functions);
     crate::check::check(&resolver.model, &mut resolver.diagnostics);
-    let mut diagnostics = resolver.diagnostics;
-    tidy(&mut diagnostics);
-    (resolver.model, diagnostics)
-}
-
-/// One message per mistake, in the order of the source: folding conditions visits a descriptor often.
-fn tidy(diagnostics: &mut Vec<Diagnostic>) {
-    let mut seen: Vec<(Option<Span>, String)> = Vec::new();
-    diagnostics.retain(|d| {
-        let key = (d.span, d.message.clone());
-        let new = !seen.contains(&key);
-        if new {
-            seen.push(key);
-        }
-        new
-    });
-    diagnostics.sort_by_key(|d| (d.severity != Severity::Error, d.span.map(|s| (s.file, s.start))));
+    (resolver.model, resolver.diagnostics)
 }
 
 struct Resolver<'a> {

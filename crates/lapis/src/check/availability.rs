@@ -52,7 +52,7 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
     for registered in &function.registered {
         let place = moment(Side::Guest, true, "`register_buf`");
         checker.optional(&registered.condition, place);
-        [&registered.key, &registered.buffer, &registered.count].map(|e| checker.expr(e, place));
+        [&registered.key, &registered.buffer, &registered.count].into_iter().for_each(|e| checker.expr(e, place));
     }
     for guarded in &function.after {
         let place = moment(Side::Guest, true, "`after`");

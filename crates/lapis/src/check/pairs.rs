@@ -2,7 +2,7 @@
 
 use super::plans;
 use crate::diagnostics::Diagnostic;
-use crate::model::{Function, Kind, Lifetime, Model, Rule, Support};
+use crate::model::{ChargeKind, Function, Kind, Lifetime, Model, Rule, Support};
 use crate::source::Span;
 
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
@@ -12,9 +12,8 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             ends.note(rule);
         }
     }
-    for (handle, first) in model.handle_types.iter().zip(&ends.allocated) {
-        let index = model.handle_types.iter().position(|h| h.name == handle.name).unwrap_or(0);
-        if let Some(span) = first.filter(|_| !ends.ended[index]) {
+    for ((handle, first), ended) in model.handle_types.iter().zip(&ends.allocated).zip(&ends.ended) {
+        if let Some(span) = first.filter(|_| !ended) {
             diagnostics.push(
                 Diagnostic::warning(span, format!("handles of type `{}` are never deallocated", handle.name))
                     .label("allocated here")
@@ -22,12 +21,33 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             );
         }
     }
+    accounts(model, diagnostics);
     if let Some(span) = ends.manual.filter(|_| !ends.freed) {
         diagnostics.push(
             Diagnostic::error(span, "this buffer is never deallocated")
                 .label("its shadow would stay for ever")
                 .help("`deallocate` it where it is known to be done, or use `lifetime_until`, `lifetime_coupled` or `lifetime_call`"),
         );
+    }
+}
+
+/// An amount that neither an object nor a function ever returns.
+fn accounts(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
+    let charges = || model.functions.iter().flat_map(|f| f.charges.iter().map(move |c| (f, c)));
+    for (function, charge) in charges().filter(|(_, c)| c.kind == ChargeKind::Allocate) {
+        let mut owned = false;
+        for rule in rules(function) {
+            plans(rule, &mut |plan| owned |= plan.allocate);
+        }
+        let returned = charges().any(|(_, c)| c.kind == ChargeKind::Deallocate && c.resource == charge.resource);
+        if !owned && !returned {
+            let name = &model.resources[charge.resource].name;
+            diagnostics.push(
+                Diagnostic::warning(charge.amount.span, format!("`{name}` is never returned"))
+                    .label("allocated here, by a call that creates no object")
+                    .help(format!("add `deallocates_rc({name}, ...)` to the function that frees it, or `allocate` to the object that holds it")),
+            );
+        }
     }
 }
 

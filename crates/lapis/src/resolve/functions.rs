@@ -206,6 +206,7 @@ impl<'a> Resolver<'a> {
             result: Some(function.signature.result.clone()),
             ..Scope::default()
         };
+        self.synchronous(&body);
         self.contextual(&body, &mut function, &mut scope);
         self.statements(&body, None, &mut function, &scope);
         self.values(&body, &mut function, &scope, item);
@@ -360,7 +361,6 @@ impl<'a> Resolver<'a> {
                 let names: Vec<String> = scope.parameters.iter().chain(&scope.contextual).map(|(n, _)| n.clone()).collect();
                 self.known_parameter(d, &names);
             }
-            "sync" => self.synchronous(d, condition, function),
             "async" => self.asynchronous(d, guard, function),
             "success" => self.once(d, |f| &mut f.success, function),
             "failure" => self.once(d, |f| &mut f.failure, function),
@@ -399,6 +399,7 @@ impl<'a> Resolver<'a> {
             "deallocates_rc" => self.charge(d, ChargeKind::Deallocate, guard, function, scope),
             "consumes_rc" => self.charge(d, ChargeKind::Consume, guard, function, scope),
             "register_buf" => self.register_buf(d, guard, function, scope),
+            "placeholder" => self.placeholder(d),
             "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
             "after_server" => function.after_server.extend(single(self).map(|value| Guarded { condition: guard, value })),
             _ => {}
@@ -413,9 +414,12 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn synchronous(&mut self, d: &Descriptor, condition: Option<&Expr>, function: &Function) {
-        if condition.is_none() && let Some(other) = &function.asynchronous {
-            self.report(Diagnostic::error(d.span, "`sync` contradicts `async`").label("only one of them can hold").related(other.span, "the other"));
+    /// `sync` says what is the default anyway; unconditionally beside `async` it is a contradiction.
+    fn synchronous(&mut self, body: &[Piece<'a>]) {
+        if let (Some(one), Some(other)) = (find(body, "sync"), find(body, "async")) {
+            let (first, second) = if one.span.start < other.span.start { (one, other) } else { (other, one) };
+            let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
+            self.report(Diagnostic::error(second.span, message).label("only one of them can hold").related(first.span, "the other"));
         }
     }
 

@@ -154,12 +154,14 @@ impl<'a> Resolver<'a> {
         let ty = &value.ty;
         let Some(d) = all.any(&KINDS) else {
             return match handle {
+                Some(_) if self.no_buffer(all, value) => Kind::Opaque,
                 Some(handle) => Kind::Handle { handle, retain: all.has("retain"), release: all.has("release") },
                 None => self.structural(all, plan, value, scope),
             };
         };
         match d.name.text.as_str() {
             "handle" => {
+                self.no_buffer(all, value);
                 let handle = handle.or(ty.handle).or_else(|| self.implicit_handle(d, ty));
                 handle.map_or(Kind::Opaque, |handle| Kind::Handle { handle, retain: all.has("retain"), release: all.has("release") })
             }
@@ -253,19 +255,21 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Descriptors of buffers on what is no pointer.
-    fn no_buffer(&mut self, all: &Descriptors, value: &Value) {
+    /// Reports descriptors of buffers on what is no buffer.
+    fn no_buffer(&mut self, all: &Descriptors, value: &Value) -> bool {
         let wrong: &[&str] = match value.role {
-            Role::Argument => &["buffer", "null_terminated", "element", "returned", "no_copy", "out", "in"],
+            Role::Argument if value.ty.handle.is_none() => &["buffer", "null_terminated", "element", "returned", "no_copy", "out", "in"],
+            Role::Argument => &["buffer", "null_terminated", "element", "returned", "no_copy", "out"],
             _ => &["buffer", "null_terminated", "element", "returned", "no_copy"],
         };
         if let Some(d) = all.any(wrong) {
             self.report(
                 Diagnostic::error(d.span, format!("`{}` on {}", d.name.text, value.name))
-                    .label(format!("{} is not a pointer", describe(&value.ty)))
-                    .help("numbers and structs cross as they are and need no descriptors"),
+                    .label(format!("{} is not a buffer", describe(&value.ty)))
+                    .help("numbers, structs and handles cross as they are and need no such descriptor"),
             );
         }
+        all.any(wrong).is_some()
     }
 
     fn undescribed(&mut self, value: &Value, what: &str, help: &str) {

@@ -57,7 +57,7 @@ impl<'a> Resolver<'a> {
         rule
     }
 
-    /// Reports `...` and placeholders. Where there are any, other mistakes would only be their consequences.
+    /// Reports `...`, placeholders and unknown descriptors. Where there are any, other mistakes would only be their consequences.
     fn gaps(&mut self, body: &[Piece<'a>]) -> bool {
         let mut found = false;
         for piece in body {
@@ -74,6 +74,12 @@ impl<'a> Resolver<'a> {
                     self.placeholder(d);
                     true
                 }
+                Piece::Statement(Statement::Descriptor(d)) if descriptors::find(&d.name.text).is_none() => {
+                    self.misplaced(d, Place::Value);
+                    true
+                }
+                // The body of a callback describes its parameters one by one.
+                Piece::Statement(Statement::Descriptor(d)) if d.name.text == "callback" => false,
                 Piece::Statement(Statement::Descriptor(Descriptor { body: Some(inner), .. })) => self.gaps(&pieces(inner)),
                 Piece::Statement(_) => false,
             };
@@ -215,7 +221,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// What `aviary spec init` could not know.
-    fn placeholder(&mut self, d: &Descriptor) {
+    pub(super) fn placeholder(&mut self, d: &Descriptor) {
         let what = match d.arguments.as_deref() {
             Some([Argument::Expr(crate::ast::Expr { kind: crate::ast::ExprKind::String(text), .. })]) => text.clone(),
             _ => "something is missing here".to_string(),

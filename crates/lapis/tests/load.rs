@@ -1,0 +1,159 @@
+//! `load` on whole specifications.
+
+use aviary_lapis::model::{Count, ErrorPlace, ExprKind, Function, Kind, Plan, Rule, Support, TypeKind};
+use aviary_lapis::{Diagnostics, Loaded, Options, load};
+use std::path::{Path, PathBuf};
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn loaded(name: &str) -> Loaded {
+    load(&path(name), &Options::default()).unwrap_or_else(|d| panic!("{d}"))
+}
+
+fn mistakes(name: &str, options: &Options) -> Diagnostics {
+    load(&path(name), options).err().unwrap_or_else(|| panic!("{name} has no mistakes"))
+}
+
+/// Diagnostics without the folder that the tests run in.
+fn text(diagnostics: &Diagnostics) -> String {
+    diagnostics.to_string().replace(&format!("{}/", path("").display()), "").replace(&format!("{}", path("").display()), "")
+}
+
+fn function<'a>(loaded: &'a Loaded, name: &str) -> &'a Function {
+    loaded.model.functions.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("no function {name}"))
+}
+
+fn plan(rule: &Rule) -> &Plan {
+    match rule {
+        Rule::Plan(plan) => plan,
+        Rule::If { .. } => panic!("a condition: {rule:?}"),
+    }
+}
+
+#[test]
+fn small_api() {
+    let loaded = loaded("small.lapis");
+    let model = &loaded.model;
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    assert_eq!(model.api.soname, "libsmall.so.1");
+    // The header's functions and none of those that it includes, under the names of their symbols.
+    let names: Vec<&str> = model.functions.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, [
+        "sm_open_v2", "sm_close", "sm_create", "sm_destroy", "sm_write", "sm_read", "sm_run", "sm_listen", "sm_find",
+        "sm_hint", "sm_printf", "sm_undescribed"
+    ]);
+    // Declared handle types first, then those that are handles by default.
+    let handles: Vec<&str> = model.handle_types.iter().map(|h| h.name.as_str()).collect();
+    assert_eq!(handles, ["sm_buffer", "sm_device"]);
+    let error = model.error.as_ref().expect("an error type");
+    assert_eq!(error.failure.as_ref().map(|e| &e.kind), Some(&ExprKind::Int(-1)));
+    assert_eq!(error.lost.as_ref().map(|e| &e.kind), Some(&ExprKind::Int(-2)));
+}
+
+#[test]
+fn functions_without_a_description_are_unsupported() {
+    let loaded = loaded("small.lapis");
+    assert_eq!(function(&loaded, "sm_undescribed").support, Support::Unsupported);
+    assert_eq!(function(&loaded, "sm_printf").support, Support::Unsupported);
+    assert_eq!(function(&loaded, "sm_close").support, Support::Remote);
+}
+
+#[test]
+fn errors_are_found_where_they_are_reported() {
+    let loaded = loaded("small.lapis");
+    assert_eq!(function(&loaded, "sm_close").error, ErrorPlace::Return);
+    assert_eq!(function(&loaded, "sm_hint").error, ErrorPlace::Nowhere);
+    let find = function(&loaded, "sm_find");
+    assert_eq!(find.error, ErrorPlace::Parameter(1));
+    // The error argument needs no description.
+    let error = plan(&find.arguments[1]);
+    assert!(error.output && !error.input && matches!(error.kind, Kind::Buffer(_)));
+    assert!(matches!(plan(&find.result).kind, Kind::Handle { handle: 0, .. }));
+}
+
+#[test]
+fn buffers_and_conditions() {
+    let loaded = loaded("small.lapis");
+    let read = function(&loaded, "sm_read");
+    let Rule::If { condition, then, otherwise } = &read.arguments[1] else { panic!("no condition") };
+    assert!(matches!(&condition.kind, ExprKind::Call(..)));
+    for (rule, returned) in [(then, true), (otherwise, false)] {
+        let plan = plan(rule);
+        let Kind::Buffer(buffer) = &plan.kind else { panic!("not a buffer") };
+        assert!(plan.output && !plan.input);
+        assert!(matches!(&buffer.count, Count::Elements(e) if e.kind == ExprKind::Parameter(2)));
+        assert_eq!(buffer.returned.is_some(), returned);
+    }
+    let write = function(&loaded, "sm_write");
+    assert!(matches!(write.asynchronous.as_ref().map(|e| &e.kind), Some(ExprKind::Binary(..))));
+}
+
+#[test]
+fn structs_translate_what_needs_it() {
+    let loaded = loaded("small.lapis");
+    let run = function(&loaded, "sm_run");
+    let Kind::Buffer(buffer) = &plan(&run.arguments[1]).kind else { panic!("not a buffer") };
+    let Kind::Struct { fields } = &plan(&buffer.element).kind else { panic!("not a struct") };
+    let found: Vec<(&str, usize)> = fields.iter().map(|(f, _)| (f.name.as_str(), f.offset)).collect();
+    // `first` shares its place with `buffers[0]`: translating it twice would be once too often.
+    assert_eq!(found, [("device", 0), ("values", 16), ("buffers[0]", 24), ("buffers[1]", 32)]);
+    let Kind::Buffer(values) = &plan(&fields[1].1).kind else { panic!("not a buffer") };
+    let Count::Elements(count) = &values.count else { panic!("no count") };
+    // batches[index].count
+    let ExprKind::Field(element, 8) = &count.kind else { panic!("{count:?}") };
+    assert!(matches!(&element.kind, ExprKind::Element(_, index) if index.kind == ExprKind::Index(0)));
+}
+
+#[test]
+fn callbacks_know_their_context() {
+    let loaded = loaded("small.lapis");
+    let listen = function(&loaded, "sm_listen");
+    let Kind::Callback(callback) = &plan(&listen.arguments[1]).kind else { panic!("not a callback") };
+    assert!(callback.once);
+    assert_eq!((callback.userdata, callback.userdata_argument), (Some(2), Some(2)));
+    assert_eq!(callback.parameters, ["buffer", "status", "context"]);
+    assert!(matches!(plan(&callback.arguments[0]).kind, Kind::Handle { handle: 0, .. }));
+    assert!(matches!(&callback.signature.result.kind, TypeKind::Void));
+}
+
+#[test]
+fn ten_mistakes_in_one_run() {
+    let diagnostics = mistakes("mistakes.lapis", &Options::default());
+    insta::assert_snapshot!(text(&diagnostics));
+    assert!(diagnostics.errors().count() >= 10);
+}
+
+fn cuda() -> Options {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cache/cuda-headers/cuda.h");
+    assert!(header.exists(), "cuda.h is missing: run crates/lapis/tests/fetch-cuda-header.sh");
+    Options { headers: vec![header], ..Options::default() }
+}
+
+#[test]
+fn figure_4_as_printed() {
+    let diagnostics = mistakes("figure4-printed.lapis", &cuda());
+    insta::assert_snapshot!(text(&diagnostics));
+}
+
+#[test]
+fn figure_4_corrected() {
+    let loaded = load(&path("figure4.lapis"), &cuda()).unwrap_or_else(|d| panic!("{d}"));
+    let described: Vec<&str> =
+        loaded.model.functions.iter().filter(|f| f.support == Support::Remote).map(|f| f.name.as_str()).collect();
+    assert_eq!(described, ["cuMemAlloc_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cuLaunchKernel"]);
+    assert_eq!(loaded.model.metadata_size, 4 + 64 + 4 + 64 * 8);
+    let launch = function(&loaded, "cuLaunchKernel");
+    let Kind::Buffer(parameters) = &plan(&launch.arguments[9]).kind else { panic!("not a buffer") };
+    let Rule::If { then, otherwise, .. } = &parameters.element else { panic!("no condition") };
+    let Kind::Buffer(handle) = &plan(then).kind else { panic!("not a buffer") };
+    assert!(matches!(plan(&handle.element).kind, Kind::Handle { .. }));
+    assert!(plan(then).input, "elements flow as their buffer does");
+    let Kind::Buffer(bytes) = &plan(otherwise).kind else { panic!("not a buffer") };
+    assert_eq!(bytes.element_type.size(), 1);
+    let synchronize = function(&loaded, "cuStreamSynchronize");
+    let Kind::Buffer(buffers) = &plan(&synchronize.contextual[0].rule).kind else { panic!("not a buffer") };
+    let element = plan(&buffers.element);
+    assert!(element.output && !element.input && element.deallocate);
+}
