@@ -52,15 +52,19 @@ impl Handler<'_> {
                 let valid = match (&bytes.returned, instruction.at) {
                     (Some(e), _) => {
                         let value = cx.exact(e);
-                        quote!(Some(support::returned(#value, usize::MAX / #stride) * #stride))
+                        quote!(support::returned(#value, usize::MAX / #stride) * #stride)
                     }
-                    (None, Place::Argument(i)) => {
-                        let (n, small) = (format_ident!("n{}", i), types::size(SMALL_OUTPUT));
-                        quote!(if ok || #n <= #small { None } else { Some(0) })
-                    }
-                    (None, _) => quote!(if ok { None } else { Some(0) }),
+                    (None, _) => quote!(usize::MAX),
                 };
-                quote!(call.reply_out(#valid);)
+                // A large output of a failed call may hold anything: the application keeps its own.
+                let counts = match instruction.at {
+                    Place::Argument(i) => {
+                        let (n, small) = (format_ident!("n{}", i), types::size(SMALL_OUTPUT));
+                        quote!(ok || #n <= #small)
+                    }
+                    _ => quote!(ok),
+                };
+                quote!(call.reply_out(if #counts { Some(#valid) } else { None });)
             }
             _ => quote!(),
         }
