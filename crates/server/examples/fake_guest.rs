@@ -60,6 +60,12 @@ extern "C" fn note(value: u64, _: usize) -> u64 {
     value
 }
 
+/// Follows the asynchronous call that waits for it.
+extern "C" fn note_sum(value: u64, userdata: usize) -> u64 {
+    CALLED.store(plus(value, userdata), Ordering::SeqCst);
+    value
+}
+
 fn scalars_and_buffers() {
     assert_eq!(add(20, 22), Some(42));
     for n in [0usize, 1, 8, 255, 4096, 4097, 100_000, 3 << 20] {
@@ -122,9 +128,9 @@ fn callbacks() {
     call(LATER, |c| (c.word(77), c.callback(note as *const () as usize, 0, 0, true)).1).unwrap();
     await_that("a callback from a thread of the library", || CALLED.load(Ordering::SeqCst) == 77);
     let mut call_ = GUEST.call(APPLY_ASYNC).expect("attached");
-    call_.callback(note as *const () as usize, 0, 0, true);
+    call_.callback(note_sum as *const () as usize, 0, 10, true);
     call_.send_async().expect("sent");
-    await_that("a callback from an asynchronous call", || CALLED.load(Ordering::SeqCst) == 5);
+    await_that("a callback from an asynchronous call, which calls", || CALLED.load(Ordering::SeqCst) == 15);
 }
 
 fn late_and_mapped() {

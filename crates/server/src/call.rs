@@ -136,7 +136,8 @@ impl Call {
         self.result = None;
         self.complaint = None;
         let replayable = self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
-        self.recording = replayable.then(Box::default);
+        self.recording =
+            replayable.then(|| Box::new(Recording { request: self.request.clone(), ..Recording::default() }));
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.

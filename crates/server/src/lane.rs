@@ -28,6 +28,8 @@ pub struct Lane {
     end: RefCell<LaneEnd>,
     /// The guest's thread waits for an answer on this lane, so it can run callbacks.
     guest_waits: Cell<bool>,
+    /// The asynchronous call under way, and whether it let its successors go ahead.
+    turn: Cell<Option<(u64, bool)>>,
     nesting: Cell<usize>,
     deferred: Cell<Option<i64>>,
     deliveries: RefCell<Vec<Delivery>>,
@@ -58,6 +60,16 @@ pub fn waiting_lane(session: &Arc<Session>) -> Option<Rc<Lane>> {
     CURRENT.with_borrow(|lane| lane.clone()).filter(|l| l.guest_waits.get() && Arc::ptr_eq(&l.session, session))
 }
 
+/// The calling thread is about to wait for the application on another lane than its own.
+pub fn yield_turn(session: &Arc<Session>) {
+    let lane = CURRENT.with_borrow(|lane| lane.clone()).filter(|l| Arc::ptr_eq(&l.session, session));
+    let Some(lane) = lane else { return };
+    if let Some((ticket, false)) = lane.turn.get() {
+        lane.turn.set(Some((ticket, true)));
+        session.yield_ticket(ticket);
+    }
+}
+
 /// The session whose calls this thread executes.
 pub fn current_session() -> Option<Arc<Session>> {
     CURRENT.with_borrow(|lane| lane.as_ref().map(|l| l.session.clone()))
@@ -69,6 +81,7 @@ impl Lane {
             session,
             end: RefCell::new(end),
             guest_waits: Cell::new(false),
+            turn: Cell::new(None),
             nesting: Cell::new(0),
             deferred: Cell::new(None),
             deliveries: RefCell::default(),
@@ -128,7 +141,9 @@ impl Lane {
         let follows = if ordered { header.ticket.saturating_sub(1) } else { header.ticket };
         self.session.tickets.wait(follows).map_err(|_| Stop::Closed)?;
         let waits = self.guest_waits.replace(header.kind == kind::CALL);
+        let outer = self.turn.replace(ordered.then_some((header.ticket, false)));
         let outcome = self.execute(call, header);
+        let turn = self.turn.replace(outer);
         self.guest_waits.set(waits);
         let result = match outcome {
             Ok(outcome) if header.kind == kind::CALL => self.answer(call, outcome),
@@ -138,8 +153,8 @@ impl Lane {
             }
             Err(stop) => Err(stop),
         };
-        if ordered {
-            self.session.finish_ticket(header.ticket);
+        if let Some((ticket, yielded)) = turn {
+            self.session.finish_ticket(ticket, yielded);
         }
         result
     }
@@ -345,8 +360,7 @@ fn conclude(call: &mut Call, success: bool) {
 
 fn record(call: &mut Call) {
     let Some(recording) = call.recording.take().filter(|r| r.object.is_some()) else { return };
-    let record = Record { function: call.header.function, request: call.request.clone(), recording: *recording };
-    call.session.log.keep(record);
+    call.session.log.keep(Record { function: call.header.function, recording: *recording });
 }
 
 /// Adds the prefix that every message to the guest may carry, and sends it.

@@ -11,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What one call notes while it runs.
 #[derive(Default, Debug, Clone)]
 pub struct Recording {
+    /// The whole request, header included, as it came: handlers translate values in place.
+    pub request: Vec<u8>,
     /// The object that the call belongs to; without one it is not kept.
     pub object: Option<u64>,
     /// Objects that must exist first.
@@ -25,8 +27,6 @@ pub struct Recording {
 #[derive(Debug, Clone)]
 pub struct Record {
     pub function: u32,
-    /// The whole request, header included.
-    pub request: Vec<u8>,
     pub recording: Recording,
 }
 
@@ -126,7 +126,7 @@ mod tests {
 
     fn record(function: u32, object: u64, depends: &[u64]) -> Record {
         let recording = Recording { object: Some(object), depends: depends.to_vec(), ..Recording::default() };
-        Record { function, request: Vec::new(), recording }
+        Record { function, recording }
     }
 
     fn functions(log: &ObjectLog) -> Vec<u32> {

@@ -62,7 +62,7 @@ impl SessionMemory {
         let Some(word) = self.range(0, 8).filter(|_| self.shared) else { return };
         // SAFETY: page-aligned, mapped (see `new`), and used as an atomic by both sides; a guest that writes it
         // misleads itself only.
-        unsafe { AtomicU64::from_ptr(word.cast()) }.store(ticket, Ordering::Release);
+        unsafe { AtomicU64::from_ptr(word.cast()) }.fetch_max(ticket, Ordering::Release);
     }
 
     pub fn is_shared(&self) -> bool {

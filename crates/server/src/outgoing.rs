@@ -8,7 +8,7 @@ use aviary_wire::{Decoder, Encoder, HEADER_SIZE, INLINE_OUTPUT, ReplyHeader, Req
 
 use crate::api::Role;
 use crate::closures;
-use crate::lane::{Stop, send_on, waiting_lane};
+use crate::lane::{Stop, send_on, waiting_lane, yield_turn};
 use crate::session::Session;
 
 /// The first word of an answer.
@@ -106,6 +106,7 @@ impl Outgoing {
 
     fn exchange_apart(&mut self, mut header: ReplyHeader, into: &mut Vec<u8>) -> Result<(), Stop> {
         let (session, message) = (self.session.clone(), &mut self.message);
+        yield_turn(&session);
         let exchanged = session.callback_lane.with(|end| {
             send_on(&session, end, &mut header, message, &mut Vec::new(), None, &mut Vec::new())?;
             end.receive(into)?;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
-use crate::confine::{confine, flush_output};
+use crate::confine::{confine, filter_system_calls, flush_output};
 use crate::session::Journal;
 use node::{Announced, Node, Received};
 
@@ -48,6 +48,10 @@ pub fn main(control_fd: RawFd) -> i32 {
 fn prepare(control: OwnedFd) -> rustix::io::Result<Shared> {
     let journal = rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3)?.into_raw_fd();
     confine(&[control.as_raw_fd(), journal]);
+    if let Err(error) = filter_system_calls() {
+        // Old or unusual kernels have no filters; the process still runs without privileges of its own.
+        Journal { fd: journal, session: 0 }.note(&error.to_string());
+    }
     // Otherwise a guest whose output pipe is closed could end this process.
     // SAFETY: sets a disposition; no handler runs.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };

@@ -30,11 +30,11 @@ pub fn replay(session: &Arc<Session>, log: &[Record]) -> Result<(), ReplayError>
 fn replay_one(session: &Arc<Session>, number: usize, record: &Record) -> Result<(), ReplayError> {
     let function = record.function;
     let damaged = |reason: String| ReplayError::Damaged { number, function, reason };
-    let (header, _) = RequestHeader::parse(&record.request).map_err(|e| damaged(e.to_string()))?;
+    let (header, _) = RequestHeader::parse(&record.recording.request).map_err(|e| damaged(e.to_string()))?;
     session.handles.bind(Some(record.recording.replied.clone()));
     let mut call = Call::new(session.clone());
     call.replayed = Some(Arc::new(record.clone()));
-    call.request = record.request.clone();
+    call.request = record.recording.request.clone();
     match run(&mut call, header) {
         Ok(Outcome::Done { success: true, .. }) => Ok(()),
         Ok(Outcome::Done { error, .. }) => Err(ReplayError::Failed { number, function, error }),
@@ -43,3 +43,7 @@ fn replay_one(session: &Arc<Session>, number: usize, record: &Record) -> Result<
         Err(Stop::Closed) => Err(damaged("the session is over".into())),
     }
 }
+
+#[cfg(test)]
+#[path = "replay_tests.rs"]
+mod tests;

@@ -45,6 +45,7 @@ impl Call {
         };
         if role == Role::Allocate && id != 0 {
             self.on_success.created = Some(id);
+            self.session.show_handles();
         }
         if let Some(recording) = &mut self.recording {
             recording.replied.push(id);

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, FromRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use aviary_gate::{Gate, Holding, Resource};
@@ -60,6 +60,8 @@ pub struct Session {
     socket: Option<ControlSocket>,
     sending: Mutex<()>,
     dead: AtomicBool,
+    /// Asynchronous calls that wait for the application.
+    yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
     unbound: Mutex<Holding>,
     closures: Mutex<Closures>,
@@ -108,6 +110,7 @@ impl Session {
             socket: parts.socket,
             sending: Mutex::default(),
             dead: AtomicBool::new(false),
+            yielded: AtomicUsize::new(0),
             unbound: Mutex::default(),
             closures: Mutex::default(),
             me: me.clone(),
@@ -157,10 +160,21 @@ impl Session {
         self.socket.as_ref()
     }
 
-    /// An asynchronous call has run: its successor may, and the guest may reuse the blocks it named.
-    pub fn finish_ticket(&self, ticket: u64) {
+    /// The vendor library, inside an asynchronous call, waits for the application. Calls that follow this
+    /// one may run now, as the application's answer may depend on them; the vendor has seen this one.
+    pub fn yield_ticket(&self, ticket: u64) {
+        // Before its successors can finish: they must not declare this call's blocks free.
+        self.yielded.fetch_add(1, Ordering::SeqCst);
         self.tickets.finish(ticket);
-        self.memory.show_finished(ticket);
+    }
+
+    /// An asynchronous call has run: its successor may, and the guest may reuse the blocks it named.
+    pub fn finish_ticket(&self, ticket: u64, yielded: bool) {
+        self.tickets.finish(ticket);
+        let others = self.yielded.fetch_sub(usize::from(yielded), Ordering::SeqCst) - usize::from(yielded);
+        if others == 0 {
+            self.memory.show_finished(self.tickets.done());
+        }
     }
 
     pub fn charge(&self, resource: usize, amount: u64) -> Result<(), Reject> {
@@ -216,7 +230,12 @@ impl Session {
 
     pub fn object_ended(&self, mut ended: Ended) {
         self.settle(&mut ended.holding);
+        self.show_handles();
         self.log.object_ended(ended.id);
+    }
+
+    pub fn show_handles(&self) {
+        self.stats.handles.store(self.handles.len() as u64, Ordering::Relaxed);
     }
 
     /// The closure for a callback of the guest; true if it is new. `None`: there are too many.

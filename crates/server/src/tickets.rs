@@ -36,7 +36,12 @@ impl Tickets {
         self.sleep(ticket)
     }
 
-    /// The asynchronous call `ticket` has been executed.
+    /// Every asynchronous call up to this one has been executed.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// The asynchronous call `ticket` has been executed, as far as the order is concerned.
     pub fn finish(&self, ticket: u64) {
         // A guest that repeats or skips tickets only confuses its own order.
         self.done.fetch_max(ticket, Ordering::Release);
