@@ -1,9 +1,12 @@
 //! `aviary spec`: work on LAPIS specifications.
 
-use aviary_lapis::{Diagnostics, Options, build, load};
+use anyhow::Context;
+use aviary_lapis::coverage::State;
+use aviary_lapis::{Diagnostics, Options, build, coverage, diff, init, load};
 use clap::{Args, Subcommand};
+use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Write, check and build specifications of accelerator APIs.
@@ -25,6 +28,27 @@ enum Action {
         #[arg(short, long, default_value = "target/aviary")]
         output: PathBuf,
     },
+    /// Write a provisional specification of a header, with placeholders for what cannot be guessed.
+    Init {
+        /// The header: a file, or a name like CL/cl.h to look up.
+        header: PathBuf,
+        /// File for the specification (default: standard output).
+        #[arg(short, long)]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        headers: Headers,
+    },
+    /// Show what changes when the API's header is replaced by another version of it.
+    Diff {
+        /// The specification (NAME.lapis).
+        specification: PathBuf,
+        /// The new header.
+        new_header: PathBuf,
+        #[command(flatten)]
+        headers: Headers,
+    },
+    /// Show how every function of the API is virtualized.
+    Coverage(Specification),
 }
 
 #[derive(Args)]
@@ -58,6 +82,9 @@ pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
     match command.action {
         Action::Check(specification) => check(specification),
         Action::Build { specification, output } => build_libraries(specification, &output),
+        Action::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
+        Action::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
+        Action::Coverage(specification) => show_coverage(specification),
     }
 }
 
@@ -73,7 +100,7 @@ fn check(specification: Specification) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn build_libraries(specification: Specification, output: &std::path::Path) -> anyhow::Result<ExitCode> {
+fn build_libraries(specification: Specification, output: &Path) -> anyhow::Result<ExitCode> {
     let options = specification.headers.options();
     match build::build(&specification.specification, output, &options) {
         Ok(built) => {
@@ -85,6 +112,57 @@ fn build_libraries(specification: Specification, output: &std::path::Path) -> an
         }
         Err(build::BuildError::Specification(diagnostics)) => Ok(explain(&diagnostics)),
         Err(error) => Err(error.into()),
+    }
+}
+
+fn provisional(header: &Path, output: Option<&Path>, headers: Headers) -> anyhow::Result<ExitCode> {
+    let text = match init(header, &headers.options()) {
+        Ok(text) => text,
+        Err(diagnostics) => return Ok(explain(&diagnostics)),
+    };
+    match output {
+        // A specification that somebody has worked on is never overwritten.
+        Some(path) => File::create_new(path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .with_context(|| format!("cannot write {}", path.display()))?,
+        None => print(&text)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exit status 1 says that something changed, as with `diff`.
+fn compare(specification: &Path, new_header: &Path, headers: Headers) -> anyhow::Result<ExitCode> {
+    match diff(specification, new_header, &headers.options()) {
+        Ok(report) => {
+            print(&report.to_string())?;
+            Ok(ExitCode::from(u8::from(!report.is_empty())))
+        }
+        Err(diagnostics) => Ok(explain(&diagnostics)),
+    }
+}
+
+fn show_coverage(specification: Specification) -> anyhow::Result<ExitCode> {
+    let loaded = match load(&specification.specification, &specification.headers.options()) {
+        Ok(loaded) => loaded,
+        Err(diagnostics) => return Ok(explain(&diagnostics)),
+    };
+    let all = coverage(&loaded.model);
+    let width = all.iter().map(|c| c.function.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for line in &all {
+        text += &format!("{:width$}  {}\n", line.function, line.state);
+    }
+    let counts = State::ALL.map(|state| format!("{} {state}", all.iter().filter(|c| c.state == state).count()));
+    text += &format!("{} functions: {}\n", all.len(), counts.join(", "));
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// To standard output; a reader that has seen enough is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
     }
 }
 

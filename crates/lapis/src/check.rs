@@ -25,7 +25,10 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             );
         }
     }
-    pairs::check(model, diagnostics);
+    // A function that could not be understood may hold the other half of a pair.
+    if diagnostics.iter().all(|d| d.severity == crate::diagnostics::Severity::Warning) {
+        pairs::check(model, diagnostics);
+    }
     if model.handle_types.len() > HANDLE_TYPES {
         let message = format!("{} handle types; {HANDLE_TYPES} are possible", model.handle_types.len());
         diagnostics.push(Diagnostic::global(message));

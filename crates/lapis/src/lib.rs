@@ -4,10 +4,13 @@
 pub mod ast;
 pub mod build;
 mod check;
+pub mod coverage;
 pub mod descriptors;
 pub mod diagnostics;
+pub mod diff;
 pub mod generate;
 pub mod header;
+pub mod init;
 pub mod lexer;
 pub mod load;
 pub mod lower;
@@ -17,5 +20,8 @@ mod resolve;
 pub mod source;
 mod suggest;
 
+pub use coverage::{Coverage, coverage};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};
+pub use diff::diff;
+pub use init::init;
 pub use load::{Loaded, Options, SUPPORT_HEADER, load};

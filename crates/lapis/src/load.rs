@@ -58,6 +58,22 @@ fn tidy(diagnostics: &mut Vec<Diagnostic>) {
     diagnostics.sort_by_key(|d| (d.severity != Severity::Error, d.span.map(|s| (s.file, s.start))));
 }
 
+/// A specification's items and what its headers declare.
+pub(crate) struct Headers {
+    pub items: Vec<Item>,
+    pub header: Header,
+    /// The headers whose functions are the API.
+    pub api_files: Vec<PathBuf>,
+}
+
+/// Reads a specification as far as it is needed to know its headers.
+pub(crate) fn read_headers(path: &Path, options: &Options) -> Result<Headers, Diagnostics> {
+    let mut loader = Loader { options, sources: Sources::default(), texts: Vec::new(), diagnostics: Vec::new() };
+    let headers = loader.headers(path);
+    let broken = loader.diagnostics.iter().any(|d| d.severity == Severity::Error);
+    headers.filter(|_| !broken).ok_or(Diagnostics { list: loader.diagnostics, sources: loader.sources })
+}
+
 struct Loader<'a> {
     options: &'a Options,
     sources: Sources,
@@ -68,29 +84,33 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     fn load(&mut self, path: &Path) -> Option<Model> {
-        let first = self.open(path, None)?;
-        // Without the header a cast cannot be told from a product, so this pass only looks for declarations.
-        let draft = self.parse_all(first, &|name| name.ends_with("_t"), true);
-        let folder = folder_of(path);
-        let mut lines = Vec::new();
-        let unit = self.header_unit(&folder, &draft, &mut lines);
-        let header = self.read(&unit)?;
-        self.problems(&header, &unit);
-        if !self.diagnostics.is_empty() {
-            // Types are missing now: only what the grammar says is still certain.
-            self.parse_all(first, &|name| header.named_type(name).is_some(), false);
-            return None;
-        }
-        let items = self.parse_all(first, &|name| header.named_type(name).is_some(), false);
+        let Headers { items, header, api_files } = self.headers(path)?;
         let model = self.describe(&items);
+        let folder = folder_of(path);
         let guest = self.utility_unit(&folder, &items, &model, Side::Guest)?;
         let server = self.utility_unit(&folder, &items, &model, Side::Server)?;
-        let api: Vec<PathBuf> = header.included.iter().filter(|(line, _)| lines.contains(line)).map(|(_, f)| f.clone()).collect();
-        let functions = header.api_functions(&api);
+        let functions = header.api_functions(&api_files);
         let input = resolve::Input { items: &items, sources: &self.sources, header: &header, functions, guest: &guest, server: &server };
         let (model, diagnostics) = resolve::resolve(&input, model);
         self.diagnostics.extend(diagnostics);
         Some(model)
+    }
+
+    /// The specification's items and its headers.
+    fn headers(&mut self, path: &Path) -> Option<Headers> {
+        let first = self.open(path, None)?;
+        // Without the header a cast cannot be told from a product, so this pass only looks for declarations.
+        let draft = self.parse_all(first, &|name| name.ends_with("_t"), true);
+        let mut lines = Vec::new();
+        let unit = self.header_unit(&folder_of(path), &draft, &mut lines);
+        let header = self.read(&unit)?;
+        self.problems(&header, &unit);
+        let broken = !self.diagnostics.is_empty();
+        let items = self.parse_all(first, &|name| header.named_type(name).is_some(), false);
+        let included = header.included.iter().filter(|(line, _)| lines.contains(line));
+        let api_files = included.map(|(_, file)| file.clone()).collect();
+        // With types missing only what the grammar says is certain.
+        (!broken).then_some(Headers { items, header, api_files })
     }
 
     fn open(&mut self, path: &Path, from: Option<&Text>) -> Option<u32> {
@@ -310,7 +330,7 @@ fn folder_of(path: &Path) -> PathBuf {
 }
 
 /// A header of the command line: a file, or a name for the include path.
-fn quoted(header: &Path) -> String {
+pub(crate) fn quoted(header: &Path) -> String {
     match std::fs::canonicalize(header) {
         Ok(file) if file.is_file() => format!("\"{}\"", file.display()),
         _ => format!("<{}>", header.display()),

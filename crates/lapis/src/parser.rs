@@ -51,13 +51,15 @@ struct Parser<'a> {
     is_type: &'a dyn Fn(&str) -> bool,
     diagnostics: Vec<Diagnostic>,
     depth: usize,
+    /// Where the outermost expression at hand begins.
+    expression_start: Option<usize>,
     /// Overrides every span (macro bodies are not in any source file).
     place: Option<Span>,
 }
 
 impl<'a> Parser<'a> {
     fn new(tokens: Vec<Lexeme>, text: &'a str, is_type: &'a dyn Fn(&str) -> bool) -> Self {
-        Parser { tokens, position: 0, text, is_type, diagnostics: Vec::new(), depth: 0, place: None }
+        Parser { tokens, position: 0, text, is_type, diagnostics: Vec::new(), depth: 0, expression_start: None, place: None }
     }
 
     fn at(&self, ahead: usize) -> Lexeme {
@@ -202,3 +204,5 @@ impl<'a> Parser<'a> {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -32,26 +32,18 @@ pub struct Input<'a> {
 
 /// Fills the rest of `model` (the loader has set what does not need the header).
 pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
-    let mut resolver = Resolver {
-        sources: input.sources,
-        header: input.header,
-        guest: input.guest,
-        server: input.server,
-        model,
-        diagnostics: Vec::new(),
-        type_rules: Vec::new(),
-        rule_names: HashMap::new(),
-        error_arguments: Vec::new(),
-        metadata: None,
-        constants: HashMap::new(),
-        quiet: 0,
-        depth: 0,
-        leaves: 0,
-    };
+    let mut resolver = Resolver::new(input.sources, input.header, input.guest, input.server);
+    resolver.model = model;
     resolver.items(input.items);
     resolver.functions(input.items, &input.functions);
     crate::check::check(&resolver.model, &mut resolver.diagnostics);
     (resolver.model, resolver.diagnostics)
+}
+
+/// The integer value of a macro or enum constant.
+pub fn constant_value(header: &Header, name: &str) -> Option<i128> {
+    let sources = Sources::default();
+    Resolver::new(&sources, header, header, header).macro_value(name)
 }
 
 struct Resolver<'a> {
@@ -107,10 +99,32 @@ fn pieces<'a>(block: &'a Block) -> Vec<Piece<'a>> {
     block.statements.iter().map(piece).collect()
 }
 
-impl Resolver<'_> {
+impl<'a> Resolver<'a> {
+    fn new(sources: &'a Sources, header: &'a Header, guest: &'a Header, server: &'a Header) -> Self {
+        Resolver {
+            sources,
+            header,
+            guest,
+            server,
+            model: Model::default(),
+            diagnostics: Vec::new(),
+            type_rules: Vec::new(),
+            rule_names: HashMap::new(),
+            error_arguments: Vec::new(),
+            metadata: None,
+            constants: HashMap::new(),
+            quiet: 0,
+            depth: 0,
+            leaves: 0,
+        }
+    }
+
     fn report(&mut self, diagnostic: Diagnostic) {
         if self.quiet == 0 {
             self.diagnostics.push(diagnostic);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

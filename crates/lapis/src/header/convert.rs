@@ -245,7 +245,7 @@ impl Reader {
         let parameters = types.into_iter().enumerate().map(|(n, ty)| {
             let entity = entities.get(n).copied();
             let name = entity.and_then(|e| e.get_name()).filter(|n| !n.is_empty());
-            (name.unwrap_or_else(|| format!("argument{n}")), self.convert(ty, entity))
+            (name.unwrap_or_else(|| format!("argument{n}")), decayed(self.convert(ty, entity)))
         });
         let parameters = parameters.collect();
         let result = match ty.get_result_type() {
@@ -286,6 +286,18 @@ impl Reader {
                 into.push(Field { name, offset, ty });
             }
         }
+    }
+}
+
+/// A parameter that is declared as an array is a pointer.
+fn decayed(ty: Type) -> Type {
+    match ty.kind {
+        TypeKind::Array { of, .. } => {
+            let constant = of.spelling.starts_with("const ");
+            let star = if of.spelling.ends_with('*') { "*" } else { " *" };
+            Type { spelling: format!("{}{star}", of.spelling), kind: TypeKind::Pointer { to: of, constant }, handle: None }
+        }
+        _ => ty,
     }
 }
 

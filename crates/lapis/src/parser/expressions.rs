@@ -32,9 +32,34 @@ fn binary(token: Token) -> Option<(Binary, u8)> {
     })
 }
 
+/// Most tokens of one expression.
+const LENGTH: usize = 600;
+
 impl Parser<'_> {
     pub(super) fn expression(&mut self) -> Parse<Expr> {
-        let expression = self.nested(|p| p.conditional())?;
+        let outermost = self.expression_start.is_none();
+        if outermost {
+            self.expression_start = Some(self.position);
+        }
+        let result = self.nested(|p| p.whole_expression());
+        if outermost {
+            self.expression_start = None;
+        }
+        result
+    }
+
+    /// Chains like `a + a + a` become deep trees: their length is bounded as nesting is.
+    fn bounded(&mut self) -> Parse<()> {
+        let start = self.expression_start.unwrap_or(self.position);
+        if self.position - start <= LENGTH {
+            return Ok(());
+        }
+        let span = self.span();
+        Err(self.report(Diagnostic::error(span, "this expression is too long").label(format!("more than {LENGTH} tokens"))))
+    }
+
+    fn whole_expression(&mut self) -> Parse<Expr> {
+        let expression = self.conditional()?;
         if matches!(self.peek(), Token::Assign | Token::Mutation) {
             let span = self.span();
             return Err(self.report(
@@ -61,6 +86,7 @@ impl Parser<'_> {
     fn binary(&mut self, minimum: u8) -> Parse<Expr> {
         let mut left = self.unary()?;
         while let Some((operator, tightness)) = binary(self.peek()).filter(|(_, t)| *t > minimum) {
+            self.bounded()?;
             self.advance();
             let right = self.nested(|p| p.binary(tightness))?;
             let span = left.span.to(right.span);
@@ -158,6 +184,7 @@ impl Parser<'_> {
         let mut value = self.primary()?;
         loop {
             let start = value.span;
+            self.bounded()?;
             let kind = match self.peek() {
                 Token::OpenBracket => {
                     self.advance();

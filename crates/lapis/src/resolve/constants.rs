@@ -95,7 +95,7 @@ fn wrap(v: i128, ty: &Type) -> i128 {
         TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) => (8, false),
         _ => return v,
     };
-    if bytes >= 16 {
+    if bytes == 0 || bytes >= 16 {
         return v;
     }
     let bits = 8 * bytes as u32;

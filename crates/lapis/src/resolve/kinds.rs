@@ -16,6 +16,9 @@ const KINDS: [&str; 10] =
 const BUFFER: [&str; 6] = ["buffer", "null_terminated", "element", "returned", "no_copy", "type_cast"];
 const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
 
+/// Most elements of an array inside a struct that are translated one by one.
+const ARRAY: usize = 256;
+
 /// The descriptors of one value, looked up by name.
 struct Descriptors<'a> {
     all: Vec<&'a Descriptor>,
@@ -417,7 +420,14 @@ impl<'a> Resolver<'a> {
             && (self.needs_rule(of) || !body.is_empty())
         {
             let body = element_pieces(body);
-            for n in 0..(*count).min(256) {
+            if *count > ARRAY {
+                self.report(
+                    Diagnostic::error(value.span, format!("member `{}` of {} has {count} elements to translate", field.name, value.name))
+                        .label(format!("at most {ARRAY} are possible"))
+                        .help("describe them as `opaque` if the library does not look at them"),
+                );
+            }
+            for n in 0..(*count).min(ARRAY) {
                 let index = Expr { kind: ExprKind::Int(n as i128), ty: size_t(), span: value.span };
                 let member = Value {
                     ty: of.as_ref().clone(),

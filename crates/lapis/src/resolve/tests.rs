@@ -1,0 +1,140 @@
+use super::*;
+use crate::header::unit::Unit;
+use crate::parser::parse;
+use proptest::prelude::*;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+const HEADER: &str = include_str!("../../tests/small.h");
+const SPEC: &str = include_str!("../../tests/small.lapis");
+const CODE: &str = "int both(int x) { return x; } static int hidden = 1;";
+
+/// The header of the tests and its utility code, read once.
+fn headers() -> &'static (Header, Header) {
+    static HEADERS: OnceLock<(Header, Header)> = OnceLock::new();
+    HEADERS.get_or_init(|| {
+        let read = |text: &str| {
+            let mut unit = Unit::new(PathBuf::from("test.c"), &[], &[]);
+            unit.push(text, None);
+            Header::parse(&unit).unwrap_or_else(|e| panic!("{e}"))
+        };
+        (read(HEADER), read(CODE))
+    })
+}
+
+/// What resolution says to a specification of the small API.
+fn resolved(text: &str) -> (Model, Vec<Diagnostic>) {
+    let (header, utilities) = headers();
+    let mut sources = Sources::default();
+    let file = sources.add("test.lapis".into(), text.to_string());
+    let parsed = parse(file, text, &|n| header.named_type(n).is_some());
+    let functions = header.functions.iter().filter(|f| f.name.starts_with("sm_")).collect();
+    let input = Input { items: &parsed.items, sources: &sources, header, functions, guest: utilities, server: utilities };
+    let (model, mut diagnostics) = resolve(&input, Model::default());
+    diagnostics.extend(parsed.diagnostics);
+    for diagnostic in &diagnostics {
+        assert!(!diagnostic.render(&sources).is_empty());
+    }
+    (model, diagnostics)
+}
+
+fn constant(text: &str) -> Option<i128> {
+    let spec = format!("sm_hint(sm_device device, int level) {{ success({text}); }}");
+    let (model, diagnostics) = resolved(&spec);
+    let hint = model.functions.iter().find(|f| f.name == "sm_hint")?;
+    assert!(diagnostics.is_empty() || hint.success.is_none());
+    constants::value(hint.success.as_ref()?)
+}
+
+fn message(text: &str) -> String {
+    let (_, diagnostics) = resolved(text);
+    diagnostics.first().map(|d| format!("{} | {}", d.message, d.help.join(" "))).unwrap_or_default()
+}
+
+#[test]
+fn constants_of_the_header() {
+    assert_eq!(constant("SM_REFUSED"), Some(-1));
+    assert_eq!(constant("SM_GONE"), Some(-2));
+    assert_eq!(constant("SM_FLAG"), Some(16));
+    assert_eq!(constant("SM_FLAG | SM_BIT"), None);
+    assert_eq!(constant("sizeof(sm_batch)"), Some(40));
+    assert_eq!(constant("(unsigned char)-1 + 'a'"), Some(352));
+    assert_eq!(constant("SM_OK ? 1 : 2"), Some(2));
+    assert_eq!(constant("1 << 500"), None);
+}
+
+#[test]
+fn mistakes_in_expressions() {
+    let require = |e: &str| message(&format!("sm_hint(sm_device device, int level) {{ require({e}, 1); }}"));
+    assert_eq!(require("levle > 0"), "unknown name `levle` | did you mean `level`?");
+    assert_eq!(require("both(level, 1)"), "`both` takes 1 argument, found 2 | ");
+    assert_eq!(require("bth(level)"), "unknown function `bth` | did you mean `both`?");
+    assert_eq!(require("device + 1"), "arithmetic with a pointer | an address means nothing on the other side; use `p[i]` to read an element");
+    assert_eq!(require("*device"), "cannot read through `sm_device` | cast it first: `((type *)p)[i]`");
+    assert_eq!(require("index < 1"), "`index` outside `element` | `index` is the number of the element that an enclosing `element { }` describes");
+    assert_eq!(require("hidden"), "`hidden` is a variable of utility code | write a `utility` function that returns it");
+    assert_eq!(require("(sm_thing)level"), "unknown type `sm_thing` | ");
+    assert_eq!(require("metadata(device)->x"), "no metadata is declared | add `declare_metadata(struct ...);`");
+    assert_eq!(require("ret == 0"), "`ret` has no value here | ");
+    assert_eq!(require("is_handle(device)"), "`require` cannot use `is_handle` | transport its value: `contextual_argument T name = ...;`");
+}
+
+#[test]
+fn pairs_that_do_not_match() {
+    let manual = "sm_read(sm_buffer buffer, void *to, size_t bytes, size_t *done) {
+        argument(to) { no_copy; buffer(bytes); lifetime_manual; } argument(done) { out; } }";
+    assert!(message(manual).starts_with("this buffer is never deallocated"), "{}", message(manual));
+    let asynchronous = "sm_read(sm_buffer buffer, void *to, size_t bytes, size_t *done) {
+        async; argument(to) { opaque; } argument(done) { out; } }";
+    assert!(message(asynchronous).starts_with("`sm_read` is asynchronous but this is an output"));
+    let account = "continuous_rc memory; sm_hint(sm_device device, int level) { allocates_rc(memory, level); }";
+    assert!(message(account).starts_with("`memory` is never returned"));
+}
+
+#[test]
+fn conditions_are_folded_once() {
+    let text = "sm_write(sm_buffer buffer, const void *from, size_t bytes) {
+        if (bytes > 8) { async; }
+        if (bytes > 8) { argument(from) { in; } } else { argument(from) { in; out; } }
+        argument(from) { if (bytes > 8) { buffer(bytes); } else { buffer(8); } if (SM_OK) { string; } }
+    }";
+    let (model, diagnostics) = resolved(text);
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+    let write = model.functions.iter().find(|f| f.name == "sm_write").expect("a function");
+    let crate::model::Rule::If { then, otherwise, .. } = &write.arguments[1] else { panic!("no condition") };
+    let (crate::model::Rule::Plan(then), crate::model::Rule::Plan(otherwise)) = (then.as_ref(), otherwise.as_ref()) else {
+        panic!("the same condition twice")
+    };
+    assert!(!then.output && otherwise.output);
+}
+
+#[test]
+fn too_many_conditions_are_a_mistake() {
+    let conditions: String = (0..40).map(|n| format!("if (bytes > {n}) {{ in; }} ")).collect();
+    let text = format!("sm_write(sm_buffer buffer, const void *from, size_t bytes) {{ argument(from) {{ buffer(bytes); {conditions} }} }}");
+    assert!(message(&text).starts_with("too many conditions"), "{}", message(&text));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A specification that somebody is still typing never makes the compiler fall over.
+    #[test]
+    fn damaged_specifications_get_messages(cut in 0..SPEC.len(), length in 0..200usize, insert in "[a-z_(){};*,&>0-9\\-]{0,8}") {
+        let mut text = SPEC.to_string();
+        let end = (cut + length).min(text.len());
+        text.replace_range(cut..end, &insert);
+        resolved(&text);
+    }
+
+    /// Words exchanged for other words of the same specification keep the grammar and lose the sense.
+    #[test]
+    fn shuffled_specifications_get_messages(swaps in proptest::collection::vec((0..10_000usize, 0..10_000usize), 1..20)) {
+        let mut lexemes: Vec<&str> = crate::lexer::lex(0, SPEC).iter().map(|l| &SPEC[l.span.start as usize..l.span.end as usize]).collect();
+        let names: Vec<usize> = (0..lexemes.len()).filter(|&n| lexemes[n].chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).collect();
+        for (a, b) in swaps {
+            lexemes.swap(names[a % names.len()], names[b % names.len()]);
+        }
+        resolved(&lexemes.join(" ").replace("\"small.h\"", "\"small.h\"\n"));
+    }
+}

@@ -1,0 +1,95 @@
+//! `init`, `coverage` and `diff`.
+
+use aviary_lapis::coverage::State;
+use aviary_lapis::{Options, coverage, diff, init, load};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+/// A folder of this test's own.
+fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("aviary-lapis-{name}-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a scratch folder");
+    folder
+}
+
+/// Checks a provisional specification: its mistakes are its placeholders and nothing else.
+fn only_placeholders(name: &str, header: &Path) -> String {
+    let text = init(header, &Options::default()).unwrap_or_else(|d| panic!("{d}"));
+    let folder = scratch(name);
+    let spec = folder.join("provisional.lapis");
+    fs::write(&spec, &text).expect("written");
+    let result = load(&spec, &Options::default());
+    fs::remove_dir_all(&folder).expect("removed");
+    let diagnostics = result.err().unwrap_or_else(|| panic!("no placeholders"));
+    for diagnostic in &diagnostics.list {
+        assert!(diagnostic.placeholder, "{}", diagnostic.render(&diagnostics.sources));
+    }
+    assert_eq!(diagnostics.list.len(), text.matches("placeholder(").count());
+    text
+}
+
+#[test]
+fn provisional_specification_of_a_small_header() {
+    let text = only_placeholders("init", &path("small.h"));
+    let text = text.replace(&path("small.h").canonicalize().expect("a path").display().to_string(), "small.h");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn provisional_specification_of_opencl() {
+    if !Path::new("/usr/include/CL/cl.h").exists() {
+        panic!("CL/cl.h is missing: install opencl-headers");
+    }
+    let text = only_placeholders("opencl", Path::new("CL/cl.h"));
+    assert!(text.contains("type(cl_int) { success(CL_SUCCESS); }"));
+    assert!(text.contains("error_argument(errcode_ret);"));
+    assert!(text.contains("type(cl_mem) { handle; }"));
+}
+
+#[test]
+fn provisional_specification_of_cuda() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/cache/cuda-headers/cuda.h");
+    assert!(header.exists(), "cuda.h is missing: run crates/lapis/tests/fetch-cuda-header.sh");
+    let text = only_placeholders("cuda", &header);
+    assert!(text.contains("type(CUresult) { success(CUDA_SUCCESS); }"));
+}
+
+#[test]
+fn a_header_that_does_not_exist() {
+    let diagnostics = init(Path::new("no/such.h"), &Options::default()).expect_err("no such header");
+    assert!(diagnostics.to_string().contains("no/such.h"), "{diagnostics}");
+}
+
+#[test]
+fn coverage_of_every_kind() {
+    let loaded = load(&path("small.lapis"), &Options::default()).unwrap_or_else(|d| panic!("{d}"));
+    let all = coverage(&loaded.model);
+    let state = |name: &str| all.iter().find(|c| c.function == name).map(|c| c.state);
+    assert_eq!(state("sm_read"), Some(State::Supported));
+    assert_eq!(state("sm_hint"), Some(State::Async));
+    assert_eq!(state("sm_create"), Some(State::Recorded));
+    assert_eq!(state("sm_undescribed"), Some(State::Unsupported));
+    assert_eq!(all.len(), loaded.model.functions.len());
+}
+
+#[test]
+fn differences_to_a_new_header() {
+    let folder = scratch("diff");
+    let new = folder.join("small.h");
+    let text = fs::read_to_string(path("small.h")).expect("the header");
+    let text = text
+        .replace("sm_status sm_close(sm_device device);", "sm_status sm_close(sm_device device, int force);")
+        .replace("int sm_undescribed(void);", "int sm_brand_new(void);")
+        .replace("    size_t count;\n    const int", "    unsigned count;\n    const int")
+        .replace("#define SM_REFUSED (-1)", "#define SM_REFUSED (-7)");
+    fs::write(&new, text).expect("written");
+    let report = diff(&path("small.lapis"), &new, &Options::default()).unwrap_or_else(|d| panic!("{d}"));
+    let same = diff(&path("small.lapis"), &path("small.h"), &Options::default()).unwrap_or_else(|d| panic!("{d}"));
+    fs::remove_dir_all(&folder).expect("removed");
+    assert!(same.is_empty(), "{same}");
+    insta::assert_snapshot!(report.to_string());
+}
