@@ -275,8 +275,8 @@ impl Call {
         }
     }
 
-    /// Sends the call without waiting.
-    pub fn send_async(mut self) -> Result<(), Lost> {
+    /// Sends the call without waiting. With `AVIARY_SYNC=1` it does wait: the value is the call's own error.
+    pub fn send_async(mut self) -> Result<Option<i64>, Lost> {
         let mut frame = self.frame.take().unwrap_or_default();
         if self.refused {
             drop(Reply::refused(self.lane.clone(), frame));

@@ -219,7 +219,7 @@ impl ThreadLane {
     }
 
     /// Sends a call that nobody waits for. Its blocks are held until the server is done with them.
-    pub fn post(&self, function: u32, frame: &mut Frame) -> Result<(), Lost> {
+    pub fn post(&self, function: u32, frame: &mut Frame) -> Result<Option<i64>, Lost> {
         if self.connection.synchronous || self.barrier.get().is_some() {
             return self.post_acknowledged(function, frame);
         }
@@ -242,20 +242,23 @@ impl ThreadLane {
             // The ticket is taken and will never arrive: later calls of any thread would wait for ever.
             return Err(self.connection.fail("a message could not be sent"));
         }
-        if !frame.blocks.is_empty() { self.hold(ticket, frame) } else { Ok(()) }
+        if !frame.blocks.is_empty() {
+            self.hold(ticket, frame)?;
+        }
+        Ok(None)
     }
 
     #[cold]
-    fn post_acknowledged(&self, function: u32, frame: &mut Frame) -> Result<(), Lost> {
+    fn post_acknowledged(&self, function: u32, frame: &mut Frame) -> Result<Option<i64>, Lost> {
         let answer = self.exchange(kind::CALL_ASYNC, flag::ACKNOWLEDGE, function, frame)?;
-        if let Some(value) = answer.deferred {
+        let Some(value) = answer.deferred else { return Ok(None) };
+        if self.connection.synchronous {
             let name = self.connection.descriptor.function(function);
-            if self.connection.synchronous {
-                log::line(&format!("{name}, an asynchronous call, failed with {value}"));
-            }
-            self.deferred.set(Some(value));
+            log::line(&format!("{name}, an asynchronous call, failed with {value}"));
+            return Ok(Some(value));
         }
-        Ok(())
+        self.deferred.set(Some(value));
+        Ok(None)
     }
 
     fn hold(&self, ticket: u64, frame: &mut Frame) -> Result<(), Lost> {

@@ -293,9 +293,12 @@ impl Stub<'_> {
         let lost = self.fail(self.code(Code::Lost));
         let success = self.fail(self.code(Code::Success));
         let effects = self.effects();
+        let own = self.fail(quote!(value as i128));
         let send = quote! {
-            if call.send_async().is_err() {
-                return #lost;
+            match call.send_async() {
+                Ok(None) => {}
+                Ok(Some(value)) => return #own,
+                Err(_) => return #lost,
             }
             #effects
             return #success;
