@@ -17,6 +17,8 @@ pub struct SessionConfig {
     pub modules: Vec<PathBuf>,
     /// Per resource, what the session may hold or consume.
     pub limits: BTreeMap<String, u64>,
+    /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
+    pub vendors: BTreeMap<String, String>,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
 }

@@ -90,7 +90,8 @@ fn admit(
         serde_json::from_slice(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
     check_identity(api, &hello)?;
     let arena = open_arena(&hello, connection.arena.take(), &config)?;
-    let vendor = load_vendor(api).or_else(|text| refuse(welcome_status::FAILED, text))?;
+    let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
+        .or_else(|text| refuse(welcome_status::FAILED, text))?;
     let gate = gate(api, &config);
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
     let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;

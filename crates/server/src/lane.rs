@@ -34,6 +34,8 @@ pub struct Lane {
     deferred: Cell<Option<i64>>,
     deliveries: RefCell<Vec<Delivery>>,
     /// Finished calls whose memory the next ones use.
+    // Boxed: a call is large, and moves in and out for every message.
+    #[allow(clippy::vec_box)]
     spare: RefCell<Vec<Box<Call>>>,
 }
 

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use crate::api::ApiDescriptor;
 use crate::connection::{self, Connection};
@@ -83,8 +83,10 @@ pub(crate) fn vendor() -> Option<&'static Vendor> {
     VENDOR.get().and_then(|v| v.as_ref().ok())
 }
 
-pub(crate) fn load_vendor(api: &ApiDescriptor) -> Result<&'static Vendor, String> {
-    let load = || Vendor::load(api.name, api.soname, api.functions.iter().map(|f| f.name)).map_err(|e| e.to_string());
+/// `path`: where the node says that the library is, instead of where the linker finds its name.
+pub(crate) fn load_vendor(api: &ApiDescriptor, path: Option<&str>) -> Result<&'static Vendor, String> {
+    let functions = api.functions.iter().map(|f| f.name);
+    let load = || Vendor::load(api.name, path.unwrap_or(api.soname), functions).map_err(|e| e.to_string());
     VENDOR.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
@@ -97,6 +99,7 @@ pub unsafe fn serve(api: &'static ApiDescriptor, arguments: *const ServeArgument
     // SAFETY: the caller's promise.
     let arguments = unsafe { &*arguments };
     let end = |text: &str| (arguments.event)(arguments.context, event::ENDED, text.as_ptr(), text.len());
+    report_panics(arguments);
     // SAFETY: the caller's promise.
     let serve = || connection::serve(api, unsafe { Connection::from_arguments(arguments) });
     match catch_unwind(AssertUnwindSafe(serve)) {
@@ -109,6 +112,13 @@ pub unsafe fn serve(api: &'static ApiDescriptor, arguments: *const ServeArgument
             1
         }
     }
+}
+
+/// Standard error is the guest's: what a panic says belongs into the node's log.
+fn report_panics(arguments: &ServeArguments) {
+    static HOOK: Once = Once::new();
+    let journal = Journal { fd: arguments.journal, session: arguments.session };
+    HOOK.call_once(|| std::panic::set_hook(Box::new(move |panic| journal.note(&panic.to_string()))));
 }
 
 impl Connection {

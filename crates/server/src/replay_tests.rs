@@ -69,7 +69,7 @@ fn session(memory: SessionMemory) -> Arc<Session> {
     let gate = gate(&API, &SessionConfig::default());
     let stats = StatsPage::create().unwrap();
     let stats = StatsPage::publish(stats.as_fd(), &gate).unwrap();
-    let vendor = load_vendor(&API).unwrap();
+    let vendor = load_vendor(&API, None).unwrap();
     Session::new(Parts { api: &API, vendor, memory, stats, gate, journal: Journal { fd: 2, session: 0 }, socket: None })
 }
 
