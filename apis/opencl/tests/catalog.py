@@ -46,11 +46,11 @@ def clinfo_visible(outcome):
 
 
 def clpeak(place):
-    return place.run(["clpeak", "--iters", "2"], limit=600)
+    return place.run(["clpeak"], limit=600)
 
 
 def clpeak_tests(*tests):
-    return lambda place: place.run(["clpeak", "--iters", "2", *tests], limit=300)
+    return lambda place: place.run(["clpeak", *tests], limit=300)
 
 
 def numbers_replaced(outcome):

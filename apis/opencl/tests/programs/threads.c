@@ -36,11 +36,10 @@ static void *work(void *argument) {
 
 int main(void) {
     device = open_device(0);
-    cl_program program = build(&device, "kernel void step(global int *p, int by) { p[get_global_id(0)] += by; }", "");
+    cl_program program = build(&device, "kernel void advance(global int *p, int by) { p[get_global_id(0)] += by; }", "");
     pthread_t threads[THREADS];
-    /* PoCL 3.1 cannot create kernels of one program in several threads. */
     for (int i = 0; i < THREADS; i++)
-        kernels[i] = kernel_of(program, "step");
+        kernels[i] = kernel_of(program, "advance");
     for (int i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i);
     for (int i = 0; i < THREADS; i++) {
