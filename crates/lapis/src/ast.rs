@@ -18,32 +18,75 @@ pub struct Text {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// A line for the C preprocessor.
-    Directive { kind: Directive, span: Span },
-    Api { name: Text, version: Text, soname: Text, span: Span },
+    Directive {
+        kind: Directive,
+        span: Span,
+    },
+    Api {
+        name: Text,
+        version: Text,
+        soname: Text,
+        span: Span,
+    },
     Import(Text),
-    Resource { kind: ResourceKind, name: Name },
+    Resource {
+        kind: ResourceKind,
+        name: Name,
+    },
     Policy(Text),
     /// struct, union, enum or typedef, as C text.
-    Declaration { code: String, span: Span },
+    Declaration {
+        code: String,
+        span: Span,
+    },
     DeclareMetadata(TypeName),
     Registry(Name),
-    Utility { side: Side, code: String, span: Span },
-    UtilityFile { side: Side, path: Text },
-    Type { ty: TypeName, body: Block, span: Span },
+    Utility {
+        side: Side,
+        code: String,
+        span: Span,
+    },
+    UtilityFile {
+        side: Side,
+        path: Text,
+    },
+    Type {
+        ty: TypeName,
+        body: Block,
+        span: Span,
+    },
     ErrorArgument(Name),
-    Table { ty: TypeName, name: Name },
-    Environment { name: Text, value: Text },
-    File { path: Text, content: Text },
-    DropIn { soname: Text, only_if_missing: bool },
+    Table {
+        ty: TypeName,
+        name: Name,
+    },
+    Environment {
+        name: Text,
+        value: Text,
+    },
+    File {
+        path: Text,
+        content: Text,
+    },
+    DropIn {
+        soname: Text,
+        only_if_missing: bool,
+    },
     Function(FunctionItem),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Directive {
     /// `#include`: its functions are the API.
-    Include { path: String, quoted: bool },
+    Include {
+        path: String,
+        quoted: bool,
+    },
     /// `#support`: only its types and macros count.
-    Support { path: String, quoted: bool },
+    Support {
+        path: String,
+        quoted: bool,
+    },
     Define(String),
 }
 
@@ -92,8 +135,18 @@ pub struct Block {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Statement {
     Descriptor(Descriptor),
-    If { condition: Expr, then: Block, otherwise: Option<Block>, span: Span },
-    Contextual { ty: TypeName, name: Name, value: Expr, span: Span },
+    If {
+        condition: Expr,
+        then: Block,
+        otherwise: Option<Block>,
+        span: Span,
+    },
+    Contextual {
+        ty: TypeName,
+        name: Name,
+        value: Expr,
+        span: Span,
+    },
     /// `...`: something the author has yet to write.
     Ellipsis(Span),
 }
@@ -123,7 +176,11 @@ pub struct Expr {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum ExprKind {
-    Int { value: i128, unsigned: bool, long: bool },
+    Int {
+        value: i128,
+        unsigned: bool,
+        long: bool,
+    },
     Float(f64),
     String(String),
     Name(String),

@@ -14,7 +14,9 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         availability::check(model, function, diagnostics);
         asynchrony(function, diagnostics);
-        for rule in function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule)) {
+        for rule in
+            function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
+        {
             plans(rule, &mut |plan| shape(plan, diagnostics));
         }
         if function.signature.variadic && function.support == Support::Remote {
@@ -41,9 +43,11 @@ fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
     let word = if plan.allocate { "allocate" } else { "deallocate" };
     if (plan.allocate || plan.deallocate) && !created {
         let pointer = matches!(plan.ty.kind, TypeKind::Pointer { .. });
-        let mut diagnostic = Diagnostic::error(plan.span, format!("`{word}` on what is neither a handle nor a buffer")).label(format!("this is a `{}`", plan.ty.spelling));
+        let mut diagnostic = Diagnostic::error(plan.span, format!("`{word}` on what is neither a handle nor a buffer"))
+            .label(format!("this is a `{}`", plan.ty.spelling));
         if !pointer {
-            diagnostic = diagnostic.help(format!("if it is a handle say so for all of them: `type({}) {{ handle; }}`", plan.ty.spelling));
+            diagnostic = diagnostic
+                .help(format!("if it is a handle say so for all of them: `type({}) {{ handle; }}`", plan.ty.spelling));
         }
         diagnostics.push(diagnostic);
     }
@@ -51,7 +55,9 @@ fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
         && let Some(returned) = &buffer.returned
         && !plan.output
     {
-        diagnostics.push(Diagnostic::error(returned.span, "`returned` without `out`").label("nothing comes back").help("add `out;`"));
+        diagnostics.push(
+            Diagnostic::error(returned.span, "`returned` without `out`").label("nothing comes back").help("add `out;`"),
+        );
     }
 }
 
@@ -64,7 +70,8 @@ fn asynchrony(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     for rule in &function.arguments {
         plans(rule, &mut |plan| {
             let kept = matches!(plan.lifetime, Lifetime::Until { .. } | Lifetime::Manual | Lifetime::Coupled(_));
-            let data = matches!(&plan.kind, Kind::Buffer(b) if !b.no_copy && !b.zerocopy) || matches!(plan.kind, Kind::String);
+            let data =
+                matches!(&plan.kind, Kind::Buffer(b) if !b.no_copy && !b.zerocopy) || matches!(plan.kind, Kind::String);
             if plan.output && data && !kept {
                 diagnostics.push(
                     Diagnostic::error(plan.span, format!("`{}` is asynchronous but this is an output", function.name))
@@ -76,7 +83,8 @@ fn asynchrony(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
         });
     }
     // Zero is a fair answer of a function that returns a number; a pointer or a struct will be used.
-    let used = !matches!(function.signature.result.kind, TypeKind::Void | TypeKind::Int { .. } | TypeKind::Float { .. });
+    let used =
+        !matches!(function.signature.result.kind, TypeKind::Void | TypeKind::Int { .. } | TypeKind::Float { .. });
     if used && function.success.is_none() {
         diagnostics.push(
             Diagnostic::error(condition.span, format!("what does `{}` return when it is asynchronous?", function.name))
@@ -98,7 +106,9 @@ fn plans(rule: &Rule, visit: &mut dyn FnMut(&Plan)) {
             match &plan.kind {
                 Kind::Buffer(buffer) => plans(&buffer.element, visit),
                 Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| plans(rule, visit)),
-                Kind::Callback(callback) => callback.arguments.iter().chain([&callback.result]).for_each(|r| plans(r, visit)),
+                Kind::Callback(callback) => {
+                    callback.arguments.iter().chain([&callback.result]).for_each(|r| plans(r, visit))
+                }
                 _ => {}
             }
         }

@@ -94,10 +94,7 @@ impl Diagnostic {
     }
 
     /// One snippet for each file that has a label, the primary one first.
-    fn snippets<'a>(
-        &'a self,
-        sources: &'a Sources,
-    ) -> Vec<Snippet<'a, annotate_snippets::Annotation<'a>>> {
+    fn snippets<'a>(&'a self, sources: &'a Sources) -> Vec<Snippet<'a, annotate_snippets::Annotation<'a>>> {
         let Some(primary) = self.span else { return Vec::new() };
         let mut files = vec![primary.file];
         for (span, _) in &self.related {

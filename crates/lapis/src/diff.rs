@@ -49,13 +49,20 @@ impl Report {
 pub fn diff(spec: &Path, new_header: &Path, options: &Options) -> Result<Report, Diagnostics> {
     let old = read_headers(spec, options)?;
     let (new, files) = read_new(new_header, options, &old.items)?;
-    let described: BTreeSet<&str> = old.items.iter().filter_map(|i| match i {
-        Item::Function(f) if f.table.is_none() => Some(f.name.text.as_str()),
-        _ => None,
-    }).collect();
-    let is_described = |name: &str| described.contains(name) || described.iter().any(|d| {
-        crate::header::macros::expand(d, &old.header.macros).is_some_and(|text| text.trim() == name)
-    });
+    let described: BTreeSet<&str> = old
+        .items
+        .iter()
+        .filter_map(|i| match i {
+            Item::Function(f) if f.table.is_none() => Some(f.name.text.as_str()),
+            _ => None,
+        })
+        .collect();
+    let is_described = |name: &str| {
+        described.contains(name)
+            || described
+                .iter()
+                .any(|d| crate::header::macros::expand(d, &old.header.macros).is_some_and(|text| text.trim() == name))
+    };
     let (before, after) = (old.header.api_functions(&old.api_files), new.api_functions(&files));
     let mut report = Report::default();
     let change = |function: &str, old: Option<&HeaderFunction>, new: Option<&HeaderFunction>| Change {
@@ -123,7 +130,9 @@ fn equal(a: &Type, b: &Type) -> bool {
     }
     match (&a.kind, &b.kind) {
         (TypeKind::Struct(a), TypeKind::Struct(b)) => {
-            let same = |(a, b): (&crate::model::Field, &crate::model::Field)| a.name == b.name && a.offset == b.offset && equal(&a.ty, &b.ty);
+            let same = |(a, b): (&crate::model::Field, &crate::model::Field)| {
+                a.name == b.name && a.offset == b.offset && equal(&a.ty, &b.ty)
+            };
             a.size == b.size && a.fields.len() == b.fields.len() && a.fields.iter().zip(&b.fields).all(same)
         }
         (TypeKind::Pointer { to: a, .. }, TypeKind::Pointer { to: b, .. }) => equal(a, b),
@@ -202,7 +211,12 @@ impl fmt::Display for Report {
         }
         let none = "not described";
         for change in &self.added {
-            writeln!(f, "added    {}: {} (unsupported until it is described)", change.function, change.new.as_deref().unwrap_or(none))?;
+            writeln!(
+                f,
+                "added    {}: {} (unsupported until it is described)",
+                change.function,
+                change.new.as_deref().unwrap_or(none)
+            )?;
         }
         for change in &self.removed {
             let what = if change.described { "remove its description" } else { none };

@@ -57,7 +57,9 @@ pub struct Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum HeaderError {
     /// libclang is not available
-    #[error("libclang is not available ({0}); install libclang (Debian: libclang-19-dev) or set LIBCLANG_PATH to its folder")]
+    #[error(
+        "libclang is not available ({0}); install libclang (Debian: libclang-19-dev) or set LIBCLANG_PATH to its folder"
+    )]
     Library(String),
     /// libclang could not read the headers
     #[error("libclang could not read the headers: {0}")]
@@ -90,6 +92,7 @@ impl Header {
             return true;
         }
         let umbrella = !self.functions.iter().any(|f| f.file == header);
-        umbrella && header.parent().is_some_and(|folder| folder != Path::new("/usr/include") && file.starts_with(folder))
+        umbrella
+            && header.parent().is_some_and(|folder| folder != Path::new("/usr/include") && file.starts_with(folder))
     }
 }

@@ -22,7 +22,8 @@ pub fn init(header: &Path, options: &Options) -> Result<String, Diagnostics> {
     let fail = |list| Diagnostics { list, ..Diagnostics::default() };
     let read = Header::parse(&unit).map_err(|e| fail(vec![Diagnostic::global(e.to_string())]))?;
     if !read.problems.is_empty() {
-        let message = |p: &crate::header::Problem| Diagnostic::global(format!("in {}: {}", header.display(), p.message));
+        let message =
+            |p: &crate::header::Problem| Diagnostic::global(format!("in {}: {}", header.display(), p.message));
         return Err(fail(read.problems.iter().map(message).collect()));
     }
     let files: Vec<PathBuf> = read.included.iter().filter(|(l, _)| *l == line).map(|(_, f)| f.clone()).collect();
@@ -129,9 +130,9 @@ impl<'a> Writer<'a> {
             return None;
         }
         match &ty.kind {
-            TypeKind::FunctionPointer(_) => Some(placeholder(&format!(
-                "is `{name}` called back? `callback(...) {{ }}`, else `opaque`"
-            ))),
+            TypeKind::FunctionPointer(_) => {
+                Some(placeholder(&format!("is `{name}` called back? `callback(...) {{ }}`, else `opaque`")))
+            }
             TypeKind::Pointer { to, constant } => Some(self.pointer(to, *constant, name, callback)),
             TypeKind::Struct(_) if self.translated(ty, 0) => {
                 Some(placeholder(&format!("which members of `{name}` are pointers to what? use `field(f) {{ }}`")))
@@ -150,11 +151,12 @@ impl<'a> Writer<'a> {
             TypeKind::Void if callback && !constant => placeholder(&format!(
                 "is `{name}` the callback's context (`userdata`)? else: which way does it flow, and how many bytes?"
             )),
-            TypeKind::Void if constant => format!("in; {}", placeholder(&format!("how many bytes has `{name}`? `buffer(n)`"))),
-            _ if constant => format!(
-                "in; {}",
-                placeholder(&format!("how many elements has `{name}`? `buffer(n)`, or one"))
-            ),
+            TypeKind::Void if constant => {
+                format!("in; {}", placeholder(&format!("how many bytes has `{name}`? `buffer(n)`")))
+            }
+            _ if constant => {
+                format!("in; {}", placeholder(&format!("how many elements has `{name}`? `buffer(n)`, or one")))
+            }
             _ => placeholder(&format!(
                 "which way does `{name}` flow (`in`, `out`), and how much is it (`buffer(n)`, or one element)?"
             )),
@@ -171,9 +173,13 @@ impl<'a> Writer<'a> {
                 if character {
                     return Some("string;".into());
                 }
-                Some(placeholder("what is returned? `handle`, `opaque`, `buffer(n)`, `mapped(n)`, `function_pointer(name)`, ..."))
+                Some(placeholder(
+                    "what is returned? `handle`, `opaque`, `buffer(n)`, `mapped(n)`, `function_pointer(name)`, ...",
+                ))
             }
-            TypeKind::FunctionPointer(_) => Some(placeholder("which function is returned? `function_pointer(name)` or `opaque`")),
+            TypeKind::FunctionPointer(_) => {
+                Some(placeholder("which function is returned? `function_pointer(name)` or `opaque`"))
+            }
             TypeKind::Struct(_) if self.translated(ty, 0) => {
                 Some(placeholder("which members of the result are pointers to what? use `field(f) { }`"))
             }
@@ -215,7 +221,10 @@ pub(crate) fn declare(ty: &Type, name: &str) -> String {
         return format!("{before}(*{name}){after}");
     }
     if let Some((before, after)) = ty.spelling.split_once('[') {
-        return format!("{}{name}[{after}", if before.ends_with('*') { before.to_string() } else { format!("{} ", before.trim_end()) });
+        return format!(
+            "{}{name}[{after}",
+            if before.ends_with('*') { before.to_string() } else { format!("{} ", before.trim_end()) }
+        );
     }
     let space = if ty.spelling.ends_with('*') { "" } else { " " };
     format!("{}{space}{name}", ty.spelling)
@@ -237,9 +246,11 @@ fn error_type(header: &Header, functions: &[&HeaderFunction]) -> Option<(String,
     }
     let successful = |name: &String| {
         let upper = name.to_ascii_uppercase();
-        ["_SUCCESS", "_OK", "_NO_ERROR"].iter().any(|end| upper.ends_with(end)) && constant_value(header, name) == Some(0)
+        ["_SUCCESS", "_OK", "_NO_ERROR"].iter().any(|end| upper.ends_with(end))
+            && constant_value(header, name) == Some(0)
     };
-    let mut codes: Vec<&String> = header.enumerators.keys().chain(header.macros.keys()).filter(|n| successful(n)).collect();
+    let mut codes: Vec<&String> =
+        header.enumerators.keys().chain(header.macros.keys()).filter(|n| successful(n)).collect();
     codes.sort_by_key(|n| (n.len(), n.as_str()));
     let prefix = functions.first()?.name.chars().take(2).collect::<String>().to_ascii_lowercase();
     let own = codes.iter().find(|n| n.to_ascii_lowercase().starts_with(&prefix));

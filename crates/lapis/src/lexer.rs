@@ -140,9 +140,10 @@ mod tests {
     #[test]
     fn literals() {
         use Token::*;
-        assert_eq!(tokens(r#"0x1fUL 12 1.5f 1e3 'a' '\'' "a\"b""#), [
-            Integer, Integer, Float, Float, Character, Character, String, End
-        ]);
+        assert_eq!(
+            tokens(r#"0x1fUL 12 1.5f 1e3 'a' '\'' "a\"b""#),
+            [Integer, Integer, Float, Float, Character, Character, String, End]
+        );
         assert_eq!(tokens("a->b.c...;"), [Name, Arrow, Name, Dot, Name, Ellipsis, Semicolon, End]);
         assert_eq!(tokens("a<<=b"), [Name, Mutation, Name, End]);
     }

@@ -90,7 +90,14 @@ impl Loader<'_> {
         let guest = self.utility_unit(&folder, &items, &model, Side::Guest)?;
         let server = self.utility_unit(&folder, &items, &model, Side::Server)?;
         let functions = header.api_functions(&api_files);
-        let input = resolve::Input { items: &items, sources: &self.sources, header: &header, functions, guest: &guest, server: &server };
+        let input = resolve::Input {
+            items: &items,
+            sources: &self.sources,
+            header: &header,
+            functions,
+            guest: &guest,
+            server: &server,
+        };
         let (model, diagnostics) = resolve::resolve(&input, model);
         self.diagnostics.extend(diagnostics);
         Some(model)
@@ -246,12 +253,21 @@ impl Loader<'_> {
         let place = problem.own.then(|| unit.origin(problem.line, &self.sources)).flatten();
         match (place, &problem.file) {
             (Some(span), _) => {
-                let diagnostic = Diagnostic::error(span, format!("in C text: {}", problem.message)).label("the C compiler stumbles here");
-                if problem.message.contains("file not found") { diagnostic.help("`-I DIR` adds a folder to look in") } else { diagnostic }
+                let diagnostic = Diagnostic::error(span, format!("in C text: {}", problem.message))
+                    .label("the C compiler stumbles here");
+                if problem.message.contains("file not found") {
+                    diagnostic.help("`-I DIR` adds a folder to look in")
+                } else {
+                    diagnostic
+                }
             }
-            (None, Some(file)) if !problem.own => {
-                Diagnostic::global(format!("in {}:{}:{}: {}", file.display(), problem.line, problem.column, problem.message))
-            }
+            (None, Some(file)) if !problem.own => Diagnostic::global(format!(
+                "in {}:{}:{}: {}",
+                file.display(),
+                problem.line,
+                problem.column,
+                problem.message
+            )),
             _ => Diagnostic::global(format!("in the headers: {}", problem.message)),
         }
     }
@@ -266,9 +282,14 @@ impl Loader<'_> {
                 Item::Directive { kind, .. } => model.preamble.push(c_line(kind)),
                 Item::Api { name, version, soname, span } => {
                     if let Some(first) = named.replace(*span) {
-                        self.diagnostics.push(Diagnostic::error(*span, "a second `api`").label("one library has one identity").related(first, "the first"));
+                        self.diagnostics.push(
+                            Diagnostic::error(*span, "a second `api`")
+                                .label("one library has one identity")
+                                .related(first, "the first"),
+                        );
                     }
-                    model.api = Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
+                    model.api =
+                        Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
                 }
                 Item::Policy(text) => model.policies.push(text.value.clone()),
                 Item::Declaration { code, .. } => model.declarations.push(code.clone()),
@@ -283,7 +304,9 @@ impl Loader<'_> {
                     model.launch.push(Launch::File { path: path.value.clone(), content: content.value.clone() });
                 }
                 Item::DropIn { soname, only_if_missing } => {
-                    model.launch.push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
+                    model
+                        .launch
+                        .push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
                 }
                 _ => {}
             }
@@ -339,7 +362,9 @@ pub(crate) fn quoted(header: &Path) -> String {
 
 fn c_line(directive: &Directive) -> String {
     match directive {
-        Directive::Include { path, quoted: true } | Directive::Support { path, quoted: true } => format!("#include \"{path}\""),
+        Directive::Include { path, quoted: true } | Directive::Support { path, quoted: true } => {
+            format!("#include \"{path}\"")
+        }
         Directive::Include { path, .. } | Directive::Support { path, .. } => format!("#include <{path}>"),
         Directive::Define(text) => format!("#define {text}"),
     }

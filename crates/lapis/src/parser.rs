@@ -59,7 +59,16 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     fn new(tokens: Vec<Lexeme>, text: &'a str, is_type: &'a dyn Fn(&str) -> bool) -> Self {
-        Parser { tokens, position: 0, text, is_type, diagnostics: Vec::new(), depth: 0, expression_start: None, place: None }
+        Parser {
+            tokens,
+            position: 0,
+            text,
+            is_type,
+            diagnostics: Vec::new(),
+            depth: 0,
+            expression_start: None,
+            place: None,
+        }
     }
 
     fn at(&self, ahead: usize) -> Lexeme {
@@ -129,7 +138,10 @@ impl<'a> Parser<'a> {
             _ => format!("`{}`", self.word(0).lines().next().unwrap_or("")),
         };
         let span = self.span();
-        self.report(Diagnostic::error(span, format!("expected {expected}, found {found}")).label(format!("expected {expected}")))
+        self.report(
+            Diagnostic::error(span, format!("expected {expected}, found {found}"))
+                .label(format!("expected {expected}")),
+        )
     }
 
     fn expect(&mut self, token: Token, what: &str) -> Parse<Span> {

@@ -6,7 +6,9 @@ mod expressions;
 mod functions;
 mod items;
 mod kinds;
+mod members;
 mod scope;
+mod statements;
 mod tables;
 mod types;
 mod values;
@@ -89,11 +91,9 @@ enum Piece<'a> {
 
 fn pieces<'a>(block: &'a Block) -> Vec<Piece<'a>> {
     let piece = |statement: &'a Statement| match statement {
-        Statement::If { condition, then, otherwise, .. } => Piece::If {
-            condition,
-            then: pieces(then),
-            otherwise: otherwise.as_ref().map(pieces).unwrap_or_default(),
-        },
+        Statement::If { condition, then, otherwise, .. } => {
+            Piece::If { condition, then: pieces(then), otherwise: otherwise.as_ref().map(pieces).unwrap_or_default() }
+        }
         _ => Piece::Statement(statement),
     };
     block.statements.iter().map(piece).collect()

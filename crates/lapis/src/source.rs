@@ -61,9 +61,7 @@ impl Sources {
 
     /// The text of a span; empty for one that lies nowhere.
     pub fn text(&self, span: Span) -> &str {
-        self.file(span.file)
-            .and_then(|f| f.text.get(span.start as usize..span.end as usize))
-            .unwrap_or("")
+        self.file(span.file).and_then(|f| f.text.get(span.start as usize..span.end as usize)).unwrap_or("")
     }
 
     /// Path, line and column (both from 1) of the start of a span.
@@ -78,11 +76,7 @@ impl Sources {
     /// The span of the line (from 1) in a file, without its indentation and line end.
     pub fn line(&self, file: u32, line: usize) -> Option<Span> {
         let text = &self.file(file)?.text;
-        let start = if line <= 1 {
-            0
-        } else {
-            text.match_indices('\n').nth(line - 2).map(|(n, _)| n + 1)?
-        };
+        let start = if line <= 1 { 0 } else { text.match_indices('\n').nth(line - 2).map(|(n, _)| n + 1)? };
         let rest = text.get(start..)?;
         let content = &rest[..rest.find('\n').unwrap_or(rest.len())];
         let indent = content.len() - content.trim_start().len();

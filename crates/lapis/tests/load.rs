@@ -18,7 +18,10 @@ fn mistakes(name: &str, options: &Options) -> Diagnostics {
 
 /// Diagnostics without the folder that the tests run in.
 fn text(diagnostics: &Diagnostics) -> String {
-    diagnostics.to_string().replace(&format!("{}/", path("").display()), "").replace(&format!("{}", path("").display()), "")
+    diagnostics
+        .to_string()
+        .replace(&format!("{}/", path("").display()), "")
+        .replace(&format!("{}", path("").display()), "")
 }
 
 fn function<'a>(loaded: &'a Loaded, name: &str) -> &'a Function {
@@ -40,10 +43,23 @@ fn small_api() {
     assert_eq!(model.api.soname, "libsmall.so.1");
     // The header's functions and none of those that it includes, under the names of their symbols.
     let names: Vec<&str> = model.functions.iter().map(|f| f.name.as_str()).collect();
-    assert_eq!(names, [
-        "sm_open_v2", "sm_close", "sm_create", "sm_destroy", "sm_write", "sm_read", "sm_run", "sm_listen", "sm_find",
-        "sm_hint", "sm_printf", "sm_undescribed"
-    ]);
+    assert_eq!(
+        names,
+        [
+            "sm_open_v2",
+            "sm_close",
+            "sm_create",
+            "sm_destroy",
+            "sm_write",
+            "sm_read",
+            "sm_run",
+            "sm_listen",
+            "sm_find",
+            "sm_hint",
+            "sm_printf",
+            "sm_undescribed"
+        ]
+    );
     // Declared handle types first, then those that are handles by default.
     let handles: Vec<&str> = model.handle_types.iter().map(|h| h.name.as_str()).collect();
     assert_eq!(handles, ["sm_buffer", "sm_device"]);

@@ -209,7 +209,12 @@ fn travels(plan: &Plan) -> bool {
 fn guest_only(model: &Model, callee: Callee) -> bool {
     match callee {
         Callee::Utility(index) => model.utility_functions[index].side == Side::Guest,
-        Callee::IsHandle | Callee::GetBufs | Callee::GetNBufs | Callee::GetBufSize | Callee::ZerocopyAlloc | Callee::ZerocopyFree => true,
+        Callee::IsHandle
+        | Callee::GetBufs
+        | Callee::GetNBufs
+        | Callee::GetBufSize
+        | Callee::ZerocopyAlloc
+        | Callee::ZerocopyFree => true,
         _ => false,
     }
 }

@@ -6,7 +6,11 @@ use crate::model::{ChargeKind, Function, Kind, Lifetime, Model, Rule, Support};
 use crate::source::Span;
 
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
-    let mut ends = Ends { allocated: vec![None; model.handle_types.len()], ended: vec![false; model.handle_types.len()], ..Ends::default() };
+    let mut ends = Ends {
+        allocated: vec![None; model.handle_types.len()],
+        ended: vec![false; model.handle_types.len()],
+        ..Ends::default()
+    };
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         for rule in rules(function) {
             ends.note(rule);

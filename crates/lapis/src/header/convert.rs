@@ -178,12 +178,22 @@ impl Reader {
         let size = ty.get_sizeof().unwrap_or(0);
         match ty.get_kind() {
             K::Void => TypeKind::Void,
-            K::Bool | K::UChar | K::CharU | K::UShort | K::UInt | K::ULong | K::ULongLong | K::UInt128 | K::Char16
+            K::Bool
+            | K::UChar
+            | K::CharU
+            | K::UShort
+            | K::UInt
+            | K::ULong
+            | K::ULongLong
+            | K::UInt128
+            | K::Char16
             | K::Char32 => TypeKind::Int { bytes: size, signed: false },
             K::CharS | K::SChar | K::Short | K::Int | K::Long | K::LongLong | K::Int128 | K::WChar => {
                 TypeKind::Int { bytes: size, signed: true }
             }
-            K::Half | K::Float16 | K::Float | K::Double | K::LongDouble | K::Float128 => TypeKind::Float { bytes: size },
+            K::Half | K::Float16 | K::Float | K::Double | K::LongDouble | K::Float128 => {
+                TypeKind::Float { bytes: size }
+            }
             K::Enum => {
                 let underlying = ty.get_declaration().and_then(|d| d.get_enum_underlying_type());
                 let signed = underlying.is_some_and(|t| t.is_signed_integer());
@@ -295,7 +305,11 @@ fn decayed(ty: Type) -> Type {
         TypeKind::Array { of, .. } => {
             let constant = of.spelling.starts_with("const ");
             let star = if of.spelling.ends_with('*') { "*" } else { " *" };
-            Type { spelling: format!("{}{star}", of.spelling), kind: TypeKind::Pointer { to: of, constant }, handle: None }
+            Type {
+                spelling: format!("{}{star}", of.spelling),
+                kind: TypeKind::Pointer { to: of, constant },
+                handle: None,
+            }
         }
         _ => ty,
     }

@@ -26,7 +26,8 @@ impl Parser<'_> {
 
     /// To the end of the statement at hand; never past the `}` of the block around it.
     fn recover_statement(&mut self, before: usize) {
-        let broken_before = self.position > before && matches!(self.tokens[self.position - 1].token, Token::Semicolon | Token::CloseBrace);
+        let broken_before = self.position > before
+            && matches!(self.tokens[self.position - 1].token, Token::Semicolon | Token::CloseBrace);
         if broken_before {
             return;
         }

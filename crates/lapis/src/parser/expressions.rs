@@ -55,7 +55,8 @@ impl Parser<'_> {
             return Ok(());
         }
         let span = self.span();
-        Err(self.report(Diagnostic::error(span, "this expression is too long").label(format!("more than {LENGTH} tokens"))))
+        Err(self
+            .report(Diagnostic::error(span, "this expression is too long").label(format!("more than {LENGTH} tokens"))))
     }
 
     fn whole_expression(&mut self) -> Parse<Expr> {
@@ -149,7 +150,13 @@ impl Parser<'_> {
             // `(T) x`: two operands in a row
             Token::CloseParen => matches!(
                 self.peek_at(3),
-                Token::Name | Token::Integer | Token::Float | Token::String | Token::Character | Token::Bang | Token::Tilde
+                Token::Name
+                    | Token::Integer
+                    | Token::Float
+                    | Token::String
+                    | Token::Character
+                    | Token::Bang
+                    | Token::Tilde
             ),
             _ => false,
         }
@@ -217,7 +224,9 @@ impl Parser<'_> {
             Token::Integer => {
                 let Some((value, unsigned, long)) = literals::integer(word) else {
                     self.advance();
-                    return Err(self.report(Diagnostic::error(span, format!("`{word}` is not a number")).label("malformed number")));
+                    return Err(self.report(
+                        Diagnostic::error(span, format!("`{word}` is not a number")).label("malformed number"),
+                    ));
                 };
                 ExprKind::Int { value, unsigned, long }
             }
@@ -225,7 +234,9 @@ impl Parser<'_> {
             Token::Character => {
                 let Some(value) = literals::character(word) else {
                     self.advance();
-                    return Err(self.report(Diagnostic::error(span, "a character literal holds one character").label("not one character")));
+                    return Err(self.report(
+                        Diagnostic::error(span, "a character literal holds one character").label("not one character"),
+                    ));
                 };
                 ExprKind::Int { value, unsigned: false, long: false }
             }

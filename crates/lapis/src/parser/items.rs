@@ -72,7 +72,11 @@ impl Parser<'_> {
                             .help(format!("write `#{word} <header.h>` or `#{word} \"header.h\"`")),
                     ));
                 };
-                if word == "include" { Directive::Include { path, quoted } } else { Directive::Support { path, quoted } }
+                if word == "include" {
+                    Directive::Include { path, quoted }
+                } else {
+                    Directive::Support { path, quoted }
+                }
             }
             "define" => Directive::Define(rest.to_string()),
             _ => {
@@ -317,9 +321,8 @@ impl Parser<'_> {
             name = self.name("the name of a member")?;
         }
         if self.peek() != Token::OpenParen {
-            let similar = crate::suggest::similar(&name.text, ITEMS).or_else(|| {
-                result.as_ref().and_then(|r| crate::suggest::similar(&r.base, ITEMS))
-            });
+            let similar = crate::suggest::similar(&name.text, ITEMS)
+                .or_else(|| result.as_ref().and_then(|r| crate::suggest::similar(&r.base, ITEMS)));
             let span = self.since(start);
             return Err(self.report(
                 Diagnostic::error(span, "expected a declaration or a function").label("neither").suggest(similar),
@@ -357,9 +360,25 @@ impl Parser<'_> {
 }
 
 const ITEMS: [&str; 19] = [
-    "api", "import", "override", "continuous_rc", "instantaneous_rc", "policy", "struct", "typedef", "enum",
-    "declare_metadata", "buf_registry", "utility", "type", "error_argument", "table", "environment", "file",
-    "dropin", "dropin_if_missing",
+    "api",
+    "import",
+    "override",
+    "continuous_rc",
+    "instantaneous_rc",
+    "policy",
+    "struct",
+    "typedef",
+    "enum",
+    "declare_metadata",
+    "buf_registry",
+    "utility",
+    "type",
+    "error_argument",
+    "table",
+    "environment",
+    "file",
+    "dropin",
+    "dropin_if_missing",
 ];
 
 /// A preprocessor line without the comment at its end; quotes protect what is in them.

@@ -77,8 +77,11 @@ pub fn integer(text: &str) -> Option<(i128, bool, bool)> {
         digits.parse().ok()?
     };
     let suffix = suffix.to_ascii_lowercase();
-    matches!(suffix.as_str(), "" | "u" | "l" | "ul" | "lu" | "ll" | "ull" | "llu")
-        .then_some((value, suffix.contains('u'), suffix.contains('l')))
+    matches!(suffix.as_str(), "" | "u" | "l" | "ul" | "lu" | "ll" | "ull" | "llu").then_some((
+        value,
+        suffix.contains('u'),
+        suffix.contains('l'),
+    ))
 }
 
 #[cfg(test)]

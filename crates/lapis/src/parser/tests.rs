@@ -31,23 +31,35 @@ fn messages(text: &str) -> Vec<String> {
 #[test]
 fn directives() {
     let items = parsed("#include <CL/cl.h> // OpenCL\n#support \"x.h\"\n#define URL \"http://x\" /* y */\n");
-    let kinds: Vec<_> = items.into_iter().map(|i| match i {
-        Item::Directive { kind, .. } => kind,
-        other => panic!("{other:?}"),
-    }).collect();
-    assert_eq!(kinds, [
-        Directive::Include { path: "CL/cl.h".into(), quoted: false },
-        Directive::Support { path: "x.h".into(), quoted: true },
-        Directive::Define("URL \"http://x\"".into()),
-    ]);
+    let kinds: Vec<_> = items
+        .into_iter()
+        .map(|i| match i {
+            Item::Directive { kind, .. } => kind,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            Directive::Include { path: "CL/cl.h".into(), quoted: false },
+            Directive::Support { path: "x.h".into(), quoted: true },
+            Directive::Define("URL \"http://x\"".into()),
+        ]
+    );
 }
 
 #[test]
 fn utility_code_is_taken_as_it_is() {
-    let code = " int f(void) { char c = '}'; /* } */ return c == '\"'; } // }\n#define X }\n static const char *s = \"}\"; ";
-    let items = parsed(&format!("utility(guest) {{{code}}}\nutility int g(int x) {{ return x; }}\nutility int h[] = {{ 1, 2 }};"));
-    let [Item::Utility { side: Side::Guest, code: first, .. }, Item::Utility { code: second, .. }, Item::Utility { code: third, .. }] =
-        items.as_slice()
+    let code =
+        " int f(void) { char c = '}'; /* } */ return c == '\"'; } // }\n#define X }\n static const char *s = \"}\"; ";
+    let items = parsed(&format!(
+        "utility(guest) {{{code}}}\nutility int g(int x) {{ return x; }}\nutility int h[] = {{ 1, 2 }};"
+    ));
+    let [
+        Item::Utility { side: Side::Guest, code: first, .. },
+        Item::Utility { code: second, .. },
+        Item::Utility { code: third, .. },
+    ] = items.as_slice()
     else {
         panic!("{items:?}")
     };
@@ -81,10 +93,10 @@ fn parameters() {
 #[test]
 fn conditions_with_and_without_braces() {
     let f = function("f(int a) { if (a) async; else { sync; } contextual_argument void **b = get(a); }");
-    assert!(matches!(f.body.statements.as_slice(), [
-        Statement::If { otherwise: Some(_), .. },
-        Statement::Contextual { .. }
-    ]));
+    assert!(matches!(
+        f.body.statements.as_slice(),
+        [Statement::If { otherwise: Some(_), .. }, Statement::Contextual { .. }]
+    ));
 }
 
 #[test]
@@ -125,16 +137,21 @@ fn parsing_goes_on_after_a_mistake() {
     let text = "f(int a) { async sync; success(); argument(a) { in out } }\nbroken;\ng(int b) { buffer(; } }\nh(void) { x = 1; }";
     let found = messages(text);
     assert!(found.len() >= 5, "{found:?}");
-    let names: Vec<_> = parse(0, "f(int) { bad bad bad; }\n@@@;\ng(void) { }", &is_type).items.into_iter().filter_map(|i| match i {
-        Item::Function(f) => Some(f.name.text),
-        _ => None,
-    }).collect();
+    let names: Vec<_> = parse(0, "f(int) { bad bad bad; }\n@@@;\ng(void) { }", &is_type)
+        .items
+        .into_iter()
+        .filter_map(|i| match i {
+            Item::Function(f) => Some(f.name.text),
+            _ => None,
+        })
+        .collect();
     assert_eq!(names, ["f", "g"]);
 }
 
 #[test]
 fn side_effects_are_refused_by_name() {
-    for text in ["f(int a) { require(a = 1, 2); }", "f(int a) { require(a++, 2); }", "f(int a) { require(a += 1, 2); }"] {
+    for text in ["f(int a) { require(a = 1, 2); }", "f(int a) { require(a++, 2); }", "f(int a) { require(a += 1, 2); }"]
+    {
         assert_eq!(messages(text), ["expressions have no side effects"], "{text}");
     }
     assert_eq!(messages("f(int a) { require(&a, 2); }"), ["addresses cannot be taken"]);

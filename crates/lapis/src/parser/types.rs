@@ -12,8 +12,7 @@ impl Parser<'_> {
     /// Whether the token `ahead` certainly or (by the header) presumably begins a type.
     pub(super) fn begins_type(&self, ahead: usize) -> bool {
         let word = self.word(ahead);
-        self.peek_at(ahead) == Token::Name
-            && (is_type_keyword(word) || self.is_known_type(word))
+        self.peek_at(ahead) == Token::Name && (is_type_keyword(word) || self.is_known_type(word))
     }
 
     pub(super) fn is_known_type(&self, word: &str) -> bool {

@@ -23,9 +23,14 @@ impl<'a> Resolver<'a> {
         let body: Vec<Piece<'a>> = d.body.as_ref().map(pieces).unwrap_or_default();
         let once = once || super::items::has(&body, "once");
         let types = signature.parameters.iter().map(|(_, t)| t.clone());
-        let scope = Scope { parameters: names.iter().cloned().zip(types).collect(), result: Some(signature.result.clone()), ..Scope::default() };
+        let scope = Scope {
+            parameters: names.iter().cloned().zip(types).collect(),
+            result: Some(signature.result.clone()),
+            ..Scope::default()
+        };
         self.callback_statements(&body, &names);
-        let arguments: Vec<Rule> = (0..names.len()).map(|n| self.callback_argument(&body, n, &names, &signature, &scope, d)).collect();
+        let arguments: Vec<Rule> =
+            (0..names.len()).map(|n| self.callback_argument(&body, n, &names, &signature, &scope, d)).collect();
         let result = Value {
             ty: signature.result.clone(),
             place: None,
@@ -37,19 +42,36 @@ impl<'a> Resolver<'a> {
         };
         let result = self.rule(super::functions::collect(&body, &|d| d.name.text == "return_value"), &result, &scope);
         let userdata = arguments.iter().position(|r| matches!(r, Rule::Plan(p) if matches!(p.kind, Kind::Userdata)));
-        Kind::Callback(Box::new(Callback { signature, parameters: names, arguments, result, userdata, userdata_argument: None, once }))
+        Kind::Callback(Box::new(Callback {
+            signature,
+            parameters: names,
+            arguments,
+            result,
+            userdata,
+            userdata_argument: None,
+            once,
+        }))
     }
 
     fn callback_names(&mut self, d: &Descriptor, signature: &Signature) -> Vec<String> {
-        let given: Vec<&str> = d.arguments.iter().flatten().filter_map(|a| match a {
-            Argument::Parameter(p) => Some(p.name.text.as_str()),
-            _ => None,
-        }).collect();
+        let given: Vec<&str> = d
+            .arguments
+            .iter()
+            .flatten()
+            .filter_map(|a| match a {
+                Argument::Parameter(p) => Some(p.name.text.as_str()),
+                _ => None,
+            })
+            .collect();
         let expected = signature.parameters.len();
         if !given.is_empty() && given.len() != expected {
-            self.report(Diagnostic::error(d.span, format!("the callback takes {expected} parameters, found {}", given.len())).label("wrong number of parameters"));
+            self.report(
+                Diagnostic::error(d.span, format!("the callback takes {expected} parameters, found {}", given.len()))
+                    .label("wrong number of parameters"),
+            );
         }
-        let name = |(n, (own, _)): (usize, &(String, _))| given.get(n).map_or_else(|| own.clone(), |g| (*g).to_string());
+        let name =
+            |(n, (own, _)): (usize, &(String, _))| given.get(n).map_or_else(|| own.clone(), |g| (*g).to_string());
         signature.parameters.iter().enumerate().map(name).collect()
     }
 
@@ -78,14 +100,19 @@ impl<'a> Resolver<'a> {
     /// Reports `argument(x)` for an `x` that is no parameter.
     pub(super) fn known_parameter(&mut self, d: &Descriptor, names: &[String]) {
         let Some(name) = super::functions::argument_name(d) else {
-            self.report(Diagnostic::error(d.span, "`argument` needs the name of a parameter").label("usage: `argument(name) { ... }`"));
+            self.report(
+                Diagnostic::error(d.span, "`argument` needs the name of a parameter")
+                    .label("usage: `argument(name) { ... }`"),
+            );
             return;
         };
         if names.iter().any(|n| n == name) {
             return;
         }
         let near = similar(name, names.iter().map(String::as_str));
-        let diagnostic = Diagnostic::error(d.span, format!("no parameter `{name}`")).label("not a parameter of this function").suggest(near);
+        let diagnostic = Diagnostic::error(d.span, format!("no parameter `{name}`"))
+            .label("not a parameter of this function")
+            .suggest(near);
         self.report(diagnostic);
     }
 

@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(folded(ExprKind::Cast(literal(-1)), uint.clone()), ExprKind::Int(0xffff_ffff));
         assert_eq!(folded(ExprKind::Cast(literal(0xff)), int(1, true, "char")), ExprKind::Int(-1));
         assert_eq!(folded(ExprKind::Unary(Unary::Complement, literal(0)), uint), ExprKind::Int(0xffff_ffff));
-        assert_eq!(folded(ExprKind::Binary(Binary::ShiftLeft, literal(1), literal(31)), c_int()), ExprKind::Int(1 << 31));
+        assert_eq!(
+            folded(ExprKind::Binary(Binary::ShiftLeft, literal(1), literal(31)), c_int()),
+            ExprKind::Int(1 << 31)
+        );
         assert_eq!(folded(ExprKind::Cast(literal(0)), pointer(void())), ExprKind::Null);
         assert_eq!(folded(ExprKind::Cast(literal(1)), pointer(void())), ExprKind::Int(1));
     }

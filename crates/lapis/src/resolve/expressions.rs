@@ -1,9 +1,9 @@
 //! Typed expressions.
 
+use super::Resolver;
 use super::constants::{fold, value};
 use super::scope::Scope;
 use super::types::{c_int, describe, int, pointer, size_t, void};
-use super::Resolver;
 use crate::ast::{self, Expr as Ast, ExprKind as AstKind, Name};
 use crate::diagnostics::Diagnostic;
 use crate::header::macros;
@@ -31,7 +31,10 @@ impl<'a> Resolver<'a> {
         let span = ast.span;
         let (kind, ty) = match &ast.kind {
             AstKind::Int { value, unsigned, long } => (ExprKind::Int(*value), literal_type(*value, *unsigned, *long)),
-            AstKind::Float(f) => (ExprKind::Float(*f), Type { kind: TypeKind::Float { bytes: 8 }, spelling: "double".into(), handle: None }),
+            AstKind::Float(f) => (
+                ExprKind::Float(*f),
+                Type { kind: TypeKind::Float { bytes: 8 }, spelling: "double".into(), handle: None },
+            ),
             AstKind::String(s) => (ExprKind::String(s.clone()), pointer(int(1, true, "const char"))),
             AstKind::Name(name) => return self.name(name, span, scope),
             AstKind::Call(name, arguments) => return self.call(name, arguments, span, scope),
@@ -50,7 +53,13 @@ impl<'a> Resolver<'a> {
                 let (c, a, b) = (self.expr(c, scope), self.expr(a, scope), self.expr(b, scope));
                 let (c, a, b) = (c?, a?, b?);
                 self.need_value(&c)?;
-                let ty = if is_pointer(&a.ty) { a.ty.clone() } else if is_pointer(&b.ty) { b.ty.clone() } else { common(&a.ty, &b.ty) };
+                let ty = if is_pointer(&a.ty) {
+                    a.ty.clone()
+                } else if is_pointer(&b.ty) {
+                    b.ty.clone()
+                } else {
+                    common(&a.ty, &b.ty)
+                };
                 (ExprKind::Conditional(c.into(), a.into(), b.into()), ty)
             }
             AstKind::Cast(name, a) => {
@@ -146,7 +155,8 @@ impl<'a> Resolver<'a> {
             similar(name, constants.map(String::as_str))
         });
         let near = near.map(String::from);
-        let mut diagnostic = Diagnostic::error(span, format!("unknown name `{name}`")).label("not found").suggest(near.as_deref());
+        let mut diagnostic =
+            Diagnostic::error(span, format!("unknown name `{name}`")).label("not found").suggest(near.as_deref());
         if !scope.place.is_empty() {
             diagnostic = diagnostic.help(format!("this is {}: parameters cannot be named here", scope.place));
         }
@@ -197,7 +207,10 @@ impl<'a> Resolver<'a> {
         let is_value = name.pointers.is_empty() && scope.parameters.iter().any(|(p, _)| *p == name.base);
         let ty = if is_value { self.name(&name.base, span, scope)?.ty } else { self.resolve_type(name)? };
         if matches!(ty.kind, TypeKind::Incomplete) {
-            self.report(Diagnostic::error(span, format!("the size of {} is unknown", describe(&ty))).label("an incomplete type"));
+            self.report(
+                Diagnostic::error(span, format!("the size of {} is unknown", describe(&ty)))
+                    .label("an incomplete type"),
+            );
             return None;
         }
         Some(Expr { kind: ExprKind::Int(ty.size() as i128), ty: size_t(), span })
@@ -208,8 +221,14 @@ impl<'a> Resolver<'a> {
         self.need_value(&b)?;
         let comparison = matches!(
             operator,
-            Binary::Less | Binary::LessEqual | Binary::Greater | Binary::GreaterEqual | Binary::Equal | Binary::NotEqual
-                | Binary::LogicalAnd | Binary::LogicalOr
+            Binary::Less
+                | Binary::LessEqual
+                | Binary::Greater
+                | Binary::GreaterEqual
+                | Binary::Equal
+                | Binary::NotEqual
+                | Binary::LogicalAnd
+                | Binary::LogicalOr
         );
         if !comparison && (is_pointer(&a.ty) || is_pointer(&b.ty)) {
             let at = if is_pointer(&a.ty) { &a } else { &b };
@@ -231,7 +250,10 @@ impl<'a> Resolver<'a> {
     /// Structs and nothing at all have no place in arithmetic.
     fn need_value(&mut self, expr: &Expr) -> Option<()> {
         if matches!(expr.ty.kind, TypeKind::Struct(_) | TypeKind::Void | TypeKind::Incomplete) {
-            self.report(Diagnostic::error(expr.span, "expected a number or a pointer").label(format!("this has type {}", describe(&expr.ty))));
+            self.report(
+                Diagnostic::error(expr.span, "expected a number or a pointer")
+                    .label(format!("this has type {}", describe(&expr.ty))),
+            );
             return None;
         }
         Some(())
@@ -242,7 +264,10 @@ impl<'a> Resolver<'a> {
             TypeKind::Pointer { to, .. } => to.as_ref().clone(),
             TypeKind::Array { of, .. } => of.as_ref().clone(),
             _ => {
-                self.report(Diagnostic::error(pointer.span, "only pointers and arrays have elements").label(format!("this has type {}", describe(&pointer.ty))));
+                self.report(
+                    Diagnostic::error(pointer.span, "only pointers and arrays have elements")
+                        .label(format!("this has type {}", describe(&pointer.ty))),
+                );
                 return None;
             }
         };
@@ -269,7 +294,8 @@ impl<'a> Resolver<'a> {
 
     fn member(&mut self, value: Expr, name: &Name, span: Span, arrow: bool) -> Option<Expr> {
         let TypeKind::Struct(s) = &value.ty.kind else {
-            let mut diagnostic = Diagnostic::error(value.span, format!("no member `{}` here", name.text)).label(format!("this has type {}", describe(&value.ty)));
+            let mut diagnostic = Diagnostic::error(value.span, format!("no member `{}` here", name.text))
+                .label(format!("this has type {}", describe(&value.ty)));
             if !arrow && is_pointer(&value.ty) {
                 diagnostic = diagnostic.help("it is a pointer: use `->`");
             }
@@ -278,7 +304,10 @@ impl<'a> Resolver<'a> {
         };
         let Some(Field { offset, ty, .. }) = s.fields.iter().find(|f| f.name == name.text) else {
             let near = similar(&name.text, s.fields.iter().map(|f| f.name.as_str()));
-            let diagnostic = Diagnostic::error(name.span, format!("{} has no member `{}`", describe(&value.ty), name.text)).label("unknown member").suggest(near);
+            let diagnostic =
+                Diagnostic::error(name.span, format!("{} has no member `{}`", describe(&value.ty), name.text))
+                    .label("unknown member")
+                    .suggest(near);
             self.report(diagnostic);
             return None;
         };
@@ -311,7 +340,9 @@ impl<'a> Resolver<'a> {
     fn metadata_call(&mut self, name: &Name, arguments: &[Ast], span: Span, scope: &Scope) -> Option<Expr> {
         let Some(ty) = self.metadata.clone() else {
             self.report(
-                Diagnostic::error(name.span, "no metadata is declared").label("what would it hold?").help("add `declare_metadata(struct ...);`"),
+                Diagnostic::error(name.span, "no metadata is declared")
+                    .label("what would it hold?")
+                    .help("add `declare_metadata(struct ...);`"),
             );
             return None;
         };
@@ -320,7 +351,15 @@ impl<'a> Resolver<'a> {
         Some(Expr { kind: ExprKind::Metadata(handle.into()), ty, span })
     }
 
-    fn library(&mut self, name: &Name, callee: Callee, count: usize, arguments: &[Ast], span: Span, scope: &Scope) -> Option<Expr> {
+    fn library(
+        &mut self,
+        name: &Name,
+        callee: Callee,
+        count: usize,
+        arguments: &[Ast],
+        span: Span,
+        scope: &Scope,
+    ) -> Option<Expr> {
         self.count(name, count, arguments.len())?;
         let registry = matches!(callee, Callee::GetBufs | Callee::GetNBufs | Callee::GetBufSize);
         let mut resolved = Vec::new();
@@ -348,7 +387,10 @@ impl<'a> Resolver<'a> {
             return Some(());
         }
         let s = if expected == 1 { "" } else { "s" };
-        self.report(Diagnostic::error(name.span, format!("`{}` takes {expected} argument{s}, found {found}", name.text)).label("wrong number of arguments"));
+        self.report(
+            Diagnostic::error(name.span, format!("`{}` takes {expected} argument{s}, found {found}", name.text))
+                .label("wrong number of arguments"),
+        );
         None
     }
 
@@ -375,7 +417,9 @@ impl<'a> Resolver<'a> {
         if let Some(known) = self.model.utility_functions.iter().position(|f| f.name == name) {
             return Some(known);
         }
-        let own = |header: &'a crate::header::Header| header.function(name).filter(|f| f.defined || name.starts_with("aviary_"));
+        let own = |header: &'a crate::header::Header| {
+            header.function(name).filter(|f| f.defined || name.starts_with("aviary_"))
+        };
         let (guest, server) = (own(self.guest), own(self.server));
         let function = guest.or(server)?;
         let side = match (guest, server) {
@@ -398,7 +442,9 @@ impl<'a> Resolver<'a> {
         let utilities = self.guest.functions.iter().chain(&self.server.functions).filter(|f| f.defined);
         let names = LIBRARY.iter().map(|(n, ..)| *n).chain(utilities.map(|f| f.name.as_str()));
         let near = similar(&name.text, names).map(String::from);
-        let mut diagnostic = Diagnostic::error(name.span, format!("unknown function `{}`", name.text)).label("not found").suggest(near.as_deref());
+        let mut diagnostic = Diagnostic::error(name.span, format!("unknown function `{}`", name.text))
+            .label("not found")
+            .suggest(near.as_deref());
         if near.is_none() {
             diagnostic = diagnostic.help("expressions call functions of `utility` code and those of the language; functions of the API cannot be called");
         }
@@ -437,11 +483,21 @@ fn promote(ty: &Type) -> Type {
 fn common(a: &Type, b: &Type) -> Type {
     let (a, b) = (promote(a), promote(b));
     match (&a.kind, &b.kind) {
-        (TypeKind::Float { bytes: x }, TypeKind::Float { bytes: y }) => if x >= y { a } else { b },
+        (TypeKind::Float { bytes: x }, TypeKind::Float { bytes: y }) => {
+            if x >= y {
+                a
+            } else {
+                b
+            }
+        }
         (TypeKind::Float { .. }, _) => a,
         (_, TypeKind::Float { .. }) => b,
         (TypeKind::Int { bytes: x, signed: s }, TypeKind::Int { bytes: y, .. }) => {
-            if x > y || x == y && !s { a } else { b }
+            if x > y || x == y && !s {
+                a
+            } else {
+                b
+            }
         }
         _ => a,
     }

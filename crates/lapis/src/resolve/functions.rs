@@ -8,10 +8,7 @@ use crate::ast::{self, Argument, Descriptor, ExprKind as AstKind, FunctionItem, 
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
 use crate::header::{HeaderFunction, macros};
-use crate::model::{
-    Binary, Charge, ChargeKind, Contextual, ErrorPlace, Expr, ExprKind, Function, Guarded, Kind, Registered, Requirement,
-    ResourceKind, Rule, Signature, Support, Type, TypeKind, Unary,
-};
+use crate::model::{Contextual, ErrorPlace, Expr, ExprKind, Function, Kind, Rule, Signature, Support, Type, TypeKind};
 use crate::source::Span;
 use crate::suggest::similar;
 use std::collections::HashMap;
@@ -21,7 +18,9 @@ pub(super) fn collect<'a>(body: &[Piece<'a>], wanted: &dyn Fn(&Descriptor) -> bo
     let mut all = Vec::new();
     for piece in body {
         match piece {
-            Piece::Statement(Statement::Descriptor(d)) if wanted(d) => all.extend(d.body.as_ref().map(pieces).unwrap_or_default()),
+            Piece::Statement(Statement::Descriptor(d)) if wanted(d) => {
+                all.extend(d.body.as_ref().map(pieces).unwrap_or_default())
+            }
             Piece::Statement(_) => {}
             Piece::If { condition, then, otherwise } => {
                 let (then, otherwise) = (collect(then, wanted), collect(otherwise, wanted));
@@ -46,9 +45,11 @@ impl<'a> Resolver<'a> {
     pub(super) fn functions(&mut self, items: &'a [Item], header: &[&'a HeaderFunction]) {
         let descriptions = self.descriptions(items, header);
         let described = header.iter().filter(|f| descriptions.contains_key(f.name.as_str()));
-        self.default_handles(described.flat_map(|f| {
-            f.signature.parameters.iter().map(|(_, t)| t).chain(std::iter::once(&f.signature.result))
-        }));
+        self.default_handles(
+            described.flat_map(|f| {
+                f.signature.parameters.iter().map(|(_, t)| t).chain(std::iter::once(&f.signature.result))
+            }),
+        );
         for function in header {
             let resolved = match descriptions.get(function.name.as_str()) {
                 Some(item) => self.function(item, &function.signature, &function.name, None),
@@ -88,7 +89,8 @@ impl<'a> Resolver<'a> {
             match found.get(name) {
                 Some(first) if !item.overriding => self.described_twice(item, first),
                 None if item.overriding => self.report(
-                    Diagnostic::error(item.head, format!("nothing to override: `{name}` is not described before")).label("remove `override`, or import the specification that describes it"),
+                    Diagnostic::error(item.head, format!("nothing to override: `{name}` is not described before"))
+                        .label("remove `override`, or import the specification that describes it"),
                 ),
                 _ => {}
             }
@@ -118,10 +120,13 @@ impl<'a> Resolver<'a> {
     fn not_in_header(&mut self, item: &FunctionItem, header: &[&'a HeaderFunction]) {
         let name = &item.name.text;
         let near = similar(name, header.iter().map(|f| f.name.as_str()));
-        let mut diagnostic = Diagnostic::error(item.name.span, format!("no header declares `{name}`")).label("not a function of this API").suggest(near);
+        let mut diagnostic = Diagnostic::error(item.name.span, format!("no header declares `{name}`"))
+            .label("not a function of this API")
+            .suggest(near);
         if let Some(elsewhere) = self.header.function(name) {
             let file = elsewhere.file.display();
-            diagnostic = diagnostic.help(format!("it is declared in {file}, which no `#include` of the specification names"));
+            diagnostic =
+                diagnostic.help(format!("it is declared in {file}, which no `#include` of the specification names"));
         }
         self.report(diagnostic);
     }
@@ -165,7 +170,11 @@ impl<'a> Resolver<'a> {
 
     fn plain_arguments(&self, function: &Function) -> Vec<Rule> {
         let parameters = function.signature.parameters.iter().enumerate();
-        parameters.map(|(n, (_, ty))| Rule::Plan(Box::new(self.plain(&argument_value(n, ty, &function.parameters[n], function.span))))).collect()
+        parameters
+            .map(|(n, (_, ty))| {
+                Rule::Plan(Box::new(self.plain(&argument_value(n, ty, &function.parameters[n], function.span))))
+            })
+            .collect()
     }
 
     fn error_place(&self, signature: &Signature, names: &[String]) -> ErrorPlace {
@@ -178,11 +187,18 @@ impl<'a> Resolver<'a> {
             self.error_arguments.iter().any(|e| e == own || names.get(n).is_some_and(|name| name == e))
         };
         let mut parameters = signature.parameters.iter().enumerate();
-        let found = parameters.position(|(n, (own, ty))| named(n, own) && ty.pointee().is_some_and(|t| same(t, &error.ty)));
+        let found =
+            parameters.position(|(n, (own, ty))| named(n, own) && ty.pointee().is_some_and(|t| same(t, &error.ty)));
         found.map_or(ErrorPlace::Nowhere, ErrorPlace::Parameter)
     }
 
-    fn function(&mut self, item: &'a FunctionItem, signature: &Signature, name: &str, member: Option<(usize, String)>) -> Function {
+    fn function(
+        &mut self,
+        item: &'a FunctionItem,
+        signature: &Signature,
+        name: &str,
+        member: Option<(usize, String)>,
+    ) -> Function {
         let signature = self.decorate_signature(signature);
         let mut function = self.blank(signature, name, item.name.span);
         function.member_of = member;
@@ -220,9 +236,12 @@ impl<'a> Resolver<'a> {
             let s = if expected == 1 { "" } else { "s" };
             let list: Vec<String> = signature.parameters.iter().map(|(n, t)| format!("{} {n}", t.spelling)).collect();
             self.report(
-                Diagnostic::error(item.head, format!("`{}` has {expected} parameter{s}, found {found}", item.name.text))
-                    .label("does not match the header")
-                    .help(format!("the header declares ({})", list.join(", "))),
+                Diagnostic::error(
+                    item.head,
+                    format!("`{}` has {expected} parameter{s}, found {found}", item.name.text),
+                )
+                .label("does not match the header")
+                .help(format!("the header declares ({})", list.join(", "))),
             );
             return false;
         }
@@ -257,13 +276,25 @@ impl<'a> Resolver<'a> {
                 if let Piece::If { then, otherwise, .. } = piece
                     && let Some(span) = contextual_inside(then).or_else(|| contextual_inside(otherwise))
                 {
-                    self.report(Diagnostic::error(span, "`contextual_argument` cannot be conditional").label("inside an `if`").help("use `c ? value : NULL`"));
+                    self.report(
+                        Diagnostic::error(span, "`contextual_argument` cannot be conditional")
+                            .label("inside an `if`")
+                            .help("use `c ? value : NULL`"),
+                    );
                 }
                 continue;
             };
             let (Some(ty), Some(value)) = (self.resolve_type(ty), self.expr(value, scope)) else { continue };
             scope.contextual.push((name.text.clone(), ty.clone()));
-            let plain = Value { ty: ty.clone(), place: None, input: true, output: false, role: Role::Contextual, name: String::new(), span: name.span };
+            let plain = Value {
+                ty: ty.clone(),
+                place: None,
+                input: true,
+                output: false,
+                role: Role::Contextual,
+                name: String::new(),
+                span: name.span,
+            };
             let rule = Rule::Plan(Box::new(self.plain(&plain)));
             function.contextual.push(Contextual { name: name.text.clone(), ty, value, rule });
         }
@@ -292,12 +323,24 @@ impl<'a> Resolver<'a> {
             let own = collect(body, &|d| argument_name(d) == Some(&name));
             let ty = function.contextual[n].ty.clone();
             let place = Expr { kind: ExprKind::Contextual(n), ty: ty.clone(), span: item.head };
-            let value = Value { ty, place: Some(place), input: true, output: false, role: Role::Contextual, name: format!("argument `{name}`"), span: item.head };
+            let value = Value {
+                ty,
+                place: Some(place),
+                input: true,
+                output: false,
+                role: Role::Contextual,
+                name: format!("argument `{name}`"),
+                span: item.head,
+            };
             function.contextual[n].rule = self.rule(own, &value, scope);
         }
         let own = collect(body, &|d| d.name.text == "return_value");
         let value = result_value(&function.signature.result, item.name.span);
-        function.result = if local && own.is_empty() { Rule::Plan(Box::new(self.plain(&value))) } else { self.rule(own, &value, scope) };
+        function.result = if local && own.is_empty() {
+            Rule::Plan(Box::new(self.plain(&value)))
+        } else {
+            self.rule(own, &value, scope)
+        };
         self.connect_userdata(function);
     }
 
@@ -306,7 +349,8 @@ impl<'a> Resolver<'a> {
         let to = value.ty.pointee().cloned().unwrap_or_else(void);
         let mut plan = self.plain(value);
         (plan.input, plan.output) = (false, true);
-        let element = Value { ty: to.clone(), input: false, output: true, role: Role::Element, place: None, ..value.clone() };
+        let element =
+            Value { ty: to.clone(), input: false, output: true, role: Role::Element, place: None, ..value.clone() };
         plan.kind = Kind::Buffer(Box::new(crate::model::Buffer {
             element: self.rule(Vec::new(), &element, &scope.enter_element()),
             element_type: to,
@@ -320,9 +364,12 @@ impl<'a> Resolver<'a> {
 
     /// Every callback gets its context from the next `userdata` argument, or else from the last before it.
     fn connect_userdata(&mut self, function: &mut Function) {
-        let contexts: Vec<usize> = (0..function.arguments.len()).filter(|&n| any_plan(&function.arguments[n], &|p| matches!(p.kind, Kind::Userdata))).collect();
+        let contexts: Vec<usize> = (0..function.arguments.len())
+            .filter(|&n| any_plan(&function.arguments[n], &|p| matches!(p.kind, Kind::Userdata)))
+            .collect();
         for (n, rule) in function.arguments.iter_mut().enumerate() {
-            let context = contexts.iter().copied().find(|&c| c > n).or_else(|| contexts.iter().copied().rfind(|&c| c < n));
+            let context =
+                contexts.iter().copied().find(|&c| c > n).or_else(|| contexts.iter().copied().rfind(|&c| c < n));
             each_plan(rule, &mut |plan| {
                 if let Kind::Callback(callback) = &mut plan.kind {
                     callback.userdata_argument = context;
@@ -330,163 +377,9 @@ impl<'a> Resolver<'a> {
             });
         }
     }
-
-    fn statements(&mut self, body: &[Piece<'a>], condition: Option<&Expr>, function: &mut Function, scope: &Scope) {
-        for piece in body {
-            match piece {
-                Piece::If { condition: ast, then, otherwise } => {
-                    let Some(inner) = self.expr(ast, scope) else { continue };
-                    if let Some(v) = super::constants::value(&inner) {
-                        self.statements(if v != 0 { then } else { otherwise }, condition, function, scope);
-                        continue;
-                    }
-                    self.statements(then, Some(&and(condition, inner.clone())), function, scope);
-                    self.statements(otherwise, Some(&and(condition, not(inner))), function, scope);
-                }
-                Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
-                Piece::Statement(Statement::Descriptor(d)) => {
-                    self.misplaced(d, Place::Function);
-                    self.statement(d, condition, function, scope);
-                }
-                Piece::Statement(_) => {}
-            }
-        }
-    }
-
-    fn statement(&mut self, d: &'a Descriptor, condition: Option<&Expr>, function: &mut Function, scope: &Scope) {
-        let guard = condition.cloned();
-        let single = |s: &mut Self| s.argument_value(d, 0, scope);
-        match d.name.text.as_str() {
-            "argument" => {
-                let names: Vec<String> = scope.parameters.iter().chain(&scope.contextual).map(|(n, _)| n.clone()).collect();
-                self.known_parameter(d, &names);
-            }
-            "async" => self.asynchronous(d, guard, function),
-            "success" => self.once(d, |f| &mut f.success, function),
-            "failure" => self.once(d, |f| &mut f.failure, function),
-            "lost" => self.once(d, |f| &mut f.lost, function),
-            "local" => {
-                self.unconditional(d, condition);
-                if let Some(value) = single(self) {
-                    function.support = Support::Local(value);
-                }
-            }
-            "cache" => match guard {
-                None => function.cache = true,
-                Some(condition) => {
-                    function.cache_if = Some(match function.cache_if.take() {
-                        None => condition,
-                        Some(other) => both(Binary::LogicalOr, other, condition),
-                    });
-                }
-            },
-            // Under a condition too: flushing more often than asked changes nothing but speed.
-            "flush" => function.flush = true,
-            "require" => {
-                if let (Some(holds), Some(otherwise)) = (self.argument_value(d, 0, scope), self.argument_value(d, 1, scope)) {
-                    function.requirements.push(Requirement { condition: guard, holds, otherwise });
-                }
-            }
-            "address" => {
-                self.unconditional(d, condition);
-                function.address = single(self);
-            }
-            "device_time" => {
-                self.unconditional(d, condition);
-                function.device_time = single(self);
-            }
-            "allocates_rc" => self.charge(d, ChargeKind::Allocate, guard, function, scope),
-            "deallocates_rc" => self.charge(d, ChargeKind::Deallocate, guard, function, scope),
-            "consumes_rc" => self.charge(d, ChargeKind::Consume, guard, function, scope),
-            "register_buf" => self.register_buf(d, guard, function, scope),
-            "placeholder" => self.placeholder(d),
-            "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
-            "after_server" => function.after_server.extend(single(self).map(|value| Guarded { condition: guard, value })),
-            _ => {}
-        }
-    }
-
-    fn unconditional(&mut self, d: &Descriptor, condition: Option<&Expr>) {
-        if let Some(condition) = condition {
-            self.report(
-                Diagnostic::error(d.span, format!("`{}` cannot be conditional", d.name.text)).label("inside an `if`").related(condition.span, "this condition"),
-            );
-        }
-    }
-
-    /// `sync` says what is the default anyway; unconditionally beside `async` it is a contradiction.
-    fn synchronous(&mut self, body: &[Piece<'a>]) {
-        if let (Some(one), Some(other)) = (find(body, "sync"), find(body, "async")) {
-            let (first, second) = if one.span.start < other.span.start { (one, other) } else { (other, one) };
-            let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
-            self.report(Diagnostic::error(second.span, message).label("only one of them can hold").related(first.span, "the other"));
-        }
-    }
-
-    fn asynchronous(&mut self, d: &Descriptor, guard: Option<Expr>, function: &mut Function) {
-        let always = Expr { kind: ExprKind::Int(1), ty: super::types::c_int(), span: d.span };
-        let here = guard.unwrap_or(always);
-        function.asynchronous = Some(match function.asynchronous.take() {
-            None => here,
-            Some(other) => both(Binary::LogicalOr, other, here),
-        });
-    }
-
-    fn once(&mut self, d: &Descriptor, slot: impl Fn(&mut Function) -> &mut Option<Expr>, function: &mut Function) {
-        let value = self.argument_value(d, 0, &Scope::constant());
-        let slot = slot(function);
-        let differs = slot.as_ref().zip(value.as_ref()).is_some_and(|(a, b)| a.kind != b.kind);
-        if let Some(first) = slot.as_ref().filter(|_| differs) {
-            let diagnostic = Diagnostic::error(d.span, format!("`{}` is given twice, with different values", d.name.text)).label("second value").related(first.span, "first value");
-            self.report(diagnostic);
-            return;
-        }
-        *slot = value;
-    }
-
-    fn charge(&mut self, d: &Descriptor, kind: ChargeKind, condition: Option<Expr>, function: &mut Function, scope: &Scope) {
-        let resource = self.resource(d, kind);
-        let amount = self.argument_value(d, 1, scope);
-        if let (Some(resource), Some(amount)) = (resource, amount) {
-            function.charges.push(Charge { condition, kind, resource, amount });
-        }
-    }
-
-    fn resource(&mut self, d: &Descriptor, kind: ChargeKind) -> Option<usize> {
-        let Argument::Expr(ast) = d.arguments.as_ref()?.first()? else { return None };
-        let name = match &ast.kind {
-            AstKind::Name(name) => name.as_str(),
-            _ => "",
-        };
-        let wanted = if kind == ChargeKind::Consume { ResourceKind::Instantaneous } else { ResourceKind::Continuous };
-        let word = if kind == ChargeKind::Consume { "instantaneous" } else { "continuous" };
-        let Some(index) = self.model.resources.iter().position(|r| r.name == name) else {
-            let near = similar(name, self.model.resources.iter().map(|r| r.name.as_str())).map(String::from);
-            let mut diagnostic = Diagnostic::error(ast.span, format!("unknown resource `{name}`")).label("not declared").suggest(near.as_deref());
-            if near.is_none() {
-                diagnostic = diagnostic.help(format!("declare it: `{word}_rc {name};`"));
-            }
-            self.report(diagnostic);
-            return None;
-        };
-        if self.model.resources[index].kind != wanted {
-            self.report(Diagnostic::error(ast.span, format!("`{}` needs a resource that is {word}", d.name.text)).label(format!("`{name}` is not")));
-            return None;
-        }
-        Some(index)
-    }
-
-    fn register_buf(&mut self, d: &Descriptor, condition: Option<Expr>, function: &mut Function, scope: &Scope) {
-        let Some([Argument::Expr(registry), ..]) = d.arguments.as_deref() else { return };
-        let registry = self.registry(registry);
-        let rest = [1, 2, 3].map(|n| self.argument_value(d, n, scope));
-        if let (Some(registry), [Some(key), Some(buffer), Some(count)]) = (registry, rest) {
-            function.registered.push(Registered { condition, registry, key, buffer, count });
-        }
-    }
 }
 
-fn find<'a>(body: &[Piece<'a>], name: &str) -> Option<&'a Descriptor> {
+pub(super) fn find<'a>(body: &[Piece<'a>], name: &str) -> Option<&'a Descriptor> {
     body.iter().find_map(|p| match p {
         Piece::Statement(Statement::Descriptor(d)) if d.name.text == name => Some(d),
         _ => None,
@@ -503,29 +396,28 @@ fn contextual_inside(body: &[Piece]) -> Option<Span> {
 
 fn argument_value(n: usize, ty: &Type, name: &str, span: Span) -> Value {
     let place = Expr { kind: ExprKind::Parameter(n), ty: ty.clone(), span };
-    Value { ty: ty.clone(), place: Some(place), input: true, output: false, role: Role::Argument, name: format!("argument `{name}`"), span }
+    Value {
+        ty: ty.clone(),
+        place: Some(place),
+        input: true,
+        output: false,
+        role: Role::Argument,
+        name: format!("argument `{name}`"),
+        span,
+    }
 }
 
 fn result_value(ty: &Type, span: Span) -> Value {
     let place = (!matches!(ty.kind, TypeKind::Void)).then(|| Expr { kind: ExprKind::Ret, ty: ty.clone(), span });
-    Value { ty: ty.clone(), place, input: false, output: true, role: Role::Result, name: "what is returned".into(), span }
-}
-
-fn and(outer: Option<&Expr>, inner: Expr) -> Expr {
-    match outer {
-        None => inner,
-        Some(outer) => both(Binary::LogicalAnd, outer.clone(), inner),
+    Value {
+        ty: ty.clone(),
+        place,
+        input: false,
+        output: true,
+        role: Role::Result,
+        name: "what is returned".into(),
+        span,
     }
-}
-
-fn both(operator: Binary, a: Expr, b: Expr) -> Expr {
-    let span = b.span;
-    Expr { kind: ExprKind::Binary(operator, a.into(), b.into()), ty: super::types::c_int(), span }
-}
-
-fn not(a: Expr) -> Expr {
-    let span = a.span;
-    Expr { kind: ExprKind::Unary(Unary::Not, a.into()), ty: super::types::c_int(), span }
 }
 
 fn any_plan(rule: &Rule, wanted: &dyn Fn(&crate::model::Plan) -> bool) -> bool {

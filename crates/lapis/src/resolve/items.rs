@@ -43,7 +43,9 @@ impl<'a> Resolver<'a> {
             };
             if let Some(first) = seen.iter().find(|n| n.text == name.text) {
                 self.report(
-                    Diagnostic::error(name.span, format!("`{}` is declared twice", name.text)).label("second declaration").related(first.span, "first declaration"),
+                    Diagnostic::error(name.span, format!("`{}` is declared twice", name.text))
+                        .label("second declaration")
+                        .related(first.span, "first declaration"),
                 );
             }
             seen.push(name);
@@ -53,7 +55,11 @@ impl<'a> Resolver<'a> {
     fn declare_metadata(&mut self, name: &TypeName) {
         let Some(ty) = self.resolve_type(name) else { return };
         if !matches!(ty.kind, TypeKind::Struct(_)) || self.metadata.is_some() {
-            let message = if self.metadata.is_some() { "metadata is declared twice" } else { "metadata must be a complete struct" };
+            let message = if self.metadata.is_some() {
+                "metadata is declared twice"
+            } else {
+                "metadata must be a complete struct"
+            };
             self.report(Diagnostic::error(name.span, message).label(format!("`{}`", name.spelling())));
             return;
         }
@@ -69,7 +75,9 @@ impl<'a> Resolver<'a> {
             if let Some(&first) = self.rule_names.get(&name) {
                 let first = self.type_rules[first].span;
                 self.report(
-                    Diagnostic::error(*span, format!("`{name}` is described twice")).label("second description").related(first, "first description"),
+                    Diagnostic::error(*span, format!("`{name}` is described twice"))
+                        .label("second description")
+                        .related(first, "first description"),
                 );
                 continue;
             }
@@ -111,7 +119,13 @@ impl<'a> Resolver<'a> {
                 self.model.handle_types.push(HandleType { name: name.clone(), size: 8, boxed: None, invalid: None });
                 let handle = Some(self.model.handle_types.len() - 1);
                 self.rule_names.insert(name, self.type_rules.len());
-                self.type_rules.push(TypeRule { ty: None, codes: Vec::new(), body: Vec::new(), handle, span: Span::default() });
+                self.type_rules.push(TypeRule {
+                    ty: None,
+                    codes: Vec::new(),
+                    body: Vec::new(),
+                    handle,
+                    span: Span::default(),
+                });
             }
         }
     }
@@ -121,7 +135,8 @@ impl<'a> Resolver<'a> {
             TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
                 let name = key(&ty.spelling);
                 let typedef = self.header.typedefs.contains_key(&name);
-                let defined = self.header.named_type(&key(&to.spelling)).is_some_and(|t| !matches!(t.kind, TypeKind::Incomplete));
+                let defined =
+                    self.header.named_type(&key(&to.spelling)).is_some_and(|t| !matches!(t.kind, TypeKind::Incomplete));
                 if typedef && !defined && self.type_rule(ty).is_none() {
                     found.push(name);
                 }
@@ -160,7 +175,11 @@ impl<'a> Resolver<'a> {
                     "success" | "failure" | "unsupported" | "lost" => {
                         let value = self.argument_value(d, 0, &Scope::constant());
                         let Some(error) = &mut error else {
-                            self.report(Diagnostic::error(d.span, "codes of a type that has no `success`").label("this type does not report errors").help("add `success(v)` to make it the error type"));
+                            self.report(
+                                Diagnostic::error(d.span, "codes of a type that has no `success`")
+                                    .label("this type does not report errors")
+                                    .help("add `success(v)` to make it the error type"),
+                            );
                             continue;
                         };
                         match (d.name.text.as_str(), value) {
@@ -192,7 +211,10 @@ impl<'a> Resolver<'a> {
     fn set_handle(&mut self, handle: Option<usize>, d: &Descriptor, set: impl FnOnce(&mut HandleType)) {
         match handle {
             Some(handle) => set(&mut self.model.handle_types[handle]),
-            None => self.report(Diagnostic::error(d.span, format!("`{}` without `handle`", d.name.text)).label("only handles have this")),
+            None => self.report(
+                Diagnostic::error(d.span, format!("`{}` without `handle`", d.name.text))
+                    .label("only handles have this"),
+            ),
         }
     }
 

@@ -6,7 +6,7 @@ use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
 use crate::diagnostics::Diagnostic;
-use crate::model::{Buffer, Count, Expr, ExprKind, Field, HandleType, Kind, Lifetime, Plan, Rule, Struct, Type, TypeKind};
+use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Plan, Rule, Type, TypeKind};
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
@@ -16,12 +16,9 @@ const KINDS: [&str; 10] =
 const BUFFER: [&str; 6] = ["buffer", "null_terminated", "element", "returned", "no_copy", "type_cast"];
 const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
 
-/// Most elements of an array inside a struct that are translated one by one.
-const ARRAY: usize = 256;
-
 /// The descriptors of one value, looked up by name.
-struct Descriptors<'a> {
-    all: Vec<&'a Descriptor>,
+pub(super) struct Descriptors<'a> {
+    pub all: Vec<&'a Descriptor>,
 }
 
 impl<'a> Descriptors<'a> {
@@ -75,7 +72,10 @@ impl<'a> Resolver<'a> {
         if let Some(d) = all.any(&["retain", "release"])
             && !matches!(plan.kind, Kind::Handle { .. })
         {
-            self.report(Diagnostic::error(d.span, format!("`{}` on what is no handle", d.name.text)).label(format!("{} is no handle", value.name)));
+            self.report(
+                Diagnostic::error(d.span, format!("`{}` on what is no handle", d.name.text))
+                    .label(format!("{} is no handle", value.name)),
+            );
         }
         Rule::Plan(Box::new(plan))
     }
@@ -94,13 +94,21 @@ impl<'a> Resolver<'a> {
                 } else {
                     format!("`{}` contradicts `{}`", second.name.text, first.name.text)
                 };
-                self.report(Diagnostic::error(second.span, message).label("only one of them can hold").related(first.span, "the other"));
+                self.report(
+                    Diagnostic::error(second.span, message)
+                        .label("only one of them can hold")
+                        .related(first.span, "the other"),
+                );
             }
         }
         for pair in [["allocate", "deallocate"], ["retain", "release"]] {
             let [Some(first), Some(second)] = pair.map(|n| own.iter().find(|d| d.name.text == n)) else { continue };
             let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
-            self.report(Diagnostic::error(second.span, message).label("only one of them can hold").related(first.span, "the other"));
+            self.report(
+                Diagnostic::error(second.span, message)
+                    .label("only one of them can hold")
+                    .related(first.span, "the other"),
+            );
         }
     }
 
@@ -153,7 +161,14 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn kind(&mut self, all: &Descriptors<'a>, handle: Option<usize>, plan: &mut Plan, value: &Value, scope: &Scope) -> Kind {
+    fn kind(
+        &mut self,
+        all: &Descriptors<'a>,
+        handle: Option<usize>,
+        plan: &mut Plan,
+        value: &Value,
+        scope: &Scope,
+    ) -> Kind {
         let ty = &value.ty;
         let Some(d) = all.any(&KINDS) else {
             return match handle {
@@ -166,11 +181,19 @@ impl<'a> Resolver<'a> {
             "handle" => {
                 self.no_buffer(all, value);
                 let handle = handle.or(ty.handle).or_else(|| self.implicit_handle(d, ty));
-                handle.map_or(Kind::Opaque, |handle| Kind::Handle { handle, retain: all.has("retain"), release: all.has("release") })
+                handle.map_or(Kind::Opaque, |handle| Kind::Handle {
+                    handle,
+                    retain: all.has("retain"),
+                    release: all.has("release"),
+                })
             }
             "string" => {
                 if !matches!(ty.pointee().map(|p| &p.kind), Some(TypeKind::Int { bytes: 1, .. })) {
-                    self.report(Diagnostic::error(d.span, format!("{} is not a string", describe(ty))).label("strings are pointers to `char`").help("use `type_cast(const char *)` if it is one"));
+                    self.report(
+                        Diagnostic::error(d.span, format!("{} is not a string", describe(ty)))
+                            .label("strings are pointers to `char`")
+                            .help("use `type_cast(const char *)` if it is one"),
+                    );
                 }
                 Kind::String
             }
@@ -204,7 +227,10 @@ impl<'a> Resolver<'a> {
         }
         let size = ty.size();
         if !matches!(ty.kind, TypeKind::Pointer { .. } | TypeKind::Int { .. }) || !matches!(size, 4 | 8) {
-            self.report(Diagnostic::error(d.span, format!("{} cannot be a handle", describe(ty))).label("handles are pointers or integers of 4 or 8 bytes"));
+            self.report(
+                Diagnostic::error(d.span, format!("{} cannot be a handle", describe(ty)))
+                    .label("handles are pointers or integers of 4 or 8 bytes"),
+            );
             return None;
         }
         self.model.handle_types.push(HandleType { name, size, boxed: None, invalid: None });
@@ -228,7 +254,11 @@ impl<'a> Resolver<'a> {
             return Kind::Table(table);
         }
         let near = similar(name, self.model.tables.iter().map(|t| t.name.as_str())).map(String::from);
-        self.report(Diagnostic::error(d.span, format!("unknown table `{name}`")).label("no `table` of this name").suggest(near.as_deref()));
+        self.report(
+            Diagnostic::error(d.span, format!("unknown table `{name}`"))
+                .label("no `table` of this name")
+                .suggest(near.as_deref()),
+        );
         Kind::Opaque
     }
 
@@ -242,7 +272,11 @@ impl<'a> Resolver<'a> {
                 self.pointer(all, plan, value, &to, scope)
             }
             TypeKind::FunctionPointer(_) => {
-                self.undescribed(value, "a function pointer", "describe it as `callback(...) { }`, or `opaque` if it is never called");
+                self.undescribed(
+                    value,
+                    "a function pointer",
+                    "describe it as `callback(...) { }`, or `opaque` if it is never called",
+                );
                 Kind::Opaque
             }
             TypeKind::Struct(s) => {
@@ -261,7 +295,9 @@ impl<'a> Resolver<'a> {
     /// Reports descriptors of buffers on what is no buffer.
     fn no_buffer(&mut self, all: &Descriptors, value: &Value) -> bool {
         let wrong: &[&str] = match value.role {
-            Role::Argument if value.ty.handle.is_none() => &["buffer", "null_terminated", "element", "returned", "no_copy", "out", "in"],
+            Role::Argument if value.ty.handle.is_none() => {
+                &["buffer", "null_terminated", "element", "returned", "no_copy", "out", "in"]
+            }
             Role::Argument => &["buffer", "null_terminated", "element", "returned", "no_copy", "out"],
             _ => &["buffer", "null_terminated", "element", "returned", "no_copy"],
         };
@@ -276,7 +312,11 @@ impl<'a> Resolver<'a> {
     }
 
     fn undescribed(&mut self, value: &Value, what: &str, help: &str) {
-        self.report(Diagnostic::error(value.span, format!("{} is {what} without a description", value.name)).label(format!("{}", describe(&value.ty))).help(help));
+        self.report(
+            Diagnostic::error(value.span, format!("{} is {what} without a description", value.name))
+                .label(describe(&value.ty))
+                .help(help),
+        );
     }
 
     fn pointer(&mut self, all: &Descriptors<'a>, plan: &mut Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
@@ -287,13 +327,21 @@ impl<'a> Resolver<'a> {
             if matches!(value.role, Role::Result | Role::CallbackResult) && all.has("buffer") {
                 plan.output = true;
             } else if matches!(to.kind, TypeKind::Incomplete) && !described {
-                self.undescribed(value, "a pointer to an unknown struct", "describe its type with `type(...) { handle; }`, or the value as `opaque`");
+                self.undescribed(
+                    value,
+                    "a pointer to an unknown struct",
+                    "describe its type with `type(...) { handle; }`, or the value as `opaque`",
+                );
                 return Kind::Opaque;
             } else {
                 let help = match value.role {
-                    Role::Result | Role::CallbackResult => "say what is returned: `handle`, `string`, `opaque`, `buffer(n)`, `mapped(n)`, ...",
+                    Role::Result | Role::CallbackResult => {
+                        "say what is returned: `handle`, `string`, `opaque`, `buffer(n)`, `mapped(n)`, ..."
+                    }
                     _ if described => "say which way the data flows: `in`, `out` or both",
-                    _ => "say which way the data flows (`in`, `out`) and how much (`buffer(n)`), or `string`, `handle`, `userdata`, `opaque`",
+                    _ => {
+                        "say which way the data flows (`in`, `out`) and how much (`buffer(n)`), or `string`, `handle`, `userdata`, `opaque`"
+                    }
                 };
                 self.undescribed(value, "a pointer", help);
                 return Kind::Opaque;
@@ -312,7 +360,11 @@ impl<'a> Resolver<'a> {
             (None, None) => Count::One,
         };
         if matches!(count, Count::One) && matches!(to.kind, TypeKind::Void) && all.get("buffer").is_none() {
-            self.report(Diagnostic::error(plan.span, format!("the size of {} is unknown", value.name)).label(format!("{} needs `buffer(n)`", describe(&value.ty))).help("`n` counts bytes for `void *`"));
+            self.report(
+                Diagnostic::error(plan.span, format!("the size of {} is unknown", value.name))
+                    .label(format!("{} needs `buffer(n)`", describe(&value.ty)))
+                    .help("`n` counts bytes for `void *`"),
+            );
         }
         let returned = all.get("returned").and_then(|d| self.size(d, scope));
         let inner = scope.enter_element();
@@ -338,7 +390,9 @@ impl<'a> Resolver<'a> {
                 Rule::Plan(Box::new(self.plain(&element)))
             }
             // Untouched pointers in memory that is not copied need no description.
-            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) if body.is_empty() && !copied && to.handle.is_none() => {
+            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_)
+                if body.is_empty() && !copied && to.handle.is_none() =>
+            {
                 Rule::Plan(Box::new(self.plain(&element)))
             }
             _ => self.rule(body, &element, &inner),
@@ -357,11 +411,16 @@ impl<'a> Resolver<'a> {
     fn size(&mut self, d: &Descriptor, scope: &Scope) -> Option<Expr> {
         let size = self.argument_value(d, 0, scope)?;
         if !matches!(size.ty.kind, TypeKind::Int { .. }) {
-            self.report(Diagnostic::error(size.span, format!("`{}` needs a number", d.name.text)).label(format!("this has type {}", describe(&size.ty))));
+            self.report(
+                Diagnostic::error(size.span, format!("`{}` needs a number", d.name.text))
+                    .label(format!("this has type {}", describe(&size.ty))),
+            );
             return None;
         }
         if super::constants::value(&size).is_some_and(|v| v < 0) {
-            self.report(Diagnostic::error(size.span, format!("`{}` cannot be negative", d.name.text)).label("a negative size"));
+            self.report(
+                Diagnostic::error(size.span, format!("`{}` cannot be negative", d.name.text)).label("a negative size"),
+            );
             return None;
         }
         Some(size)
@@ -375,136 +434,12 @@ impl<'a> Resolver<'a> {
         match step.and_then(|s| usize::try_from(s).ok()).filter(|s| (1..=64).contains(s)) {
             Some(step) => Count::Terminated { step },
             None => {
-                self.report(Diagnostic::error(d.span, "the step of `null_terminated` is a small constant").label("expected a number from 1 to 64"));
+                self.report(
+                    Diagnostic::error(d.span, "the step of `null_terminated` is a small constant")
+                        .label("expected a number from 1 to 64"),
+                );
                 Count::Terminated { step: 1 }
             }
         }
     }
-
-    /// A struct whose members need translation, or one that crosses as it is.
-    fn structure(&mut self, all: &Descriptors<'a>, plan: &Plan, value: &Value, s: &Struct, scope: &Scope) -> Kind {
-        self.unknown_fields(all, s, value);
-        let mut inner = scope.clone();
-        if let Some(place) = &value.place {
-            inner.members.push((place.clone(), s.clone()));
-        }
-        let mut fields: Vec<(Field, Rule)> = Vec::new();
-        for field in &s.fields {
-            let body = field_body(all, &field.name);
-            let mine = !body.is_empty() || all.all.iter().any(|d| field_name(d) == Some(&field.name));
-            let doubled = fields.iter().any(|(f, _)| f.offset == field.offset && f.ty == field.ty);
-            if !mine && (doubled || !self.needs_rule(&field.ty)) {
-                continue;
-            }
-            self.field(field, body, plan, value, &inner, &mut fields);
-        }
-        if fields.is_empty() { Kind::Scalar } else { Kind::Struct { fields } }
-    }
-
-    fn field(
-        &mut self,
-        field: &Field,
-        body: Vec<Piece<'a>>,
-        plan: &Plan,
-        value: &Value,
-        scope: &Scope,
-        into: &mut Vec<(Field, Rule)>,
-    ) {
-        let place = value.place.clone().map(|p| Expr {
-            kind: ExprKind::Field(p.into(), field.offset),
-            ty: field.ty.clone(),
-            span: value.span,
-        });
-        // An array of things to translate is as many members.
-        if let TypeKind::Array { of, count } = &field.ty.kind
-            && (self.needs_rule(of) || !body.is_empty())
-        {
-            let body = element_pieces(body);
-            if *count > ARRAY {
-                self.report(
-                    Diagnostic::error(value.span, format!("member `{}` of {} has {count} elements to translate", field.name, value.name))
-                        .label(format!("at most {ARRAY} are possible"))
-                        .help("describe them as `opaque` if the library does not look at them"),
-                );
-            }
-            for n in 0..(*count).min(ARRAY) {
-                let index = Expr { kind: ExprKind::Int(n as i128), ty: size_t(), span: value.span };
-                let member = Value {
-                    ty: of.as_ref().clone(),
-                    place: place.clone().map(|p| Expr { kind: ExprKind::Element(p.into(), index.into()), ty: of.as_ref().clone(), span: value.span }),
-                    ..self.member_value(field, plan, value)
-                };
-                let rule = self.rule(body.clone(), &member, scope);
-                let member = Field { name: format!("{}[{n}]", field.name), offset: field.offset + n * of.size(), ty: of.as_ref().clone() };
-                into.push((member, rule));
-            }
-            return;
-        }
-        let member = Value { place, ..self.member_value(field, plan, value) };
-        let rule = self.rule(body, &member, scope);
-        into.push((field.clone(), rule));
-    }
-
-    fn member_value(&self, field: &Field, plan: &Plan, value: &Value) -> Value {
-        Value {
-            ty: field.ty.clone(),
-            place: None,
-            input: plan.input,
-            output: plan.output,
-            role: Role::Field,
-            name: format!("member `{}` of {}", field.name, value.name),
-            span: plan.span,
-        }
-    }
-
-    /// Whether values of a type cannot simply be copied to another process.
-    fn needs_rule(&self, ty: &Type) -> bool {
-        if ty.handle.is_some() || self.type_rule(ty).is_some_and(|r| !self.type_rules[r].body.is_empty()) {
-            return true;
-        }
-        match &ty.kind {
-            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) => true,
-            TypeKind::Struct(s) => s.fields.iter().any(|f| self.needs_rule(&f.ty)),
-            TypeKind::Array { of, .. } => self.needs_rule(of),
-            _ => false,
-        }
-    }
-
-    fn unknown_fields(&mut self, all: &Descriptors, s: &Struct, value: &Value) {
-        for d in &all.all {
-            let Some(name) = field_name(d) else { continue };
-            if s.fields.iter().any(|f| f.name == name) {
-                continue;
-            }
-            let near = similar(name, s.fields.iter().map(|f| f.name.as_str()));
-            let diagnostic = Diagnostic::error(d.span, format!("{} has no member `{name}`", describe(&value.ty))).label("unknown member").suggest(near);
-            self.report(diagnostic);
-        }
-    }
-}
-
-fn field_name(d: &Descriptor) -> Option<&str> {
-    match d.arguments.as_deref() {
-        Some([Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. })]) if d.name.text == "field" => Some(name),
-        _ => None,
-    }
-}
-
-fn field_body<'a>(all: &Descriptors<'a>, name: &str) -> Vec<Piece<'a>> {
-    let scopes = all.all.iter().filter(|d| field_name(d) == Some(name));
-    scopes.filter_map(|d| d.body.as_ref()).flat_map(pieces).collect()
-}
-
-/// `field(a) { element { x } }` describes the elements of the array `a` as `field(a) { x }` does.
-fn element_pieces(body: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
-    let mut out = Vec::new();
-    for piece in body {
-        match piece {
-            Piece::Statement(crate::ast::Statement::Descriptor(d)) if d.name.text == "element" => {
-                out.extend(d.body.as_ref().map(pieces).unwrap_or_default());
-            }
-            other => out.push(other),
-        }
-    }
-    out
 }

@@ -29,7 +29,8 @@ fn resolved(text: &str) -> (Model, Vec<Diagnostic>) {
     let file = sources.add("test.lapis".into(), text.to_string());
     let parsed = parse(file, text, &|n| header.named_type(n).is_some());
     let functions = header.functions.iter().filter(|f| f.name.starts_with("sm_")).collect();
-    let input = Input { items: &parsed.items, sources: &sources, header, functions, guest: utilities, server: utilities };
+    let input =
+        Input { items: &parsed.items, sources: &sources, header, functions, guest: utilities, server: utilities };
     let (model, mut diagnostics) = resolve(&input, Model::default());
     diagnostics.extend(parsed.diagnostics);
     for diagnostic in &diagnostics {
@@ -69,14 +70,26 @@ fn mistakes_in_expressions() {
     assert_eq!(require("levle > 0"), "unknown name `levle` | did you mean `level`?");
     assert_eq!(require("both(level, 1)"), "`both` takes 1 argument, found 2 | ");
     assert_eq!(require("bth(level)"), "unknown function `bth` | did you mean `both`?");
-    assert_eq!(require("device + 1"), "arithmetic with a pointer | an address means nothing on the other side; use `p[i]` to read an element");
+    assert_eq!(
+        require("device + 1"),
+        "arithmetic with a pointer | an address means nothing on the other side; use `p[i]` to read an element"
+    );
     assert_eq!(require("*device"), "cannot read through `sm_device` | cast it first: `((type *)p)[i]`");
-    assert_eq!(require("index < 1"), "`index` outside `element` | `index` is the number of the element that an enclosing `element { }` describes");
-    assert_eq!(require("hidden"), "`hidden` is a variable of utility code | write a `utility` function that returns it");
+    assert_eq!(
+        require("index < 1"),
+        "`index` outside `element` | `index` is the number of the element that an enclosing `element { }` describes"
+    );
+    assert_eq!(
+        require("hidden"),
+        "`hidden` is a variable of utility code | write a `utility` function that returns it"
+    );
     assert_eq!(require("(sm_thing)level"), "unknown type `sm_thing` | ");
     assert_eq!(require("metadata(device)->x"), "no metadata is declared | add `declare_metadata(struct ...);`");
     assert_eq!(require("ret == 0"), "`ret` has no value here | ");
-    assert_eq!(require("is_handle(device)"), "`require` cannot use `is_handle` | transport its value: `contextual_argument T name = ...;`");
+    assert_eq!(
+        require("is_handle(device)"),
+        "`require` cannot use `is_handle` | transport its value: `contextual_argument T name = ...;`"
+    );
 }
 
 #[test]
@@ -102,7 +115,8 @@ fn conditions_are_folded_once() {
     assert!(diagnostics.is_empty(), "{diagnostics:?}");
     let write = model.functions.iter().find(|f| f.name == "sm_write").expect("a function");
     let crate::model::Rule::If { then, otherwise, .. } = &write.arguments[1] else { panic!("no condition") };
-    let (crate::model::Rule::Plan(then), crate::model::Rule::Plan(otherwise)) = (then.as_ref(), otherwise.as_ref()) else {
+    let (crate::model::Rule::Plan(then), crate::model::Rule::Plan(otherwise)) = (then.as_ref(), otherwise.as_ref())
+    else {
         panic!("the same condition twice")
     };
     assert!(!then.output && otherwise.output);
@@ -111,7 +125,9 @@ fn conditions_are_folded_once() {
 #[test]
 fn too_many_conditions_are_a_mistake() {
     let conditions: String = (0..40).map(|n| format!("if (bytes > {n}) {{ in; }} ")).collect();
-    let text = format!("sm_write(sm_buffer buffer, const void *from, size_t bytes) {{ argument(from) {{ buffer(bytes); {conditions} }} }}");
+    let text = format!(
+        "sm_write(sm_buffer buffer, const void *from, size_t bytes) {{ argument(from) {{ buffer(bytes); {conditions} }} }}"
+    );
     assert!(message(&text).starts_with("too many conditions"), "{}", message(&text));
 }
 

@@ -25,7 +25,11 @@ pub fn void() -> Type {
 pub fn pointer(to: Type) -> Type {
     let star = if to.spelling.ends_with('*') { "*" } else { " *" };
     let spelling = format!("{}{star}", to.spelling);
-    Type { kind: TypeKind::Pointer { constant: to.spelling.starts_with("const "), to: Box::new(to) }, spelling, handle: None }
+    Type {
+        kind: TypeKind::Pointer { constant: to.spelling.starts_with("const "), to: Box::new(to) },
+        spelling,
+        handle: None,
+    }
 }
 
 /// The same type for the C compiler, names and constness aside.
@@ -35,7 +39,9 @@ pub fn same(a: &Type, b: &Type) -> bool {
         (TypeKind::Array { of: a, .. }, TypeKind::Pointer { to: b, .. })
         | (TypeKind::Pointer { to: a, .. }, TypeKind::Array { of: b, .. }) => same(a, b),
         (TypeKind::Array { of: a, count: n }, TypeKind::Array { of: b, count: m }) => n == m && same(a, b),
-        (TypeKind::Struct(a), TypeKind::Struct(b)) => a.size == b.size && a.union == b.union && a.fields.len() == b.fields.len(),
+        (TypeKind::Struct(a), TypeKind::Struct(b)) => {
+            a.size == b.size && a.union == b.union && a.fields.len() == b.fields.len()
+        }
         (TypeKind::Incomplete, TypeKind::Incomplete) => tag(a) == tag(b) || a.spelling == b.spelling,
         (TypeKind::FunctionPointer(_), TypeKind::FunctionPointer(_)) => true,
         (a, b) => a == b,
@@ -85,7 +91,9 @@ impl<'a> Resolver<'a> {
             let names = self.header.typedefs.keys().chain(self.header.tags.keys());
             let similar = similar(&name.base, names.map(String::as_str)).map(String::from);
             self.report(
-                Diagnostic::error(name.span, message).label("neither the header nor the specification declares it").suggest(similar.as_deref()),
+                Diagnostic::error(name.span, message)
+                    .label("neither the header nor the specification declares it")
+                    .suggest(similar.as_deref()),
             );
             return None;
         };

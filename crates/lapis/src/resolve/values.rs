@@ -43,7 +43,11 @@ impl<'a> Resolver<'a> {
     /// The rule of a value from its own descriptors and those of its type.
     pub(super) fn rule(&mut self, body: Vec<Piece<'a>>, value: &Value, scope: &Scope) -> Rule {
         if self.depth >= NESTING {
-            self.report(Diagnostic::error(value.span, format!("the description of {} never ends", value.name)).label("a type that contains itself").help("describe the inner pointer as `opaque`"));
+            self.report(
+                Diagnostic::error(value.span, format!("the description of {} never ends", value.name))
+                    .label("a type that contains itself")
+                    .help("describe the inner pointer as `opaque`"),
+            );
             return Rule::Plan(Box::new(self.plain(value)));
         }
         let gaps = self.gaps(&body);
@@ -80,7 +84,9 @@ impl<'a> Resolver<'a> {
                 }
                 // The body of a callback describes its parameters one by one.
                 Piece::Statement(Statement::Descriptor(d)) if d.name.text == "callback" => false,
-                Piece::Statement(Statement::Descriptor(Descriptor { body: Some(inner), .. })) => self.gaps(&pieces(inner)),
+                Piece::Statement(Statement::Descriptor(Descriptor { body: Some(inner), .. })) => {
+                    self.gaps(&pieces(inner))
+                }
                 Piece::Statement(_) => false,
             };
         }
@@ -96,14 +102,21 @@ impl<'a> Resolver<'a> {
         };
         let body = self.type_rules[rule].body.clone();
         let handle = self.type_rules[rule].handle;
-        let wide = Scope { place: "a type-wide description", members: scope.members.clone(), elements: scope.elements, ..Scope::default() };
+        let wide = Scope {
+            place: "a type-wide description",
+            members: scope.members.clone(),
+            elements: scope.elements,
+            ..Scope::default()
+        };
         self.fold(body, &mut Vec::new(), &value, &wide, &mut |s, general| s.plan(&general, &own, handle, &value, scope))
     }
 
     fn cast_type(&mut self, own: &[&'a Descriptor]) -> Option<Type> {
         let casts: Vec<_> = own.iter().filter(|d| d.name.text == "type_cast").collect();
         if let [first, second, ..] = casts.as_slice() {
-            self.report(Diagnostic::error(second.span, "cast twice").label("second type").related(first.span, "first type"));
+            self.report(
+                Diagnostic::error(second.span, "cast twice").label("second type").related(first.span, "first type"),
+            );
         }
         match casts.first()?.arguments.as_deref() {
             Some([Argument::Type(ty)]) => self.resolve_type(ty),
@@ -127,7 +140,10 @@ impl<'a> Resolver<'a> {
         };
         let Piece::If { condition, then, otherwise } = body.remove(at) else { unreachable!("found by position") };
         if self.leaves > LEAVES {
-            self.report(Diagnostic::error(condition.span, format!("too many conditions on {}", value.name)).label("the combinations are beyond use"));
+            self.report(
+                Diagnostic::error(condition.span, format!("too many conditions on {}", value.name))
+                    .label("the combinations are beyond use"),
+            );
             return self.fold(splice(&body, at, &then), known, value, scope, leaf);
         }
         let text: String = self.sources.text(condition.span).split_whitespace().collect();
@@ -162,7 +178,9 @@ impl<'a> Resolver<'a> {
                 Some(d)
             }
             Piece::Statement(Statement::Contextual { span, .. }) => {
-                self.report(Diagnostic::error(*span, "`contextual_argument` describes a function").label("not allowed here"));
+                self.report(
+                    Diagnostic::error(*span, "`contextual_argument` describes a function").label("not allowed here"),
+                );
                 None
             }
             _ => None,
@@ -183,7 +201,11 @@ impl<'a> Resolver<'a> {
         let Some(info) = descriptors::find(name) else {
             let here = descriptors::ALL.iter().filter(|i| i.places.contains(&place)).map(|i| i.name);
             let near = similar(name, here).or_else(|| similar(name, descriptors::ALL.iter().map(|i| i.name)));
-            self.report(Diagnostic::error(d.name.span, format!("unknown descriptor `{name}`")).label("not a descriptor").suggest(near));
+            self.report(
+                Diagnostic::error(d.name.span, format!("unknown descriptor `{name}`"))
+                    .label("not a descriptor")
+                    .suggest(near),
+            );
             return;
         };
         if name == "placeholder" {
@@ -191,11 +213,17 @@ impl<'a> Resolver<'a> {
         }
         if !info.places.contains(&place) {
             let (what, instead) = match place {
-                Place::Function => ("a function", "put it in the `argument`, `element`, `field` or `return_value` that it describes"),
+                Place::Function => {
+                    ("a function", "put it in the `argument`, `element`, `field` or `return_value` that it describes")
+                }
                 Place::Value => ("a value", "put it directly in the body of the function"),
                 Place::Type => ("a type", "put it in the description of a function"),
             };
-            self.report(Diagnostic::error(d.name.span, format!("`{name}` cannot describe {what}")).label("misplaced").help(instead));
+            self.report(
+                Diagnostic::error(d.name.span, format!("`{name}` cannot describe {what}"))
+                    .label("misplaced")
+                    .help(instead),
+            );
             return;
         }
         let found = d.arguments.as_ref().map_or(0, Vec::len);
@@ -207,14 +235,19 @@ impl<'a> Resolver<'a> {
                 (a, b) if a == b => format!("{a} arguments"),
                 (a, b) => format!("{a} to {b} arguments"),
             };
-            let mut diagnostic = Diagnostic::error(d.span, format!("`{name}` takes {expected}, found {found}")).label("wrong number of arguments");
+            let mut diagnostic = Diagnostic::error(d.span, format!("`{name}` takes {expected}, found {found}"))
+                .label("wrong number of arguments");
             if !info.usage.is_empty() {
                 diagnostic = diagnostic.help(format!("usage: `{}`", info.usage));
             }
             self.report(diagnostic);
         }
         if info.body && d.body.is_none() {
-            self.report(Diagnostic::error(d.span, format!("`{name}` needs a body")).label("`{ ... }` expected after this").help(format!("usage: `{}`", info.usage)));
+            self.report(
+                Diagnostic::error(d.span, format!("`{name}` needs a body"))
+                    .label("`{ ... }` expected after this")
+                    .help(format!("usage: `{}`", info.usage)),
+            );
         } else if !info.body && d.body.is_some() {
             self.report(Diagnostic::error(d.span, format!("`{name}` has no body")).label("expected `;` after this"));
         }
@@ -237,11 +270,16 @@ impl<'a> Resolver<'a> {
     /// A plan that carries the value as it is.
     pub(super) fn plain(&self, value: &Value) -> Plan {
         let nothing = matches!(value.ty.kind, crate::model::TypeKind::Void);
-        let pointer = matches!(value.ty.kind, crate::model::TypeKind::Pointer { .. } | crate::model::TypeKind::FunctionPointer(_));
+        let pointer = matches!(
+            value.ty.kind,
+            crate::model::TypeKind::Pointer { .. } | crate::model::TypeKind::FunctionPointer(_)
+        );
         Plan {
             ty: value.ty.clone(),
             kind: match (nothing, pointer) {
-                (true, _) if value.role == Role::Result || value.role == Role::CallbackResult => crate::model::Kind::Nothing,
+                (true, _) if value.role == Role::Result || value.role == Role::CallbackResult => {
+                    crate::model::Kind::Nothing
+                }
                 (_, true) => crate::model::Kind::Opaque,
                 _ => crate::model::Kind::Scalar,
             },

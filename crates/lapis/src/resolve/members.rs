@@ -1,0 +1,165 @@
+//! Structs: members that cannot simply be copied to another process.
+
+use super::kinds::Descriptors;
+use super::scope::Scope;
+use super::types::{describe, size_t};
+use super::values::{Role, Value};
+use super::{Piece, Resolver, pieces};
+use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
+use crate::diagnostics::Diagnostic;
+use crate::model::{Expr, ExprKind, Field, Kind, Plan, Rule, Struct, Type, TypeKind};
+use crate::suggest::similar;
+
+/// Most elements of an array inside a struct that are translated one by one.
+const ARRAY: usize = 256;
+
+impl<'a> Resolver<'a> {
+    /// A struct whose members need translation, or one that crosses as it is.
+    pub(super) fn structure(
+        &mut self,
+        all: &Descriptors<'a>,
+        plan: &Plan,
+        value: &Value,
+        s: &Struct,
+        scope: &Scope,
+    ) -> Kind {
+        self.unknown_fields(all, s, value);
+        let mut inner = scope.clone();
+        if let Some(place) = &value.place {
+            inner.members.push((place.clone(), s.clone()));
+        }
+        let mut fields: Vec<(Field, Rule)> = Vec::new();
+        for field in &s.fields {
+            let body = field_body(all, &field.name);
+            let mine = !body.is_empty() || all.all.iter().any(|d| field_name(d) == Some(&field.name));
+            let doubled = fields.iter().any(|(f, _)| f.offset == field.offset && f.ty == field.ty);
+            if !mine && (doubled || !self.needs_rule(&field.ty)) {
+                continue;
+            }
+            self.field(field, body, plan, value, &inner, &mut fields);
+        }
+        if fields.is_empty() { Kind::Scalar } else { Kind::Struct { fields } }
+    }
+
+    fn field(
+        &mut self,
+        field: &Field,
+        body: Vec<Piece<'a>>,
+        plan: &Plan,
+        value: &Value,
+        scope: &Scope,
+        into: &mut Vec<(Field, Rule)>,
+    ) {
+        let place = value.place.clone().map(|p| Expr {
+            kind: ExprKind::Field(p.into(), field.offset),
+            ty: field.ty.clone(),
+            span: value.span,
+        });
+        // An array of things to translate is as many members.
+        if let TypeKind::Array { of, count } = &field.ty.kind
+            && (self.needs_rule(of) || !body.is_empty())
+        {
+            let body = element_pieces(body);
+            if *count > ARRAY {
+                self.report(
+                    Diagnostic::error(
+                        value.span,
+                        format!("member `{}` of {} has {count} elements to translate", field.name, value.name),
+                    )
+                    .label(format!("at most {ARRAY} are possible"))
+                    .help("describe them as `opaque` if the library does not look at them"),
+                );
+            }
+            for n in 0..(*count).min(ARRAY) {
+                let index = Expr { kind: ExprKind::Int(n as i128), ty: size_t(), span: value.span };
+                let member = Value {
+                    ty: of.as_ref().clone(),
+                    place: place.clone().map(|p| Expr {
+                        kind: ExprKind::Element(p.into(), index.into()),
+                        ty: of.as_ref().clone(),
+                        span: value.span,
+                    }),
+                    ..self.member_value(field, plan, value)
+                };
+                let rule = self.rule(body.clone(), &member, scope);
+                let member = Field {
+                    name: format!("{}[{n}]", field.name),
+                    offset: field.offset + n * of.size(),
+                    ty: of.as_ref().clone(),
+                };
+                into.push((member, rule));
+            }
+            return;
+        }
+        let member = Value { place, ..self.member_value(field, plan, value) };
+        let rule = self.rule(body, &member, scope);
+        into.push((field.clone(), rule));
+    }
+
+    fn member_value(&self, field: &Field, plan: &Plan, value: &Value) -> Value {
+        Value {
+            ty: field.ty.clone(),
+            place: None,
+            input: plan.input,
+            output: plan.output,
+            role: Role::Field,
+            name: format!("member `{}` of {}", field.name, value.name),
+            span: plan.span,
+        }
+    }
+
+    /// Whether values of a type cannot simply be copied to another process.
+    fn needs_rule(&self, ty: &Type) -> bool {
+        if ty.handle.is_some() || self.type_rule(ty).is_some_and(|r| !self.type_rules[r].body.is_empty()) {
+            return true;
+        }
+        match &ty.kind {
+            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) => true,
+            TypeKind::Struct(s) => s.fields.iter().any(|f| self.needs_rule(&f.ty)),
+            TypeKind::Array { of, .. } => self.needs_rule(of),
+            _ => false,
+        }
+    }
+
+    fn unknown_fields(&mut self, all: &Descriptors, s: &Struct, value: &Value) {
+        for d in &all.all {
+            let Some(name) = field_name(d) else { continue };
+            if s.fields.iter().any(|f| f.name == name) {
+                continue;
+            }
+            let near = similar(name, s.fields.iter().map(|f| f.name.as_str()));
+            let diagnostic = Diagnostic::error(d.span, format!("{} has no member `{name}`", describe(&value.ty)))
+                .label("unknown member")
+                .suggest(near);
+            self.report(diagnostic);
+        }
+    }
+}
+
+fn field_name(d: &Descriptor) -> Option<&str> {
+    match d.arguments.as_deref() {
+        Some([Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. })]) if d.name.text == "field" => {
+            Some(name)
+        }
+        _ => None,
+    }
+}
+
+fn field_body<'a>(all: &Descriptors<'a>, name: &str) -> Vec<Piece<'a>> {
+    let scopes = all.all.iter().filter(|d| field_name(d) == Some(name));
+    scopes.filter_map(|d| d.body.as_ref()).flat_map(pieces).collect()
+}
+
+/// `field(a) { element { x } }` describes the elements of the array `a` as `field(a) { x }` does.
+fn element_pieces(body: Vec<Piece<'_>>) -> Vec<Piece<'_>> {
+    let mut out = Vec::new();
+    for piece in body {
+        match piece {
+            Piece::Statement(crate::ast::Statement::Descriptor(d)) if d.name.text == "element" => {
+                out.extend(d.body.as_ref().map(pieces).unwrap_or_default());
+            }
+            other => out.push(other),
+        }
+    }
+    out
+}

@@ -1,0 +1,218 @@
+//! Descriptors of functions.
+
+use super::scope::Scope;
+use super::{Piece, Resolver};
+use crate::ast::{Argument, Descriptor, ExprKind as AstKind, Statement};
+use crate::descriptors::Place;
+use crate::diagnostics::Diagnostic;
+use crate::model::{
+    Binary, Charge, ChargeKind, Expr, ExprKind, Function, Guarded, Registered, Requirement, ResourceKind, Support,
+    Unary,
+};
+use crate::suggest::similar;
+
+impl<'a> Resolver<'a> {
+    pub(super) fn statements(
+        &mut self,
+        body: &[Piece<'a>],
+        condition: Option<&Expr>,
+        function: &mut Function,
+        scope: &Scope,
+    ) {
+        for piece in body {
+            match piece {
+                Piece::If { condition: ast, then, otherwise } => {
+                    let Some(inner) = self.expr(ast, scope) else { continue };
+                    if let Some(v) = super::constants::value(&inner) {
+                        self.statements(if v != 0 { then } else { otherwise }, condition, function, scope);
+                        continue;
+                    }
+                    self.statements(then, Some(&and(condition, inner.clone())), function, scope);
+                    self.statements(otherwise, Some(&and(condition, not(inner))), function, scope);
+                }
+                Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
+                Piece::Statement(Statement::Descriptor(d)) => {
+                    self.misplaced(d, Place::Function);
+                    self.statement(d, condition, function, scope);
+                }
+                Piece::Statement(_) => {}
+            }
+        }
+    }
+
+    fn statement(&mut self, d: &'a Descriptor, condition: Option<&Expr>, function: &mut Function, scope: &Scope) {
+        let guard = condition.cloned();
+        let single = |s: &mut Self| s.argument_value(d, 0, scope);
+        match d.name.text.as_str() {
+            "argument" => {
+                let names: Vec<String> =
+                    scope.parameters.iter().chain(&scope.contextual).map(|(n, _)| n.clone()).collect();
+                self.known_parameter(d, &names);
+            }
+            "async" => self.asynchronous(d, guard, function),
+            "success" => self.once(d, |f| &mut f.success, function),
+            "failure" => self.once(d, |f| &mut f.failure, function),
+            "lost" => self.once(d, |f| &mut f.lost, function),
+            "local" => {
+                self.unconditional(d, condition);
+                if let Some(value) = single(self) {
+                    function.support = Support::Local(value);
+                }
+            }
+            "cache" => match guard {
+                None => function.cache = true,
+                Some(condition) => {
+                    function.cache_if = Some(match function.cache_if.take() {
+                        None => condition,
+                        Some(other) => both(Binary::LogicalOr, other, condition),
+                    });
+                }
+            },
+            // Under a condition too: flushing more often than asked changes nothing but speed.
+            "flush" => function.flush = true,
+            "require" => {
+                if let (Some(holds), Some(otherwise)) =
+                    (self.argument_value(d, 0, scope), self.argument_value(d, 1, scope))
+                {
+                    function.requirements.push(Requirement { condition: guard, holds, otherwise });
+                }
+            }
+            "address" => {
+                self.unconditional(d, condition);
+                function.address = single(self);
+            }
+            "device_time" => {
+                self.unconditional(d, condition);
+                function.device_time = single(self);
+            }
+            "allocates_rc" => self.charge(d, ChargeKind::Allocate, guard, function, scope),
+            "deallocates_rc" => self.charge(d, ChargeKind::Deallocate, guard, function, scope),
+            "consumes_rc" => self.charge(d, ChargeKind::Consume, guard, function, scope),
+            "register_buf" => self.register_buf(d, guard, function, scope),
+            "placeholder" => self.placeholder(d),
+            "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
+            "after_server" => {
+                function.after_server.extend(single(self).map(|value| Guarded { condition: guard, value }))
+            }
+            _ => {}
+        }
+    }
+
+    fn unconditional(&mut self, d: &Descriptor, condition: Option<&Expr>) {
+        if let Some(condition) = condition {
+            self.report(
+                Diagnostic::error(d.span, format!("`{}` cannot be conditional", d.name.text))
+                    .label("inside an `if`")
+                    .related(condition.span, "this condition"),
+            );
+        }
+    }
+
+    /// `sync` says what is the default anyway; unconditionally beside `async` it is a contradiction.
+    pub(super) fn synchronous(&mut self, body: &[Piece<'a>]) {
+        if let (Some(one), Some(other)) = (super::functions::find(body, "sync"), super::functions::find(body, "async"))
+        {
+            let (first, second) = if one.span.start < other.span.start { (one, other) } else { (other, one) };
+            let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
+            self.report(
+                Diagnostic::error(second.span, message)
+                    .label("only one of them can hold")
+                    .related(first.span, "the other"),
+            );
+        }
+    }
+
+    fn asynchronous(&mut self, d: &Descriptor, guard: Option<Expr>, function: &mut Function) {
+        let always = Expr { kind: ExprKind::Int(1), ty: super::types::c_int(), span: d.span };
+        let here = guard.unwrap_or(always);
+        function.asynchronous = Some(match function.asynchronous.take() {
+            None => here,
+            Some(other) => both(Binary::LogicalOr, other, here),
+        });
+    }
+
+    fn once(&mut self, d: &Descriptor, slot: impl Fn(&mut Function) -> &mut Option<Expr>, function: &mut Function) {
+        let value = self.argument_value(d, 0, &Scope::constant());
+        let slot = slot(function);
+        let differs = slot.as_ref().zip(value.as_ref()).is_some_and(|(a, b)| a.kind != b.kind);
+        if let Some(first) = slot.as_ref().filter(|_| differs) {
+            let diagnostic =
+                Diagnostic::error(d.span, format!("`{}` is given twice, with different values", d.name.text))
+                    .label("second value")
+                    .related(first.span, "first value");
+            self.report(diagnostic);
+            return;
+        }
+        *slot = value;
+    }
+
+    fn charge(
+        &mut self,
+        d: &Descriptor,
+        kind: ChargeKind,
+        condition: Option<Expr>,
+        function: &mut Function,
+        scope: &Scope,
+    ) {
+        let resource = self.resource(d, kind);
+        let amount = self.argument_value(d, 1, scope);
+        if let (Some(resource), Some(amount)) = (resource, amount) {
+            function.charges.push(Charge { condition, kind, resource, amount });
+        }
+    }
+
+    fn resource(&mut self, d: &Descriptor, kind: ChargeKind) -> Option<usize> {
+        let Argument::Expr(ast) = d.arguments.as_ref()?.first()? else { return None };
+        let name = match &ast.kind {
+            AstKind::Name(name) => name.as_str(),
+            _ => "",
+        };
+        let wanted = if kind == ChargeKind::Consume { ResourceKind::Instantaneous } else { ResourceKind::Continuous };
+        let word = if kind == ChargeKind::Consume { "instantaneous" } else { "continuous" };
+        let Some(index) = self.model.resources.iter().position(|r| r.name == name) else {
+            let near = similar(name, self.model.resources.iter().map(|r| r.name.as_str())).map(String::from);
+            let mut diagnostic = Diagnostic::error(ast.span, format!("unknown resource `{name}`"))
+                .label("not declared")
+                .suggest(near.as_deref());
+            if near.is_none() {
+                diagnostic = diagnostic.help(format!("declare it: `{word}_rc {name};`"));
+            }
+            self.report(diagnostic);
+            return None;
+        };
+        if self.model.resources[index].kind != wanted {
+            self.report(
+                Diagnostic::error(ast.span, format!("`{}` needs a resource that is {word}", d.name.text))
+                    .label(format!("`{name}` is not")),
+            );
+            return None;
+        }
+        Some(index)
+    }
+
+    fn register_buf(&mut self, d: &Descriptor, condition: Option<Expr>, function: &mut Function, scope: &Scope) {
+        let Some([Argument::Expr(registry), ..]) = d.arguments.as_deref() else { return };
+        let registry = self.registry(registry);
+        let rest = [1, 2, 3].map(|n| self.argument_value(d, n, scope));
+        if let (Some(registry), [Some(key), Some(buffer), Some(count)]) = (registry, rest) {
+            function.registered.push(Registered { condition, registry, key, buffer, count });
+        }
+    }
+}
+
+fn and(outer: Option<&Expr>, inner: Expr) -> Expr {
+    match outer {
+        None => inner,
+        Some(outer) => both(Binary::LogicalAnd, outer.clone(), inner),
+    }
+}
+
+fn both(operator: Binary, a: Expr, b: Expr) -> Expr {
+    let span = b.span;
+    Expr { kind: ExprKind::Binary(operator, a.into(), b.into()), ty: super::types::c_int(), span }
+}
+
+fn not(a: Expr) -> Expr {
+    let span = a.span;
+    Expr { kind: ExprKind::Unary(Unary::Not, a.into()), ty: super::types::c_int(), span }
+}
