@@ -69,7 +69,7 @@ impl Boxes {
     pub fn find(&self, value: u64) -> Option<&BoxBlock> {
         let base = self.base.load(Ordering::Acquire);
         let distance = (value as usize).wrapping_sub(base);
-        if base == 0 || distance >= self.committed.load(Ordering::Acquire) || distance % BLOCK != 0 {
+        if base == 0 || distance >= self.committed.load(Ordering::Acquire) || !distance.is_multiple_of(BLOCK) {
             return None;
         }
         // SAFETY: the address is a multiple of 64 bytes into the committed part of the range, which is
@@ -132,9 +132,8 @@ impl Boxes {
         while size >= SMALLEST {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
             // SAFETY: a new mapping at a place that the kernel chooses.
-            if let Ok(p) =
-                unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::empty(), flags) }
-            {
+            let range = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::empty(), flags) };
+            if let Ok(p) = range {
                 self.reserved.store(size, Ordering::Relaxed);
                 self.base.store(p as usize, Ordering::Release);
                 return Some(());

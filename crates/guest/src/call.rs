@@ -53,7 +53,7 @@ impl Call {
 
     #[inline]
     pub fn handle(&mut self, ty: u32, value: u64) {
-        let word = self.lane.connection.handles.to_word(ty, value);
+        let word = self.lane.connection.handles.word_of(ty, value);
         self.word(word);
     }
 

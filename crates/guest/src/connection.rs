@@ -157,7 +157,11 @@ impl Connection {
         if self.arena.mirrored() {
             let (ours, theirs) = UnixStream::pair().map_err(|e| self.fail(&format!("no socket for a lane: {e}")))?;
             self.tell(open, Some(&theirs.into()))?;
-            return Ok(OpenLane { id, block: None, end: LaneEnd::Stream(StreamLane::new(ours.into(), self.arena.clone())) });
+            return Ok(OpenLane {
+                id,
+                block: None,
+                end: LaneEnd::Stream(StreamLane::new(ours.into(), self.arena.clone())),
+            });
         }
         let Some(block) = self.blocks.allocate(LANE_BYTES) else {
             log::line("the arena is full: no lane for a thread (AVIARY_ARENA sets its size)");

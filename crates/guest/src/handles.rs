@@ -45,20 +45,20 @@ impl Handles {
 
     /// The word that names the application's value to the server.
     #[inline]
-    pub fn to_word(&self, ty: u32, value: u64) -> u64 {
+    pub fn word_of(&self, ty: u32, value: u64) -> u64 {
         if value == 0 {
             return 0;
         }
         match self.descriptor.handle_types.get(ty as usize) {
             Some(t) if t.boxed.is_some() => self.boxes.id_of(value).unwrap_or(NOT_A_HANDLE),
-            Some(t) if t.size == 4 => self.short_to_word(value & u64::from(u32::MAX)),
+            Some(t) if t.size == 4 => self.short_word_of(value & u64::from(u32::MAX)),
             // The server judges it.
             Some(_) => value,
             None => NOT_A_HANDLE,
         }
     }
 
-    fn short_to_word(&self, value: u64) -> u64 {
+    fn short_word_of(&self, value: u64) -> u64 {
         match value {
             0 => 0,
             value => self.tables().plain.get(&value).map_or(NOT_A_HANDLE, |p| p.id),
@@ -66,7 +66,7 @@ impl Handles {
     }
 
     /// The application's value for an id that the server sent; 0 if there is no memory for it.
-    pub fn from_word(&self, ty: u32, id: u64, role: Role) -> u64 {
+    pub fn value_of(&self, ty: u32, id: u64, role: Role) -> u64 {
         let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return 0 };
         match t.boxed {
             // SAFETY: a generated function without requirements: it evaluates the specification's expression.
@@ -248,9 +248,9 @@ mod tests {
         let handles = Handles::new(&DESCRIPTOR);
         for ty in 0..3u32 {
             let id = u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty);
-            let value = handles.from_word(ty, id, Role::Allocate);
-            assert_eq!(handles.to_word(ty, value), id);
-            assert_eq!(handles.from_word(ty, id, Role::Borrow), value);
+            let value = handles.value_of(ty, id, Role::Allocate);
+            assert_eq!(handles.word_of(ty, value), id);
+            assert_eq!(handles.value_of(ty, id, Role::Borrow), value);
             assert!(handles.is_handle(value));
             let metadata = handles.metadata(value);
             assert!(!metadata.is_null() && handles.metadata(value) == metadata);
@@ -269,18 +269,18 @@ mod tests {
     fn what_is_no_handle_is_told_apart() {
         let handles = Handles::new(&DESCRIPTOR);
         let local = 5u64;
-        assert_eq!(handles.to_word(0, 0), 0);
-        assert_eq!(handles.to_word(0, &raw const local as u64), NOT_A_HANDLE);
-        assert_eq!(handles.to_word(2, 99), NOT_A_HANDLE);
-        assert_eq!(handles.to_word(1, 99), 99, "the server judges");
-        assert_eq!(handles.to_word(7, 99), NOT_A_HANDLE);
+        assert_eq!(handles.word_of(0, 0), 0);
+        assert_eq!(handles.word_of(0, &raw const local as u64), NOT_A_HANDLE);
+        assert_eq!(handles.word_of(2, 99), NOT_A_HANDLE);
+        assert_eq!(handles.word_of(1, 99), 99, "the server judges");
+        assert_eq!(handles.word_of(7, 99), NOT_A_HANDLE);
     }
 
     #[test]
     fn an_allocation_of_a_known_object_adds_a_reference() {
         let handles = Handles::new(&DESCRIPTOR);
-        let value = handles.from_word(0, 1 << 32 | 1, Role::Allocate);
-        assert_eq!(handles.from_word(0, 1 << 32 | 1, Role::Allocate), value);
+        let value = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
+        assert_eq!(handles.value_of(0, 1 << 32 | 1, Role::Allocate), value);
         assert!(!handles.release(value, false));
         assert!(handles.is_handle(value));
         handles.retain(value);

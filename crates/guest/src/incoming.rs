@@ -88,7 +88,7 @@ impl Incoming {
     pub fn handle(&mut self, ty: u32, role: Role) -> u64 {
         match self.word() {
             0 | NOT_A_HANDLE => 0,
-            id => self.connection.handles.from_word(ty, id, role),
+            id => self.connection.handles.value_of(ty, id, role),
         }
     }
 
@@ -138,7 +138,7 @@ impl Incoming {
     }
 
     pub fn reply_handle(&mut self, ty: u32, value: u64) {
-        let word = self.connection.handles.to_word(ty, value);
+        let word = self.connection.handles.word_of(ty, value);
         self.answer.word(word);
     }
 

@@ -51,9 +51,11 @@ pub(crate) struct ThreadLane {
     /// For the lane of a signal handler: no call may wait for this ticket or a later one, because the
     /// interrupted thread cannot send it.
     barrier: Cell<Option<u64>>,
+    // Boxed: a frame is large, and moves in and out for every call.
+    #[allow(clippy::vec_box)]
     frames: Cell<Vec<Box<Frame>>>,
     held: RefCell<Held>,
-    /// An error of an acknowledged asynchronous call, reported like one that the server deferred.
+    /// An error of an asynchronous call that the application has not been told yet.
     deferred: Cell<Option<i64>>,
     spare: Cell<Option<Rc<ThreadLane>>>,
 }
@@ -147,7 +149,8 @@ impl ThreadLane {
     /// Runs `f` with exclusive use of the end.
     #[inline]
     fn with_end<R>(&self, f: impl FnOnce(&mut LaneEnd) -> Result<R, LaneError>) -> Result<R, Lost> {
-        if self.busy.load(Ordering::Relaxed) {
+        // A child forked inside a callback returns to its parent's call: it must not touch the parent's lane.
+        if self.busy.load(Ordering::Relaxed) || !self.connection.ours() {
             return Err(Lost);
         }
         self.busy.store(true, Ordering::Relaxed);
@@ -200,7 +203,7 @@ impl ThreadLane {
             match header.kind {
                 kind::REPLY if header.serial == serial => {
                     let at = fields.position();
-                    return Ok(Answer { header, at, deferred: deferred.or_else(|| self.deferred.take()) });
+                    return Ok(Answer { header, at, deferred: self.deferred.take().or(deferred) });
                 }
                 kind::CALLBACK => {
                     let at = fields.position();
@@ -257,7 +260,7 @@ impl ThreadLane {
             log::line(&format!("{name}, an asynchronous call, failed with {value}"));
             return Ok(Some(value));
         }
-        self.deferred.set(Some(value));
+        self.keep_deferred(Some(value));
         Ok(None)
     }
 
@@ -276,11 +279,20 @@ impl ThreadLane {
             if held.bytes > HELD_BYTES || held.blocks.len() > HELD_BLOCKS {
                 drop(held);
                 let mut sync = self.take_frame();
-                self.exchange(kind::SYNC, 0, 0, &mut sync)?;
+                let answer = self.exchange(kind::SYNC, 0, 0, &mut sync)?;
+                self.keep_deferred(answer.deferred);
                 self.give_frame(sync);
             }
         }
         Ok(())
+    }
+
+    /// An error that nobody was told yet is reported by the next call that can; the oldest one wins.
+    pub fn keep_deferred(&self, error: Option<i64>) {
+        if let Some(error) = error {
+            let older = self.deferred.get();
+            self.deferred.set(older.or(Some(error)));
+        }
     }
 
     /// Frees the blocks of asynchronous calls up to `ticket`.
@@ -307,11 +319,7 @@ impl Drop for ThreadLane {
 
 /// Reads a message's prefix: takes note of a deferred error and applies deliveries.
 #[inline]
-pub(crate) fn prefix(
-    connection: &Connection,
-    header: &ReplyHeader,
-    fields: &mut Decoder,
-) -> Result<Option<i64>, Lost> {
+pub(crate) fn prefix(connection: &Connection, header: &ReplyHeader, fields: &mut Decoder) -> Result<Option<i64>, Lost> {
     if header.flags & (flag::DEFERRED | flag::DELIVERIES) == 0 && connection.deliveries.settled(header.delivered) {
         return Ok(None);
     }

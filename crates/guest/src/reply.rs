@@ -1,5 +1,6 @@
 //! A reply being read.
 
+use std::cell::Cell;
 use std::ffi::c_char;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
@@ -18,7 +19,8 @@ pub struct Reply {
     /// Given back to the lane by `drop` and not touched after that.
     frame: ManuallyDrop<Box<Frame>>,
     status: Status,
-    deferred: Option<i64>,
+    /// Taken by whoever reports it; otherwise it waits for the next call.
+    deferred: Cell<Option<i64>>,
     /// Where the next field is in the body.
     at: usize,
     fields: usize,
@@ -33,7 +35,7 @@ impl Reply {
         let mut reply = Reply::bare(lane, frame, Status::Ok);
         reply.at = answer.at;
         reply.fields = answer.at;
-        reply.deferred = answer.deferred;
+        reply.deferred = Cell::new(answer.deferred);
         reply.success = answer.header.flags & flag::SUCCESS != 0;
         reply.status = match answer.header.status {
             status::OK => Status::Ok,
@@ -73,7 +75,7 @@ impl Reply {
             lane,
             frame: ManuallyDrop::new(frame),
             status,
-            deferred: None,
+            deferred: Cell::new(None),
             at: 0,
             fields: 0,
             next_output: 0,
@@ -88,10 +90,10 @@ impl Reply {
         self.status
     }
 
-    /// The error of an earlier asynchronous call of this thread.
+    /// The error of an earlier asynchronous call of this thread. Whoever asks reports it: it is told once.
     #[inline]
     pub fn deferred(&self) -> Option<i64> {
-        self.deferred
+        self.deferred.take()
     }
 
     /// Reads with the decoder; an error ends the connection and yields `fallback`.
@@ -139,7 +141,7 @@ impl Reply {
         match self.read(NOT_A_HANDLE, |d| d.word()) {
             NOT_A_HANDLE => None,
             0 => Some(0),
-            id => Some(self.lane.connection.handles.from_word(ty, id, role)),
+            id => Some(self.lane.connection.handles.value_of(ty, id, role)),
         }
     }
 
@@ -274,6 +276,7 @@ impl Reply {
         let body = frame.reply.get(HEADER_SIZE..).unwrap_or(&[]);
         let ready = Decoder::resume(body, answer.at).word();
         self.lane.give_frame(frame);
+        self.lane.keep_deferred(answer.deferred);
         match (answer.header.status, ready) {
             (status::OK, Ok(0)) => Ok(()),
             (status::OK, Ok(_)) => {
@@ -341,6 +344,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         // SAFETY: `drop` runs once and nothing uses the field afterwards.
         let mut frame = unsafe { ManuallyDrop::take(&mut self.frame) };
+        self.lane.keep_deferred(self.deferred.take());
         for block in frame.blocks.drain(..) {
             self.lane.connection.blocks.free(block);
         }

@@ -10,7 +10,7 @@ use common::*;
 fn zerocopy_memory_is_named_not_copied() {
     let api = api();
     let p = api.zerocopy_alloc(10_000);
-    assert!(!p.is_null() && api.is_zerocopy(p) && p as usize % 4096 == 0);
+    assert!(!p.is_null() && api.is_zerocopy(p) && (p as usize).is_multiple_of(4096));
     // SAFETY: just allocated.
     assert_eq!(unsafe { p.add(9_999).read() }, 0);
     let mut call = api.call(IDENTITY).unwrap();

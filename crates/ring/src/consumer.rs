@@ -122,13 +122,9 @@ impl Consumer {
         // `published - released` cannot underflow in the second test thanks to the first.
         if published < self.published
             || published - self.released > self.memory.capacity() as u64
-            || published % 8 != 0
+            || !published.is_multiple_of(8)
         {
-            return Err(RingError::Peer {
-                what: "producer index",
-                value: published,
-                capacity: self.memory.capacity(),
-            });
+            return Err(RingError::Peer { what: "producer index", value: published, capacity: self.memory.capacity() });
         }
         self.published = published;
         Ok(())

@@ -6,10 +6,8 @@ use std::time::Duration;
 /// Sleeps until the word is woken, no longer holds `expected`, or the time is over.
 /// May return early; callers look again in a loop.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
-    let timespec = timeout.map(|t| libc::timespec {
-        tv_sec: t.as_secs() as libc::time_t,
-        tv_nsec: t.subsec_nanos() as libc::c_long,
-    });
+    let timespec = timeout
+        .map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos() as libc::c_long });
     let pointer = timespec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the word is live and 4-byte aligned because it is a reference to an atomic; the kernel
     // only reads it. The timeout is NULL or points to `timespec`, which outlives the call. FUTEX_WAIT

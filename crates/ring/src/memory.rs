@@ -48,7 +48,7 @@ impl RingMemory {
     /// process must access it only through rings. Another process may write it at will.
     pub unsafe fn new(base: *mut u8, length: usize, keep: Arc<dyn Any + Send + Sync>) -> Result<Self, RingError> {
         let refused = RingError::Memory { address: base as usize, length };
-        let base = NonNull::new(base).filter(|b| b.as_ptr() as usize % 64 == 0).ok_or(refused)?;
+        let base = NonNull::new(base).filter(|b| (b.as_ptr() as usize).is_multiple_of(64)).ok_or(refused)?;
         let room = length.checked_sub(HEADER).filter(|r| *r >= MIN_CAPACITY).ok_or(refused)?;
         // The largest power of two that fits; both sides compute it from the same length.
         let capacity = 1usize << room.ilog2();
@@ -128,7 +128,7 @@ impl RingMemory {
             into.extend_from_slice(&self.load_word(at).to_le_bytes());
             at += 8;
         }
-        if length % 8 != 0 {
+        if !length.is_multiple_of(8) {
             into.extend_from_slice(&self.load_word(at).to_le_bytes()[..length % 8]);
         }
     }

@@ -108,12 +108,8 @@ impl Producer {
     fn refresh(&mut self) -> Result<(), RingError> {
         // SYNC POINT: the consumer has copied everything before this index.
         let consumed = self.memory.consumed().load(Ordering::Acquire);
-        if consumed < self.consumed || consumed > self.written || consumed % 8 != 0 {
-            return Err(RingError::Peer {
-                what: "consumer index",
-                value: consumed,
-                capacity: self.memory.capacity(),
-            });
+        if consumed < self.consumed || consumed > self.written || !consumed.is_multiple_of(8) {
+            return Err(RingError::Peer { what: "consumer index", value: consumed, capacity: self.memory.capacity() });
         }
         self.consumed = consumed;
         Ok(())

@@ -119,8 +119,7 @@ impl Spinner {
     }
 
     fn learn(&mut self, paid: bool) {
-        self.confidence =
-            if paid { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
+        self.confidence = if paid { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
     }
 }
 
@@ -147,6 +146,8 @@ pub(crate) fn wait(
 
 #[cold]
 fn sleep(flag: &AtomicU32, liveness: &Liveness, ready: impl Fn() -> bool) -> Result<(), WaitError> {
+    let interval = liveness.interval();
+    let mut probed = interval.map(|_| Instant::now());
     loop {
         flag.store(1, Ordering::SeqCst);
         // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the flag
@@ -160,16 +161,15 @@ fn sleep(flag: &AtomicU32, liveness: &Liveness, ready: impl Fn() -> bool) -> Res
             flag.store(0, Ordering::Relaxed);
             return Err(WaitError);
         }
-        let interval = liveness.interval();
-        let before = interval.map(|_| Instant::now());
         futex::wait(flag, 1, interval);
         // A peer that keeps clearing the flag makes this loop turn, on that peer's own account, but
-        // cannot keep it from noticing a death: `dead` is looked at in every turn.
-        if let (Some(interval), Some(before)) = (interval, before)
-            && before.elapsed() >= interval
-            && !ready()
+        // cannot keep it from noticing a death: `dead` is looked at in every turn. Nor can signals, which
+        // end the sleep early, keep it from asking: the time counts from the last probe.
+        if let (Some(interval), Some(last)) = (interval, probed)
+            && last.elapsed() >= interval
         {
             liveness.check();
+            probed = Some(Instant::now());
         }
     }
 }

@@ -61,7 +61,7 @@ fn system(what: &'static str) -> impl Fn(Errno) -> ArenaError {
 }
 
 fn checked_size(size: u64) -> Result<usize, ArenaError> {
-    if size == 0 || size > LARGEST || size % PAGE as u64 != 0 {
+    if size == 0 || size > LARGEST || !size.is_multiple_of(PAGE as u64) {
         return Err(ArenaError::Size(size));
     }
     usize::try_from(size).map_err(|_| ArenaError::Size(size))
@@ -208,7 +208,7 @@ impl Arena {
     /// Gives the memory of whole pages back; they read as zeros afterwards.
     pub fn punch(&self, offset: u64, length: usize) -> Result<(), ArenaError> {
         let pointer = self.pointer(offset, length)?;
-        if offset % PAGE as u64 != 0 || length % PAGE != 0 || length == 0 {
+        if !offset.is_multiple_of(PAGE as u64) || !length.is_multiple_of(PAGE) || length == 0 {
             return Err(ArenaError::Outside { offset, length, size: self.size });
         }
         match &self.file {

@@ -37,7 +37,7 @@ impl LaneEnd {
         side: Side,
         liveness: &Arc<Liveness>,
     ) -> Result<Self, LaneError> {
-        let half = length / 2 & !63;
+        let half = (length / 2) & !63;
         let base = arena.pointer(offset, length)?;
         // SAFETY: `pointer` checked that both halves lie in the arena, which the Arc keeps mapped. The guest
         // allocates the block for this lane only; if it lies and uses the memory otherwise, it behaves like
@@ -59,7 +59,7 @@ impl LaneEnd {
 
     /// Makes a block an empty lane. The guest does this before it opens the lane.
     pub fn clear(arena: &Arena, offset: u64, length: usize) -> Result<(), LaneError> {
-        let half = length / 2 & !63;
+        let half = (length / 2) & !63;
         let base = arena.pointer(offset, length)?;
         if half < HEADER {
             return Err(LaneError::Open("room for two rings"));

@@ -12,9 +12,7 @@ mod stream;
 
 pub use arena::{Arena, ArenaError, DEFAULT_ARENA, LOWEST_ADDRESS};
 pub use aviary_ring::{Liveness, RingError};
-pub use control::{
-    ControlError, ControlSocket, PeerCredentials, receive_greeting, receive_hello, send_greeting,
-};
+pub use control::{ControlError, ControlSocket, PeerCredentials, receive_greeting, receive_hello, send_greeting};
 pub use lane::{LaneEnd, LaneWaker, Side, accept_lane};
 pub use stream::StreamLane;
 

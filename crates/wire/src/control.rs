@@ -42,12 +42,6 @@ impl Control {
             u64::from_le_bytes(w)
         };
         let first = word(0);
-        Control {
-            kind: first as u32,
-            lane: (first >> 32) as u32,
-            offset: word(8),
-            length: word(16),
-            flags: word(24),
-        }
+        Control { kind: first as u32, lane: (first >> 32) as u32, offset: word(8), length: word(16), flags: word(24) }
     }
 }

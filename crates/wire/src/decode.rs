@@ -37,9 +37,14 @@ pub enum DecodeError {
 pub enum BufferRef<'a> {
     Null,
     Inline(&'a [u8]),
-    Arena { offset: u64, length: usize },
+    Arena {
+        offset: u64,
+        length: usize,
+    },
     /// An output without data.
-    Reserved { length: usize },
+    Reserved {
+        length: usize,
+    },
 }
 
 impl BufferRef<'_> {

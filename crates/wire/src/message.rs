@@ -172,8 +172,7 @@ mod tests {
             serial: 1 << 40,
         };
         assert_eq!(RequestHeader::parse(&request.to_bytes()), Ok((request, &[][..])));
-        let reply =
-            ReplyHeader { length: 32, kind: 1, flags: 6, status: 2, detail: 9, delivered: 5, serial: 1 << 63 };
+        let reply = ReplyHeader { length: 32, kind: 1, flags: 6, status: 2, detail: 9, delivered: 5, serial: 1 << 63 };
         assert_eq!(ReplyHeader::parse(&reply.to_bytes()), Ok((reply, &[][..])));
     }
 

@@ -438,9 +438,8 @@ fn a_forked_child_starts_afresh() {
     // SAFETY: the child uses the runtime, which is made for that, and leaves with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let sound = std::panic::catch_unwind(|| {
-            !api.is_handle(value) && add(api, 20, 22) == Some(42) && !api.is_handle(value)
-        });
+        let sound =
+            std::panic::catch_unwind(|| !api.is_handle(value) && add(api, 20, 22) == Some(42) && !api.is_handle(value));
         // SAFETY: ends the child only.
         unsafe { libc::_exit(if matches!(sound, Ok(true)) { 0 } else { 1 }) };
     }

@@ -101,6 +101,19 @@ pub fn start() {
     });
 }
 
+#[derive(Default)]
+struct Late {
+    delivered: u64,
+    /// Blocks to be delivered: polls left, offset, bytes.
+    blocks: Vec<(u32, u64, usize)>,
+}
+
+struct OpenLane {
+    waker: LaneWaker,
+    liveness: Arc<Liveness>,
+    thread: Option<JoinHandle<()>>,
+}
+
 struct Server {
     arena: Arc<Arena>,
     socket: UnixStream,
@@ -108,8 +121,7 @@ struct Server {
     turn: Condvar,
     posted: Mutex<Vec<u64>>,
     counter: AtomicU64,
-    /// Blocks to be delivered: polls left, offset, bytes.
-    late: Mutex<(u64, Vec<(u32, u64, usize)>)>,
+    late: Mutex<Late>,
     callback_lane: Mutex<Option<LaneEnd>>,
     arrived: Condvar,
 }
@@ -139,7 +151,7 @@ fn serve(socket: UnixStream) {
         callback_lane: Mutex::new(None),
         arrived: Condvar::new(),
     });
-    let mut lanes: HashMap<u32, (LaneWaker, Arc<Liveness>, Option<JoinHandle<()>>)> = HashMap::new();
+    let mut lanes: HashMap<u32, OpenLane> = HashMap::new();
     while let Ok(Some((message, fd))) = control.receive() {
         match message.kind {
             control_kind::LANE_OPEN => {
@@ -154,12 +166,12 @@ fn serve(socket: UnixStream) {
                     let server = server.clone();
                     thread = Some(std::thread::spawn(move || server.lane(end)));
                 }
-                lanes.insert(message.lane, (waker, liveness, thread));
+                lanes.insert(message.lane, OpenLane { waker, liveness, thread });
             }
             control_kind::LANE_CLOSE => {
                 let closed = Control { kind: control_kind::LANE_CLOSED, lane: message.lane, ..Control::default() };
                 // The thread finishes what is in the lane, then notices that no more will come.
-                let (waker, liveness, thread) = lanes.remove(&message.lane).unwrap();
+                let OpenLane { waker, liveness, thread } = lanes.remove(&message.lane).unwrap();
                 liveness.kill();
                 waker.wake();
                 thread.unwrap().join().unwrap();
@@ -168,9 +180,9 @@ fn serve(socket: UnixStream) {
             other => panic!("control message {other}"),
         }
     }
-    for (waker, liveness, _) in lanes.values() {
-        liveness.kill();
-        waker.wake();
+    for lane in lanes.values() {
+        lane.liveness.kill();
+        lane.waker.wake();
     }
 }
 
@@ -192,7 +204,8 @@ impl Server {
         }
         drop(done);
         let mut fields = Decoder::new(body);
-        let mut reply = Reply { e: Encoder::new(), status: 0, detail: 0, success: true, regions: Vec::new(), deferred: None };
+        let mut reply =
+            Reply { e: Encoder::new(), status: 0, detail: 0, success: true, regions: Vec::new(), deferred: None };
         let skip = self.prefix(&mut reply);
         match header.kind {
             kind::FETCH => self.fetch(&mut fields, &mut reply),
@@ -227,15 +240,15 @@ impl Server {
     fn prefix(&self, reply: &mut Reply) -> (u16, u64) {
         reply.e.start();
         let mut late = self.late.lock().unwrap();
-        let ready: Vec<_> = late.1.iter().filter(|l| l.0 == 0).copied().collect();
-        late.1.retain_mut(|l| {
+        let ready: Vec<_> = late.blocks.iter().filter(|l| l.0 == 0).copied().collect();
+        late.blocks.retain_mut(|l| {
             let keep = l.0 > 0;
             l.0 = l.0.saturating_sub(1);
             keep
         });
-        late.0 += ready.len() as u64;
+        late.delivered += ready.len() as u64;
         if ready.is_empty() {
-            return (0, late.0);
+            return (0, late.delivered);
         }
         reply.e.word(ready.len() as u64);
         for (_, offset, bytes) in ready {
@@ -244,7 +257,7 @@ impl Server {
             reply.e.word(bytes as u64);
             reply.regions.push(Region { offset, length: bytes });
         }
-        (flag::DELIVERIES, late.0)
+        (flag::DELIVERIES, late.delivered)
     }
 
     fn fill(&self, offset: u64, bytes: usize, value: u8) {
@@ -257,7 +270,7 @@ impl Server {
         let (id, offset) = (fields.word().unwrap(), fields.word().unwrap());
         let bytes = fields.word().unwrap() as usize;
         if id % 2 == 0 {
-            self.late.lock().unwrap().1.push((0, offset, bytes));
+            self.late.lock().unwrap().blocks.push((0, offset, bytes));
             reply.e.word(0);
         } else {
             self.fill(offset, bytes, 0x77);
@@ -288,7 +301,7 @@ impl Server {
             READ_LATER => {
                 let polls = f.word().unwrap() as u32;
                 let BufferRef::Arena { offset, length } = f.buffer().unwrap() else { panic!("not in the arena") };
-                self.late.lock().unwrap().1.push((polls, offset, length));
+                self.late.lock().unwrap().blocks.push((polls, offset, length));
                 r.e.word(0);
             }
             CALL_BACK => {
@@ -415,7 +428,8 @@ impl Server {
 
     /// Calls back and serves what the callback calls meanwhile; the result plus the output.
     fn call_back(self: &Arc<Self>, end: &mut LaneEnd, id: u64, x: u64) -> u64 {
-        let mut r = Reply { e: Encoder::new(), status: 0, detail: 0, success: true, regions: Vec::new(), deferred: None };
+        let mut r =
+            Reply { e: Encoder::new(), status: 0, detail: 0, success: true, regions: Vec::new(), deferred: None };
         let (flags, delivered) = self.prefix(&mut r);
         r.e.word(id);
         r.e.word(x);
