@@ -3,6 +3,7 @@
 mod common;
 
 const TRANSPORT: &str = "shm";
+const SYNC: &str = "0";
 
 use common::*;
 

@@ -3,6 +3,7 @@
 mod common;
 
 const TRANSPORT: &str = "stream";
+const SYNC: &str = "0";
 
 use common::*;
 

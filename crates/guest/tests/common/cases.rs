@@ -450,3 +450,75 @@ fn a_forked_child_starts_afresh() {
     assert_eq!(add(api, 1, 1), Some(2), "the parent goes on");
     assert!(api.is_handle(value));
 }
+
+#[test]
+fn a_thread_may_call_while_it_ends() {
+    struct Caller(&'static Api, Arc<AtomicU64>);
+    impl Drop for Caller {
+        fn drop(&mut self) {
+            self.1.store(add(self.0, 40, 2).unwrap(), Ordering::SeqCst);
+        }
+    }
+    thread_local! {
+        static CALLER: std::cell::RefCell<Option<Caller>> = const { std::cell::RefCell::new(None) };
+    }
+    let api = api();
+    for first in [false, true] {
+        let answer = Arc::new(AtomicU64::new(0));
+        std::thread::spawn({
+            let answer = answer.clone();
+            move || {
+                // Locals end in the reverse order of their first use: once before, once after the lane.
+                if first {
+                    add(api, 1, 1).unwrap();
+                }
+                CALLER.set(Some(Caller(api, answer)));
+                add(api, 1, 1).unwrap();
+            }
+        })
+        .join()
+        .unwrap();
+        assert_eq!(answer.load(Ordering::SeqCst), 42);
+    }
+}
+
+#[test]
+fn a_signal_handler_may_call() {
+    static FROM_HANDLER: AtomicU64 = AtomicU64::new(0);
+    static SIGNALLED: OnceLock<&'static Api> = OnceLock::new();
+    extern "C" fn handler(_: i32) {
+        if let Some(api) = SIGNALLED.get()
+            && add(api, 3, 4) == Some(7)
+        {
+            FROM_HANDLER.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let api = api();
+    SIGNALLED.set(api).ok();
+    let ready = Arc::new(AtomicU64::new(0));
+    let thread = std::thread::spawn({
+        let ready = ready.clone();
+        move || {
+            add(api, 1, 1).unwrap();
+            // SAFETY: this thread's id, for the signal below.
+            ready.store(unsafe { libc::pthread_self() } as u64, Ordering::SeqCst);
+            // Waits in the lane for a reply that never comes; the handler interrupts it there.
+            api.call(HANG).unwrap().send().is_err()
+        }
+    });
+    while ready.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    // SAFETY: the handler is made for this test; the thread runs until the connection dies.
+    unsafe {
+        libc::signal(libc::SIGUSR1, handler as extern "C" fn(i32) as *const () as usize);
+        for _ in 0..5 {
+            libc::pthread_kill(ready.load(Ordering::SeqCst) as libc::pthread_t, libc::SIGUSR1);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(FROM_HANDLER.load(Ordering::SeqCst), 5);
+    assert!(api.call(DIE).unwrap().send().is_err());
+    assert!(thread.join().unwrap());
+}

@@ -92,6 +92,7 @@ pub fn start() {
             std::env::set_var("AVIARY_SERVER", format!("unix:{}", path.display()));
             std::env::set_var("AVIARY_TRANSPORT", super::TRANSPORT);
             std::env::set_var("AVIARY_ARENA", "1G");
+            std::env::set_var("AVIARY_SYNC", super::SYNC);
         }
         std::thread::spawn(move || {
             for socket in listener.incoming() {
