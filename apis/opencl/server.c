@@ -152,39 +152,83 @@ static int opaque_kind(const char *type) {
     return OPENCL_NO_OBJECT;
 }
 
+enum { NO_SUCH_ARGUMENT = -1, LOCAL_MEMORY = -2, UNKNOWN = -3 };
+
+/* What the kernel takes there: a kind of object, OPENCL_NO_OBJECT for a value, or one of the above. */
+static int argument_kind(cl_kernel kernel, cl_uint index) {
+    cl_kernel_arg_address_qualifier space;
+    cl_int status = clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, NULL);
+    if (status == CL_KERNEL_ARG_INFO_NOT_AVAILABLE)
+        return UNKNOWN;
+    if (status != CL_SUCCESS)
+        return NO_SUCH_ARGUMENT;
+    if (space == CL_KERNEL_ARG_ADDRESS_LOCAL)
+        return LOCAL_MEMORY;
+    char type[128] = "";
+    int kind = OPENCL_NO_OBJECT;
+    /* A longer name than this belongs to no opaque type. */
+    if (clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_TYPE_NAME, sizeof type, type, NULL) == CL_SUCCESS)
+        kind = opaque_kind(type);
+    return kind == OPENCL_NO_OBJECT && space != CL_KERNEL_ARG_ADDRESS_PRIVATE ? OPENCL_MEMORY : kind;
+}
+
+static int known_argument_kind(cl_kernel kernel, cl_uint index) {
+    struct opencl_object *object = metadata(struct opencl_object, kernel);
+    if (!object || index >= sizeof object->arguments)
+        return argument_kind(kernel, index);
+    if (object->arguments[index] == 0)
+        object->arguments[index] = (unsigned char)(argument_kind(kernel, index) + 4);
+    return object->arguments[index] - 4;
+}
+
+/* Whether all devices of the kernel's context are CPUs. */
+static int runs_on_cpus(cl_kernel kernel) {
+    struct opencl_object *object = metadata(struct opencl_object, kernel);
+    if (object && object->reach)
+        return object->reach == 1;
+    cl_context context = NULL;
+    cl_device_id devices[64];
+    size_t bytes = 0;
+    int cpus = clGetKernelInfo(kernel, CL_KERNEL_CONTEXT, sizeof context, &context, NULL) == CL_SUCCESS
+               && clGetContextInfo(context, CL_CONTEXT_DEVICES, 0, NULL, &bytes) == CL_SUCCESS && bytes <= sizeof devices
+               && clGetContextInfo(context, CL_CONTEXT_DEVICES, bytes, devices, NULL) == CL_SUCCESS;
+    for (size_t i = 0; cpus && i < bytes / sizeof devices[0]; i++) {
+        cl_device_type type = 0;
+        cpus = clGetDeviceInfo(devices[i], CL_DEVICE_TYPE, sizeof type, &type, NULL) == CL_SUCCESS
+               && (type & CL_DEVICE_TYPE_CPU);
+    }
+    if (object)
+        object->reach = cpus ? 1 : 2;
+    return cpus;
+}
+
 /* Whether an argument may be set: an object where the kernel takes an object, plain bytes where it
  * takes a value. The guest decided which of both it sent; a lie ends here. */
 cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, int present, int kind) {
-    cl_kernel_arg_address_qualifier space;
     /* Bytes of any other size cannot pass for an object: the vendor checks the size. */
     if (!present || size != sizeof(void *))
         return CL_SUCCESS;
-    cl_int status = clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, NULL);
-    if (status == CL_INVALID_ARG_INDEX || status == CL_INVALID_KERNEL)
+    int expected = known_argument_kind(kernel, index);
+    switch (expected) {
+    case NO_SUCH_ARGUMENT:
         return CL_SUCCESS; /* The vendor says the same about the call itself. */
-    if (status != CL_SUCCESS) {
-        /* Nothing tells a number from an address here. Some runtimes only keep what would tell if
-         * the program was built with -cl-kernel-arg-info; PoCL and Intel's always do. */
-        if (kind == OPENCL_NO_OBJECT)
-            aviary_log("kernel argument %u refused: build the program with -cl-kernel-arg-info", index);
-        return kind != OPENCL_NO_OBJECT ? CL_SUCCESS : CL_INVALID_ARG_VALUE;
-    }
-    if (space == CL_KERNEL_ARG_ADDRESS_LOCAL)
+    case LOCAL_MEMORY:
         return CL_INVALID_ARG_VALUE;
-    int expected = OPENCL_NO_OBJECT;
-    char type[128] = "";
-    /* A longer name than this belongs to no opaque type. */
-    if (clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_TYPE_NAME, sizeof type, type, NULL) == CL_SUCCESS)
-        expected = opaque_kind(type);
-    if (expected == OPENCL_NO_OBJECT && space != CL_KERNEL_ARG_ADDRESS_PRIVATE)
-        expected = OPENCL_MEMORY;
-    if (expected == kind)
-        return CL_SUCCESS;
-    if (expected == OPENCL_SAMPLER)
-        return CL_INVALID_SAMPLER;
-    if (expected == OPENCL_MEMORY)
-        return CL_INVALID_MEM_OBJECT;
-    return CL_INVALID_ARG_VALUE;
+    case UNKNOWN:
+        /* PoCL only knows if the program was built with -cl-kernel-arg-info. Plain bytes may be an
+         * address then. A kernel on a CPU runs inside this process and reaches all of its memory
+         * anyway, so the process is the boundary; elsewhere such bytes are refused. */
+        if (kind != OPENCL_NO_OBJECT || runs_on_cpus(kernel))
+            return CL_SUCCESS;
+        aviary_log("kernel argument %u refused: build the program with -cl-kernel-arg-info", index);
+        return CL_INVALID_ARG_VALUE;
+    case OPENCL_SAMPLER:
+        return kind == expected ? CL_SUCCESS : CL_INVALID_SAMPLER;
+    case OPENCL_MEMORY:
+        return kind == expected ? CL_SUCCESS : CL_INVALID_MEM_OBJECT;
+    default:
+        return kind == expected ? CL_SUCCESS : CL_INVALID_ARG_VALUE;
+    }
 }
 
 /* ---- Transfers that end after their call ---------------------------------------------------- */

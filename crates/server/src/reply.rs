@@ -151,9 +151,6 @@ impl Call {
     /// Memory of the library that the application reads and writes until it is unmapped.
     /// With `ready`, its content is valid only once that poll says so.
     pub fn reply_mapped(&mut self, p: *mut u8, n: usize, ready: Option<(u64, Poll)>) {
-        if p.is_null() {
-            return self.reply.word(0);
-        }
         if let Some(offset) = self.session.memory.shared_offset(p, n) {
             // Nobody will fetch it, but a poll may hold something that only a final answer releases.
             if ready.is_some() {
@@ -161,6 +158,15 @@ impl Call {
             }
             self.reply.word(mapped::IN_ARENA);
             return self.reply.word(offset);
+        }
+        self.reply_mapped_elsewhere(p, n, ready);
+    }
+
+    /// The same for memory that may have to appear at another address in the guest: even where it lies
+    /// in the arena (the shadow of an application's own buffer) its content has to be copied there.
+    pub fn reply_mapped_elsewhere(&mut self, p: *mut u8, n: usize, ready: Option<(u64, Poll)>) {
+        if p.is_null() {
+            return self.reply.word(0);
         }
         match self.session.mappings.add(p, n, ready) {
             Some(id) => {

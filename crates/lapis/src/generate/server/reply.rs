@@ -208,15 +208,16 @@ impl Handler<'_> {
                 let (count, stride) = (self.reply_extent(&b.extent, cx), types::size(b.extent.stride));
                 quote!(call.reply_owned(ret as usize as *const u8, #count * #stride);)
             }
-            Operation::Mapped { bytes, until, .. } => {
+            Operation::Mapped { bytes, at, until, .. } => {
                 let bytes = cx.exact(bytes);
+                let reply = if at.is_some() { quote!(reply_mapped_elsewhere) } else { quote!(reply_mapped) };
                 let until = until.as_ref().map_or(quote!(None), |(token, poll)| {
                     let (token, poll) = (cx.exact(token), self.poll(*poll));
                     quote!(if ok && ret != 0 { Some(((#token) as u64, #poll)) } else { None })
                 });
                 quote!({
                     let until = #until;
-                    call.reply_mapped(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
+                    call.#reply(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
                 })
             }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
