@@ -116,7 +116,10 @@ fn build_libraries(specification: Specification, output: &Path) -> anyhow::Resul
 }
 
 fn provisional(header: &Path, output: Option<&Path>, headers: Headers) -> anyhow::Result<ExitCode> {
-    let text = match init(header, &headers.options()) {
+    // Quoted includes are looked up beside the specification: a relative path is only right in this folder.
+    let elsewhere = output.and_then(Path::parent).is_some_and(|folder| folder != Path::new(""));
+    let header = if elsewhere { header.canonicalize().unwrap_or_else(|_| header.into()) } else { header.into() };
+    let text = match init(&header, &headers.options()) {
         Ok(text) => text,
         Err(diagnostics) => return Ok(explain(&diagnostics)),
     };

@@ -34,6 +34,11 @@ pub fn init(header: &Path, options: &Options) -> Result<String, Diagnostics> {
     Ok(Writer::new(&read, functions).write(header))
 }
 
+/// The header as the specification names it: a relative path stays one, so that both can move together.
+fn beside(header: &Path) -> String {
+    if header.is_relative() && header.is_file() { format!("\"{}\"", header.display()) } else { quoted(header) }
+}
+
 struct Writer<'a> {
     functions: Vec<&'a HeaderFunction>,
     /// The type with which functions report errors, and its success code.
@@ -55,7 +60,7 @@ impl<'a> Writer<'a> {
         let stem = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         self.line("// A provisional specification, written by `aviary spec init`.");
         self.line("// Every `placeholder` stands for something that a header cannot say: replace it.");
-        self.line(&format!("#include {}", quoted(path)));
+        self.line(&format!("#include {}", beside(path)));
         self.line("");
         self.line("// Name, version and vendor library: check them.");
         self.line(&format!("api(\"{stem}\", \"0\", \"lib{stem}.so\");"));
