@@ -60,7 +60,7 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     let directory = absolute(out_dir)?.join(&model.api.name);
     let crates = directory.join("gen");
     write_crates(model, &sources, &crates)?;
-    let target = absolute(out_dir)?.join("build");
+    let target = build_cache(out_dir)?;
     compile(&crates, &target)?;
     let (library, module) = collect(model, &target, &directory)?;
     write_launch_files(model, &directory, &library)?;
@@ -71,6 +71,13 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
 fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
     fs::create_dir_all(path).map_err(|e| BuildError::Output(path.to_path_buf(), e))?;
     path.canonicalize().map_err(|e| BuildError::Output(path.to_path_buf(), e))
+}
+
+/// Where cargo compiles: one place per source tree, so that the runtime crates are compiled once for
+/// all specifications; beside the output if that tree cannot be written.
+fn build_cache(out_dir: &Path) -> Result<PathBuf, BuildError> {
+    let shared = runtime()?.join("../target/aviary/build");
+    absolute(&shared).or_else(|_| absolute(&out_dir.join("build")))
 }
 
 /// The folder that holds the runtime crates.

@@ -7,7 +7,7 @@ pub mod unit;
 use crate::model::{Signature, Type};
 use macros::Macro;
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use unit::Unit;
 
 /// A function as a header declares it.
@@ -19,6 +19,8 @@ pub struct HeaderFunction {
     pub file: PathBuf,
     /// Has a body (utility code, inline functions).
     pub defined: bool,
+    /// `static`: no other file can call it.
+    pub internal: bool,
 }
 
 /// One translation unit, without any reference to libclang.
@@ -83,16 +85,32 @@ impl Header {
     /// The functions that the given headers declare. A header that declares none and only includes
     /// its siblings stands for the files below its own folder that it pulls in.
     pub fn api_functions(&self, headers: &[PathBuf]) -> Vec<&HeaderFunction> {
-        let counts = |f: &&HeaderFunction| headers.iter().any(|h| self.belongs(h, &f.file));
-        self.functions.iter().filter(counts).collect()
+        let files: Vec<PathBuf> = self.functions.iter().map(|f| plain(&f.file)).collect();
+        let headers: Vec<(PathBuf, bool)> = headers
+            .iter()
+            .map(|h| plain(h))
+            .map(|h| (h.clone(), !files.contains(&h) && h.parent() != Some(Path::new("/usr/include"))))
+            .collect();
+        let counts = |file: &PathBuf| {
+            headers.iter().any(|(header, umbrella)| {
+                header == file || *umbrella && header.parent().is_some_and(|folder| file.starts_with(folder))
+            })
+        };
+        self.functions.iter().zip(&files).filter(|(_, file)| counts(file)).map(|(f, _)| f).collect()
     }
+}
 
-    fn belongs(&self, header: &Path, file: &Path) -> bool {
-        if header == file {
-            return true;
+/// A path without `.` and `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if matches!(out.components().next_back(), Some(Component::Normal(_))) => {
+                out.pop();
+            }
+            other => out.push(other),
         }
-        let umbrella = !self.functions.iter().any(|f| f.file == header);
-        umbrella
-            && header.parent().is_some_and(|folder| folder != Path::new("/usr/include") && file.starts_with(folder))
     }
+    out
 }

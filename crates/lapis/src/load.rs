@@ -335,6 +335,7 @@ impl Loader<'_> {
         unit.path = folder.join(name);
         unit.defines.push(if side == Side::Guest { "AVIARY_GUEST=1".into() } else { "AVIARY_SERVER=1".into() });
         unit.push(SUPPORT_HEADER, None);
+        unit.virtual_files.push((folder.join("aviary.h"), SUPPORT_HEADER));
         unit.own_only = true;
         for utility in model.utilities.iter().filter(mine) {
             unit.push(&utility.code, Some(utility.span));

@@ -264,7 +264,7 @@ impl<'a> Lowering<'a> {
     fn rule(&mut self, rule: &Rule, at: Place, depth: usize) -> Instruction {
         match rule {
             Rule::If { condition, then, otherwise } => {
-                let site = self.site(depth, self.only_in_guest(condition));
+                let site = self.site(depth, self.carried(condition, at));
                 if site.carried && !site.nested {
                     self.carried.push((condition.clone(), site));
                 }
@@ -336,7 +336,7 @@ impl<'a> Lowering<'a> {
         }
         let carried = match &buffer.count {
             Count::One => false,
-            Count::Elements(e) => self.only_in_guest(e),
+            Count::Elements(e) => self.carried(e, at),
             Count::Terminated { .. } => true,
         };
         let extent = Extent {
@@ -415,6 +415,14 @@ impl<'a> Lowering<'a> {
             once: callback.once,
             userdata: callback.userdata_argument,
         }
+    }
+
+    /// Whether the value of `e`, needed to take the value `at` out of the request, must travel.
+    fn carried(&self, e: &Expr, at: Place) -> bool {
+        let mut used = Vec::new();
+        parameters_of(e, &mut used);
+        // A parameter cannot tell its own shape before it has arrived.
+        self.only_in_guest(e) || matches!(at, Place::Argument(i) if used.contains(&i))
     }
 
     /// Whether only the guest can evaluate `e` before the call.

@@ -17,10 +17,12 @@ pub fn parse(unit: &Unit) -> Result<Header, HeaderError> {
     let _turn = LIBCLANG.lock().unwrap_or_else(PoisonError::into_inner);
     let clang = Clang::new().map_err(HeaderError::Library)?;
     let index = Index::new(&clang, false, false);
+    let mut files = vec![Unsaved::new(&unit.path, &unit.text)];
+    files.extend(unit.virtual_files.iter().map(|(path, text)| Unsaved::new(path, text)));
     let translation_unit = index
         .parser(&unit.path)
         .arguments(&arguments(unit))
-        .unsaved(&[Unsaved::new(&unit.path, &unit.text)])
+        .unsaved(&files)
         .detailed_preprocessing_record(true)
         .parse()
         .map_err(|e| HeaderError::Parse(e.to_string()))?;
@@ -97,7 +99,8 @@ impl Reader {
         }
         let signature = self.signature(ty, Some(entity));
         let file = file_of(entity).unwrap_or_default();
-        self.header.functions.push(HeaderFunction { name, signature, file, defined });
+        let internal = entity.get_linkage() == Some(clang::Linkage::Internal);
+        self.header.functions.push(HeaderFunction { name, signature, file, defined, internal });
     }
 
     fn typedef(&mut self, entity: Entity) {

@@ -11,6 +11,8 @@ pub struct Unit {
     pub text: String,
     pub include_dirs: Vec<PathBuf>,
     pub defines: Vec<String>,
+    /// Files that exist only for this unit.
+    pub virtual_files: Vec<(PathBuf, &'static str)>,
     /// Only functions and variables of the unit itself matter: its headers have been read before.
     pub own_only: bool,
     lines: usize,

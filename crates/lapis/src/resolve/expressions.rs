@@ -330,6 +330,7 @@ impl<'a> Resolver<'a> {
             self.unknown_function(name);
             return None;
         };
+        self.internal(name);
         let function = &self.model.utility_functions[index];
         let (expected, ty) = (function.parameters.len(), function.result.clone());
         self.count(name, expected, arguments.len())?;
@@ -410,6 +411,18 @@ impl<'a> Resolver<'a> {
             );
         }
         found
+    }
+
+    /// Reports a utility function that expressions cannot reach.
+    fn internal(&mut self, name: &Name) {
+        let own = |header: &'a crate::header::Header| header.function(&name.text).is_some_and(|f| f.internal);
+        if own(self.guest) || own(self.server) {
+            self.report(
+                Diagnostic::error(name.span, format!("`{}` is static", name.text))
+                    .label("only the utility code itself can call it")
+                    .help("remove `static` from its definition"),
+            );
+        }
     }
 
     /// The index of a function of the utility code, entered into the model at its first use.

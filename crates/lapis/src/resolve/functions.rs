@@ -43,6 +43,15 @@ pub(super) fn argument_name(d: &Descriptor) -> Option<&str> {
 
 impl<'a> Resolver<'a> {
     pub(super) fn functions(&mut self, items: &'a [Item], header: &[&'a HeaderFunction]) {
+        let first = items.iter().find_map(|i| if let Item::Function(f) = i { Some(f) } else { None });
+        if let Some(first) = first.filter(|_| header.is_empty()) {
+            self.report(
+                Diagnostic::error(first.head, "no header declares the functions of this API")
+                    .label("what is its prototype?")
+                    .help("add `#include <header.h>` to the specification, or name the header with `--header`"),
+            );
+            return;
+        }
         let descriptions = self.descriptions(items, header);
         let described = header.iter().filter(|f| descriptions.contains_key(f.name.as_str()));
         self.default_handles(

@@ -87,8 +87,28 @@ impl<'a> Resolver<'a> {
                 continue;
             }
             self.rule_names.insert(name, self.type_rules.len());
+            self.type_descriptors(&body);
             let (codes, body) = body.into_iter().partition(is_code);
             self.type_rules.push(TypeRule { ty: Some(ty), codes, body, handle, span: *span });
+        }
+    }
+
+    /// Reports what cannot stand in a `type` block, whether or not a value of the type is used.
+    fn type_descriptors(&mut self, body: &[Piece<'a>]) {
+        for piece in body {
+            match piece {
+                Piece::If { then, otherwise, .. } => {
+                    self.type_descriptors(then);
+                    self.type_descriptors(otherwise);
+                }
+                Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
+                Piece::Statement(Statement::Descriptor(d)) if d.name.text == "placeholder" => self.placeholder(d),
+                Piece::Statement(Statement::Descriptor(d)) => self.misplaced(d, Place::Type),
+                Piece::Statement(Statement::Contextual { span, .. }) => self.report(
+                    Diagnostic::error(*span, "`contextual_argument` describes a function").label("not allowed here"),
+                ),
+                Piece::Statement(_) => {}
+            }
         }
     }
 
@@ -161,7 +181,6 @@ impl<'a> Resolver<'a> {
             let mut error = ty.filter(|_| is_error).and_then(|ty| self.error_type(ty, span));
             for piece in &body {
                 let Piece::Statement(Statement::Descriptor(d)) = piece else { continue };
-                self.misplaced(d, Place::Type);
                 let handle = self.type_rules[rule].handle;
                 match d.name.text.as_str() {
                     "boxed" => {

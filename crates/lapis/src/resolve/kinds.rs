@@ -14,6 +14,21 @@ const KINDS: [&str; 10] =
     ["handle", "string", "opaque", "callback", "userdata", "zerocopy", "mapped", "unmap", "function_pointer", "table"];
 /// Descriptors that only a buffer has.
 const BUFFER: [&str; 6] = ["buffer", "null_terminated", "element", "returned", "no_copy", "type_cast"];
+/// Descriptors that may stand with any kind of value.
+const ANY_KIND: [&str; 12] = [
+    "in",
+    "out",
+    "type_cast",
+    "allocate",
+    "deallocate",
+    "obj_record",
+    "obj_depends_on",
+    "obj_state_cbs",
+    "lifetime_call",
+    "lifetime_manual",
+    "lifetime_coupled",
+    "lifetime_until",
+];
 const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
 
 /// The descriptors of one value, looked up by name.
@@ -68,16 +83,40 @@ impl<'a> Resolver<'a> {
         plan.record = all.has("obj_record");
         plan.lifetime = self.lifetime(&all, scope);
         self.objects(&all, &mut plan, scope);
+        let before = self.diagnostics.len();
         plan.kind = self.kind(&all, handle, &mut plan, value, scope);
-        if let Some(d) = all.any(&["retain", "release"])
-            && !matches!(plan.kind, Kind::Handle { .. })
-        {
-            self.report(
-                Diagnostic::error(d.span, format!("`{}` on what is no handle", d.name.text))
-                    .label(format!("{} is no handle", value.name)),
-            );
+        if self.diagnostics.len() == before {
+            self.meaningless(&mine, &plan.kind, value);
         }
         Rule::Plan(Box::new(plan))
+    }
+
+    /// Reports descriptors that say nothing about a value of that kind.
+    fn meaningless(&mut self, own: &Descriptors, kind: &Kind, value: &Value) {
+        let (what, meant): (&str, &[&str]) = match kind {
+            Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
+            Kind::Struct { .. } => ("a struct", &["field"]),
+            Kind::Handle { .. } => ("a handle", &["handle", "retain", "release"]),
+            Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
+            Kind::String => ("a string", &["string"]),
+            Kind::Callback(_) => ("a callback", &["callback", "once"]),
+            Kind::Userdata => ("userdata", &["userdata"]),
+            Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
+            Kind::Mapped { .. } => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
+            Kind::Unmap => ("mapped memory that ends", &["unmap"]),
+            Kind::Opaque => ("opaque", &["opaque"]),
+            Kind::FunctionPointer { .. } => ("a function of this API", &["function_pointer"]),
+            Kind::Table(_) => ("a table", &["table"]),
+        };
+        for d in &own.all {
+            let name = d.name.text.as_str();
+            if !meant.contains(&name) && !ANY_KIND.contains(&name) {
+                self.report(
+                    Diagnostic::error(d.span, format!("`{name}` says nothing here: {} is {what}", value.name))
+                        .label("without effect"),
+                );
+            }
+        }
     }
 
     fn direction(&self, all: &Descriptors, value: &Value) -> (bool, bool) {
