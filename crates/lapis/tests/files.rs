@@ -1,0 +1,187 @@
+//! Specifications made of several files, and what is said when C text is wrong.
+
+use aviary_lapis::model::{Callee, ExprKind, Side, Support};
+use aviary_lapis::{Loaded, Options, load};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A folder with a specification, gone when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, &str)]) -> Folder {
+        let folder = Folder(std::env::temp_dir().join(format!("aviary-lapis-files-{name}-{}", std::process::id())));
+        fs::create_dir_all(&folder.0).expect("a folder");
+        fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/small.h"), folder.0.join("small.h"))
+            .expect("the header");
+        for (file, text) in files {
+            fs::create_dir_all(folder.0.join(file).parent().expect("a parent")).expect("a folder");
+            fs::write(folder.0.join(file), text).expect("written");
+        }
+        folder
+    }
+
+    fn load(&self) -> Result<Loaded, String> {
+        self.load_with(&Options::default())
+    }
+
+    fn load_with(&self, options: &Options) -> Result<Loaded, String> {
+        let here = format!("{}/", self.0.display());
+        load(&self.0.join("main.lapis"), options).map_err(|d| d.to_string().replace(&here, ""))
+    }
+
+    fn loaded(&self) -> Loaded {
+        self.load().unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn support<'a>(loaded: &'a Loaded, name: &str) -> &'a Support {
+    &loaded.model.functions.iter().find(|f| f.name == name).expect("a function").support
+}
+
+#[test]
+fn imported_files_are_part_of_the_specification() {
+    let base = "#include \"../small.h\"\ntype(sm_status) { success(SM_OK); }\nsm_close(sm_device device) { }\nsm_destroy(sm_buffer b) { unsupported; }";
+    let folder = Folder::new(
+        "import",
+        &[
+            ("parts/base.lapis", base),
+            // Importing twice, and in a circle, is importing once.
+            ("parts/more.lapis", "import \"base.lapis\"; import \"../main.lapis\"; sm_undescribed(void) { }"),
+            (
+                "main.lapis",
+                "import \"parts/base.lapis\"; import \"parts/more.lapis\"; override sm_destroy(sm_buffer b) { }",
+            ),
+        ],
+    );
+    let loaded = folder.loaded();
+    assert_eq!(*support(&loaded, "sm_close"), Support::Remote);
+    assert_eq!(*support(&loaded, "sm_destroy"), Support::Remote);
+    assert_eq!(*support(&loaded, "sm_undescribed"), Support::Remote);
+    assert!(loaded.model.error.is_some());
+}
+
+#[test]
+fn a_second_description_needs_override() {
+    let folder = Folder::new(
+        "twice",
+        &[(
+            "main.lapis",
+            "#include \"small.h\"\nsm_close(sm_device a) { }\nsm_close(sm_device b) { }\noverride sm_destroy(sm_buffer b) { }",
+        )],
+    );
+    let message = folder.load().expect_err("a mistake");
+    assert!(message.contains("error: `sm_close` is described twice\n --> main.lapis:3:1"), "{message}");
+    assert!(message.contains("`override` before a description"), "{message}");
+    assert!(message.contains("nothing to override: `sm_destroy`"), "{message}");
+}
+
+#[test]
+fn missing_files_are_named_where_they_are_mentioned() {
+    let folder =
+        Folder::new("missing", &[("main.lapis", "#include \"small.h\"\nimport \"gone.lapis\";\nutility \"gone.c\";")]);
+    let message = folder.load().expect_err("a mistake");
+    assert!(message.contains("main.lapis:2:8") && message.contains("main.lapis:3:9"), "{message}");
+    let folder = Folder::new("header", &[("main.lapis", "// no header\n#include <gone.h>\n")]);
+    let message = folder.load().expect_err("a mistake");
+    assert!(message.contains("main.lapis:2:1") && message.contains("`-I DIR` adds a folder"), "{message}");
+}
+
+#[test]
+fn mistakes_in_c_text_are_shown_where_they_are() {
+    let main = "#include \"small.h\"\nutility(server) {\n  int fine(void) { return 1; }\n  int broken(void) { return undeclared_name; }\n}\nutility(guest) \"more.c\";";
+    let folder =
+        Folder::new("c", &[("main.lapis", main), ("more.c", "int good(void) { return 1; }\n\nint bad( { }\n")]);
+    let message = folder.load().expect_err("a mistake");
+    assert!(message.contains("main.lapis:4:3") && message.contains("undeclared_name"), "{message}");
+    assert!(message.contains("more.c:3:1"), "{message}");
+}
+
+#[test]
+fn utility_functions_belong_to_their_side() {
+    let main = "#include \"small.h\"
+struct shape { int known; };
+declare_metadata(struct shape);
+utility int both(int x) { return x; }
+utility(guest) { #include \"aviary.h\"\n int here(sm_device d) { return ((struct shape *)metadata(struct shape, d))->known; } static int hidden(int x) { return x; } }
+utility(server) { int there(sm_device d) { return aviary_function(\"x\") != 0; } }
+sm_hint(sm_device device, int level) { after(here(device) + both(1)); after_server(there(device)); }
+sm_close(sm_device device) { after(metadata(device)->known); }";
+    let folder = Folder::new("sides", &[("main.lapis", main)]);
+    let loaded = folder.loaded();
+    let side = |name: &str| loaded.model.utility_functions.iter().find(|f| f.name == name).map(|f| f.side);
+    assert_eq!((side("both"), side("here"), side("there")), (Some(Side::Both), Some(Side::Guest), Some(Side::Server)));
+    let close = loaded.model.functions.iter().find(|f| f.name == "sm_close").expect("a function");
+    let ExprKind::Field(metadata, 0) = &close.after[0].value.kind else { panic!("{:?}", close.after) };
+    assert!(matches!(metadata.kind, ExprKind::Metadata(_)));
+    let hint = loaded.model.functions.iter().find(|f| f.name == "sm_hint").expect("a function");
+    assert!(matches!(&hint.after_server[0].value.kind, ExprKind::Call(Callee::Utility(_), _)));
+
+    let wrong = main.replace("after(here(device) + both(1))", "require(here(device), 1); after(hidden(1))");
+    let message = Folder::new("wrong", &[("main.lapis", &wrong)]).load().expect_err("a mistake");
+    assert!(message.contains("`require` cannot use `here`"), "{message}");
+    assert!(message.contains("`hidden` is static"), "{message}");
+}
+
+#[test]
+fn an_umbrella_header_stands_for_its_siblings() {
+    let folder = Folder::new(
+        "umbrella",
+        &[
+            (
+                "include/api/all.h",
+                "#include <stdlib.h>\n#include <api/one.h>\n#include \"two.h\"\n#include \"../other.h\"\n",
+            ),
+            ("include/api/one.h", "int one(void);\n"),
+            ("include/api/two.h", "int two(void);\n"),
+            ("include/other.h", "int other(void);\n"),
+            ("main.lapis", "#include <api/all.h>\none(void) { }"),
+        ],
+    );
+    let options = Options { include_dirs: vec![folder.0.join("include")], ..Options::default() };
+    let loaded = folder.load_with(&options).unwrap_or_else(|e| panic!("{e}"));
+    let names: Vec<&str> = loaded.model.functions.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["one", "two"]);
+}
+
+#[test]
+fn defines_reach_the_headers() {
+    let folder = Folder::new(
+        "defines",
+        &[
+            ("h.h", "#ifdef WIDE\nint f(long x);\n#else\nint f(int x);\n#endif\n#ifdef MORE\nint g(void);\n#endif\n"),
+            ("main.lapis", "#define MORE 1\n#include \"h.h\"\nf(long x) { }"),
+        ],
+    );
+    let options = Options { defines: vec!["WIDE".into()], ..Options::default() };
+    let loaded = folder.load_with(&options).unwrap_or_else(|e| panic!("{e}"));
+    assert!(loaded.warnings.is_empty());
+    assert_eq!(loaded.model.functions.len(), 2);
+    let narrow = folder.loaded();
+    assert!(narrow.warnings[0].message.contains("differs from the header's"), "{:?}", narrow.warnings);
+}
+
+#[test]
+fn tables_and_their_members() {
+    let header = "struct ops { int (*f)(int a); int (*hidden)(void *p, int n); void *reserved; int number; };\nint f(int a);\nstruct ops *get(void);\n";
+    let main = "#include \"h.h\"\ntable(struct ops) operations;\nf(int a) { }\nget(void) { return_value { table(operations); } }\noperations.hidden(void *p, int n) { address(0); argument(p) { in; buffer(n); } }";
+    let folder = Folder::new("tables", &[("h.h", header), ("main.lapis", main)]);
+    let loaded = folder.loaded();
+    let table = &loaded.model.tables[0];
+    assert_eq!(table.size, 32);
+    let members: Vec<_> = table.members.iter().map(|m| (m.name.as_str(), m.offset, m.function)).collect();
+    assert_eq!(members, [("f", 0, Some(0)), ("hidden", 8, Some(2)), ("reserved", 16, None)]);
+    assert_eq!(loaded.model.functions[2].name, "operations.hidden");
+    assert_eq!(loaded.model.functions[2].member_of, Some((0, "hidden".into())));
+
+    let wrong =
+        main.replace("operations.hidden", "operations.hiden").replace("table(operations);", "table(operation);");
+    let message = Folder::new("no-table", &[("h.h", header), ("main.lapis", &wrong)]).load().expect_err("a mistake");
+    assert!(message.contains("did you mean `hidden`?") && message.contains("did you mean `operations`?"), "{message}");
+}
