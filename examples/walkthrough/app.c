@@ -7,6 +7,7 @@
 static void check(lumen_result result, const char *what) {
     if (result == LUMEN_OK)
         return;
+    fflush(stdout);
     fprintf(stderr, "%s failed: %d\n", what, result);
     exit(1);
 }
