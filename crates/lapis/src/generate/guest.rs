@@ -6,7 +6,7 @@ mod request;
 
 use super::callback;
 use super::expression::Context;
-use super::marshal::{for_each_site, guarded, returns_object, site_name};
+use super::marshal::{guarded, returns_object, site_variables};
 use super::{support, types};
 use crate::lower::*;
 use crate::model::*;
@@ -221,6 +221,14 @@ impl Stub<'_> {
         quote!(#name(#code, #arguments))
     }
 
+    /// What an asynchronous call returns.
+    fn success(&self) -> TokenStream {
+        match self.function.error {
+            ErrorPlace::Parameter(_) => self.fail(self.code(Code::Success)),
+            _ => types::from_exact(self.code(Code::Success), &self.function.signature.result),
+        }
+    }
+
     fn body(&self) -> TokenStream {
         let id = self.id;
         match &self.function.support {
@@ -244,7 +252,7 @@ impl Stub<'_> {
         let request = quote!(#(#request)*);
         let registered = self.registered();
         let asynchronous = self.asynchronous();
-        let sites = self.site_variables();
+        let sites = site_variables(&self.lowered.arguments);
         let synchronous = match &self.function.asynchronous {
             Some(e) if types::constant(e).is_some_and(|v| v != 0) => quote!(),
             _ => self.synchronous(),
@@ -258,18 +266,6 @@ impl Stub<'_> {
             #asynchronous
             #synchronous
         }
-    }
-
-    fn site_variables(&self) -> TokenStream {
-        let mut tokens = TokenStream::new();
-        for_each_site(&self.lowered.arguments, &mut |site| {
-            if !site.nested {
-                let name = site_name(site);
-                tokens.extend(quote!(let mut #name = 0u64;));
-            }
-        });
-        tokens.extend(quote!(let mut trail: Vec<u64> = Vec::new(); let mut trail_at = 0usize;));
-        tokens
     }
 
     fn registered(&self) -> TokenStream {
@@ -291,7 +287,7 @@ impl Stub<'_> {
     fn asynchronous(&self) -> TokenStream {
         let Some(condition) = &self.function.asynchronous else { return quote!() };
         let lost = self.fail(self.code(Code::Lost));
-        let success = self.fail(self.code(Code::Success));
+        let success = self.success();
         let effects = self.effects();
         let own = self.fail(quote!(value as i128));
         let send = quote! {

@@ -55,8 +55,25 @@ pub fn recall(site: Site) -> TokenStream {
     quote!(#name)
 }
 
+/// Variables that carry the sites' values from the request pass to the reply pass.
+pub fn site_variables(instructions: &[Instruction]) -> TokenStream {
+    let mut tokens = TokenStream::new();
+    let mut nested = false;
+    for_each_site(instructions, &mut |site| {
+        nested |= site.nested;
+        if !site.nested {
+            let name = site_name(site);
+            tokens.extend(quote!(let mut #name = 0u64;));
+        }
+    });
+    if nested {
+        tokens.extend(quote!(let mut trail: Vec<u64> = Vec::new(); let mut trail_at = 0usize;));
+    }
+    tokens
+}
+
 /// Calls `visit` for every site of a list of instructions.
-pub fn for_each_site(instructions: &[Instruction], visit: &mut dyn FnMut(Site)) {
+fn for_each_site(instructions: &[Instruction], visit: &mut dyn FnMut(Site)) {
     for instruction in instructions {
         match &instruction.operation {
             Operation::Bytes(b) => visit(b.extent.site),

@@ -6,7 +6,7 @@ mod request;
 
 use super::callback;
 use super::expression::Context;
-use super::marshal::{for_each_site, guarded, returns_object, site_name};
+use super::marshal::{guarded, returns_object, site_variables};
 use super::{support, types};
 use crate::lower::*;
 use crate::model::*;
@@ -191,13 +191,7 @@ impl Handler<'_> {
             let (x, rust, zero) = (format_ident!("x{}", i), types::rust(&contextual.ty), types::zero(&contextual.ty));
             tokens.extend(quote!(let mut #x: #rust = #zero;));
         }
-        for_each_site(&self.lowered.arguments, &mut |site| {
-            if !site.nested {
-                let name = site_name(site);
-                tokens.extend(quote!(let mut #name = 0u64;));
-            }
-        });
-        tokens.extend(quote!(let mut trail: Vec<u64> = Vec::new(); let mut trail_at = 0usize;));
+        tokens.extend(site_variables(&self.lowered.arguments));
         tokens
     }
 

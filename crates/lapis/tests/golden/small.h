@@ -1,0 +1,13 @@
+#include <stddef.h>
+typedef struct vector_s *vector;
+typedef int status;
+#define STATUS_OK 0
+#define STATUS_FULL 1
+#define STATUS_GONE 2
+typedef void (*visitor)(float value, void *context);
+
+status vector_create(vector *v, size_t capacity);
+status vector_append(vector v, const float *values, size_t count);
+status vector_read(vector v, float *values, size_t capacity, size_t *count);
+status vector_visit(vector v, visitor visit, void *context);
+status vector_destroy(vector v);
