@@ -10,7 +10,7 @@ use aviary_transport::Arena;
 
 const PAGE: u64 = 4096;
 /// Free memory that stays resident.
-const RETAINED: u64 = 128 << 20;
+const RETAINED: u64 = 256 << 20;
 /// Classes for 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... pages.
 const CLASSES: usize = 4 * 34;
 
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn retention_is_bounded() {
         let blocks = Blocks::new(Arena::mirror(1 << 30).unwrap());
-        let taken: Vec<Block> = (0..5).map(|_| blocks.allocate(64 << 20).unwrap()).collect();
+        let taken: Vec<Block> = (0..8).map(|_| blocks.allocate(64 << 20).unwrap()).collect();
         for b in taken {
             blocks.free(b);
         }

@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     pub same_address: bool,
     control: Arc<ControlSocket>,
     tickets: Alone,
+    /// Over a stream: the highest ticket that a reply has confirmed.
+    confirmed: AtomicU64,
     lanes: Mutex<LaneBooks>,
     failed: AtomicBool,
     /// The process that attached, counted in forks.
@@ -92,6 +94,7 @@ impl Connection {
             same_address,
             control,
             tickets: Alone(AtomicU64::new(0)),
+            confirmed: AtomicU64::new(0),
             lanes: Mutex::new(LaneBooks::default()),
             failed: AtomicBool::new(false),
             generation: fork::generation(),
@@ -128,10 +131,18 @@ impl Connection {
         self.tickets.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The last asynchronous call that the server has finished, where memory is shared.
+    /// A reply confirmed that all asynchronous calls up to this one are finished.
+    #[inline]
+    pub fn confirm_ticket(&self, ticket: u64) {
+        if self.arena.mirrored() {
+            self.confirmed.fetch_max(ticket, Ordering::AcqRel);
+        }
+    }
+
+    /// An asynchronous call of which the guest knows that it and all before it are finished.
     pub fn finished_ticket(&self) -> u64 {
         if self.arena.mirrored() {
-            return 0;
+            return self.confirmed.load(Ordering::Acquire);
         }
         match self.arena.pointer(0, 8) {
             // SAFETY: the first page of the arena, 8-aligned, belongs to this word; the server writes it

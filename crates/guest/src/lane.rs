@@ -187,6 +187,7 @@ impl ThreadLane {
         let message = frame.encoder.finish_request(header);
         self.with_end(|end| end.send(message, &frame.regions))?;
         let answer = self.await_reply(serial, frame)?;
+        self.connection.confirm_ticket(ticket);
         self.reclaim(ticket);
         Ok(answer)
     }
