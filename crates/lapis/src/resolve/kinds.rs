@@ -5,6 +5,7 @@ use super::types::{describe, key, size_t};
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
+use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Plan, Rule, Type, TypeKind};
 use crate::suggest::similar;
@@ -110,7 +111,10 @@ impl<'a> Resolver<'a> {
         };
         for d in &own.all {
             let name = d.name.text.as_str();
-            if !meant.contains(&name) && !ANY_KIND.contains(&name) {
+            // Two kinds at once and descriptors out of place have been reported as such.
+            let judged = KINDS.contains(&name)
+                || crate::descriptors::find(name).is_none_or(|i| !i.places.contains(&Place::Value));
+            if !judged && !meant.contains(&name) && !ANY_KIND.contains(&name) {
                 self.report(
                     Diagnostic::error(d.span, format!("`{name}` says nothing here: {} is {what}", value.name))
                         .label("without effect"),

@@ -154,3 +154,18 @@ proptest! {
         resolved(&lexemes.join(" ").replace("\"small.h\"", "\"small.h\"\n"));
     }
 }
+
+#[test]
+fn descriptors_without_effect_are_mistakes() {
+    let write = |d: &str| {
+        message(&format!("sm_write(sm_buffer buffer, const void *from, size_t bytes) {{ argument(from) {{ {d} }} }}"))
+    };
+    assert_eq!(write("opaque; buffer(bytes);"), "`buffer` says nothing here: argument `from` is opaque | ");
+    assert_eq!(write("in; buffer(bytes); once;"), "`once` says nothing here: argument `from` is a buffer | ");
+    assert!(write("in;").starts_with("the size of argument `from` is unknown"));
+    assert!(write("buffer(bytes);").starts_with("argument `from` is a pointer without a description"));
+    assert!(write("in; buffer(-1);").starts_with("`buffer` cannot be negative"));
+    assert!(write("in; buffer(from);").starts_with("`buffer` needs a number"));
+    assert!(write("in; string;").starts_with("`const void *` is not a string"));
+    assert_eq!(write("in; string; type_cast(const char *);"), "");
+}
