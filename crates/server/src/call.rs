@@ -7,12 +7,12 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use aviary_gate::Holding;
 use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, RequestHeader};
 
 use crate::api::Reject;
+use crate::clock;
 use crate::closures::{ClosureKey, Life};
 use crate::config::MAX_SCRATCH;
 use crate::log::{Record, Recording};
@@ -95,7 +95,9 @@ pub struct Call {
     pub(crate) recording: Option<Box<Recording>>,
     /// The record that is being replayed: its blocks stand in for the arena.
     pub(crate) replayed: Option<Arc<Record>>,
-    vendor_since: Option<Instant>,
+    vendor_since: u64,
+    /// Ticks inside the vendor library.
+    pub(crate) vendor_ticks: u64,
     /// Why the request is malformed, for the log.
     pub(crate) complaint: Option<DecodeError>,
 }
@@ -121,7 +123,8 @@ impl Call {
             result: None,
             recording: None,
             replayed: None,
-            vendor_since: None,
+            vendor_since: 0,
+            vendor_ticks: 0,
             complaint: None,
         }
     }
@@ -389,14 +392,11 @@ impl Call {
     }
 
     pub fn begin_vendor(&mut self) {
-        self.vendor_since = Some(Instant::now());
+        self.vendor_since = clock::ticks();
     }
 
     pub fn end_vendor(&mut self) {
-        if let Some(since) = self.vendor_since.take() {
-            let ns = since.elapsed().as_nanos() as u64;
-            self.session.stats.vendor_ns.fetch_add(ns, Ordering::Relaxed);
-        }
+        self.vendor_ticks += clock::ticks().saturating_sub(self.vendor_since);
     }
 
     /// What the call cost the device, as the specification measures it.

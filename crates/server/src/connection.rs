@@ -14,6 +14,7 @@ use aviary_wire::control::{CALLBACK_LANE, control_kind};
 use aviary_wire::{Control, Hello, WIRE_VERSION, Welcome};
 
 use crate::api::ApiDescriptor;
+use crate::clock;
 use crate::config::{MAX_ARENA, MAX_LANES, SessionConfig};
 use crate::ffi;
 use crate::lane::Lane;
@@ -104,6 +105,7 @@ fn admit(
     let socket = Some(ControlSocket::new(socket));
     let parts = Parts { api, vendor, memory, stats, gate, journal: connection.journal, socket };
     let session = Session::new(parts);
+    clock::start();
     ffi::announce(&session);
     Ok((session, arena))
 }

@@ -14,6 +14,7 @@ use crate::api::Reject;
 use crate::call::Call;
 use crate::closures::Life;
 use crate::config::MAX_NESTING;
+use crate::counters::{Counters, add};
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
 use crate::session::Session;
@@ -33,6 +34,7 @@ pub struct Lane {
     nesting: Cell<usize>,
     deferred: Cell<Option<i64>>,
     deliveries: RefCell<Vec<Delivery>>,
+    counters: Counters,
     /// Finished calls whose memory the next ones use.
     // Boxed: a call is large, and moves in and out for every message.
     #[allow(clippy::vec_box)]
@@ -87,6 +89,7 @@ impl Lane {
             nesting: Cell::new(0),
             deferred: Cell::new(None),
             deliveries: RefCell::default(),
+            counters: Counters::default(),
             spare: RefCell::default(),
         })
     }
@@ -104,6 +107,7 @@ impl Lane {
             }
         };
         CURRENT.set(None);
+        lane.counters.report(&lane.session.stats);
         if let Stop::Broken(reason) = stop {
             lane.session.fail(&reason);
         }
@@ -111,10 +115,21 @@ impl Lane {
 
     fn serve_next(self: &Rc<Self>) -> Result<(), Stop> {
         let mut call = self.take_call();
-        self.end.borrow_mut().receive(&mut call.request)?;
+        self.receive(&mut call.request)?;
         let served = self.serve(&mut call);
         self.keep_call(call);
         served
+    }
+
+    /// The next message. Statistics are brought up to date while there is none, when nobody waits for this lane.
+    fn receive(&self, into: &mut Vec<u8>) -> Result<(), LaneError> {
+        let mut end = self.end.borrow_mut();
+        let shared = matches!(*end, LaneEnd::Shared(_));
+        if shared && !self.counters.due() && end.try_receive(into)? {
+            return Ok(());
+        }
+        self.counters.report(&self.session.stats);
+        end.receive(into)
     }
 
     fn take_call(&self) -> Box<Call> {
@@ -129,7 +144,7 @@ impl Lane {
     /// Executes the message in `call.request`.
     fn serve(self: &Rc<Self>, call: &mut Call) -> Result<(), Stop> {
         let (header, _) = RequestHeader::parse(&call.request).map_err(|e| Stop::Broken(e.to_string()))?;
-        self.session.stats.bytes_in.fetch_add(call.request.len() as u64, Ordering::Relaxed);
+        add(&self.counters.bytes_in, call.request.len() as u64);
         match header.kind {
             kind::CALL | kind::CALL_ASYNC => self.serve_call(call, header),
             kind::SYNC => self.serve_sync(header),
@@ -163,10 +178,11 @@ impl Lane {
 
     /// Runs the handler and what its success or failure entails.
     fn execute(&self, call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
-        let stats = &self.session.stats;
-        let count = if header.kind == kind::CALL { &stats.calls } else { &stats.async_calls };
-        count.fetch_add(1, Ordering::Relaxed);
-        run(call, header)
+        let counters = &self.counters;
+        add(if header.kind == kind::CALL { &counters.calls } else { &counters.async_calls }, 1);
+        let outcome = run(call, header);
+        add(&counters.vendor_ticks, std::mem::take(&mut call.vendor_ticks));
+        outcome
     }
 
     /// Whatever an asynchronous call failed with is reported by the next synchronous one.
@@ -259,6 +275,7 @@ impl Lane {
         let mut end = self.end.borrow_mut();
         let sent = send_on(&self.session, &mut end, &mut header, body, regions, deferred, &mut deliveries);
         self.guest_waits.set(waits);
+        add(&self.counters.bytes_out, body.len() as u64);
         sent
     }
 
@@ -276,7 +293,7 @@ impl Lane {
     fn await_answer(self: &Rc<Self>, into: &mut Vec<u8>) -> Result<(), Stop> {
         loop {
             let mut call = self.take_call();
-            self.end.borrow_mut().receive(&mut call.request)?;
+            self.receive(&mut call.request)?;
             let (header, _) = RequestHeader::parse(&call.request).map_err(|e| Stop::Broken(e.to_string()))?;
             if header.kind == kind::CALLBACK_REPLY {
                 std::mem::swap(into, &mut call.request);
@@ -389,7 +406,6 @@ pub fn send_on(
             body.finish_reply(*header)
         }
     };
-    session.stats.bytes_out.fetch_add(sent.len() as u64, Ordering::Relaxed);
     Ok(end.send(sent, &carried)?)
 }
 
@@ -418,3 +434,7 @@ fn word_of(bytes: &[u8]) -> u64 {
 fn region((offset, bytes): &(u64, u64)) -> Region {
     Region { offset: *offset, length: *bytes as usize }
 }
+
+#[cfg(test)]
+#[path = "lane_tests.rs"]
+mod tests;

@@ -9,10 +9,12 @@
 mod api;
 mod call;
 mod callback_lane;
+mod clock;
 mod closures;
 mod config;
 mod confine;
 mod connection;
+mod counters;
 pub mod ffi;
 mod handles;
 mod lane;
