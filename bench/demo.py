@@ -17,8 +17,8 @@ SHOWN = {
     "clinfo": "lists platforms and devices",
     "clpeak-latency": "measures how long a kernel takes to start",
     "hashcat-md5": "recovers a password from its MD5 hash",
-    "clblast-xaxpy": "CLBlast's own test of vector addition",
-    "clblast-xdot": "CLBlast's own test of dot products",
+    "clblast-xscal": "CLBlast's own test of scaling a vector",
+    "clblast-xgemv": "CLBlast's own test of matrix times vector",
     "ffmpeg-avgblur": "blurs a clip; MD5 of every frame",
     "ffmpeg-unsharp": "sharpens a clip; MD5 of every frame",
 }
@@ -60,8 +60,10 @@ def main():
     table(results)
     equal = sum(1 for result in results.values() if result["equal"])
     print(f"\n  {equal} of {len(results)} programs gave the same result. Times include starting the program and its API server.")
-    if arguments.details or equal != len(results):
+    if arguments.details:
         print(f"\n{details}")
+    elif equal != len(results):
+        print("  ./x demo --details shows how they differ.")
     return 0 if equal == len(results) and len(results) >= 4 else 1
 
 
