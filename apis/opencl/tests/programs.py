@@ -56,6 +56,13 @@ class Comparison:
             print(f"{program.name:28} native {native.seconds:7.2f} s  status {native.status}", flush=True)
             self.results.append(result)
             return
+        if native.status != 0:
+            # Equal failures prove nothing.
+            result["equal"] = False
+            self.results.append(result)
+            last = "\n    ".join((native.output + native.errors).strip().splitlines()[-5:])
+            print(f"{program.name:28} FAILS NATIVELY with status {native.status}\n    {last}", flush=True)
+            return
         copies = 2 if self.arguments.two else 1
         with ThreadPoolExecutor(copies) as pool:
             remotes = list(pool.map(lambda c: program.run(self.place(True, c)), range(copies)))
