@@ -21,7 +21,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             diagnostics.push(
                 Diagnostic::warning(span, format!("handles of type `{}` are never deallocated", handle.name))
                     .label("allocated here")
-                    .help("the function that ends one needs `deallocate` or `release` on its argument"),
+                    .help("the function that ends one needs `deallocate` or `release` on its argument; `lifetime_coupled(obj)` says that it ends with another"),
             );
         }
     }
@@ -76,7 +76,8 @@ impl Ends {
                 if plan.allocate {
                     self.allocated[*handle].get_or_insert(plan.span);
                 }
-                self.ended[*handle] |= plan.deallocate || *release;
+                let coupled = matches!(plan.lifetime, Lifetime::Coupled(_));
+                self.ended[*handle] |= plan.deallocate || *release || coupled;
             }
             Kind::Buffer(_) => {
                 if matches!(plan.lifetime, Lifetime::Manual) && !plan.deallocate {

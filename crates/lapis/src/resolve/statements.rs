@@ -89,6 +89,12 @@ impl<'a> Resolver<'a> {
             "deallocates_rc" => self.charge(d, ChargeKind::Deallocate, guard, function, scope),
             "consumes_rc" => self.charge(d, ChargeKind::Consume, guard, function, scope),
             "register_buf" => self.register_buf(d, guard, function, scope),
+            // Without a condition the function is never looked at so closely.
+            "unsupported" => self.report(
+                Diagnostic::error(d.span, "`unsupported` cannot be conditional")
+                    .label("inside an `if`")
+                    .help("`require(e, v)` refuses a call with the value `v` unless `e` is true"),
+            ),
             "placeholder" => self.placeholder(d),
             "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
             "after_server" => {

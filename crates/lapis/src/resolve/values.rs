@@ -34,8 +34,8 @@ pub enum Role {
     CallbackResult,
 }
 
-/// The most plans that the conditions on one value may unfold into.
-const LEAVES: usize = 512;
+/// The most plans that the conditions on one value, its elements and members may unfold into.
+const LEAVES: usize = 2048;
 /// The deepest nesting of values: type-wide rules of recursive types would never end.
 const NESTING: usize = 16;
 
@@ -51,11 +51,12 @@ impl<'a> Resolver<'a> {
             return Rule::Plan(Box::new(self.plain(value)));
         }
         let gaps = self.gaps(&body);
+        if self.depth == 0 {
+            self.leaves = 0;
+        }
         self.depth += 1;
         self.quiet += usize::from(gaps);
-        let outer = std::mem::take(&mut self.leaves);
         let rule = self.fold(body, &mut Vec::new(), value, scope, &mut |s, own| s.with_type(own, value, scope));
-        self.leaves = outer;
         self.quiet -= usize::from(gaps);
         self.depth -= 1;
         rule
