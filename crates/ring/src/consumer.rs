@@ -1,11 +1,11 @@
 //! The receiving end of a ring.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use crate::memory::wake_if_asleep;
 use crate::producer::{MORE, longest_fragment, padded};
+use crate::sync::Ordering;
 use crate::wait::{Spinner, wait};
+use crate::wake::wake_if_asleep;
 use crate::{Liveness, RingError, RingMemory};
 
 /// Reads messages from a ring.

@@ -12,15 +12,21 @@
 //! and only wakes a peer that says it sleeps.
 
 mod consumer;
+mod copy;
+#[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
+#[cfg_attr(loom, path = "memory_model.rs")]
 mod memory;
 mod producer;
+mod sync;
 mod wait;
+mod wake;
 
 pub use consumer::Consumer;
-pub use memory::{RingMemory, WakeHandle};
+pub use memory::RingMemory;
 pub use producer::Producer;
 pub use wait::{Liveness, WaitError};
+pub use wake::WakeHandle;
 
 use thiserror::Error;
 

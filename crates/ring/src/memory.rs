@@ -14,9 +14,9 @@
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::{HEADER, RingError, futex};
+use crate::{HEADER, RingError};
 
 const PUBLISHED: usize = 0;
 const CONSUMED: usize = 64;
@@ -103,72 +103,5 @@ impl RingMemory {
     #[inline]
     pub(crate) fn load_word(&self, at: u64) -> u64 {
         self.data(at).load(Ordering::Relaxed)
-    }
-
-    /// Copies `bytes` to position `at`, padding the last word with zeros.
-    #[inline]
-    pub(crate) fn store(&self, mut at: u64, bytes: &[u8]) {
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            self.store_word(at, u64::from_le_bytes(*word));
-            at += 8;
-        }
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.store_word(at, u64::from_le_bytes(last));
-        }
-    }
-
-    /// Appends `length` bytes from position `at` to `into`.
-    #[inline]
-    pub(crate) fn load(&self, mut at: u64, length: usize, into: &mut Vec<u8>) {
-        into.reserve(length + 8);
-        for _ in 0..length / 8 {
-            into.extend_from_slice(&self.load_word(at).to_le_bytes());
-            at += 8;
-        }
-        if !length.is_multiple_of(8) {
-            into.extend_from_slice(&self.load_word(at).to_le_bytes()[..length % 8]);
-        }
-    }
-}
-
-/// Wakes a peer if it says that it sleeps. The caller has published what the peer waits for.
-///
-/// The fence pairs with the one in [`crate::wait`]: either the sleeper's second look sees the
-/// publication, or this load sees the sleeper's flag. A peer that lies here only misses its own
-/// wake-up or costs one system call.
-#[inline]
-pub(crate) fn wake_if_asleep(flag: &AtomicU32) {
-    fence(Ordering::SeqCst);
-    if flag.load(Ordering::Relaxed) != 0 {
-        wake_sleeper(flag);
-    }
-}
-
-#[cold]
-fn wake_sleeper(flag: &AtomicU32) {
-    flag.store(0, Ordering::SeqCst);
-    futex::wake(flag);
-}
-
-/// Wakes the local side of a pair of rings, from another thread of the same process (the peer died).
-#[derive(Clone)]
-pub struct WakeHandle {
-    pub(crate) receiving: RingMemory,
-    pub(crate) sending: RingMemory,
-}
-
-impl WakeHandle {
-    /// For the side that consumes `receiving` and produces into `sending`.
-    pub fn new(receiving: &RingMemory, sending: &RingMemory) -> Self {
-        WakeHandle { receiving: receiving.clone(), sending: sending.clone() }
-    }
-
-    /// Makes a sleeping local side look at its liveness flag. Set the flag first.
-    pub fn wake(&self) {
-        wake_sleeper(self.receiving.consumer_sleeps());
-        wake_sleeper(self.sending.producer_sleeps());
     }
 }

@@ -1,10 +1,10 @@
 //! The sending end of a ring.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use crate::memory::wake_if_asleep;
+use crate::sync::Ordering;
 use crate::wait::{Spinner, wait};
+use crate::wake::wake_if_asleep;
 use crate::{Liveness, RingError, RingMemory};
 
 /// Set in a record's word when the message continues in the next record.

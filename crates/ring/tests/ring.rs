@@ -1,4 +1,5 @@
 //! Rings between threads, between processes, and against a peer that lies.
+#![cfg(not(loom))]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;

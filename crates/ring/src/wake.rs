@@ -1,0 +1,43 @@
+//! Waking whoever sleeps at a ring.
+
+use crate::sync::{AtomicU32, Ordering, fence};
+use crate::{RingMemory, futex};
+
+/// Wakes a peer if it says that it sleeps. The caller has published what the peer waits for.
+///
+/// The fence pairs with the one in [`crate::wait`]: either the sleeper's second look sees the
+/// publication, or this load sees the sleeper's flag. A peer that lies here only misses its own
+/// wake-up or costs one system call.
+#[inline]
+pub(crate) fn wake_if_asleep(flag: &AtomicU32) {
+    fence(Ordering::SeqCst);
+    if flag.load(Ordering::Relaxed) != 0 {
+        wake_sleeper(flag);
+    }
+}
+
+#[cold]
+fn wake_sleeper(flag: &AtomicU32) {
+    flag.store(0, Ordering::SeqCst);
+    futex::wake(flag);
+}
+
+/// Wakes the local side of a pair of rings, from another thread of the same process (the peer died).
+#[derive(Clone)]
+pub struct WakeHandle {
+    pub(crate) receiving: RingMemory,
+    pub(crate) sending: RingMemory,
+}
+
+impl WakeHandle {
+    /// For the side that consumes `receiving` and produces into `sending`.
+    pub fn new(receiving: &RingMemory, sending: &RingMemory) -> Self {
+        WakeHandle { receiving: receiving.clone(), sending: sending.clone() }
+    }
+
+    /// Makes a sleeping local side look at its liveness flag. Set the flag first.
+    pub fn wake(&self) {
+        wake_sleeper(self.receiving.consumer_sleeps());
+        wake_sleeper(self.sending.producer_sleeps());
+    }
+}

@@ -1,0 +1,75 @@
+//! Every interleaving of a producer and a consumer, under the C11 memory model:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p aviary-ring --test model`
+#![cfg(loom)]
+
+use std::sync::Arc;
+
+use aviary_ring::{Consumer, Liveness, Producer, RingMemory};
+
+fn ends(capacity: usize) -> (Producer, Consumer) {
+    let (memory, live) = (RingMemory::model(capacity), Arc::new(Liveness::notified()));
+    (Producer::new(memory.clone(), live.clone(), 1 << 20), Consumer::new(memory, live, 1 << 20))
+}
+
+fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+#[test]
+fn a_sleeping_consumer_is_woken_and_sees_the_message() {
+    check(4, || {
+        let (mut tx, mut rx) = ends(256);
+        let sender = loom::thread::spawn(move || {
+            tx.send(&[1; 8]).unwrap();
+            tx.send(&[2; 8]).unwrap();
+        });
+        let mut got = Vec::new();
+        for n in [1, 2] {
+            rx.receive(&mut got).unwrap();
+            assert_eq!(got, [n; 8]);
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeping_producer_is_woken_and_overwrites_nothing() {
+    check(2, || {
+        let (mut tx, mut rx) = ends(64);
+        let sender = loom::thread::spawn(move || {
+            for n in 1..=6u8 {
+                // Records of 16 bytes: four of them fill the ring.
+                tx.send(&[n; 8]).unwrap();
+            }
+        });
+        let mut got = Vec::new();
+        for n in 1..=6u8 {
+            rx.receive(&mut got).unwrap();
+            assert_eq!(got, [n; 8]);
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn both_sides_sleep_in_turn() {
+    check(2, || {
+        let ((mut tx, mut their_rx), (mut their_tx, mut rx)) = (ends(64), ends(64));
+        let peer = loom::thread::spawn(move || {
+            let mut got = Vec::new();
+            for _ in 0..2 {
+                their_rx.receive(&mut got).unwrap();
+                their_tx.send(&got).unwrap();
+            }
+        });
+        let mut got = Vec::new();
+        for n in 1..=2u8 {
+            tx.send(&[n; 8]).unwrap();
+            rx.receive(&mut got).unwrap();
+            assert_eq!(got, [n; 8]);
+        }
+        peer.join().unwrap();
+    });
+}
