@@ -334,6 +334,7 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
         }
         Err(Reject::Malformed(what)) => broken(call, function.name, what),
         Err(reject) => {
+            call.abandon_untils();
             conclude(call, false);
             Ok(Outcome::Rejected(reject))
         }

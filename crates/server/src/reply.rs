@@ -115,6 +115,19 @@ impl Call {
         }
     }
 
+    /// An asynchronous call was rejected: the guest hears only by deliveries that its blocks are free.
+    pub(crate) fn abandon_untils(&mut self) {
+        if !self.is_async() {
+            return;
+        }
+        for at in self.next_until..self.untils.len() {
+            if let Place::Arena(offset) = self.untils[at].place {
+                let delivery = Some(Delivery { offset, bytes: 0 });
+                self.later(Pending { until: None, delivery, copy: None, keep: None });
+            }
+        }
+    }
+
     fn done_until(&mut self, delivery: Option<Delivery>) {
         let bytes = delivery.map_or(0, |d| d.bytes);
         self.reply.word(1 + bytes);

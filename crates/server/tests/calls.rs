@@ -208,6 +208,9 @@ fn a_late_buffer_is_delivered_with_the_first_reply_after_it_is_final() {
         assert_eq!((a.delivered, a.deliveries.len()), (1, 0), "the other lane learns that it was delivered");
         let at_once = a.call(START, fields(|e| e.buffer_arena(1 << 18, 64)));
         assert_eq!(at_once.word(), 65);
+        a.call_async(START, 1, fields(|e| e.buffer_arena(1 << 18, 13)));
+        a.call_after(ADD, 1, fields(|e| (e.word(0), e.word(0)).1), &[]);
+        assert_eq!((a.deferred, &a.deliveries[..]), (Some(13), &[(1 << 18, 0)][..]), "the block is free");
         guest.leave();
     });
 }

@@ -197,6 +197,9 @@ unsafe extern "C" fn poll(_token: u64) -> c_int {
 /// Begins to write a buffer; done when `READY`.
 unsafe fn start(call: &mut Call) -> Result<(), Reject> {
     let buffer = call.buffer_until(None, false, true)?;
+    if buffer.len == 13 {
+        return Err(Reject::Failed(13));
+    }
     TARGET.store(buffer.ptr as u64, Ordering::SeqCst);
     call.reply_until(0, poll, true);
     call.finish(true, 0);
