@@ -316,7 +316,14 @@ impl Stub<'_> {
             ErrorPlace::Nowhere => self.fail(self.code(Code::Failure)),
             _ => self.fail(quote!(invalid_handle(ty))),
         };
-        let send = if self.function.cache { quote!(call.send_cached()) } else { quote!(call.send()) };
+        let send = match (self.function.cache, &self.function.cache_if) {
+            (true, _) => quote!(call.send_cached()),
+            (false, Some(e)) => {
+                let cached = self.cx().condition(e);
+                quote!((if #cached { call.send_cached() } else { call.send() }))
+            }
+            (false, None) => quote!(call.send()),
+        };
         let answer = self.answer();
         quote! {
             let Ok(mut reply) = #send else { return #lost };
@@ -353,7 +360,9 @@ impl Stub<'_> {
             }
         };
         let effects = self.effects();
-        let remember = self.function.cache.then(|| quote!(reply.remember();));
+        // Only what `send_cached` has looked up is remembered: the runtime knows which call that was.
+        let cached = self.function.cache || self.function.cache_if.is_some();
+        let remember = cached.then(|| quote!(reply.remember();));
         quote! {
             #error
             let ret = #result;
