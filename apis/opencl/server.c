@@ -204,9 +204,12 @@ static int runs_on_cpus(cl_kernel kernel) {
 
 /* Whether an argument may be set: an object where the kernel takes an object, plain bytes where it
  * takes a value. The guest decided which of both it sent; a lie ends here. */
-cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, int present, int kind) {
+cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const void *value, int kind) {
     /* Bytes of any other size cannot pass for an object: the vendor checks the size. */
-    if (!present || size != sizeof(void *))
+    if (!value || size != sizeof(void *))
+        return CL_SUCCESS;
+    /* No object at all is what the vendor knows to judge. */
+    if (kind == OPENCL_NO_OBJECT && *(void *const *)value == NULL)
         return CL_SUCCESS;
     int expected = known_argument_kind(kernel, index);
     switch (expected) {
@@ -229,6 +232,33 @@ cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, int p
     default:
         return kind == expected ? CL_SUCCESS : CL_INVALID_ARG_VALUE;
     }
+}
+
+/* ---- Shared virtual memory ------------------------------------------------------------------ */
+
+/* Zero-copy memory is not the vendor's own. A device that shares all of the host's memory needs no
+ * list of the pointers that a kernel follows, and may refuse one that names foreign memory. */
+static cl_int kernel_exec_info(cl_kernel kernel, cl_kernel_exec_info name, size_t size, const void *value) {
+    cl_int status = clSetKernelExecInfo(kernel, name, size, value);
+    if (status != CL_INVALID_VALUE || name != CL_KERNEL_EXEC_INFO_SVM_PTRS || !value || size % sizeof(void *) || !size)
+        return status;
+    cl_context context = NULL;
+    cl_device_id devices[64];
+    size_t bytes = 0;
+    if (clGetKernelInfo(kernel, CL_KERNEL_CONTEXT, sizeof context, &context, NULL) != CL_SUCCESS
+        || clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
+        return status;
+    for (size_t i = 0; i < bytes / sizeof devices[0]; i++) {
+        cl_device_svm_capabilities shares = 0;
+        if (clGetDeviceInfo(devices[i], CL_DEVICE_SVM_CAPABILITIES, sizeof shares, &shares, NULL) != CL_SUCCESS
+            || !(shares & CL_DEVICE_SVM_FINE_GRAIN_SYSTEM))
+            return status;
+    }
+    return CL_SUCCESS;
+}
+
+void *opencl_exec_info_function(void) {
+    return (void *)kernel_exec_info;
 }
 
 /* ---- Transfers that end after their call ---------------------------------------------------- */

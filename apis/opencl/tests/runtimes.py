@@ -99,8 +99,9 @@ def compile_c(source, folder):
     """Builds a test program; the same binary serves both sides."""
     folder.mkdir(parents=True, exist_ok=True)
     binary = folder / source.stem
-    header = source.parent / "common.h"
+    include = Path(__file__).resolve().parent
+    header = include / "common.h"
     newest = max(source.stat().st_mtime, header.stat().st_mtime)
     if not binary.exists() or binary.stat().st_mtime < newest:
-        subprocess.run(["gcc", "-O1", "-g", "-Wall", "-Wextra", "-o", binary, source, "-lOpenCL", "-lpthread"], check=True)
+        subprocess.run(["gcc", "-O1", "-g", "-Wall", "-Wextra", f"-I{include}", "-o", binary, source, "-lOpenCL", "-lpthread"], check=True)
     return binary

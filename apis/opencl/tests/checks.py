@@ -1,0 +1,163 @@
+"""The checks behind tests/run. Each prints its own lines; the last line counts them."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from catalog import catalog  # noqa: E402
+from programs import Comparison  # noqa: E402
+from runtimes import AVIARY, CACHE, Place, compile_c, vendor_folder  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+SPECIFICATION = HERE.parent / "opencl.lapis"
+passed, failed = 0, []
+
+
+def verdict(name, good, why=""):
+    global passed
+    if good:
+        passed += 1
+        print(f"ok   {name}", flush=True)
+    else:
+        failed.append(name)
+        print(f"FAIL {name}\n     " + str(why).strip().replace("\n", "\n     "), flush=True)
+
+
+# ---- coverage: every function of the header has a line, and the core is virtualized ------------
+
+
+def header_functions(name):
+    text = re.sub(r"/\*.*?\*/", "", Path("/usr/include/CL", name).read_text(), flags=re.S)
+    text = "\n".join(l for l in text.splitlines() if not l.lstrip().startswith("#"))
+    declarations = re.findall(r"extern\s+CL_API_ENTRY\s(.*?);", text, flags=re.S)
+    return {re.search(r"\b(cl[A-Z]\w*)\s*\(", d).group(1) for d in declarations}
+
+
+def coverage(_work):
+    done = subprocess.run([AVIARY, "spec", "coverage", SPECIFICATION], capture_output=True, text=True)
+    lines = dict(re.findall(r"^(cl\w+)\s+(\w+.*)$", done.stdout, flags=re.M))
+    verdict("coverage runs", done.returncode == 0, done.stderr)
+    for header in ("cl.h", "cl_ext.h"):
+        missing = header_functions(header) - set(lines)
+        verdict(f"coverage lists every function of {header}", not missing, sorted(missing))
+    # Native kernels are functions of the application: they cannot run in another process.
+    gaps = {f for f in header_functions("cl.h") if "unsupported" in lines.get(f, "")} - {"clEnqueueNativeKernel"}
+    verdict("coverage: all of cl.h is virtualized", not gaps, sorted(gaps))
+
+
+# ---- isolation: the vendor's library is in the API server and not in the program ---------------
+
+
+def maps(pid):
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""
+
+
+def parent(pid):
+    try:
+        return int(re.search(r"^PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(), flags=re.M).group(1))
+    except (OSError, AttributeError):
+        return 0
+
+
+def descendants(root):
+    pids = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit()]
+    def below(pid):
+        while pid > 1:
+            if pid == root:
+                return True
+            pid = parent(pid)
+        return False
+    return [p for p in pids if p != root and below(p)]
+
+
+def isolation(work):
+    if vendor_folder("pocl") is None:
+        return verdict("isolation", False, "PoCL is not installed")
+    binary = compile_c(HERE / "holding.c", CACHE / "opencl-programs")
+    process = Place("pocl", True, work).start([binary])
+    try:
+        line = process.stdout.readline()
+        ready = re.match(r"ready (\d+)", line)
+        if not ready:
+            return verdict("isolation", False, line + process.stderr.read())
+        program = int(ready.group(1))
+        others = [p for p in descendants(process.pid) if p != program]
+        verdict("isolation: no PoCL in the program", "libpocl" not in maps(program), "libpocl is mapped")
+        verdict("isolation: the guest library is in the program", "/opencl/lib" in maps(program), maps(program))
+        servers = [p for p in others if "libpocl" in maps(p)]
+        verdict("isolation: PoCL is in the API server", bool(servers), f"looked at {others}")
+    finally:
+        process.terminate()
+        process.communicate()
+    for _ in range(50):
+        if not any(Path(f"/proc/{p}").exists() for p in servers):
+            break
+        time.sleep(0.1)
+    verdict("isolation: the API server ends with the program", not any(Path(f"/proc/{p}").exists() for p in servers), servers)
+
+
+# ---- limits -------------------------------------------------------------------------------------
+
+
+def limits(work):
+    binary = compile_c(HERE / "quota.c", CACHE / "opencl-programs")
+    done = Place("pocl", True, work, ("--limit", "device_memory=1048576")).run([binary, "1048576"], limit=60)
+    verdict("limits: device memory is exact", done.status == 0, done.output + done.errors)
+
+
+# ---- programs -----------------------------------------------------------------------------------
+
+
+def compare(work, runtime, choose, two=False, option=()):
+    if vendor_folder(runtime) is None:
+        print(f"skipped: the {runtime} runtime is not installed", flush=True)
+        return
+    arguments = SimpleNamespace(runtime=runtime, native=False, two=two, option=list(option))
+    comparison = Comparison(arguments, work)
+    for program in catalog():
+        if runtime in program.runtimes and choose(program):
+            comparison.compare(program)
+            result = comparison.results[-1]
+            title = f"{program.name} on {runtime}{' twice' if two else ''}{''.join(' ' + o for o in option)}"
+            verdict(title, result["equal"], "differs from the native run, see above")
+
+
+INTEL_SMOKE = ("clinfo", "ffmpeg-avgblur", "clblast-xaxpy", "pyopencl-wrapper")
+
+CHECKS = {
+    "coverage": coverage,
+    "isolation": isolation,
+    "limits": limits,
+    "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
+    "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
+    # Zero-copy memory, and with it SVM, does not exist without shared memory.
+    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name != "svm", option=["--mirror"]),
+    "intel": lambda work: compare(work, "intel", lambda p: p.kind == "own" or p.name in INTEL_SMOKE),
+}
+
+
+def main():
+    names = sys.argv[1:] or list(CHECKS)
+    unknown = [n for n in names if n not in CHECKS]
+    if unknown:
+        sys.exit(f"unknown check {unknown[0]}: {' '.join(CHECKS)}")
+    if not os.access(AVIARY, os.X_OK):
+        sys.exit(f"{AVIARY} is missing: run ./x setup")
+    with tempfile.TemporaryDirectory(prefix="aviary-opencl-") as folder:
+        for name in names:
+            CHECKS[name](Path(folder))
+    print(f"{passed} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
