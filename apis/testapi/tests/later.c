@@ -114,6 +114,13 @@ static void wrapped(void) {
     CHECK_EQ(ta_buffer_fill(buffer, 3), TA_OK);
     CHECK_EQ(ta_buffer_read(buffer, 0, 64, back), TA_OK);
     CHECK(back[0] == 3 && back[63] == 3);
+    unsigned char *p = ta_buffer_map(buffer, TA_MAP_READ | TA_MAP_WRITE, 16, 32, NULL);
+    CHECK(p == own + 16);
+    CHECK(own[16] == 3 && own[47] == 3);
+    own[20] = 99;
+    CHECK_EQ(ta_buffer_unmap(buffer, p), TA_OK);
+    CHECK_EQ(ta_buffer_read(buffer, 0, 64, back), TA_OK);
+    CHECK(back[19] == 3 && back[20] == 99 && back[21] == 3);
     CHECK_EQ(ta_buffer_destroy(buffer), TA_OK);
     CHECK_EQ(ta_buffer_wrap(device, NULL, 10, &buffer), TA_INVALID_VALUE);
 }
