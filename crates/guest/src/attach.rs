@@ -140,7 +140,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
     let control = Arc::new(ControlSocket::new(socket));
     let liveness = Arc::new(Liveness::probed(PROBE, {
         let control = control.clone();
-        move || control.alive()
+        move || control.intact() && control.alive()
     }));
     let same_address = !mirrored && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
     Ok(Connection::new(descriptor, arena, control, liveness, same_address, flag_set("AVIARY_SYNC")))

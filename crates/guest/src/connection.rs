@@ -188,11 +188,17 @@ impl Connection {
     }
 
     fn tell(&self, message: Control, fd: Option<&OwnedFd>) -> Result<(), Lost> {
+        if !self.control.intact() {
+            return Err(self.fail("the application closed its socket"));
+        }
         self.control.send(message, fd.map(|f| f.as_fd())).map_err(|e| self.fail(&e.to_string()))
     }
 
     /// Reads what the server said on the control socket since the last lane was opened.
     fn reclaim_lanes(&self, books: &mut LaneBooks) {
+        if !self.control.intact() {
+            return;
+        }
         while let Ok(Some((message, _))) = self.control.try_receive() {
             match message.kind {
                 control_kind::LANE_CLOSED => {
@@ -246,7 +252,9 @@ impl Connection {
         // SAFETY: both descriptors are open: the objects that own them are never dropped, here or in the
         // parent, so nothing closes these numbers a second time.
         unsafe {
-            libc::close(control);
+            if self.control.intact() {
+                libc::close(control);
+            }
             if let Some(file) = self.arena.file() {
                 libc::close(file.as_raw_fd());
             }

@@ -163,11 +163,24 @@ impl PeerCredentials {
 /// socket's buffer has room for 32 bytes; callers that may flood it use a lock.
 pub struct ControlSocket {
     socket: OwnedFd,
+    identity: Option<(u64, u64)>,
+}
+
+/// What tells an open file from every other one.
+fn identity(fd: impl AsFd) -> Option<(u64, u64)> {
+    rustix::fs::fstat(fd).ok().map(|s| (s.st_dev, s.st_ino))
 }
 
 impl ControlSocket {
     pub fn new(socket: OwnedFd) -> Self {
-        ControlSocket { socket }
+        let identity = identity(&socket);
+        ControlSocket { socket, identity }
+    }
+
+    /// False if somebody closed the descriptor behind this object's back: daemons close everything they
+    /// inherited, and the number may mean another file by now.
+    pub fn intact(&self) -> bool {
+        self.identity.is_some() && identity(&self.socket) == self.identity
     }
 
     pub fn send(&self, message: Control, fd: Option<BorrowedFd>) -> Result<(), ControlError> {

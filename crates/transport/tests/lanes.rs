@@ -165,9 +165,22 @@ fn the_control_socket_reports_messages_and_deaths() {
     assert_eq!((got, fd.is_some()), (open, true));
     drop(fd);
     a.send(open, None).unwrap();
-    assert!(b.alive(), "unread messages are no death");
+    assert!(b.alive() && b.intact(), "unread messages are no death");
     drop(a);
     assert!(!b.alive());
     assert!(b.receive().unwrap().is_some());
     assert!(b.receive().unwrap().is_none());
+}
+
+#[test]
+fn a_descriptor_that_means_another_file_is_noticed() {
+    use std::os::fd::AsRawFd;
+    let (a, _b) = UnixStream::pair().unwrap();
+    let number = a.as_raw_fd();
+    let control = ControlSocket::new(a.into());
+    assert!(control.intact());
+    let other = std::fs::File::open("/dev/null").unwrap();
+    // SAFETY: replaces what the number means at once, as a daemon's clean-up and next `open` would.
+    unsafe { libc::dup2(other.as_raw_fd(), number) };
+    assert!(!control.intact());
 }
