@@ -39,6 +39,8 @@ static void queries(void) {
     CHECK(info.parent == device);
     CHECK_EQ(info.units, 12);
     CHECK_EQ(ta_device_close(child), TA_OK);
+    /* An answer that was remembered is forgotten with its handle. */
+    CHECK_EQ(ta_device_query(child, TA_DEVICE_UNITS, sizeof units, &units, NULL), TA_INVALID_DEVICE);
     intptr_t bad[] = {TA_PROPERTY_PARENT, (intptr_t)child, 0};
     CHECK_EQ(ta_device_create(bad, &child), TA_INVALID_DEVICE);
     intptr_t unknown[] = {0x999, 1, 0};

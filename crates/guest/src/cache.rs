@@ -8,7 +8,9 @@ const LIMIT: usize = 8 << 20;
 
 #[derive(Default)]
 struct Answers {
-    by_request: HashMap<Box<[u8]>, Arc<[u8]>>,
+    by_request: HashMap<Arc<[u8]>, Arc<[u8]>>,
+    /// Requests by the handles in them: a handle that has ended must not be answered for.
+    by_handle: HashMap<u64, Vec<Arc<[u8]>>>,
     bytes: usize,
 }
 
@@ -22,12 +24,54 @@ impl Cache {
         self.answers.read().unwrap_or_else(PoisonError::into_inner).by_request.get(key).cloned()
     }
 
-    pub fn put(&self, key: &[u8], answer: &[u8]) {
+    /// `handles`: the ids that the request names.
+    pub fn put(&self, key: &[u8], handles: &[u64], answer: &[u8]) {
         let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
-        let cost = key.len() + answer.len() + 64;
+        let cost = cost(key, answer);
         if answers.bytes + cost <= LIMIT && !answers.by_request.contains_key(key) {
-            answers.by_request.insert(key.into(), answer.into());
+            let key: Arc<[u8]> = key.into();
+            for id in handles {
+                answers.by_handle.entry(*id).or_default().push(key.clone());
+            }
+            answers.by_request.insert(key, answer.into());
             answers.bytes += cost;
         }
+    }
+
+    /// The handle has ended: what was remembered about it goes.
+    pub fn forget(&self, id: u64) {
+        let known = self.answers.read().unwrap_or_else(PoisonError::into_inner).by_handle.contains_key(&id);
+        if !known {
+            return;
+        }
+        let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
+        for key in answers.by_handle.remove(&id).unwrap_or_default() {
+            if let Some(answer) = answers.by_request.remove(&key) {
+                answers.bytes -= cost(&key, &answer);
+            }
+        }
+    }
+}
+
+fn cost(key: &[u8], answer: &[u8]) -> usize {
+    key.len() + answer.len() + 64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_go_with_their_handles() {
+        let cache = Cache::default();
+        cache.put(b"one", &[7, 8], b"1");
+        cache.put(b"two", &[8], b"2");
+        cache.put(b"three", &[], b"3");
+        cache.forget(7);
+        assert!(cache.get(b"one").is_none());
+        assert_eq!(cache.get(b"two").as_deref(), Some(b"2".as_slice()));
+        cache.forget(8);
+        assert!(cache.get(b"two").is_none() && cache.get(b"three").is_some());
+        assert_eq!(cache.answers.into_inner().unwrap().bytes, cost(b"three", b"3"));
     }
 }

@@ -54,6 +54,7 @@ impl Call {
     #[inline]
     pub fn handle(&mut self, ty: u32, value: u64) {
         let word = self.lane.connection.handles.word_of(ty, value);
+        self.frame().handles.push(word);
         self.word(word);
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Frame {
     pub contents: Vec<(usize, usize)>,
     /// For `cache`: the request without that content.
     pub key: Vec<u8>,
+    /// For `cache`: the ids in the request; with a handle go the answers about it.
+    pub handles: Vec<u64>,
 }
 
 impl Frame {
@@ -74,6 +76,7 @@ impl Frame {
         self.blocks.clear();
         self.contents.clear();
         self.key.clear();
+        self.handles.clear();
     }
 
     /// After an unusually large call.

@@ -124,32 +124,31 @@ impl Handles {
         }
     }
 
-    /// Drops one reference or all; true if the handle ended.
-    pub fn release(&self, value: u64, all: bool) -> bool {
+    /// Drops one reference or all; the id if the handle ended.
+    pub fn release(&self, value: u64, all: bool) -> Option<u64> {
         let mut tables = self.tables();
         if let Some(block) = self.boxes.find(value) {
             return self.release_box(&mut tables, value, block, all);
         }
-        let Some(plain) = tables.plain.get_mut(&value) else { return false };
+        let plain = tables.plain.get_mut(&value)?;
         plain.references = plain.references.saturating_sub(1);
         if plain.references > 0 && !all {
-            return false;
+            return None;
         }
-        if let Some(plain) = tables.plain.remove(&value) {
-            self.free_metadata(plain.metadata as *mut u8);
-        }
-        true
+        let plain = tables.plain.remove(&value)?;
+        self.free_metadata(plain.metadata as *mut u8);
+        Some(plain.id)
     }
 
     /// Under the tables' lock, so that two releases of the last reference end the block once.
-    fn release_box(&self, tables: &mut Tables, value: u64, block: &BoxBlock, all: bool) -> bool {
+    fn release_box(&self, tables: &mut Tables, value: u64, block: &BoxBlock, all: bool) -> Option<u64> {
         let id = block.id.load(Ordering::Acquire);
         if id == 0 {
-            return false;
+            return None;
         }
         let before = block.references.fetch_sub(1, Ordering::Relaxed);
         if before > 1 && !all {
-            return false;
+            return None;
         }
         block.id.store(0, Ordering::Release);
         if tables.values.get(&id) == Some(&value) {
@@ -157,7 +156,7 @@ impl Handles {
         }
         self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel));
         self.boxes.retire(block);
-        true
+        Some(id)
     }
 
     /// The handle's metadata, zeroed at first; NULL without a live handle.
@@ -257,9 +256,9 @@ mod tests {
             // SAFETY: 24 zeroed bytes, as the descriptor says.
             unsafe { assert_eq!(metadata.add(23).read(), 0) };
             handles.retain(value);
-            assert!(!handles.release(value, false));
-            assert!(handles.release(value, false));
-            assert!(!handles.release(value, false), "it ended");
+            assert!(handles.release(value, false).is_none());
+            assert!(handles.release(value, false).is_some());
+            assert!(handles.release(value, false).is_none(), "it ended");
             assert!(!handles.is_handle(value));
             assert!(handles.metadata(value).is_null());
         }
@@ -281,9 +280,9 @@ mod tests {
         let handles = Handles::new(&DESCRIPTOR);
         let value = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
         assert_eq!(handles.value_of(0, 1 << 32 | 1, Role::Allocate), value);
-        assert!(!handles.release(value, false));
+        assert!(handles.release(value, false).is_none());
         assert!(handles.is_handle(value));
         handles.retain(value);
-        assert!(handles.release(value, true), "all references at once");
+        assert!(handles.release(value, true).is_some(), "all references at once");
     }
 }

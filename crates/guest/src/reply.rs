@@ -294,7 +294,7 @@ impl Reply {
         if let (false, true, false, Some(fields)) =
             (self.frame.key.is_empty(), portable, self.broken, self.frame.reply.get(from..))
         {
-            self.lane.connection.cache.put(&self.frame.key, fields);
+            self.lane.connection.cache.put(&self.frame.key, &self.frame.handles, fields);
         }
     }
 
