@@ -96,7 +96,8 @@ impl Consumer {
         self.release();
         while self.published == self.read {
             let (memory, seen) = (&self.memory, self.published);
-            wait(memory.consumer_sleeps(), &self.liveness, &mut self.spinner, || {
+            let peer_cpu = memory.producer_cpu().load(Ordering::Relaxed);
+            wait(memory.consumer_sleeps(), &self.liveness, &mut self.spinner, peer_cpu, || {
                 memory.published().load(Ordering::Relaxed) != seen
             })?;
             self.refresh()?;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 0    published   u64   bytes ever written, by the producer
+//! 8    producer's CPU  u32   1 + the CPU that it ran on when it last published; a hint
 //! 64   consumed    u64   bytes ever released, by the consumer
 //! 128  consumer sleeps  u32   set by the consumer, cleared by whoever wakes it
 //! 192  producer sleeps  u32   set by the producer, cleared by whoever wakes it
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::{HEADER, RingError};
 
 const PUBLISHED: usize = 0;
+const PRODUCER_CPU: usize = 8;
 const CONSUMED: usize = 64;
 const CONSUMER_SLEEPS: usize = 128;
 const PRODUCER_SLEEPS: usize = 192;
@@ -74,6 +76,10 @@ impl RingMemory {
 
     pub(crate) fn published(&self) -> &AtomicU64 {
         self.u64_at(PUBLISHED)
+    }
+
+    pub(crate) fn producer_cpu(&self) -> &AtomicU32 {
+        self.u32_at(PRODUCER_CPU)
     }
 
     pub(crate) fn consumed(&self) -> &AtomicU64 {

@@ -6,6 +6,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 struct Words {
     published: AtomicU64,
+    producer_cpu: AtomicU32,
     consumed: AtomicU64,
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
@@ -20,6 +21,7 @@ impl RingMemory {
     pub fn model(capacity: usize) -> Self {
         RingMemory(Arc::new(Words {
             published: AtomicU64::new(0),
+            producer_cpu: AtomicU32::new(0),
             consumed: AtomicU64::new(0),
             consumer_sleeps: AtomicU32::new(0),
             producer_sleeps: AtomicU32::new(0),
@@ -33,6 +35,10 @@ impl RingMemory {
 
     pub(crate) fn published(&self) -> &AtomicU64 {
         &self.0.published
+    }
+
+    pub(crate) fn producer_cpu(&self) -> &AtomicU32 {
+        &self.0.producer_cpu
     }
 
     pub(crate) fn consumed(&self) -> &AtomicU64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::sync::Ordering;
-use crate::wait::{Spinner, wait};
+use crate::wait::{Spinner, current_cpu, wait};
 use crate::wake::wake_if_asleep;
 use crate::{Liveness, RingError, RingMemory};
 
@@ -77,6 +77,7 @@ impl Producer {
     #[inline]
     fn publish(&mut self) {
         // SYNC POINT: the records' words become visible with this index.
+        self.memory.producer_cpu().store(current_cpu(), Ordering::Relaxed);
         self.memory.published().store(self.written, Ordering::Release);
         wake_if_asleep(self.memory.consumer_sleeps());
     }
@@ -96,7 +97,7 @@ impl Producer {
         self.refresh()?;
         while self.room() < needed {
             let (memory, seen) = (&self.memory, self.consumed);
-            wait(memory.producer_sleeps(), &self.liveness, &mut self.spinner, || {
+            wait(memory.producer_sleeps(), &self.liveness, &mut self.spinner, 0, || {
                 memory.consumed().load(Ordering::Relaxed) != seen
             })?;
             self.refresh()?;

@@ -61,14 +61,14 @@ impl Liveness {
     }
 }
 
-/// Spinning pays while a wait is likely to be shorter than a sleep and a wake-up cost. With two
-/// CPUs or fewer the peer may need the one that spins.
+/// Spinning pays while a wait is likely to be shorter than what two sleepers need to wake each other.
+/// With two CPUs or fewer the accelerator's own threads may need the one that spins.
 fn longest_spin() -> Duration {
     static LONGEST: OnceLock<Duration> = OnceLock::new();
     *LONGEST.get_or_init(|| match std::thread::available_parallelism().map_or(1, usize::from) {
         0 | 1 => Duration::ZERO,
-        2 => Duration::from_micros(5),
-        3 | 4 => Duration::from_micros(20),
+        2 => Duration::from_micros(16),
+        3 | 4 => Duration::from_micros(30),
         _ => Duration::from_micros(50),
     })
 }
@@ -88,54 +88,54 @@ fn longest_rounds() -> u32 {
     })
 }
 
-const FULL: u8 = 32;
-const GAIN: u8 = 4;
-const PROBE_EVERY: u8 = 32;
+/// A side spins while more than a third of its recent waits were short.
+const FULL: u8 = 16;
+const GAIN: u8 = 2;
 
 /// Learns whether spinning pays on one ring end.
 #[derive(Debug)]
 pub struct Spinner {
-    /// Grows with each spin that succeeded, shrinks with each that did not.
+    /// Grows with each short wait, shrinks with each long one, whether this side spun or slept. Two sides
+    /// that sleep therefore find out that both could spin; learning only from spins, they would not.
     confidence: u8,
-    skipped: u8,
 }
 
 impl Spinner {
     pub fn new() -> Self {
-        Spinner { confidence: FULL, skipped: 0 }
+        Spinner { confidence: FULL }
     }
 
-    fn rounds(&mut self) -> u32 {
+    fn rounds(&self) -> u32 {
         // The model checker looks at the sleeping; spinning has nothing to go wrong.
-        if cfg!(loom) {
-            return 0;
-        }
-        if self.confidence > 0 {
-            return longest_rounds();
-        }
-        // Without confidence, try now and then, longer than usual: when both sides sleep, one of them
-        // must outlast the other's wake-up once before both find each other awake.
-        self.skipped += 1;
-        if self.skipped < PROBE_EVERY {
-            return 0;
-        }
-        self.skipped = 0;
-        longest_rounds().saturating_mul(4)
+        if self.confidence == 0 || cfg!(loom) { 0 } else { longest_rounds() }
     }
 
-    fn learn(&mut self, paid: bool) {
-        self.confidence = if paid { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
+    fn learn(&mut self, short: bool) {
+        self.confidence = if short { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
     }
 }
 
-/// Returns when `ready` is true. `flag` is the word by which the peer knows that this side sleeps.
+/// 1 + the CPU that this thread runs on, or 0.
+#[inline]
+pub(crate) fn current_cpu() -> u32 {
+    if cfg!(loom) {
+        return 0;
+    }
+    // SAFETY: no arguments; a negative answer means that it is unknown.
+    (unsafe { libc::sched_getcpu() } + 1) as u32
+}
+
+/// Returns when `ready` is true. `peer_cpu`: where the peer last ran, as far as known; on the same CPU
+/// spinning would only keep it from answering. `flag` is the word by which the peer knows that this side sleeps.
 pub(crate) fn wait(
     flag: &AtomicU32,
     liveness: &Liveness,
     spinner: &mut Spinner,
+    peer_cpu: u32,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
-    let rounds = spinner.rounds();
+    let shared = peer_cpu != 0 && peer_cpu == current_cpu();
+    let rounds = if shared { 0 } else { spinner.rounds() };
     for _ in 0..rounds {
         if ready() {
             spinner.learn(true);
@@ -143,10 +143,10 @@ pub(crate) fn wait(
         }
         hint::spin_loop();
     }
-    if rounds > 0 {
-        spinner.learn(false);
-    }
-    sleep(flag, liveness, ready)
+    let asleep = Instant::now();
+    let result = sleep(flag, liveness, ready);
+    spinner.learn(rounds == 0 && asleep.elapsed() < longest_spin());
+    result
 }
 
 #[cold]
