@@ -1,5 +1,6 @@
 /* What the guest library knows without asking: where the application's own memory is, which objects
  * can be kernel arguments, where its ICD entry points are. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,8 +80,11 @@ int opencl_object_kind(const void *handle) {
 
 void opencl_note_object(const void *handle, int kind) {
     struct opencl_object *object = object_of(handle);
-    if (object)
-        object->kind = kind;
+    static atomic_ulong serials;
+    if (!object)
+        return;
+    object->kind = kind;
+    object->serial = atomic_fetch_add(&serials, 1) + 1;
 }
 
 static void note_memory(cl_mem memory, cl_mem_flags flags, void *host_ptr, size_t row, size_t slice) {
@@ -95,9 +99,19 @@ static void note_memory(cl_mem memory, cl_mem_flags flags, void *host_ptr, size_
     object->host_slice_pitch = slice;
 }
 
-void opencl_note_buffer(cl_mem buffer, cl_mem_flags flags, size_t size, void *host_ptr) {
-    (void)size;
+void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, void *host_ptr) {
     note_memory(buffer, flags, host_ptr, 0, 0);
+    struct opencl_object *object = object_of(buffer);
+    if (object) {
+        object->plain = 1;
+        object->context = context;
+    }
+}
+
+void opencl_note_observer(cl_mem memory) {
+    struct opencl_object *object = object_of(memory);
+    if (object)
+        object->observed = 1;
 }
 
 void opencl_note_sub_buffer(cl_mem buffer, cl_mem parent, cl_mem_flags flags, const void *info) {
@@ -131,6 +145,90 @@ void opencl_note_image(cl_mem image, cl_mem_flags flags, const cl_image_format *
             opencl_note_box(image, CL_MEM_USE_HOST_PTR, format, desc->image_width, flat ? 1 : desc->image_height, 1,
                             row, desc->image_slice_pitch, base->host_ptr);
     }
+}
+
+/* ---- Kernel arguments and launches that cannot fail ----------------------------------------- */
+
+/* What decides whether an argument is valid, beside its size. Images and sub-buffers have flags,
+ * formats and alignments of their own: they have no shape here. */
+enum { NO_SHAPE, SHAPE_LOCAL, SHAPE_VALUE, SHAPE_NULL, SHAPE_BUFFER };
+
+static int shape_of(size_t size, const void *value, cl_context *context) {
+    if (!value)
+        return SHAPE_LOCAL;
+    if (size != sizeof(void *))
+        return SHAPE_VALUE;
+    void *word;
+    memcpy(&word, value, sizeof word);
+    if (!word)
+        return SHAPE_NULL;
+    if (!aviary_is_handle(word))
+        return SHAPE_VALUE;
+    const struct opencl_object *object = object_of(word);
+    if (!object || !object->plain)
+        return NO_SHAPE;
+    *context = object->context;
+    return SHAPE_BUFFER;
+}
+
+int opencl_argument_repeats(cl_kernel kernel, cl_uint index, size_t size, const void *value) {
+    cl_context context = NULL;
+    if (index >= OPENCL_REMEMBERED || size > UINT32_MAX || !aviary_is_handle(kernel))
+        return 0;
+    const struct opencl_object *object = object_of(kernel);
+    int shape = shape_of(size, value, &context);
+    return object && shape != NO_SHAPE && object->argument_shape[index] == shape && object->argument_size[index] == size
+           && (shape != SHAPE_BUFFER || object->context == context);
+}
+
+void opencl_note_argument(cl_kernel kernel, cl_uint index, size_t size, const void *value) {
+    cl_context context = NULL;
+    struct opencl_object *object = object_of(kernel);
+    if (!object || opencl_argument_repeats(kernel, index, size, value))
+        return;
+    /* An argument of a new shape: the next launch has to be judged again. */
+    object->launched_on = 0;
+    if (index >= OPENCL_REMEMBERED)
+        return;
+    int shape = size > UINT32_MAX ? NO_SHAPE : shape_of(size, value, &context);
+    object->argument_shape[index] = (unsigned char)shape;
+    object->argument_size[index] = (unsigned int)size;
+    if (shape == SHAPE_BUFFER)
+        object->context = context;
+}
+
+void opencl_forget_launch(cl_kernel kernel) {
+    struct opencl_object *object = object_of(kernel);
+    if (object)
+        object->launched_on = 0;
+}
+
+/* Whether the sizes of a launch are as good as those of the accepted one: the same local size, which
+ * divides the global one, and numbers far from overflowing. */
+int opencl_launch_repeats(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, const size_t *offset,
+                          const size_t *global, const size_t *local) {
+    if (!aviary_is_handle(kernel) || !aviary_is_handle(queue) || !global)
+        return 0;
+    const struct opencl_object *object = object_of(kernel), *on = object_of(queue);
+    if (!object || !on || !on->serial || object->launched_on != on->serial || object->launched_dimensions != dimensions)
+        return 0;
+    for (cl_uint i = 0; i < dimensions; i++) {
+        size_t size = local ? local[i] : 0;
+        if (size != object->launched_local[i] || global[i] == 0 || global[i] >= (size_t)1 << 31
+            || (offset && offset[i] >= (size_t)1 << 31) || (size && global[i] % size))
+            return 0;
+    }
+    return 1;
+}
+
+void opencl_note_launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, const size_t *local) {
+    struct opencl_object *object = object_of(kernel), *on = object_of(queue);
+    if (!object || !on || dimensions > 3)
+        return;
+    object->launched_on = on->serial;
+    object->launched_dimensions = dimensions;
+    for (cl_uint i = 0; i < 3; i++)
+        object->launched_local[i] = local && i < dimensions ? local[i] : 0;
 }
 
 /* ---- The application's own memory --------------------------------------------------------- */
