@@ -209,7 +209,7 @@ impl<'a> Lowering<'a> {
         let mut forced = Vec::new();
         collect_forced(function, &mut forced);
         let mut inspected = Vec::new();
-        for_each_expression(function, &mut |e| looked_into(e, &mut inspected));
+        for_each_expression(function, &mut |e| looked_into(model, e, &mut inspected));
         Lowering { model, function, callbacks, sites: 0, forced, inspected, recorded: false, carried: Vec::new() }
     }
 
@@ -483,11 +483,14 @@ fn parameters_of(e: &Expr, into: &mut Vec<usize>) {
     });
 }
 
-/// Parameters that `e` dereferences or hands to a function that may.
-fn looked_into(e: &Expr, into: &mut Vec<usize>) {
+/// Parameters that `e`, evaluated on the server, dereferences or hands to a function that may.
+fn looked_into(model: &Model, e: &Expr, into: &mut Vec<usize>) {
+    let in_guest = |u: &usize| model.utility_functions[*u].side == Side::Guest;
     e.walk(&mut |e| match &e.kind {
         ExprKind::Element(base, _) => parameters_of(base, into),
         ExprKind::Call(Callee::Present, _) => {}
+        // Its value travels with the call.
+        ExprKind::Call(Callee::Utility(u), _) if in_guest(u) => {}
         ExprKind::Call(_, arguments) => arguments.iter().for_each(|a| parameters_of(a, into)),
         _ => {}
     });
