@@ -166,3 +166,9 @@ size_t opencl_binary_size(cl_program program, size_t index) {
         return 0;
     return sizes[index];
 }
+
+/* Whether a buffer lies in zero-copy memory: its mappings are that memory. */
+int opencl_in_place(cl_mem buffer) {
+    const struct opencl_object *object = buffer ? metadata(struct opencl_object, buffer) : NULL;
+    return object && object->placed;
+}
