@@ -2,7 +2,8 @@
 //!
 //! Blocks come in size classes, four per doubling, in whole pages. A freed
 //! block keeps its pages for the next user up to a limit; beyond it the pages
-//! are given back and only the addresses are kept.
+//! of others are given back and only the addresses are kept: a program that
+//! moves large buffers again and again faults their pages in once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +11,7 @@ use aviary_transport::Arena;
 
 const PAGE: u64 = 4096;
 /// Free memory that stays resident.
-const RETAINED: u64 = 256 << 20;
+const RETAINED: u64 = 512 << 20;
 /// Classes for 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... pages.
 const CLASSES: usize = 4 * 34;
 
@@ -32,6 +33,30 @@ struct Books {
     free: Vec<Vec<Free>>,
     retained: u64,
     in_use: u64,
+}
+
+impl Books {
+    fn put(&mut self, class: usize, free: Free) {
+        if let Some(list) = self.free.get_mut(class) {
+            list.push(free);
+        }
+    }
+
+    /// Takes resident free blocks out, large ones first, until `size` bytes fit under the limit.
+    fn make_room(&mut self, size: u64) -> Vec<(usize, Free)> {
+        let mut evicted = Vec::new();
+        if self.retained + size <= RETAINED {
+            return evicted;
+        }
+        for class in (0..CLASSES).rev() {
+            while self.retained + size > RETAINED {
+                let Some(at) = self.free[class].iter().position(|f| f.resident) else { break };
+                self.retained -= class_pages(class) * PAGE;
+                evicted.push((class, self.free[class].remove(at)));
+            }
+        }
+        evicted
+    }
 }
 
 /// Allocates blocks of one arena.
@@ -99,22 +124,31 @@ impl Blocks {
 
     pub fn free(&self, block: Block) {
         let class = class_of(block.size / PAGE);
-        let resident = {
+        let resident = block.size <= RETAINED;
+        let evicted = {
             let mut books = self.books();
-            let resident = books.retained + block.size <= RETAINED;
+            let evicted = if resident { books.make_room(block.size) } else { Vec::new() };
             if resident {
                 books.retained += block.size;
+                books.put(class, Free { offset: block.offset, resident });
             }
-            resident
+            books.in_use -= block.size;
+            evicted
         };
-        if !resident && let Err(e) = self.arena.punch(block.offset, block.size as usize) {
+        // Out of the lists while their pages go, so that nobody is given a block that loses them.
+        for (class, free) in evicted {
+            self.discard(class, free.offset);
+        }
+        if !resident {
+            self.discard(class, block.offset);
+        }
+    }
+
+    fn discard(&self, class: usize, offset: u64) {
+        if let Err(e) = self.arena.punch(offset, (class_pages(class) * PAGE) as usize) {
             crate::log::line(&format!("{e}"));
         }
-        let mut books = self.books();
-        books.in_use -= block.size;
-        if let Some(list) = books.free.get_mut(class) {
-            list.push(Free { offset: block.offset, resident });
-        }
+        self.books().put(class, Free { offset, resident: false });
     }
 
     /// Bytes handed out.
@@ -176,5 +210,21 @@ mod tests {
             blocks.free(b);
         }
         assert!(blocks.books().retained <= RETAINED);
+    }
+
+    #[test]
+    fn the_newest_block_keeps_its_pages() {
+        let blocks = Blocks::new(Arena::mirror(2 << 30).unwrap());
+        let taken: Vec<Block> = (0..9).map(|_| blocks.allocate(64 << 20).unwrap()).collect();
+        let large = blocks.allocate(300 << 20).unwrap();
+        for b in taken {
+            blocks.free(b);
+        }
+        blocks.free(large);
+        let books = blocks.books();
+        assert!(books.retained <= RETAINED);
+        assert!(books.free[class_of(large.size / PAGE)].iter().any(|f| f.resident), "the large block stays");
+        let free: u64 = books.free.iter().map(|list| list.len() as u64).sum();
+        assert_eq!(free, 10, "no block is lost");
     }
 }
