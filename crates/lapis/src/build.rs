@@ -22,7 +22,9 @@ pub enum BuildError {
     #[error("{0}")]
     Specification(Box<Diagnostics>),
     /// The specification does not say what it is.
-    #[error("{0} has no `api(\"name\", \"version\", \"soname\");`: the build needs a name for its folder and libraries")]
+    #[error(
+        "{0} has no `api(\"name\", \"version\", \"soname\");`: the build needs a name for its folder and libraries"
+    )]
     Unnamed(PathBuf),
     /// A file of the output folder.
     #[error("cannot write {0}: {1}")]

@@ -50,7 +50,10 @@ pub enum Place {
     Argument(usize),
     Contextual(usize),
     /// In the element that the loop at this depth (0 is the outermost) is at, `offset` bytes in.
-    Element { depth: usize, offset: usize },
+    Element {
+        depth: usize,
+        offset: usize,
+    },
     Result,
 }
 
@@ -66,7 +69,9 @@ pub enum Operation {
     /// Crosses as it is.
     Scalar,
     /// A struct whose bytes cross and whose listed members are then translated.
-    Struct { fields: Vec<Instruction> },
+    Struct {
+        fields: Vec<Instruction>,
+    },
     Handle(HandleUse),
     /// A NUL-terminated string.
     Text,
@@ -74,17 +79,36 @@ pub enum Operation {
     Bytes(Bytes),
     /// A pointer to elements that are translated one by one.
     Elements(Elements),
-    Callback { kind: usize, once: bool, userdata: Option<usize> },
+    Callback {
+        kind: usize,
+        once: bool,
+        userdata: Option<usize>,
+    },
     /// Nothing crosses: the server substitutes the callback's closure.
     Userdata,
-    Zerocopy { bytes: Option<Expr> },
-    Mapped { bytes: Expr, at: Option<Expr>, write: Option<Expr>, read: Option<Expr>, until: Option<(Expr, usize)> },
+    Zerocopy {
+        bytes: Option<Expr>,
+    },
+    Mapped {
+        bytes: Expr,
+        at: Option<Expr>,
+        write: Option<Expr>,
+        read: Option<Expr>,
+        until: Option<(Expr, usize)>,
+    },
     Unmap,
-    FunctionPointer { name: Expr },
+    FunctionPointer {
+        name: Expr,
+    },
     Table(usize),
     Nothing,
     /// The value takes one of two ways.
-    Choice { site: Site, condition: Expr, then: Vec<Instruction>, otherwise: Vec<Instruction> },
+    Choice {
+        site: Site,
+        condition: Expr,
+        then: Vec<Instruction>,
+        otherwise: Vec<Instruction>,
+    },
 }
 
 /// A value computed in the request pass that the reply pass needs again.
@@ -138,12 +162,25 @@ pub struct Bytes {
 
 #[derive(Debug, Clone)]
 pub enum Mode {
-    Copy { input: bool, output: bool },
-    Until { input: bool, output: bool, token: Expr, poll: usize },
+    Copy {
+        input: bool,
+        output: bool,
+    },
+    Until {
+        input: bool,
+        output: bool,
+        token: Expr,
+        poll: usize,
+    },
     /// A shadow buffer that outlives the call, until a `deallocate` or as long as a handle.
-    Shadow { input: bool, coupled: Option<Expr> },
+    Shadow {
+        input: bool,
+        coupled: Option<Expr>,
+    },
     /// Copies an existing shadow back; `end` also frees it.
-    ShadowBack { end: bool },
+    ShadowBack {
+        end: bool,
+    },
     /// Only an address with room behind it.
     Room,
 }
@@ -162,7 +199,9 @@ impl Instruction {
     /// Whether the reply pass has anything to do for this value.
     pub fn replies(&self) -> bool {
         match &self.operation {
-            Operation::Bytes(b) => !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room),
+            Operation::Bytes(b) => {
+                !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
+            }
             Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
             Operation::Struct { fields } => fields.iter().any(Instruction::replies),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::replies),
@@ -176,9 +215,7 @@ impl Instruction {
             Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
-            Operation::Choice { then, otherwise, .. } => {
-                then.iter().chain(otherwise).any(Instruction::has_effects)
-            }
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),
             _ => false,
         }
     }
@@ -274,9 +311,7 @@ impl<'a> Lowering<'a> {
                 let condition = condition.clone();
                 Instruction { at, ty, operation: Operation::Choice { site, condition, then, otherwise } }
             }
-            Rule::Plan(plan) => {
-                Instruction { at, ty: plan.ty.clone(), operation: self.operation(plan, at, depth) }
-            }
+            Rule::Plan(plan) => Instruction { at, ty: plan.ty.clone(), operation: self.operation(plan, at, depth) },
         }
     }
 
@@ -377,9 +412,7 @@ impl<'a> Lowering<'a> {
             }
             _ if contextual || (plan.deallocate && !plan.allocate) => Mode::ShadowBack { end: plan.deallocate },
             Lifetime::Manual => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: None },
-            Lifetime::Coupled(e) => {
-                Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: Some(e.clone()) }
-            }
+            Lifetime::Coupled(e) => Mode::Shadow { input: plan.input && !buffer.no_copy, coupled: Some(e.clone()) },
             Lifetime::Call if buffer.no_copy => Mode::Room,
             Lifetime::Call => Mode::Copy { input: plan.input, output: plan.output },
         }

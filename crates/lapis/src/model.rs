@@ -137,13 +137,24 @@ pub struct Type {
 #[derive(Debug, Clone, PartialEq)]
 pub enum TypeKind {
     Void,
-    Int { bytes: usize, signed: bool },
-    Float { bytes: usize },
+    Int {
+        bytes: usize,
+        signed: bool,
+    },
+    Float {
+        bytes: usize,
+    },
     /// `constant`: the pointee is const.
-    Pointer { to: Box<Type>, constant: bool },
+    Pointer {
+        to: Box<Type>,
+        constant: bool,
+    },
     FunctionPointer(Box<Signature>),
     Struct(Struct),
-    Array { of: Box<Type>, count: usize },
+    Array {
+        of: Box<Type>,
+        count: usize,
+    },
     /// An incomplete struct, seen only behind pointers.
     Incomplete,
 }
@@ -333,17 +344,32 @@ pub enum Kind {
     /// Crosses as it is: numbers, and structs without pointers or handles.
     Scalar,
     /// A struct by value, or as a buffer's element, with members that need translation.
-    Struct { fields: Vec<(Field, Rule)> },
-    Handle { handle: usize, retain: bool, release: bool },
+    Struct {
+        fields: Vec<(Field, Rule)>,
+    },
+    Handle {
+        handle: usize,
+        retain: bool,
+        release: bool,
+    },
     Buffer(Box<Buffer>),
     String,
     Callback(Box<Callback>),
     Userdata,
-    Zerocopy { count: Option<Expr> },
-    Mapped { bytes: Expr, at: Option<Expr>, write: Option<Expr>, read: Option<Expr> },
+    Zerocopy {
+        count: Option<Expr>,
+    },
+    Mapped {
+        bytes: Expr,
+        at: Option<Expr>,
+        write: Option<Expr>,
+        read: Option<Expr>,
+    },
     Unmap,
     Opaque,
-    FunctionPointer { name: Expr },
+    FunctionPointer {
+        name: Expr,
+    },
     Table(usize),
     /// A `void` result.
     Nothing,
@@ -365,7 +391,9 @@ pub enum Count {
     One,
     Elements(Expr),
     /// Ends with a zero element at an index divisible by the step.
-    Terminated { step: usize },
+    Terminated {
+        step: usize,
+    },
 }
 
 #[derive(Debug, Clone)]

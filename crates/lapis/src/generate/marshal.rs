@@ -50,7 +50,10 @@ pub fn keep(site: Site, instruction: &Instruction) -> (Ident, TokenStream) {
 pub fn recall(site: Site) -> TokenStream {
     let name = site_name(site);
     if site.nested {
-        return quote!({ trail_at += 1; trail.get(trail_at - 1).copied().unwrap_or(0) });
+        return quote!({
+            trail_at += 1;
+            trail.get(trail_at - 1).copied().unwrap_or(0)
+        });
     }
     quote!(#name)
 }

@@ -23,7 +23,8 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
     let forwarders = model.functions.iter().filter(|f| f.member_of.is_none()).map(|f| forwarder(model, f));
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
-    let handlers = handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
+    let handlers =
+        handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
         use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Outgoing, Reject, ResourceKind, Role};
@@ -254,7 +255,8 @@ impl Handler<'_> {
 
     fn succeeded(&self) -> TokenStream {
         let own = self.function.success.as_ref();
-        let success = own.or(self.model.error.as_ref().map(|e| &e.success)).map_or(quote!(0i128), |e| self.cx().exact(e));
+        let success =
+            own.or(self.model.error.as_ref().map(|e| &e.success)).map_or(quote!(0i128), |e| self.cx().exact(e));
         match self.function.error {
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),

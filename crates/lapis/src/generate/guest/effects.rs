@@ -39,7 +39,13 @@ impl Stub<'_> {
             Operation::Elements(e) => {
                 let (pointer, count) = (read(instruction), site_name(e.extent.site));
                 let inner = e.element.iter().map(|i| self.handle_effects(i, cx.deeper()));
-                element_loop(instruction.at, quote!(#pointer as usize), quote!(#count), e.extent.stride, quote!(#(#inner)*))
+                element_loop(
+                    instruction.at,
+                    quote!(#pointer as usize),
+                    quote!(#count),
+                    e.extent.stride,
+                    quote!(#(#inner)*),
+                )
             }
             Operation::Choice { site, then, otherwise, .. } => {
                 let value = site_name(*site);

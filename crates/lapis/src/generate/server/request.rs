@@ -129,7 +129,13 @@ impl Handler<'_> {
         }
     }
 
-    pub(super) fn request_callback(&self, instruction: &Instruction, kind: u32, once: bool, userdata: Option<usize>) -> TokenStream {
+    pub(super) fn request_callback(
+        &self,
+        instruction: &Instruction,
+        kind: u32,
+        once: bool,
+        userdata: Option<usize>,
+    ) -> TokenStream {
         let trampoline = format_ident!("callback_{}", kind);
         let life = if once { quote!(Life::Once) } else { quote!(Life::Session) };
         let function = quote!(if closure.is_null() { 0u64 } else { #trampoline as *const () as usize as u64 });
@@ -188,9 +194,9 @@ impl Handler<'_> {
             },
             _ => quote!(),
         };
-        let force = self.forced(&bytes.extent, cx).map(|condition| {
-            quote!(if !present && (#condition) { buffer = call.force(buffer, #n); })
-        });
+        let force = self
+            .forced(&bytes.extent, cx)
+            .map(|condition| quote!(if !present && (#condition) { buffer = call.force(buffer, #n); }));
         let store = self.store(instruction, quote!(buffer.ptr as usize as u64));
         let note = self.note(instruction.at, quote!(buffer.len), quote!(present));
         quote! {
