@@ -105,7 +105,8 @@ static _Thread_local size_t spare_size;
 
 /* Zero-copy memory for a buffer that the application wants to be host memory. */
 void *opencl_place(cl_mem_flags flags, size_t size) {
-    if (!(flags & CL_MEM_ALLOC_HOST_PTR) || (flags & (CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR)) || size == 0)
+    if (!(flags & CL_MEM_ALLOC_HOST_PTR) || (flags & (CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR)) || size == 0
+        || size > OPENCL_LARGEST_PLACE)
         return NULL;
     if (spare_place && spare_size != size) {
         aviary_zerocopy_free(spare_place);

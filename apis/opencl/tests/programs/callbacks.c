@@ -27,18 +27,20 @@ static int wait_for(int what) {
 
 static unsigned char target[65536];
 static cl_int inner = -1;
+/* Callbacks of different events may come in any order: main prints what they saw. */
+static char complete_saw[128], user_saw[128];
 
 static void CL_CALLBACK on_complete(cl_event event, cl_int status, void *data) {
     /* The data of the read that this event stands for is there, and calls work. */
     cl_command_type type = 0;
     inner = clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof type, &type, NULL);
-    printf("complete: status %d, data %d, type %x, target %d\n", status, *(int *)data, type, target[777]);
+    snprintf(complete_saw, sizeof complete_saw, "complete: status %d, data %d, type %x, target %d", status, *(int *)data, type, target[777]);
     note(1);
 }
 
 static void CL_CALLBACK on_user(cl_event event, cl_int status, void *data) {
     (void)event;
-    printf("user event: status %d, data %ld\n", status, (long)(intptr_t)data);
+    snprintf(user_saw, sizeof user_saw, "user event: status %d, data %ld", status, (long)(intptr_t)data);
     note(2);
 }
 
@@ -92,6 +94,7 @@ int main(void) {
     MUST(clSetUserEventStatus(gate, CL_COMPLETE));
     printf("user event waited for: %d\n", wait_for(2));
     printf("read waited for: %d\n", wait_for(1));
+    printf("%s\n%s\n", user_saw, complete_saw);
     printf("call inside the callback: %d\n", inner);
 
     MUST(clSetMemObjectDestructorCallback(buffer, on_destroyed, "b (registered first)"));
