@@ -2,8 +2,9 @@
 
 use anyhow::Context;
 use aviary_lapis::coverage::State;
-use aviary_lapis::{Diagnostics, Options, build, coverage, diff, init, load};
+use aviary_lapis::{Diagnostics, Loaded, Options, build, coverage, diff, init, load};
 use clap::{Args, Subcommand};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ pub struct SpecCommand {
 #[derive(Subcommand)]
 enum Action {
     /// Check a specification; mistakes are explained and the exit status is 1.
-    Check(Specification),
+    Check(Specifications),
     /// Build the guest library and the API server module.
     Build {
         #[command(flatten)]
@@ -48,7 +49,17 @@ enum Action {
         headers: Headers,
     },
     /// Show how every function of the API is virtualized.
-    Coverage(Specification),
+    Coverage(Specifications),
+}
+
+/// Several files: those that another one imports are taken as its parts.
+#[derive(Args)]
+struct Specifications {
+    /// The specifications (NAME.lapis).
+    #[arg(required = true, value_name = "SPECIFICATION")]
+    specifications: Vec<PathBuf>,
+    #[command(flatten)]
+    headers: Headers,
 }
 
 #[derive(Args)]
@@ -80,24 +91,48 @@ impl Headers {
 
 pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
     match command.action {
-        Action::Check(specification) => check(specification),
+        Action::Check(specifications) => check(specifications),
         Action::Build { specification, output } => build_libraries(specification, &output),
         Action::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
         Action::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
-        Action::Coverage(specification) => show_coverage(specification),
+        Action::Coverage(specifications) => for_each(specifications, show_coverage),
     }
 }
 
-fn check(specification: Specification) -> anyhow::Result<ExitCode> {
-    match load(&specification.specification, &specification.headers.options()) {
-        Ok(loaded) => {
-            for warning in &loaded.warnings {
-                print_error(&format!("{}\n", warning.render_with(&loaded.sources, &renderer())));
-            }
-            Ok(ExitCode::SUCCESS)
+fn check(specifications: Specifications) -> anyhow::Result<ExitCode> {
+    for_each(specifications, |loaded| {
+        for warning in &loaded.warnings {
+            print_error(&format!("{}\n", warning.render_with(&loaded.sources, &renderer())));
         }
-        Err(diagnostics) => Ok(explain(&diagnostics)),
+        Ok(())
+    })
+}
+
+/// Loads the specifications and hands over those that no other one imports; explains the mistakes of the rest.
+fn for_each(
+    specifications: Specifications,
+    mut show: impl FnMut(&Loaded) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    let options = specifications.headers.options();
+    let loaded: Vec<_> =
+        specifications.specifications.into_iter().map(|path| (load(&path, &options), canonical(&path))).collect();
+    let imported: HashSet<PathBuf> = loaded
+        .iter()
+        .filter_map(|(result, path)| Some((result.as_ref().ok()?, path)))
+        .flat_map(|(whole, path)| whole.sources.files().iter().map(|f| canonical(&f.path)).filter(move |f| f != path))
+        .collect();
+    let mut status = ExitCode::SUCCESS;
+    for (result, _) in loaded.iter().filter(|(_, path)| !imported.contains(path)) {
+        match result {
+            Ok(loaded) => show(loaded)?,
+            Err(diagnostics) => status = explain(diagnostics),
+        }
     }
+    Ok(status)
+}
+
+fn canonical(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
 }
 
 fn build_libraries(specification: Specification, output: &Path) -> anyhow::Result<ExitCode> {
@@ -144,11 +179,7 @@ fn compare(specification: &Path, new_header: &Path, headers: Headers) -> anyhow:
     }
 }
 
-fn show_coverage(specification: Specification) -> anyhow::Result<ExitCode> {
-    let loaded = match load(&specification.specification, &specification.headers.options()) {
-        Ok(loaded) => loaded,
-        Err(diagnostics) => return Ok(explain(&diagnostics)),
-    };
+fn show_coverage(loaded: &Loaded) -> anyhow::Result<()> {
     let all = coverage(&loaded.model);
     let width = all.iter().map(|c| c.function.len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -157,8 +188,7 @@ fn show_coverage(specification: Specification) -> anyhow::Result<ExitCode> {
     }
     let counts = State::ALL.map(|state| format!("{} {state}", all.iter().filter(|c| c.state == state).count()));
     text += &format!("{} functions: {}\n", all.len(), counts.join(", "));
-    print(&text)?;
-    Ok(ExitCode::SUCCESS)
+    print(&text)
 }
 
 /// To standard output; a reader that has seen enough is no error.

@@ -386,7 +386,12 @@ impl<'a> Lowering<'a> {
         };
         let element = self.rule(&buffer.element, Place::Element { depth: loop_depth, offset: 0 }, depth + 1);
         if matches!(element.operation, Operation::Scalar) {
-            let private = matches!(at, Place::Argument(i) if self.inspected.contains(&i));
+            // Buffers behind pointers are what libraries parse (program binaries): the guest must not
+            // be able to change them under the parser. Plain data may stay where it is.
+            let private = match at {
+                Place::Argument(i) => self.inspected.contains(&i),
+                _ => true,
+            };
             return Operation::Bytes(Bytes {
                 extent,
                 mode: self.mode(plan, buffer, at),
