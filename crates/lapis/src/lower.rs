@@ -89,11 +89,9 @@ pub enum Operation {
     Zerocopy {
         bytes: Option<Expr>,
     },
+    /// The poll function says when its content is there.
     Mapped {
-        bytes: Expr,
-        at: Option<Expr>,
-        write: Option<Expr>,
-        read: Option<Expr>,
+        mapped: Mapped,
         until: Option<(Expr, usize)>,
     },
     Unmap,
@@ -335,11 +333,8 @@ impl<'a> Lowering<'a> {
             Kind::Callback(callback) => self.callback(callback),
             Kind::Userdata => Operation::Userdata,
             Kind::Zerocopy { count } => Operation::Zerocopy { bytes: count.clone() },
-            Kind::Mapped { bytes, at, write, read } => Operation::Mapped {
-                bytes: bytes.clone(),
-                at: at.clone(),
-                write: write.clone(),
-                read: read.clone(),
+            Kind::Mapped(mapped) => Operation::Mapped {
+                mapped: (**mapped).clone(),
                 until: match &plan.lifetime {
                     Lifetime::Until { token, poll } => Some((token.clone(), *poll)),
                     _ => None,
@@ -587,7 +582,7 @@ fn reply_expressions(rule: &Rule, path: &mut Vec<Expr>, visit: &mut dyn FnMut(&E
                     }
                     reply_expressions(&b.element, path, visit);
                 }
-                Kind::Mapped { bytes, .. } => visit(bytes, path),
+                Kind::Mapped(mapped) => visit(&mapped.bytes, path),
                 _ => {}
             }
         }

@@ -359,12 +359,7 @@ pub enum Kind {
     Zerocopy {
         count: Option<Expr>,
     },
-    Mapped {
-        bytes: Expr,
-        at: Option<Expr>,
-        write: Option<Expr>,
-        read: Option<Expr>,
-    },
+    Mapped(Box<Mapped>),
     Unmap,
     Opaque,
     FunctionPointer {
@@ -373,6 +368,18 @@ pub enum Kind {
     Table(usize),
     /// A `void` result.
     Nothing,
+}
+
+/// Library memory that the application reads and writes until it is unmapped.
+#[derive(Debug, Clone)]
+pub struct Mapped {
+    pub bytes: Expr,
+    /// The guest address where it must appear, unless that is NULL.
+    pub at: Option<Expr>,
+    /// Whether the application may have changed it.
+    pub write: Option<Expr>,
+    /// Whether its old content matters.
+    pub read: Option<Expr>,
 }
 
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
-use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Plan, Rule, Type, TypeKind};
+use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Type, TypeKind};
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
@@ -103,7 +103,7 @@ impl<'a> Resolver<'a> {
             Kind::Callback(_) => ("a callback", &["callback", "once"]),
             Kind::Userdata => ("userdata", &["userdata"]),
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
-            Kind::Mapped { .. } => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
+            Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
             Kind::Unmap => ("mapped memory that ends", &["unmap"]),
             Kind::Opaque => ("opaque", &["opaque"]),
             Kind::FunctionPointer { .. } => ("a function of this API", &["function_pointer"]),
@@ -285,7 +285,7 @@ impl<'a> Resolver<'a> {
         let at = self.argument_value(d, 1, scope);
         let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
         let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
-        bytes.map_or(Kind::Opaque, |bytes| Kind::Mapped { bytes, at, write, read })
+        bytes.map_or(Kind::Opaque, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
     }
 
     fn table_kind(&mut self, d: &Descriptor) -> Kind {

@@ -5,6 +5,7 @@ use crate::generate::expression::Context;
 use crate::generate::marshal::{element_loop, read, recall, role, struct_address, write};
 use crate::generate::types;
 use crate::lower::*;
+use crate::model::Mapped;
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -119,7 +120,7 @@ impl Stub<'_> {
             }
             Operation::Text => quote!((reply.string(0) as usize)),
             Operation::Bytes(_) => quote!((reply.owned() as usize)),
-            Operation::Mapped { at, write, read, .. } => {
+            Operation::Mapped { mapped: Mapped { at, write, read, .. }, .. } => {
                 let at = at.as_ref().map_or(quote!(0i128), |e| cx.exact(e));
                 let write = write.as_ref().map_or(quote!(true), |e| cx.condition(e));
                 let read = read.as_ref().map_or(quote!(true), |e| cx.condition(e));

@@ -208,7 +208,7 @@ impl Handler<'_> {
                 let (count, stride) = (self.reply_extent(&b.extent, cx), types::size(b.extent.stride));
                 quote!(call.reply_owned(ret as usize as *const u8, #count * #stride);)
             }
-            Operation::Mapped { bytes, at, until, .. } => {
+            Operation::Mapped { mapped: Mapped { bytes, at, .. }, until } => {
                 let bytes = cx.exact(bytes);
                 let reply = if at.is_some() { quote!(reply_mapped_elsewhere) } else { quote!(reply_mapped) };
                 let until = until.as_ref().map_or(quote!(None), |(token, poll)| {

@@ -247,7 +247,7 @@ impl Handler<'_> {
     /// Marks output handles, so that the reply can tell what the vendor wrote.
     pub(super) fn mark_unwritten(&self, instruction: &Instruction, elements: &Elements) -> TokenStream {
         let stride = elements.extent.stride;
-        let marks: TokenStream = elements.element.iter().map(|i| mark(i)).collect();
+        let marks: TokenStream = elements.element.iter().map(mark).collect();
         if marks.is_empty() {
             return quote!();
         }
