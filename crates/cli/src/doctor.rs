@@ -4,7 +4,6 @@ use crate::{apis, dropin::find_library};
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
-    ffi::CString,
     fs,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
@@ -18,7 +17,7 @@ pub struct DoctorCommand {
     api_dir: Vec<PathBuf>,
     /// Load this library and exit: a vendor's library may misbehave, so that it is tried in a process of its own.
     #[arg(long, hide = true, value_name = "SONAME")]
-    probe: Option<CString>,
+    probe: Option<String>,
 }
 
 /// Older ones lack what the specification compiler asks of headers.
@@ -180,16 +179,12 @@ fn vendor(api: &str, soname: &str) -> Finding {
     }
 }
 
-fn probe(soname: &CString) -> ExitCode {
-    // SAFETY: a NUL-terminated name that lives through the call. What the library's constructors do cannot be
-    // known; that is why this process exists and does nothing else.
-    let library = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    if !library.is_null() {
-        return ExitCode::SUCCESS;
+fn probe(soname: &str) -> ExitCode {
+    match aviary_server::try_loading(soname) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("{reason}");
+            ExitCode::from(1)
+        }
     }
-    // SAFETY: after a failed `dlopen` it returns a NUL-terminated text that stays until the next dl call
-    // of this thread, and there is none.
-    let text = unsafe { std::ffi::CStr::from_ptr(libc::dlerror()) };
-    eprintln!("{}", text.to_string_lossy());
-    ExitCode::from(1)
 }

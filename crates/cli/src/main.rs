@@ -1,5 +1,7 @@
 //! `aviary`: the one command of users and operators.
 
+#![forbid(unsafe_code)]
+
 mod api_server;
 mod apis;
 mod config;

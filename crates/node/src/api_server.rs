@@ -1,7 +1,6 @@
 //! API server processes: how one is started.
 
 use crate::NodeError;
-use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
@@ -61,15 +60,8 @@ impl ApiServer {
             .envs(command.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        let prepare = move || {
-            // Signals from the terminal are for the guest: its API server ends after it. A session of its
-            // own, not only a group, so that printing is no reason to be stopped (`stty tostop`).
-            rustix::process::setsid()?;
-            Ok(fcntl_setfd(&theirs, FdFlags::empty())?)
-        };
-        // SAFETY: between fork and exec only async-signal-safe functions may run; the closure makes two
-        // system calls, on a descriptor that it owns, and allocates nothing.
-        unsafe { process.pre_exec(prepare) };
+        // Signals from the terminal are for the guest: its API server ends after it.
+        aviary_server::process::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
         match pidfd(&child) {
             Ok(exit) => Ok(Self { child, control, exit }),

@@ -1,10 +1,11 @@
 //! Which process is at the other end of a connection, as the kernel says.
 
 use crate::NodeError;
+use aviary_transport::PeerCredentials;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
-    fs, io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    fs,
+    os::fd::{BorrowedFd, OwnedFd},
 };
 
 /// One guest process. The start time makes it unique: a process id comes back.
@@ -19,7 +20,7 @@ pub struct Guest {
 
 impl Guest {
     pub fn of(socket: BorrowedFd<'_>) -> Result<Self, NodeError> {
-        let credentials = credentials(socket).map_err(NodeError::Credentials)?;
+        let credentials = PeerCredentials::of(socket).map_err(NodeError::Credentials)?;
         let pid = u32::try_from(credentials.pid).unwrap_or(0);
         let started = start_time(pid).unwrap_or(0);
         Ok(Self { uid: credentials.uid, pid, started })
@@ -48,28 +49,6 @@ impl Guest {
         let name = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         name.trim_end().to_owned()
     }
-}
-
-/// Not through rustix: its type has no room for process id 0, which the kernel
-/// reports for processes of other pid namespaces.
-fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
-    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `credentials` is a plain C struct that lives through the call, `length` is its size and the
-    // kernel writes no more than that; any bit pattern it writes is a valid `ucred`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut credentials).cast(),
-            &raw mut length,
-        )
-    };
-    if result != 0 || length as usize != size_of::<libc::ucred>() {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(credentials)
 }
 
 fn start_time(pid: u32) -> Option<u64> {

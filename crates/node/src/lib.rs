@@ -5,6 +5,8 @@
 //! credentials of the connection and hands the socket on. A hostile guest
 //! meets its decoder only inside its own API server.
 
+#![forbid(unsafe_code)]
+
 mod admin;
 mod api_server;
 mod control;

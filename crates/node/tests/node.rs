@@ -7,13 +7,14 @@ use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, query};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
     env,
     ffi::OsString,
     io::{BufRead, BufReader, IoSlice, IoSliceMut, Lines, Read, Write},
     mem::MaybeUninit,
     os::{
-        fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::Path,
@@ -37,8 +38,9 @@ fn fake_api_server() {
         return;
     }
     let number = env::args().next_back().and_then(|text| text.parse().ok()).expect("a descriptor number");
-    // SAFETY: the node passed this descriptor to this process, and nothing else here uses it.
-    let control = Arc::new(unsafe { OwnedFd::from_raw_fd(number) });
+    // A second descriptor of the socket: the first one is only a number here.
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let control = Arc::new(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap());
     let open = Arc::new(AtomicUsize::new(0));
     while let Some((session, guest)) = take_session(control.as_fd()) {
         // The first API server to create the mark ends although a session was given to it.

@@ -163,10 +163,10 @@ fn readers_never_see_another_objects_value() {
         });
         while !writer.is_finished() {
             let sample = ids.lock().unwrap().last().copied();
-            if let Some((id, native)) = sample {
-                if let Some(seen) = table.native(0, id) {
-                    assert_eq!(seen, native);
-                }
+            if let Some((id, native)) = sample
+                && let Some(seen) = table.native(0, id)
+            {
+                assert_eq!(seen, native);
             }
         }
     });

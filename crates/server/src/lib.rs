@@ -40,3 +40,4 @@ pub use config::SessionConfig;
 pub use ffi::guarded;
 pub use late::Poll;
 pub use outgoing::{Answer, Outgoing};
+pub use vendor::try_loading;

@@ -2,6 +2,7 @@
 
 mod attach;
 mod node;
+mod spawn;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use crate::confine::{confine, filter_system_calls, flush_output};
 use crate::session::Journal;
 use node::{Announced, Node, Received};
+
+pub use spawn::prepare_to_spawn;
 
 /// What the connections' threads and the main thread share.
 struct Shared {

@@ -83,6 +83,12 @@ impl Vendor {
 // The library stays loaded: its own threads may still run when the session ends, and the process
 // ends soon after.
 
+/// Loads a vendor's library, or says why it cannot be loaded. For a process that does nothing else: the
+/// library's constructors run, it stays loaded, and it may misbehave.
+pub fn try_loading(soname: &str) -> Result<(), String> {
+    open(soname).map(|_| ())
+}
+
 fn open(name: &str) -> Result<*mut c_void, String> {
     let path = CString::new(name).map_err(|_| "its name contains a NUL".to_owned())?;
     // SAFETY: loading runs the library's constructors, which is what the operator asked for by

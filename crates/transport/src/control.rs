@@ -1,8 +1,8 @@
 //! The control socket: greetings, lanes opened and closed, the peer's death.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use aviary_wire::attach::{GreetingError, MAX_GREETING, PREFIX};
@@ -147,15 +147,35 @@ pub fn receive_hello(socket: impl AsFd, timeout: Duration) -> Result<(Hello, Vec
 /// Who is at the other end of a unix socket, as the kernel says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
+    /// 0: a process of another pid namespace, which cannot be named here.
     pub pid: i32,
     pub uid: u32,
     pub gid: u32,
 }
 
 impl PeerCredentials {
-    pub fn of(socket: impl AsFd) -> Result<Self, ControlError> {
-        let c = rustix::net::sockopt::socket_peercred(socket).map_err(failed("asking for the peer's identity"))?;
-        Ok(PeerCredentials { pid: c.pid.as_raw_pid(), uid: c.uid.as_raw(), gid: c.gid.as_raw() })
+    /// Not through rustix: its type has no room for process id 0.
+    pub fn of(socket: impl AsFd) -> io::Result<Self> {
+        let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: `peer` is a plain C struct that lives through the call, `length` is its size and the kernel
+        // writes no more than that; any bit pattern it writes is a valid `ucred`.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut peer).cast(),
+                &raw mut length,
+            )
+        };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if length as usize != size_of::<libc::ucred>() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(PeerCredentials { pid: peer.pid, uid: peer.uid, gid: peer.gid })
     }
 }
 
