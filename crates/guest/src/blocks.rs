@@ -4,12 +4,18 @@
 //! block keeps its pages for the next user up to a limit; beyond it the pages
 //! of others are given back and only the addresses are kept: a program that
 //! moves large buffers again and again faults their pages in once.
+//!
+//! Large blocks lie in the part of the arena that has huge pages, small ones
+//! below it; a part that is full borrows from the other.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aviary_transport::Arena;
+use aviary_transport::{Arena, HUGE_PAGE, huge_from};
 
 const PAGE: u64 = 4096;
+const HUGE_PAGES: u64 = HUGE_PAGE as u64 / PAGE;
+/// From so many pages on a block is large.
+const LARGE: u64 = (512 << 10) / PAGE;
 /// Free memory that stays resident.
 const RETAINED: u64 = 512 << 20;
 /// Classes for 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... pages.
@@ -27,15 +33,41 @@ struct Free {
     resident: bool,
 }
 
+/// Addresses from `next` to `end` were never used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fresh {
+    next: u64,
+    end: u64,
+}
+
+impl Fresh {
+    fn take(&mut self, size: u64) -> Option<u64> {
+        let align = if size >= HUGE_PAGE as u64 { HUGE_PAGE as u64 } else { PAGE };
+        let offset = self.next.checked_next_multiple_of(align)?;
+        let next = offset.checked_add(size).filter(|next| *next <= self.end)?;
+        self.next = next;
+        Some(offset)
+    }
+}
+
 struct Books {
-    /// Never used addresses start here.
-    fresh: u64,
+    /// For small and for large blocks.
+    fresh: [Fresh; 2],
     free: Vec<Vec<Free>>,
     retained: u64,
     in_use: u64,
 }
 
 impl Books {
+    fn take_fresh(&mut self, size: u64) -> Option<u64> {
+        let [small, large] = &mut self.fresh;
+        if size >= LARGE * PAGE {
+            large.take(size).or_else(|| small.take(size))
+        } else {
+            small.take(size).or_else(|| large.take(size))
+        }
+    }
+
     fn put(&mut self, class: usize, free: Free) {
         if let Some(list) = self.free.get_mut(class) {
             list.push(free);
@@ -86,11 +118,19 @@ fn class_of(pages: u64) -> usize {
     4 + group * 4 + step
 }
 
+/// The class for a block of so many pages. Blocks of a huge page or more consist of whole ones.
+fn class_for(pages: u64) -> usize {
+    class_of(if pages >= HUGE_PAGES { pages.next_multiple_of(HUGE_PAGES) } else { pages })
+}
+
 impl Blocks {
     /// The first page belongs to the ticket word.
     pub fn new(arena: Arc<Arena>) -> Self {
         let free = (0..CLASSES).map(|_| Vec::new()).collect();
-        Blocks { arena, books: Mutex::new(Books { fresh: PAGE, free, retained: 0, in_use: 0 }) }
+        let middle = huge_from(arena.size()).min(arena.size()) as u64;
+        let large = Fresh { next: middle, end: arena.size() as u64 };
+        let fresh = [Fresh { next: PAGE, end: middle }, large];
+        Blocks { arena, books: Mutex::new(Books { fresh, free, retained: 0, in_use: 0 }) }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -103,7 +143,7 @@ impl Blocks {
         if pages > self.arena.size() as u64 / PAGE {
             return None;
         }
-        let class = class_of(pages);
+        let class = class_for(pages);
         let size = class_pages(class) * PAGE;
         let mut books = self.books();
         let offset = match books.free.get_mut(class)?.pop() {
@@ -113,10 +153,7 @@ impl Blocks {
                 }
                 free.offset
             }
-            None => {
-                let end = books.fresh.checked_add(size).filter(|e| *e <= self.arena.size() as u64)?;
-                std::mem::replace(&mut books.fresh, end)
-            }
+            None => books.take_fresh(size)?,
         };
         books.in_use += size;
         Some(Block { offset, size })
@@ -200,6 +237,28 @@ mod tests {
         assert_eq!(blocks.allocate(1 << 19), None);
         blocks.free(half);
         assert!(blocks.allocate(1 << 19).is_some());
+    }
+
+    #[test]
+    fn large_blocks_are_whole_huge_pages() {
+        let blocks = Blocks::new(Arena::mirror(256 << 20).unwrap());
+        let huge = HUGE_PAGE as u64;
+        assert!(blocks.allocate(1 << 20).unwrap().offset >= 128 << 20);
+        assert!(blocks.allocate(4096).unwrap().offset < 128 << 20);
+        for bytes in (1..64).map(|n| n * (1 << 19) + 1).filter(|n| *n > HUGE_PAGE) {
+            let block = blocks.allocate(bytes).unwrap();
+            assert!(block.size >= bytes as u64);
+            assert!(block.offset.is_multiple_of(huge) && block.size.is_multiple_of(huge), "{block:?}");
+            blocks.free(block);
+        }
+    }
+
+    #[test]
+    fn one_part_borrows_from_the_other() {
+        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap());
+        assert!((0..15).all(|_| blocks.allocate(4 << 20).is_some()));
+        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap());
+        assert!((0..1000).all(|_| blocks.allocate(60 << 10).is_some()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod control;
 mod lane;
 mod stream;
 
-pub use arena::{Arena, ArenaError, DEFAULT_ARENA, LOWEST_ADDRESS};
+pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
 pub use aviary_ring::{Liveness, RingError};
 pub use control::{ControlError, ControlSocket, PeerCredentials, receive_greeting, receive_hello, send_greeting};
 pub use lane::{LaneEnd, LaneWaker, Side, accept_lane};
