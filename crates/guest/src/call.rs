@@ -159,7 +159,10 @@ impl Call {
             }
             self.frame().encoder.buffer_arena(block.offset, n);
             let to = if output { p as usize } else { 0 };
-            self.lane.connection.deliveries.expect(block.offset, Pending { to, bytes: n, block: Some(block) });
+            self.lane
+                .connection
+                .deliveries
+                .expect(block.offset, Pending { to, bytes: n, block: Some(block), ticket: 0 });
             waiting = Some(block.offset);
         }
         self.frame().untils.push(waiting);

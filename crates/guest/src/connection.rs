@@ -14,6 +14,7 @@ use crate::blocks::{Block, Blocks};
 use crate::cache::Cache;
 use crate::callback::Callbacks;
 use crate::deliveries::Deliveries;
+use crate::frame::Frame;
 use crate::handles::Handles;
 use crate::interned::Interned;
 use crate::mappings::Mappings;
@@ -235,6 +236,13 @@ impl Connection {
         if !self.liveness.dead() {
             let close = Control { kind: control_kind::LANE_CLOSE, lane: id, ..Control::default() };
             let _ = self.tell(close, None);
+        }
+    }
+
+    /// The call was rejected: no delivery will end the blocks that it left with the server.
+    pub fn end_untils(&self, frame: &mut Frame) {
+        for offset in frame.untils.drain(..).flatten() {
+            self.deliveries.finish(self, offset, 0);
         }
     }
 

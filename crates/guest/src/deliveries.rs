@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use aviary_wire::REJECTED_CALL;
+
 use crate::blocks::Block;
 use crate::connection::Connection;
 
@@ -20,6 +22,8 @@ pub(crate) struct Pending {
     pub bytes: usize,
     /// Freed after the delivery.
     pub block: Option<Block>,
+    /// The asynchronous call that named the block; 0: none.
+    pub ticket: u64,
 }
 
 #[derive(Default)]
@@ -36,6 +40,16 @@ impl Deliveries {
     /// Announces the block at `offset` before the message that names it is sent.
     pub fn expect(&self, offset: u64, pending: Pending) {
         self.pending().insert(offset, pending);
+    }
+
+    /// The blocks at these offsets, which are expected, belong to an asynchronous call that is about to be sent.
+    pub fn belong(&self, offsets: &[Option<u64>], ticket: u64) {
+        let mut pending = self.pending();
+        for offset in offsets.iter().flatten() {
+            if let Some(pending) = pending.get_mut(offset) {
+                pending.ticket = ticket;
+            }
+        }
     }
 
     /// Ends the waiting for a block; `None` if its delivery came already.
@@ -55,7 +69,10 @@ impl Deliveries {
         let before = delivered.saturating_sub(own.len() as u64);
         self.await_applied(connection, before);
         for (offset, bytes) in own {
-            self.finish(connection, *offset, usize::try_from(*bytes).unwrap_or(usize::MAX));
+            match *offset {
+                REJECTED_CALL => self.rejected(connection, *bytes),
+                offset => self.finish(connection, offset, usize::try_from(*bytes).unwrap_or(usize::MAX)),
+            }
         }
         // Others wait for exactly this number, so nobody raises it meanwhile, except after a timeout.
         self.applied.fetch_max(delivered, Ordering::AcqRel);
@@ -79,6 +96,17 @@ impl Deliveries {
                     return;
                 }
             }
+        }
+    }
+
+    /// An asynchronous call was rejected: nothing will come for its blocks, which the server may not even know.
+    fn rejected(&self, connection: &Connection, ticket: u64) {
+        let mut pending = self.pending();
+        let of_call = |p: &Pending| ticket != 0 && p.ticket == ticket;
+        let ended: Vec<_> = pending.extract_if(|_, p| of_call(p)).filter_map(|(_, p)| p.block).collect();
+        drop(pending);
+        for block in ended {
+            connection.blocks.free(block);
         }
     }
 

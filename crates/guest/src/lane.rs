@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use aviary_transport::{LaneEnd, LaneError};
-use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind};
+use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, status};
 
 use crate::blocks::Block;
 use crate::connection::Connection;
@@ -236,6 +236,9 @@ impl ThreadLane {
         self.taking.store(self.connection.last_ticket() + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let ticket = self.connection.take_ticket();
+        if !frame.untils.is_empty() {
+            self.connection.deliveries.belong(&frame.untils, ticket);
+        }
         let regions = frame.regions.len() as u32;
         let header = RequestHeader { length: 0, kind: kind::CALL_ASYNC, flags: 0, function, regions, ticket, serial };
         let message = frame.encoder.finish_request(header);
@@ -255,6 +258,9 @@ impl ThreadLane {
     #[cold]
     fn post_acknowledged(&self, function: u32, frame: &mut Frame) -> Result<Option<i64>, Lost> {
         let answer = self.exchange(kind::CALL_ASYNC, flag::ACKNOWLEDGE, function, frame)?;
+        if answer.header.status != status::OK {
+            self.connection.end_untils(frame);
+        }
         let Some(value) = answer.deferred else { return Ok(None) };
         if self.connection.synchronous {
             let name = self.connection.descriptor.function(function);

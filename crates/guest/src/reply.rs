@@ -267,7 +267,7 @@ impl Reply {
     /// Has the present content put into the block, now or, if it is not ready, as a delivery.
     fn fetch(&self, id: u64, offset: u64, bytes: usize, at: *mut u8) -> Result<(), Lost> {
         let connection = self.lane.connection;
-        connection.deliveries.expect(offset, Pending { to: at as usize, bytes, block: None });
+        connection.deliveries.expect(offset, Pending { to: at as usize, bytes, block: None, ticket: 0 });
         let mut frame = self.lane.take_frame();
         frame.encoder.word(id);
         frame.encoder.word(offset);
@@ -333,9 +333,7 @@ impl Reply {
             connection.callbacks.forget(id);
         }
         if self.status != Status::Ok {
-            for offset in self.frame.untils.drain(..).flatten() {
-                connection.deliveries.finish(connection, offset, 0);
-            }
+            connection.end_untils(&mut self.frame);
         }
     }
 }

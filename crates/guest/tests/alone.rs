@@ -76,13 +76,13 @@ fn no_server_is_one_line_and_no_wait() {
 
 #[test]
 fn a_node_that_hangs_up_is_one_line() {
-    let path = std::env::temp_dir().join(format!("aviary-alone-{}.sock", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || listener.incoming().for_each(drop));
     let output = child("calls", Some(&format!("unix:{}", path.display())));
     assert!(output.status.success(), "{output:?}");
     assert!(lines(&output)[0].contains("the peer hung up"), "{output:?}");
-    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

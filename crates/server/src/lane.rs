@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aviary_transport::{LaneEnd, LaneError, Region};
-use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
+use aviary_wire::{Decoder, Encoder, HEADER_SIZE, REJECTED_CALL, ReplyHeader, RequestHeader, flag, kind, status};
 
 use crate::api::Reject;
 use crate::call::Call;
@@ -166,7 +166,8 @@ impl Lane {
             Ok(outcome) if header.kind == kind::CALL => self.answer(call, outcome),
             Ok(outcome) => {
                 self.defer(call, outcome);
-                if ordered { Ok(()) } else { self.acknowledge(header) }
+                let status = if matches!(outcome, Outcome::Rejected(_)) { status::REFUSED } else { status::OK };
+                if ordered { Ok(()) } else { self.acknowledge(header, status) }
             }
             Err(stop) => Err(stop),
         };
@@ -218,9 +219,8 @@ impl Lane {
         self.send(header, &mut call.reply, &mut call.regions, true)
     }
 
-    fn acknowledge(&self, request: RequestHeader) -> Result<(), Stop> {
-        let header =
-            ReplyHeader { kind: kind::REPLY, status: status::OK, serial: request.serial, ..Default::default() };
+    fn acknowledge(&self, request: RequestHeader, status: u32) -> Result<(), Stop> {
+        let header = ReplyHeader { kind: kind::REPLY, status, serial: request.serial, ..Default::default() };
         let mut empty = Encoder::new();
         empty.start();
         self.send(header, &mut empty, &mut Vec::new(), true)
@@ -228,7 +228,7 @@ impl Lane {
 
     fn serve_sync(&self, header: RequestHeader) -> Result<(), Stop> {
         self.session.tickets.wait(header.ticket).map_err(|_| Stop::Closed)?;
-        self.acknowledge(header)
+        self.acknowledge(header, status::OK)
     }
 
     /// The guest wants the content of mapped memory in one of its blocks.
@@ -395,7 +395,8 @@ pub fn send_on(
 ) -> Result<(), Stop> {
     deliveries.clear();
     header.delivered = session.late.collect(deliveries);
-    regions.extend(deliveries.iter().filter(|d| d.bytes > 0).map(|d| (d.offset, d.bytes)));
+    let with_content = deliveries.iter().filter(|d| d.bytes > 0 && d.offset != REJECTED_CALL);
+    regions.extend(with_content.map(|d| (d.offset, d.bytes)));
     let carried: Vec<Region> =
         if session.memory.is_shared() { Vec::new() } else { regions.iter().map(region).collect() };
     let sent = match (deferred, deliveries.is_empty()) {

@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
+use aviary_wire::{REJECTED_CALL, flag};
+
 use crate::api::{Reject, Role};
 use crate::call::{Call, Place};
 use crate::late::{Delivery, Pending, Poll};
@@ -115,10 +117,15 @@ impl Call {
         }
     }
 
-    /// An asynchronous call was rejected: the guest hears only by deliveries that its blocks are free.
+    /// A call was rejected. A waiting guest has its answer; the others hear only by deliveries that the blocks
+    /// are free, also those that the handler did not come to decode.
     pub(crate) fn abandon_untils(&mut self) {
-        if !self.is_async() {
+        if !self.is_async() || self.header.flags & flag::ACKNOWLEDGE != 0 {
             return;
+        }
+        if self.next_until == 0 {
+            let delivery = Delivery { offset: REJECTED_CALL, bytes: self.header.ticket };
+            return self.later(Pending { until: None, delivery: Some(delivery), copy: None, keep: None });
         }
         for at in self.next_until..self.untils.len() {
             if let Place::Arena(offset) = self.untils[at].place {

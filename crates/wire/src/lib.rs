@@ -36,6 +36,10 @@ pub const INLINE_OUTPUT: usize = 256;
 /// Outputs of at most this many bytes come back in the message; larger ones use the arena.
 pub const RESERVED_OUTPUT: usize = 4096;
 
+/// In place of a delivery's offset: the asynchronous call with the ticket that stands in place of its bytes was
+/// rejected, and all its blocks are free. No block lies there: the first page is the server's.
+pub const REJECTED_CALL: u64 = 0;
+
 /// Rounds up to the alignment of fields.
 #[inline]
 pub const fn padded(bytes: usize) -> usize {

@@ -160,6 +160,21 @@ fn late_buffers_arrive_with_a_later_reply() {
 }
 
 #[test]
+fn a_rejected_asynchronous_call_gives_its_blocks_back() {
+    let api = api();
+    let mut data = vec![1u8; 20 << 20];
+    // Twice as much as the arena has.
+    for _ in 0..100 {
+        let mut call = api.call(REJECT).unwrap();
+        // SAFETY: the vector outlives the connection's use of it: nothing is ever delivered.
+        unsafe { call.buffer_until(data.as_mut_ptr(), data.len(), false, true) };
+        call.send_async().unwrap();
+        add(api, 1, 2).unwrap();
+    }
+    assert!(data.iter().all(|b| *b == 1));
+}
+
+#[test]
 fn a_delivery_taken_by_one_thread_is_seen_by_all() {
     let api = api();
     for _ in 0..50 {

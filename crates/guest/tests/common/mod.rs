@@ -4,7 +4,7 @@
 pub mod cases;
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, IntoRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -16,6 +16,7 @@ use aviary_transport::*;
 use aviary_wire::attach::{hello_flag, welcome_flag};
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
 use aviary_wire::*;
+use rustix::fs::{Mode, OFlags};
 
 pub const ADD: u32 = 0;
 pub const POST: u32 = 1;
@@ -38,6 +39,7 @@ pub const TEXT: u32 = 17;
 pub const CONSUME: u32 = 18;
 pub const GARBAGE: u32 = 19;
 pub const DEFER: u32 = 20;
+pub const REJECT: u32 = 21;
 
 static TYPES: [HandleType; 3] = [
     HandleType { name: "boxed", size: 8, boxed: Some(prefix) },
@@ -83,13 +85,15 @@ pub fn api() -> &'static Api {
 pub fn start() {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
-        let dir = std::env::temp_dir().join(format!("aviary-guest-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let path = dir.join("node.sock");
+        // Nothing runs when a test process ends, so the folder goes at once: an open descriptor leads to the
+        // socket without its name.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.sock");
         let listener = UnixListener::bind(&path).unwrap();
+        let socket = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap().into_raw_fd();
         // SAFETY: every test comes through here before it reads the environment.
         unsafe {
-            std::env::set_var("AVIARY_SERVER", format!("unix:{}", path.display()));
+            std::env::set_var("AVIARY_SERVER", format!("unix:/proc/self/fd/{socket}"));
             std::env::set_var("AVIARY_TRANSPORT", super::TRANSPORT);
             std::env::set_var("AVIARY_ARENA", "1G");
             std::env::set_var("AVIARY_SYNC", super::SYNC);
@@ -217,6 +221,9 @@ impl Server {
                 }
             }
         }
+        if header.function == REJECT && posted {
+            self.late.lock().unwrap().blocks.push((0, REJECTED_CALL, header.ticket as usize));
+        }
         if posted {
             *self.done.lock().unwrap() = header.ticket;
             self.turn.notify_all();
@@ -253,9 +260,12 @@ impl Server {
         }
         reply.e.word(ready.len() as u64);
         for (_, offset, bytes) in ready {
-            self.fill(offset, bytes, 0xda);
             reply.e.word(offset);
             reply.e.word(bytes as u64);
+            if offset == REJECTED_CALL {
+                continue;
+            }
+            self.fill(offset, bytes, 0xda);
             reply.regions.push(Region { offset, length: bytes });
         }
         (flag::DELIVERIES, late.delivered)
@@ -362,6 +372,7 @@ impl Server {
                 }
             }
             GARBAGE => r.e.word(u64::MAX),
+            REJECT => r.status = status::REFUSED,
             DEFER => {
                 r.deferred = Some(-9);
                 r.e.word(-9i64 as u64);
