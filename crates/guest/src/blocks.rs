@@ -17,7 +17,7 @@ const HUGE_PAGES: u64 = HUGE_PAGE as u64 / PAGE;
 /// From so many pages on a block is large.
 const LARGE: u64 = (512 << 10) / PAGE;
 /// Free memory that stays resident.
-const RETAINED: u64 = 512 << 20;
+pub(crate) const RETAINED: u64 = 512 << 20;
 /// Classes for 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... pages.
 const CLASSES: usize = 4 * 34;
 

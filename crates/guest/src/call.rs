@@ -10,7 +10,7 @@ use crate::blocks::Block;
 use crate::deliveries::Pending;
 use crate::frame::{End, Frame, Output, Place};
 use crate::lane::ThreadLane;
-use crate::{Lost, Reply};
+use crate::{Lost, Reply, room};
 
 /// What `zerocopy` sends for a pointer that is not zero-copy memory.
 const FOREIGN: u64 = u64::MAX;
@@ -152,7 +152,7 @@ impl Call {
             self.frame().encoder.buffer_inline(data);
         } else if let Some(offset) = self.shared(p, n) {
             self.frame().encoder.buffer_arena(offset, n);
-        } else if let Some(block) = self.allocate(n) {
+        } else if let Some(block) = self.allocate_kept(n) {
             if input {
                 // SAFETY: the caller's promise.
                 unsafe { self.copy_in(p, n, block) };
@@ -351,6 +351,12 @@ impl Call {
         let block = self.allocate(n)?;
         self.frame().blocks.push(block);
         Some(block)
+    }
+
+    /// A block that the server will keep for a while.
+    fn allocate_kept(&mut self, n: usize) -> Option<Block> {
+        room::make(&self.lane, n);
+        self.allocate(n)
     }
 
     fn allocate(&mut self, n: usize) -> Option<Block> {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aviary_transport::{Arena, ControlSocket, LaneEnd, LaneError, Liveness, Side, StreamLane};
+use aviary_transport::{Arena, ControlSocket, Identity, LaneEnd, LaneError, Liveness, Side, StreamLane};
 use aviary_wire::Control;
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
 
@@ -19,6 +19,7 @@ use crate::handles::Handles;
 use crate::interned::Interned;
 use crate::mappings::Mappings;
 use crate::registry::Registries;
+use crate::room::Room;
 use crate::shadows::Shadows;
 use crate::zerocopy::Zerocopy;
 use crate::{ApiDescriptor, Lost, fork, log};
@@ -53,12 +54,15 @@ pub(crate) struct Connection {
     pub mappings: Mappings,
     pub interned: Interned,
     pub registries: Registries,
+    pub room: Room,
     pub zerocopy: Zerocopy,
     /// AVIARY_SYNC=1.
     pub synchronous: bool,
     /// Pointers into the arena mean the same on the server.
     pub same_address: bool,
     control: Arc<ControlSocket>,
+    /// Which file the arena's descriptor is.
+    memory: Option<Identity>,
     tickets: Alone,
     /// Over a stream: the highest ticket that a reply has confirmed.
     confirmed: AtomicU64,
@@ -80,6 +84,7 @@ impl Connection {
         Connection {
             descriptor,
             blocks: Blocks::new(arena.clone()),
+            memory: arena.file().and_then(Identity::of),
             arena,
             liveness,
             handles: Handles::new(descriptor),
@@ -90,6 +95,7 @@ impl Connection {
             mappings: Mappings::default(),
             interned: Interned::default(),
             registries: Registries::default(),
+            room: Room::default(),
             zerocopy: Zerocopy::default(),
             synchronous,
             same_address,
@@ -169,11 +175,9 @@ impl Connection {
         if self.arena.mirrored() {
             let (ours, theirs) = UnixStream::pair().map_err(|e| self.fail(&format!("no socket for a lane: {e}")))?;
             self.tell(open, Some(&theirs.into()))?;
-            return Ok(OpenLane {
-                id,
-                block: None,
-                end: LaneEnd::Stream(StreamLane::new(ours.into(), self.arena.clone())),
-            });
+            let end = StreamLane::watched(ours.into(), self.arena.clone(), self.liveness.clone())
+                .map_err(|e| self.lane_failed(e))?;
+            return Ok(OpenLane { id, block: None, end: LaneEnd::Stream(end) });
         }
         let Some(block) = self.blocks.allocate(LANE_BYTES) else {
             log::line("the arena is full: no lane for a thread (AVIARY_ARENA sets its size)");
@@ -257,13 +261,14 @@ impl Connection {
         self.liveness.kill();
         self.failed.store(true, Ordering::Relaxed);
         let control = self.control.as_fd().as_raw_fd();
-        // SAFETY: both descriptors are open: the objects that own them are never dropped, here or in the
-        // parent, so nothing closes these numbers a second time.
+        let memory = self.arena.file().filter(|file| self.memory.is_some_and(|memory| memory.is(file)));
+        // SAFETY: the numbers still mean our files, not ones of the application's, and the objects that own them
+        // are never dropped, here or in the parent, so nothing closes them a second time.
         unsafe {
             if self.control.intact() {
                 libc::close(control);
             }
-            if let Some(file) = self.arena.file() {
+            if let Some(file) = memory {
                 libc::close(file.as_raw_fd());
             }
         }

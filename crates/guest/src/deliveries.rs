@@ -57,6 +57,13 @@ impl Deliveries {
         self.pending().remove(&offset)
     }
 
+    /// Bytes of all blocks that are waited for, and of the largest one.
+    pub fn kept(&self) -> (u64, u64) {
+        let pending = self.pending();
+        let sizes = pending.values().filter_map(|p| p.block).map(|b| b.size);
+        sizes.fold((0, 0), |(sum, largest), size| (sum + size, largest.max(size)))
+    }
+
     /// True if nothing is to be applied or waited for.
     #[inline]
     pub fn settled(&self, delivered: u64) -> bool {
@@ -92,7 +99,7 @@ impl Deliveries {
                 std::thread::yield_now();
             } else {
                 std::thread::sleep(Duration::from_micros(50));
-                if connection.liveness.dead() || start.elapsed() > Duration::from_secs(10) {
+                if !connection.liveness.check() || start.elapsed() > Duration::from_secs(10) {
                     return;
                 }
             }

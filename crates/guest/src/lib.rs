@@ -28,6 +28,7 @@ mod log;
 mod mappings;
 mod registry;
 mod reply;
+mod room;
 mod shadows;
 mod zerocopy;
 
