@@ -152,7 +152,6 @@ impl<'a> Writer<'a> {
             return "in; string;".into();
         }
         match &to.kind {
-            TypeKind::Incomplete => placeholder(&format!("what is `{name}`? `handle` or `opaque`")),
             TypeKind::Void if callback && !constant => placeholder(&format!(
                 "is `{name}` the callback's context (`userdata`)? else: which way does it flow, and how many bytes?"
             )),
@@ -274,7 +273,7 @@ fn error_argument(functions: &[&HeaderFunction], error: &str) -> Option<String> 
     counts.into_iter().filter(|(_, n)| *n >= 2).max_by_key(|(_, n)| *n).map(|(name, _)| name.to_string())
 }
 
-/// Typedefs of pointers to structs that no header defines, as far as the functions use them.
+/// Pointers to structs that no header defines, typedef or not, as far as the functions use them.
 fn handles(header: &Header, functions: &[&HeaderFunction]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for function in functions {
@@ -289,8 +288,10 @@ fn note_handles(header: &Header, ty: &Type, found: &mut Vec<String>) {
         TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
             let name = ty.spelling.trim_start_matches("const ");
             let defined = header.named_type(&to.spelling).is_some_and(|t| !matches!(t.kind, TypeKind::Incomplete));
-            if header.typedefs.contains_key(name) && !defined && !found.iter().any(|f| f == name) {
-                found.push(name.to_string());
+            // The library may know more of a struct that is only passed as const: still one handle type.
+            let name = name.replace("const ", "");
+            if !defined && !found.contains(&name) {
+                found.push(name);
             }
         }
         TypeKind::Pointer { to, .. } => note_handles(header, to, found),

@@ -173,3 +173,22 @@ fn figure_4_corrected() {
     let element = plan(&buffers.element);
     assert!(element.output && !element.input && element.deallocate);
 }
+
+#[test]
+fn a_pointer_to_an_unknown_struct_is_one_handle_type_const_or_not() {
+    let dir = std::env::temp_dir().join(format!("aviary-const-handle-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let header = "typedef struct thing thing;\nint thing_size(const thing *t);\nvoid thing_end(thing *t);\n";
+    std::fs::write(dir.join("thing.h"), header).unwrap();
+    let spec = "#include \"thing.h\"\napi(\"thing\", \"1\", \"libthing.so\");\ntype(thing *) { handle; }\n\
+                thing_size(const thing *t) { }\nthing_end(thing *t) { argument(t) { deallocate; } }\n";
+    std::fs::write(dir.join("thing.lapis"), spec).unwrap();
+    let loaded = aviary_lapis::load(&dir.join("thing.lapis"), &aviary_lapis::Options::default());
+    let provisional = aviary_lapis::init(&dir.join("thing.h"), &aviary_lapis::Options::default());
+    std::fs::remove_dir_all(&dir).unwrap();
+    let model = loaded.unwrap_or_else(|d| panic!("{d}")).model;
+    assert_eq!(model.handle_types.len(), 1);
+    let provisional = provisional.unwrap_or_else(|d| panic!("{d}"));
+    assert_eq!(provisional.matches("{ handle; }").count(), 1, "{provisional}");
+    assert!(!provisional.contains("placeholder("), "{provisional}");
+}

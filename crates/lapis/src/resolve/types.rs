@@ -79,6 +79,14 @@ pub fn key(spelling: &str) -> String {
     words.join(" ").replace("* ", "*").replace(" *", "*")
 }
 
+/// The name under which a type is a handle type: what a pointer to an unknown struct promises about the
+/// struct's constancy does not make it another kind of object.
+pub fn handle_name(ty: &Type) -> String {
+    let name = key(&ty.spelling);
+    let opaque = matches!(&ty.kind, TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete));
+    if opaque { name.replace("const ", "") } else { name }
+}
+
 pub fn describe(ty: &Type) -> String {
     format!("`{}`", ty.spelling)
 }
@@ -139,9 +147,10 @@ impl<'a> Resolver<'a> {
             if let Some(&rule) = self.rule_names.get(&name) {
                 return Some(rule);
             }
-            name = key(self.header.aliases.get(&name)?);
+            let Some(alias) = self.header.aliases.get(&name) else { break };
+            name = key(alias);
         }
-        None
+        self.rule_names.get(&handle_name(ty)).copied()
     }
 
     /// The same type with the handles in it marked.
