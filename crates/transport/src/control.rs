@@ -41,6 +41,9 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> ControlError {
     }
 }
 
+/// How long the rest of a control message may take.
+const REST: Duration = Duration::from_secs(1);
+
 /// Sends all of `bytes`; the descriptors go with the first part.
 fn send_all(socket: BorrowedFd, mut bytes: &[u8], fds: &[BorrowedFd]) -> Result<(), ControlError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -66,13 +69,16 @@ fn receive_all(
     fds: &mut Vec<OwnedFd>,
     deadline: Option<(Instant, Duration)>,
 ) -> Result<Option<()>, ControlError> {
+    // Between the look and the reading the descriptor's number may come to mean a file that has nothing to say.
+    let patience = if deadline.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    let flags = RecvFlags::CMSG_CLOEXEC | patience;
     let mut done = 0;
     while done < bytes.len() {
         await_readable(socket, deadline)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [IoSliceMut::new(&mut bytes[done..])];
-        let received = match rustix::net::recvmsg(socket, into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+        let received = match rustix::net::recvmsg(socket, into, &mut ancillary, flags) {
             Ok(message) => message.bytes,
             Err(Errno::INTR | Errno::AGAIN) => continue,
             Err(e) => return Err(failed("receiving on the control socket")(e)),
@@ -183,24 +189,38 @@ impl PeerCredentials {
 /// socket's buffer has room for 32 bytes; callers that may flood it use a lock.
 pub struct ControlSocket {
     socket: OwnedFd,
-    identity: Option<(u64, u64)>,
+    identity: Option<Identity>,
 }
 
 /// What tells an open file from every other one.
-fn identity(fd: impl AsFd) -> Option<(u64, u64)> {
-    rustix::fs::fstat(fd).ok().map(|s| (s.st_dev, s.st_ino))
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    /// `None`: the descriptor is closed.
+    pub fn of(fd: impl AsFd) -> Option<Self> {
+        rustix::fs::fstat(fd).ok().map(|s| Identity { device: s.st_dev, inode: s.st_ino })
+    }
+
+    /// Whether the descriptor still means this file.
+    pub fn is(self, fd: impl AsFd) -> bool {
+        Identity::of(fd) == Some(self)
+    }
 }
 
 impl ControlSocket {
     pub fn new(socket: OwnedFd) -> Self {
-        let identity = identity(&socket);
+        let identity = Identity::of(&socket);
         ControlSocket { socket, identity }
     }
 
     /// False if somebody closed the descriptor behind this object's back: daemons close everything they
     /// inherited, and the number may mean another file by now.
     pub fn intact(&self) -> bool {
-        self.identity.is_some() && identity(&self.socket) == self.identity
+        self.identity.is_some_and(|identity| identity.is(&self.socket))
     }
 
     pub fn send(&self, message: Control, fd: Option<BorrowedFd>) -> Result<(), ControlError> {
@@ -212,8 +232,15 @@ impl ControlSocket {
 
     /// Waits for the next message; `None`: the peer hung up. One thread only.
     pub fn receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
+        self.receive_within(None)
+    }
+
+    fn receive_within(
+        &self,
+        deadline: Option<(Instant, Duration)>,
+    ) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
         let (mut bytes, mut fds) = ([0; Control::SIZE], Vec::new());
-        let received = receive_all(self.socket.as_fd(), &mut bytes, &mut fds, None)?;
+        let received = receive_all(self.socket.as_fd(), &mut bytes, &mut fds, deadline)?;
         Ok(received.map(|()| (Control::from_bytes(&bytes), fds.into_iter().next())))
     }
 
@@ -222,7 +249,7 @@ impl ControlSocket {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) {
             Ok(0) | Err(Errno::INTR) => Ok(None),
-            Ok(_) => self.receive(),
+            Ok(_) => self.receive_within(Some((Instant::now() + REST, REST))),
             Err(e) => Err(failed("polling the control socket")(e)),
         }
     }

@@ -12,7 +12,9 @@ mod stream;
 
 pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
 pub use aviary_ring::{Liveness, RingError};
-pub use control::{ControlError, ControlSocket, PeerCredentials, receive_greeting, receive_hello, send_greeting};
+pub use control::{
+    ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
+};
 pub use lane::{LaneEnd, LaneWaker, Side, accept_lane};
 pub use stream::StreamLane;
 

@@ -3,9 +3,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
+use aviary_ring::Liveness;
 use aviary_wire::MAX_MESSAGE;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+use crate::control::Identity;
 use crate::{Arena, LaneError, Region};
 
 const FRAME: usize = 16;
@@ -15,7 +19,18 @@ const MAX_REGIONS: u64 = 1 << 16;
 pub struct StreamLane {
     socket: Arc<OwnedFd>,
     arena: Arc<Arena>,
+    watch: Option<Watch>,
 }
+
+/// For an end in a process whose other code may do anything to descriptors.
+struct Watch {
+    liveness: Arc<Liveness>,
+    /// Which file the descriptor is.
+    identity: Identity,
+}
+
+/// How long a watched end waits before it looks whether its peer lives.
+const LOOK: Duration = Duration::from_millis(100);
 
 fn word(bytes: &[u8; FRAME], at: usize) -> u64 {
     let mut w = [0; 8];
@@ -32,7 +47,24 @@ fn pair(a: u64, b: u64) -> [u8; FRAME] {
 
 impl StreamLane {
     pub fn new(socket: OwnedFd, arena: Arc<Arena>) -> Self {
-        StreamLane { socket: Arc::new(socket), arena }
+        StreamLane { socket: Arc::new(socket), arena, watch: None }
+    }
+
+    /// An end that does not rely on its socket to tell of the peer's death: a forked child may hold a copy of the
+    /// peer's end, and the application may close this descriptor, whose number then means a file of its own.
+    pub fn watched(socket: OwnedFd, arena: Arc<Arena>, liveness: Arc<Liveness>) -> Result<Self, LaneError> {
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, direction, Some(LOOK)).map_err(io::Error::from)?;
+        }
+        let identity = Identity::of(&socket).ok_or(LaneError::Open("a socket"))?;
+        Ok(StreamLane { socket: Arc::new(socket), arena, watch: Some(Watch { liveness, identity }) })
+    }
+
+    /// Before every use of the descriptor, and whenever a use of it took too long.
+    fn look(&self, waited: bool) -> Result<(), LaneError> {
+        let Some(watch) = &self.watch else { return Ok(()) };
+        let lives = if waited { watch.liveness.check() } else { !watch.liveness.dead() };
+        if lives && watch.identity.is(&self.socket) { Ok(()) } else { Err(LaneError::Dead) }
     }
 
     pub(crate) fn socket(&self) -> Arc<OwnedFd> {
@@ -103,13 +135,17 @@ impl StreamLane {
     /// # Safety
     /// `length` bytes at `from` must be mapped readable. They may change meanwhile: the kernel copies.
     unsafe fn send_raw(&self, from: *const u8, length: usize) -> Result<(), LaneError> {
+        self.look(false)?;
         let mut done = 0;
         while done < length {
             // SAFETY: `done < length`, so the range stays inside what the caller vouches for.
             let n = unsafe {
                 libc::send(self.socket.as_raw_fd(), from.add(done).cast(), length - done, libc::MSG_NOSIGNAL)
             };
-            done += transferred(n)?;
+            match transferred(n)? {
+                Some(n) => done += n,
+                None => self.look(true)?,
+            }
         }
         Ok(())
     }
@@ -117,6 +153,7 @@ impl StreamLane {
     /// # Safety
     /// `length` bytes at `to` must be mapped writable and not be borrowed.
     unsafe fn receive_raw(&self, to: *mut u8, length: usize) -> Result<(), LaneError> {
+        self.look(false)?;
         let mut done = 0;
         while done < length {
             // SAFETY: `done < length`, so the range stays inside what the caller vouches for.
@@ -124,20 +161,32 @@ impl StreamLane {
             if n == 0 {
                 return Err(LaneError::Dead);
             }
-            done += transferred(n)?;
+            match transferred(n)? {
+                Some(n) => done += n,
+                None => self.look(true)?,
+            }
         }
         Ok(())
     }
 }
 
-/// Bytes that a system call moved; an interruption moved none.
-fn transferred(n: isize) -> Result<usize, LaneError> {
+impl Drop for StreamLane {
+    fn drop(&mut self) {
+        if self.watch.as_ref().is_some_and(|watch| !watch.identity.is(&self.socket)) {
+            // The number is not ours any more: never close it.
+            std::mem::forget(self.socket.clone());
+        }
+    }
+}
+
+/// Bytes that a system call moved; `None` if it was interrupted or took too long.
+fn transferred(n: isize) -> Result<Option<usize>, LaneError> {
     if let Ok(n) = usize::try_from(n) {
-        return Ok(n);
+        return Ok(Some(n));
     }
     let error = io::Error::last_os_error();
     match error.kind() {
-        io::ErrorKind::Interrupted => Ok(0),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(None),
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Err(LaneError::Dead),
         _ => Err(LaneError::Socket(error)),
     }

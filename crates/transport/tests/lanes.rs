@@ -1,8 +1,10 @@
 //! Both kinds of lanes behave the same; sockets carry descriptors and report deaths.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use aviary_transport::*;
@@ -183,4 +185,54 @@ fn a_descriptor_that_means_another_file_is_noticed() {
     // SAFETY: replaces what the number means at once, as a daemon's clean-up and next `open` would.
     unsafe { libc::dup2(other.as_raw_fd(), number) };
     assert!(!control.intact());
+}
+
+/// A watched end and the peer's.
+fn watched(alive: &'static AtomicBool) -> (StreamLane, i32, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let number = ours.as_raw_fd();
+    let liveness = Liveness::probed(Duration::from_millis(100), || alive.load(Ordering::SeqCst));
+    let lane = StreamLane::watched(ours.into(), Arena::mirror(1 << 20).unwrap(), Arc::new(liveness)).unwrap();
+    (lane, number, theirs)
+}
+
+#[test]
+fn a_watched_lane_notices_a_death_although_its_socket_stays_open() {
+    static ALIVE: AtomicBool = AtomicBool::new(true);
+    let (mut lane, _, theirs) = watched(&ALIVE);
+    let receiver = std::thread::spawn(move || lane.receive(&mut Vec::new()));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!receiver.is_finished(), "a slow peer is not a dead one");
+    ALIVE.store(false, Ordering::SeqCst);
+    let start = Instant::now();
+    assert!(matches!(receiver.join().unwrap(), Err(LaneError::Dead)));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    // Nor does a peer that no longer reads hold a sender.
+    ALIVE.store(true, Ordering::SeqCst);
+    let (mut lane, _, _unread) = watched(&ALIVE);
+    let sender = std::thread::spawn(move || (0..100).try_for_each(|_| lane.send(&vec![0; 1 << 20], &[])));
+    std::thread::sleep(Duration::from_millis(300));
+    ALIVE.store(false, Ordering::SeqCst);
+    assert!(matches!(sender.join().unwrap(), Err(LaneError::Dead)));
+    drop(theirs);
+}
+
+#[test]
+fn a_watched_lane_leaves_the_files_of_others_alone() {
+    static ALIVE: AtomicBool = AtomicBool::new(true);
+    let (mut lane, number, _theirs) = watched(&ALIVE);
+    let (others, mut other_end) = UnixStream::pair().unwrap();
+    // SAFETY: both numbers are open; this is what an application does that closes everything and opens a socket.
+    assert_eq!(unsafe { libc::dup2(others.as_raw_fd(), number) }, number);
+    let start = Instant::now();
+    assert!(matches!(lane.send(b"a request", &[]), Err(LaneError::Dead)));
+    assert!(matches!(lane.receive(&mut Vec::new()), Err(LaneError::Dead)));
+    assert!(start.elapsed() < Duration::from_secs(1));
+    other_end.set_nonblocking(true).unwrap();
+    assert_eq!(other_end.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    drop(lane);
+    other_end.write_all(b"x").unwrap();
+    // SAFETY: the buffer has room for one byte.
+    let read = unsafe { libc::read(number, [0u8].as_mut_ptr().cast(), 1) };
+    assert_eq!(read, 1, "the descriptor is still open");
 }
