@@ -1,7 +1,9 @@
 /* Awkward but legal programs: before main, under signals, on small stacks, forking amid calls, leaving from a callback. */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -136,11 +138,22 @@ static void close_everything(void) {
         ta_add(1, 1);
         for (int fd = 3; fd < 200; fd++)
             close(fd);
-        int pipes[2];
+        int pipes[2], sockets[8][2];
         if (pipe(pipes) != 0)
             _exit(2);
+        /* Whatever numbers the library used are the program's own files now. */
+        for (int i = 0; i < 8; i++)
+            if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets[i]) != 0)
+                _exit(2);
+        signal(SIGALRM, SIG_DFL);
+        alarm(20); /* rather a failure than a test that hangs */
         for (int i = 0; i < 10; i++)
             ta_add(1, 1); /* works or fails */
+        for (int i = 0; i < 8; i++) {
+            struct pollfd ends[2] = {{sockets[i][0], POLLIN, 0}, {sockets[i][1], POLLIN, 0}};
+            if (poll(ends, 2, 0) != 0)
+                _exit(4);
+        }
         char byte = 'x';
         _exit(write(pipes[1], &byte, 1) == 1 && read(pipes[0], &byte, 1) == 1 && byte == 'x' ? 0 : 3);
     }
