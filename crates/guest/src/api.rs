@@ -139,7 +139,7 @@ impl Api {
             && let Some(id) = c.handles.release(value, all)
         {
             c.cache.forget(id);
-            c.shadows.owner_ended(&c.blocks, value);
+            c.retire(c.shadows.owner_ended(value));
         }
     }
 

@@ -175,6 +175,7 @@ impl Call {
             return self.frame().encoder.buffer_null();
         }
         let connection = self.lane.connection;
+        connection.free_retired();
         match connection.shadows.obtain(&connection.blocks, p, n) {
             Some((block, new)) => {
                 if input {

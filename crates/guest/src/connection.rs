@@ -36,7 +36,7 @@ struct LaneBooks {
     next: u32,
     /// Memory of lanes that the server has not released yet.
     closing: HashMap<u32, Block>,
-    /// Blocks of ended threads and the asynchronous calls that still use them.
+    /// Blocks of ended threads and handles, and the asynchronous calls that still use them.
     orphans: Vec<(u64, Block)>,
 }
 
@@ -217,6 +217,10 @@ impl Connection {
                 _ => {}
             }
         }
+        self.free_orphans(books);
+    }
+
+    fn free_orphans(&self, books: &mut LaneBooks) {
         let finished = self.finished_ticket();
         books.orphans.retain(|(ticket, block)| {
             let done = *ticket <= finished;
@@ -225,6 +229,23 @@ impl Connection {
             }
             !done
         });
+    }
+
+    /// Blocks of which an ended handle was the owner: an asynchronous release, and calls before it that name the
+    /// handle, may not have been executed yet.
+    pub fn retire(&self, blocks: Vec<Block>) {
+        if blocks.is_empty() {
+            return;
+        }
+        let ticket = self.last_ticket();
+        let mut books = self.books();
+        books.orphans.extend(blocks.into_iter().map(|block| (ticket, block)));
+        self.free_orphans(&mut books);
+    }
+
+    /// Frees what the server has finished with since it was retired.
+    pub fn free_retired(&self) {
+        self.free_orphans(&mut self.books());
     }
 
     /// Closes a lane whose thread ends. `held`: blocks that its asynchronous calls may still use.

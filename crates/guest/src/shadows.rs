@@ -59,12 +59,9 @@ impl Shadows {
         }
     }
 
-    /// The handle `value` ended: so do the shadows that only it kept.
-    pub fn owner_ended(&self, blocks: &Blocks, value: u64) {
+    /// The handle `value` ended: so do the shadows that only it kept. Their blocks, which the server may still use.
+    pub fn owner_ended(&self, value: u64) -> Vec<Block> {
         let mut all = self.all();
-        if all.is_empty() {
-            return;
-        }
         let mut ended = Vec::new();
         for (address, shadow) in all.iter_mut() {
             let before = shadow.owners.len();
@@ -73,11 +70,8 @@ impl Shadows {
                 ended.push(*address);
             }
         }
-        for address in ended {
-            if let Some(shadow) = all.remove(&address) {
-                free(blocks, shadow);
-            }
-        }
+        let shadows = ended.iter().filter_map(|address| all.remove(address));
+        shadows.flat_map(|shadow| shadow.outgrown.into_iter().chain([shadow.block])).collect()
     }
 }
 
@@ -106,12 +100,14 @@ mod tests {
         assert_eq!(shadows.find(p), Some((larger, 100_000)));
         shadows.couple(p, 5);
         shadows.couple(p, 6);
-        shadows.owner_ended(&blocks, 5);
+        assert!(shadows.owner_ended(5).is_empty());
         assert!(shadows.find(p).is_some());
-        shadows.owner_ended(&blocks, 6);
+        let ended = shadows.owner_ended(6);
+        assert_eq!(ended, [block, larger]);
         assert!(shadows.find(p).is_none());
+        ended.into_iter().for_each(|b| blocks.free(b));
         shadows.obtain(&blocks, p, 1).unwrap();
-        shadows.owner_ended(&blocks, 7);
+        assert!(shadows.owner_ended(7).is_empty());
         shadows.end(&blocks, p);
         assert_eq!(blocks.in_use(), 0);
     }

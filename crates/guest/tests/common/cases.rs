@@ -175,6 +175,33 @@ fn a_rejected_asynchronous_call_gives_its_blocks_back() {
 }
 
 #[test]
+fn memory_of_a_released_handle_is_not_used_again_before_the_release_is_executed() {
+    let api = api();
+    let place = |p: &mut Vec<u8>| {
+        let mut call = api.call(SHADOW).unwrap();
+        // SAFETY: the vector has so many bytes.
+        unsafe { call.shadow(p.as_mut_ptr(), p.len(), true, true) };
+        call.send().unwrap().word()
+    };
+    let (mut a, mut b, mut c) = (vec![0u8; 50_000], vec![0u8; 50_000], vec![0u8; 50_000]);
+    let mut call = api.call(MAKE).unwrap();
+    call.word(1);
+    call.word(0);
+    let owner = call.send().unwrap().handle(1, Role::Allocate).unwrap();
+    let first = place(&mut a);
+    api.couple(a.as_mut_ptr(), owner);
+    api.call(PAUSE).unwrap().send_async().unwrap();
+    api.release(1, owner, true);
+    let second = place(&mut b);
+    if crate::SYNC == "0" {
+        assert_ne!(second, first, "the server has not come to the release");
+        assert_eq!(place(&mut c), first, "now it has");
+    } else {
+        assert_eq!(second, first);
+    }
+}
+
+#[test]
 fn a_delivery_taken_by_one_thread_is_seen_by_all() {
     let api = api();
     for _ in 0..50 {

@@ -40,6 +40,7 @@ pub const CONSUME: u32 = 18;
 pub const GARBAGE: u32 = 19;
 pub const DEFER: u32 = 20;
 pub const REJECT: u32 = 21;
+pub const PAUSE: u32 = 22;
 
 static TYPES: [HandleType; 3] = [
     HandleType { name: "boxed", size: 8, boxed: Some(prefix) },
@@ -360,6 +361,7 @@ impl Server {
                 if let BufferRef::Arena { offset, length } = f.buffer().unwrap() {
                     self.fill(offset, length, 0x3c);
                     r.regions.push(Region { offset, length });
+                    r.e.word(offset);
                 }
             }
             TEXT => r.e.optional_bytes(Some(b"hello\0")),
@@ -372,6 +374,7 @@ impl Server {
                 }
             }
             GARBAGE => r.e.word(u64::MAX),
+            PAUSE => std::thread::sleep(Duration::from_millis(100)),
             REJECT => r.status = status::REFUSED,
             DEFER => {
                 r.deferred = Some(-9);
