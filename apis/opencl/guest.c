@@ -302,6 +302,29 @@ int opencl_svm_owns(const void *p) {
     return p && aviary_is_zerocopy(p);
 }
 
+/* A device of its own memory (a GPU) only knows pointers that its driver allocated, and those are not
+ * at the same address here: shared virtual memory is offered where kernels run on the host. */
+static int runs_on_host(cl_device_id device) {
+    cl_device_type type = 0;
+    return clGetDeviceInfo(device, CL_DEVICE_TYPE, sizeof type, &type, NULL) == CL_SUCCESS && (type & CL_DEVICE_TYPE_CPU);
+}
+
+int opencl_svm_possible(cl_context context) {
+    cl_device_id devices[64];
+    size_t bytes = 0;
+    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
+        return 0;
+    for (size_t i = 0; i < bytes / sizeof devices[0]; i++)
+        if (!runs_on_host(devices[i]))
+            return 0;
+    return bytes != 0;
+}
+
+void opencl_fix_svm_capabilities(cl_device_id device, cl_device_info name, size_t size, void *value) {
+    if (name == CL_DEVICE_SVM_CAPABILITIES && value && size >= sizeof(cl_device_svm_capabilities) && !runs_on_host(device))
+        *(cl_device_svm_capabilities *)value = 0;
+}
+
 /* Bytes to take for an allocation; 0 refuses it, as a NULL result does natively. */
 size_t opencl_svm_bytes(cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
     cl_svm_mem_flags access = flags & (CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY);

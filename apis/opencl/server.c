@@ -1,7 +1,11 @@
 /* What the API server checks and finds out with the vendor's own queries. */
+#include <errno.h>
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 /* ---- Functions that the vendor's library does not export ----------------------------------- */
 
@@ -243,6 +247,12 @@ static int runs_on_cpus(cl_kernel kernel) {
     return cpus;
 }
 
+/* Whether there is memory at an address. */
+static int is_mapped(const void *p) {
+    uintptr_t page = (uintptr_t)p & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1);
+    return msync((void *)page, 1, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
 /* Whether an argument may be set: an object where the kernel takes an object, plain bytes where it
  * takes a value. The guest decided which of both it sent; a lie ends here. */
 cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const void *value, int kind) {
@@ -259,10 +269,11 @@ cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const
     case LOCAL_MEMORY:
         return CL_INVALID_ARG_VALUE;
     case UNKNOWN:
-        /* PoCL only knows if the program was built with -cl-kernel-arg-info. Plain bytes may be an
-         * address then. A kernel on a CPU runs inside this process and reaches all of its memory
-         * anyway, so the process is the boundary; elsewhere such bytes are refused. */
-        if (kind != OPENCL_NO_OBJECT || runs_on_cpus(kernel))
+        /* The vendor only knows if the program was built with -cl-kernel-arg-info. Plain bytes may be
+         * an address then. A kernel on a CPU runs inside this process and reaches all of its memory
+         * anyway, so the process is the boundary; elsewhere bytes that are the address of anything
+         * here are refused, so that none can pass for an object. */
+        if (kind != OPENCL_NO_OBJECT || runs_on_cpus(kernel) || !is_mapped(*(void *const *)value))
             return CL_SUCCESS;
         aviary_log("kernel argument %u refused: build the program with -cl-kernel-arg-info", index);
         return CL_INVALID_ARG_VALUE;
