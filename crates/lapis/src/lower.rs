@@ -27,8 +27,6 @@ pub struct Lowered {
     pub arguments: Vec<Instruction>,
     /// The returned value; it travels at the head of the reply.
     pub result: Instruction,
-    /// Number of sites: choices and counts whose value the reply pass reuses.
-    pub sites: usize,
     /// Whether this call belongs to an object's log.
     pub recorded: bool,
     /// Conditions that only the guest can evaluate, and the sites at which their values travel:
@@ -263,7 +261,7 @@ impl<'a> Lowering<'a> {
             arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
         }
         let result = self.rule(&self.function.result, Place::Result, 0);
-        Lowered { arguments, result, sites: self.sites, recorded: self.recorded, carried: self.carried }
+        Lowered { arguments, result, recorded: self.recorded, carried: self.carried }
     }
 
     /// Values before pointers, and a pointer after everything its expressions use.

@@ -107,8 +107,7 @@ fn answer(result: &Instruction, ty: &Type) -> TokenStream {
 }
 
 /// Guest: decodes the arguments and calls the application.
-pub fn invoker(model: &Model, kind: usize, lowered: &LoweredCallback) -> TokenStream {
-    let _ = model;
+pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
     let name = format_ident!("invoke_{}", kind);
     let signature = &lowered.callback.signature;
     let gets = lowered.arguments.iter().map(|i| get(i, signature));

@@ -23,7 +23,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let codes = invalid_codes(model);
     let tables = model.tables.iter().map(|t| table(model, t));
     let lookup = function_lookup(model);
-    let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::invoker(model, k, c));
+    let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::invoker(k, c));
     let stubs = model.functions.iter().zip(&program.functions).enumerate();
     let stubs = stubs.map(|(id, (function, lowered))| Stub { model, function, lowered, id: id as u32 }.print());
     quote! {
