@@ -170,6 +170,25 @@ impl Api {
         c.zerocopy_alloc(bytes)
     }
 
+    /// The same with any content: for what a vendor library fills itself.
+    pub fn zerocopy_alloc_uninitialized(&'static self, bytes: usize) -> *mut u8 {
+        let connection = self.connection().map_or_else(|| self.attach(), Ok);
+        let Ok(c) = connection else { return null_mut() };
+        if !c.same_address || c.liveness.dead() { null_mut() } else { c.zerocopy_alloc_uninitialized(bytes) }
+    }
+
+    /// The vendor library uses this zero-copy memory until the server's utility code returns it.
+    pub fn zerocopy_lend(&'static self, p: *mut u8) {
+        if let Some(c) = self.connection() {
+            c.zerocopy_lend(p);
+        }
+    }
+
+    /// False once the API server is gone. For utility code that serves calls without a message: it would not notice.
+    pub fn connected(&'static self) -> bool {
+        self.connection().is_some_and(|c| c.connected())
+    }
+
     pub fn zerocopy_free(&'static self, p: *mut u8) {
         if let Some(c) = self.connection() {
             c.zerocopy_free(p);

@@ -27,6 +27,9 @@ use crate::{ApiDescriptor, Lost, fork, log};
 /// Two rings: a header page and 64 KiB each.
 const LANE_BYTES: usize = 2 * (4096 + (64 << 10));
 
+/// Milliseconds between two looks at the server's life by calls that need no message.
+const LOOK: u64 = 100;
+
 /// Keeps a counter that all threads change off everybody else's cache line.
 #[repr(align(128))]
 struct Alone(AtomicU64);
@@ -70,6 +73,8 @@ pub(crate) struct Connection {
     failed: AtomicBool,
     /// The process that attached, counted in forks.
     generation: u32,
+    /// When [`Connection::connected`] last looked, in milliseconds.
+    looked: AtomicU64,
 }
 
 impl Connection {
@@ -105,6 +110,7 @@ impl Connection {
             lanes: Mutex::new(LaneBooks::default()),
             failed: AtomicBool::new(false),
             generation: fork::generation(),
+            looked: AtomicU64::new(0),
         }
     }
 
@@ -124,6 +130,25 @@ impl Connection {
             LaneError::Dead => self.fail("it is gone"),
             e => self.fail(&e.to_string()),
         }
+    }
+
+    /// Whether the server lives, as of at most [`LOOK`] ago.
+    pub fn connected(&self) -> bool {
+        if !self.ours() || self.liveness.dead() {
+            return false;
+        }
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        let looked = self.looked.load(Ordering::Relaxed);
+        if now.wrapping_sub(looked) < LOOK {
+            return true;
+        }
+        self.looked.store(now, Ordering::Relaxed);
+        if self.liveness.check() {
+            return true;
+        }
+        self.fail("it is gone");
+        false
     }
 
     /// The last ticket taken by any thread.

@@ -119,7 +119,7 @@ impl Deliveries {
 
     /// Copies the block's content to the application and frees it.
     pub fn finish(&self, connection: &Connection, offset: u64, bytes: usize) {
-        let Some(pending) = self.take(offset) else { return };
+        let Some(pending) = self.take(offset) else { return connection.zerocopy_returned(offset) };
         let bytes = bytes.min(pending.bytes);
         if pending.to != 0
             && bytes > 0

@@ -6,31 +6,67 @@ use std::sync::{Mutex, PoisonError};
 use crate::blocks::Block;
 use crate::connection::Connection;
 
-/// Blocks that the application holds, by offset.
+/// Blocks by offset.
+type Books = Mutex<HashMap<u64, Block>>;
+
 #[derive(Default)]
 pub(crate) struct Zerocopy {
-    held: Mutex<HashMap<u64, Block>>,
+    /// What the application (or utility code) holds.
+    held: Books,
+    /// What the vendor library uses until the server gives it back.
+    lent: Books,
+}
+
+fn put(books: &Books, block: Block) {
+    books.lock().unwrap_or_else(PoisonError::into_inner).insert(block.offset, block);
+}
+
+fn take(books: &Books, offset: u64) -> Option<Block> {
+    books.lock().unwrap_or_else(PoisonError::into_inner).remove(&offset)
 }
 
 impl Connection {
-    pub fn zerocopy_alloc(&self, bytes: usize) -> *mut u8 {
+    /// Memory for an object of the vendor library, with any content.
+    pub fn zerocopy_alloc_uninitialized(&self, bytes: usize) -> *mut u8 {
         let Some(block) = self.blocks.allocate(bytes) else { return std::ptr::null_mut() };
         let Ok(p) = self.arena.pointer(block.offset, block.size as usize) else { return std::ptr::null_mut() };
+        put(&self.zerocopy.held, block);
+        p
+    }
+
+    pub fn zerocopy_alloc(&self, bytes: usize) -> *mut u8 {
+        let p = self.zerocopy_alloc_uninitialized(bytes);
         // A recycled block holds old data of this process; hand out zeros, as the system's allocator for
         // large memory does.
-        if self.arena.punch(block.offset, block.size as usize).is_err() {
-            // SAFETY: the block lies in the arena and was just allocated.
-            unsafe { p.write_bytes(0, block.size as usize) };
+        if let Some(offset) = self.arena.offset_of(p) {
+            let size = bytes.max(1).next_multiple_of(4096);
+            if self.arena.punch(offset, size).is_err() {
+                // SAFETY: the block lies in the arena, has at least `size` bytes (whole pages) and was just allocated.
+                unsafe { p.write_bytes(0, size) };
+            }
         }
-        self.zerocopy.held.lock().unwrap_or_else(PoisonError::into_inner).insert(block.offset, block);
         p
     }
 
     /// Frees what `zerocopy_alloc` returned; anything else is ignored.
     pub fn zerocopy_free(&self, p: *mut u8) {
         let Some(offset) = self.arena.offset_of(p) else { return };
-        let block = self.zerocopy.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&offset);
-        if let Some(block) = block {
+        if let Some(block) = take(&self.zerocopy.held, offset) {
+            self.blocks.free(block);
+        }
+    }
+
+    /// The vendor library uses the memory until the server says that it no longer does.
+    pub fn zerocopy_lend(&self, p: *mut u8) {
+        let Some(offset) = self.arena.offset_of(p) else { return };
+        if let Some(block) = take(&self.zerocopy.held, offset) {
+            put(&self.zerocopy.lent, block);
+        }
+    }
+
+    /// The server gave lent memory back. A server that lies makes the guest reuse it too early.
+    pub fn zerocopy_returned(&self, offset: u64) {
+        if let Some(block) = take(&self.zerocopy.lent, offset) {
             self.blocks.free(block);
         }
     }

@@ -19,10 +19,18 @@ void *aviary_metadata(const void *handle);
 /* Memory that has the same address in the guest and in the API server. NULL when it is exhausted. */
 void *aviary_zerocopy_alloc(size_t size);
 void aviary_zerocopy_free(void *pointer);
+/* The same with any content. */
+void *aviary_zerocopy_alloc_uninitialized(size_t size);
+/* Guest: the vendor's library uses the memory from now on. Server: it no longer does; the guest frees it. */
+void aviary_zerocopy_lend(void *pointer);
+void aviary_zerocopy_return(void *pointer);
 int aviary_is_zerocopy(const void *pointer);
 
 /* Guest only: whether a value is a live handle. */
 int aviary_is_handle(const void *handle);
+
+/* Guest only: false once the API server is gone. Calls that are answered without a message would not notice. */
+int aviary_connected(void);
 
 /* Guest: the library's own stub of that name. Server: the vendor's function. NULL if there is none. */
 void *aviary_function(const char *name);

@@ -231,6 +231,8 @@ pub struct Function {
     pub cache: bool,
     /// A pure query where this is true (`cache` is false then).
     pub cache_if: Option<Expr>,
+    /// Answered in the guest where the condition is true: the first that holds.
+    pub local_if: Vec<Guarded>,
     pub flush: bool,
     pub requirements: Vec<Requirement>,
     /// Server expression that evaluates to the vendor's function pointer.

@@ -192,3 +192,18 @@ fn a_pointer_to_an_unknown_struct_is_one_handle_type_const_or_not() {
     assert_eq!(provisional.matches("{ handle; }").count(), 1, "{provisional}");
     assert!(!provisional.contains("placeholder("), "{provisional}");
 }
+
+#[test]
+fn a_local_answer_comes_before_contextual_arguments() {
+    let dir = std::env::temp_dir().join(format!("aviary-local-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::copy(path("small.h"), dir.join("small.h")).unwrap();
+    let text = "#include \"small.h\"\napi(\"small\", \"1\", \"libsmall.so.1\");\ntype(sm_status) { success(SM_OK); }\n\
+        sm_hint(sm_device device, int level) {\n  contextual_argument int twice = level * 2;\n\
+        if (twice == 0) { local(SM_OK); }\n}\n";
+    std::fs::write(dir.join("small.lapis"), text).unwrap();
+    let said = load(&dir.join("small.lapis"), &Options::default()).err().map(|d| d.to_string()).unwrap_or_default();
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert!(said.contains("a conditional `local` cannot use `twice`"), "{said}");
+    assert!(!said.contains("`async`"), "{said}");
+}

@@ -2,20 +2,26 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::lane::current_session;
 use crate::session::Session;
 
-/// The session that was opened last: for utility code on threads of the vendor library.
-static LATEST: Mutex<Weak<Session>> = Mutex::new(Weak::new());
+/// All sessions of this module, the newest last: for utility code on threads of the vendor library.
+static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
+
+fn sessions() -> MutexGuard<'static, Vec<Weak<Session>>> {
+    SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(crate) fn announce(session: &Arc<Session>) {
-    *LATEST.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(session);
+    let mut sessions = sessions();
+    sessions.retain(|s| s.strong_count() > 0);
+    sessions.push(Arc::downgrade(session));
 }
 
 fn session() -> Option<Arc<Session>> {
-    current_session().or_else(|| LATEST.lock().unwrap_or_else(PoisonError::into_inner).upgrade())
+    current_session().or_else(|| sessions().last()?.upgrade())
 }
 
 /// Runs `body`; a panic in it gives `otherwise`, because nothing may unwind into C.
@@ -54,6 +60,15 @@ pub unsafe fn function(name: *const c_char) -> *mut c_void {
 /// None: the pointer is compared, not followed. `unsafe` because C calls it.
 pub unsafe fn is_zerocopy(pointer: *const c_void) -> c_int {
     guarded(|| c_int::from(session().is_some_and(|s| s.memory.contains(pointer.cast()))), 0)
+}
+
+/// The vendor library no longer uses this zero-copy memory: the guest that lent it is told with the next answer.
+///
+/// # Safety
+/// None: the pointer is compared, not followed. `unsafe` because C calls it.
+pub unsafe fn zerocopy_return(pointer: *const c_void) {
+    let owner = || sessions().iter().filter_map(Weak::upgrade).find(|s| s.memory.contains(pointer.cast()));
+    guarded(|| owner().into_iter().for_each(|s| s.return_memory(pointer.cast())), ());
 }
 
 /// One line in the node's log.

@@ -16,7 +16,7 @@ use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, Life};
 use crate::config::{MAX_CALLBACKS, SessionConfig};
 use crate::handles::{Ended, HandleTable};
-use crate::late::LateList;
+use crate::late::{Delivery, LateList, Pending};
 use crate::log::ObjectLog;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
@@ -119,6 +119,13 @@ impl Session {
 
     pub fn note(&self, text: &str) {
         self.journal.note(text);
+    }
+
+    /// The vendor library is done with memory that the guest lent it: told with the next answer.
+    pub fn return_memory(&self, pointer: *const u8) {
+        let Some(offset) = self.memory.shared_offset(pointer, 0) else { return };
+        let delivery = Some(Delivery { offset, bytes: 0 });
+        self.late.add(Pending { until: None, delivery, copy: None, keep: None }, || self.is_dead());
     }
 
     pub fn is_dead(&self) -> bool {

@@ -19,6 +19,8 @@ const fn moment(side: Side, after: bool, what: &'static str) -> Moment {
 
 const SIZE: Moment = moment(Side::Both, false, "a size");
 const CONDITION: Moment = moment(Side::Both, false, "a condition");
+/// Looked at before anything else of the call.
+const LOCAL_ANSWER: &str = "a conditional `local`";
 const RESULT: Moment = moment(Side::Both, true, "a description of what is returned");
 
 pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
@@ -36,6 +38,11 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
     }
     checker.optional(&function.asynchronous, moment(Side::Guest, false, "the condition of `async`"));
     checker.optional(&function.cache_if, moment(Side::Guest, false, "the condition of `cache`"));
+    for answer in &function.local_if {
+        let place = moment(Side::Guest, false, LOCAL_ANSWER);
+        checker.optional(&answer.condition, place);
+        checker.expr(&answer.value, place);
+    }
     checker.optional(&function.address, moment(Side::Server, false, "`address`"));
     checker.optional(&function.device_time, moment(Side::Server, true, "`device_time`"));
     for requirement in &function.requirements {
@@ -118,6 +125,14 @@ impl Checker<'_> {
                     .label("it is evaluated before the call")
                     .help("what the call returns is known in `returned`, `return_value`, `after`, `after_server` and `device_time`"),
             ),
+            ExprKind::Contextual(n) if moment.what == LOCAL_ANSWER => {
+                let name = &self.function.contextual[*n].name;
+                self.push(
+                    Diagnostic::error(expr.span, format!("{} cannot use `{name}`", moment.what))
+                        .label("a contextual argument is evaluated when the call is made")
+                        .help("write its expression here"),
+                );
+            }
             ExprKind::Call(callee, arguments) => {
                 self.callee(expr, *callee, moment);
                 // A guest-only function sees what the guest has; only its answer crosses.

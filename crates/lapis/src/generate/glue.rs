@@ -17,6 +17,14 @@ pub fn guest_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_zerocopy_free(pointer: usize) { unsafe { API.zerocopy_free(pointer as *mut u8) } }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_alloc_uninitialized(bytes: usize) -> usize {
+            unsafe { API.zerocopy_alloc_uninitialized(bytes) as usize }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_lend(pointer: usize) { unsafe { API.zerocopy_lend(pointer as *mut u8) } }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_connected() -> std::ffi::c_int { unsafe { API.connected() as std::ffi::c_int } }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
             unsafe { API.is_zerocopy(pointer as *const u8) as std::ffi::c_int }
         }
@@ -41,6 +49,10 @@ pub fn server_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
             unsafe { aviary_server::ffi::is_zerocopy(pointer as *const std::ffi::c_void) as std::ffi::c_int }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_return(pointer: usize) {
+            unsafe { aviary_server::ffi::zerocopy_return(pointer as *const std::ffi::c_void) }
         }
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {

@@ -244,6 +244,7 @@ impl Stub<'_> {
     fn remote(&self) -> TokenStream {
         let id = self.id;
         let lost = self.fail(self.code(Code::Lost));
+        let local = self.local_answers();
         let contextual = self.function.contextual.iter().enumerate().map(|(i, c)| {
             let (name, value) = (format_ident!("x{}", i), self.cx().typed(&c.value, &c.ty));
             quote!(let #name = #value;)
@@ -258,6 +259,7 @@ impl Stub<'_> {
             _ => self.synchronous(),
         };
         quote! {
+            #local
             #(#contextual)*
             #sites
             let Ok(mut call) = API.call(#id) else { return #lost };
@@ -266,6 +268,15 @@ impl Stub<'_> {
             #asynchronous
             #synchronous
         }
+    }
+
+    /// Before anything is prepared: what the guest can answer by itself needs none of it.
+    fn local_answers(&self) -> TokenStream {
+        let answers = self.function.local_if.iter().map(|answer| {
+            let value = self.cx().typed(&answer.value, &self.function.signature.result);
+            guarded(self.cx(), &answer.condition, quote!(return #value;))
+        });
+        quote!(#(#answers)*)
     }
 
     fn registered(&self) -> TokenStream {

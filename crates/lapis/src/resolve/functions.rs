@@ -158,6 +158,7 @@ impl<'a> Resolver<'a> {
             lost: None,
             cache: false,
             cache_if: None,
+            local_if: Vec::new(),
             flush: false,
             requirements: Vec::new(),
             address: None,

@@ -54,9 +54,10 @@ impl<'a> Resolver<'a> {
             "failure" => self.once(d, |f| &mut f.failure, function),
             "lost" => self.once(d, |f| &mut f.lost, function),
             "local" => {
-                self.unconditional(d, condition);
-                if let Some(value) = single(self) {
-                    function.support = Support::Local(value);
+                let Some(value) = single(self) else { return };
+                match guard {
+                    None => function.support = Support::Local(value),
+                    condition => function.local_if.push(Guarded { condition, value }),
                 }
             }
             "cache" => match guard {

@@ -132,6 +132,18 @@ unsafe extern "C" fn aviary_zerocopy_free(pointer: usize) {
     unsafe { API.zerocopy_free(pointer as *mut u8) }
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_zerocopy_alloc_uninitialized(bytes: usize) -> usize {
+    unsafe { API.zerocopy_alloc_uninitialized(bytes) as usize }
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_zerocopy_lend(pointer: usize) {
+    unsafe { API.zerocopy_lend(pointer as *mut u8) }
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_connected() -> std::ffi::c_int {
+    unsafe { API.connected() as std::ffi::c_int }
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
     unsafe { API.is_zerocopy(pointer as *const u8) as std::ffi::c_int }
 }
@@ -312,6 +324,9 @@ unsafe fn fail_3(code: i128, a0: usize, a1: usize, a2: usize) -> i32 {
     (code) as i32
 }
 unsafe fn stub_3(a0: usize, a1: usize, a2: usize) -> i32 {
+    if ((((((a1 as i128) != 0) as i128) == 0) as i128)) != 0 {
+        return (((0 as i128)) as i32);
+    }
     let Ok(mut call) = API.call(3u32) else { return fail_3((2 as i128), a0, a1, a2) };
     call.handle(0u32, (a0) as u64);
     call.callback((a1) as u64 as usize, 0u32, a2, false);

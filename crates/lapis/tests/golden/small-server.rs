@@ -163,6 +163,10 @@ unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
     }
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_zerocopy_return(pointer: usize) {
+    unsafe { aviary_server::ffi::zerocopy_return(pointer as *const std::ffi::c_void) }
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {
     unsafe { aviary_server::ffi::function(name) as usize }
 }
