@@ -99,45 +99,14 @@ static void note_memory(cl_mem memory, cl_mem_flags flags, void *host_ptr, size_
     object->host_slice_pitch = slice;
 }
 
-/* A place that was taken for a buffer whose creation failed: the next one uses it. */
-static _Thread_local void *spare_place;
-static _Thread_local size_t spare_size;
-
-/* Zero-copy memory for a buffer that the application wants to be host memory. */
-void *opencl_place(cl_mem_flags flags, size_t size) {
-    if (!(flags & CL_MEM_ALLOC_HOST_PTR) || (flags & (CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR)) || size == 0
-        || size > OPENCL_LARGEST_PLACE)
-        return NULL;
-    if (spare_place && spare_size != size) {
-        aviary_zerocopy_free(spare_place);
-        spare_place = NULL;
-    }
-    if (!spare_place)
-        spare_place = aviary_zerocopy_alloc(size);
-    spare_size = size;
-    return spare_place;
-}
-
-/* Only now is nothing using the memory any more, neither a command nor a mapping. */
-static void free_place(cl_mem buffer, void *place) {
-    (void)buffer;
-    aviary_zerocopy_free(place);
-}
-
-void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, void *host_ptr, void *place) {
+void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, void *host_ptr) {
     note_memory(buffer, flags, host_ptr, 0, 0);
     struct opencl_object *object = object_of(buffer);
-    if (place)
-        spare_place = NULL;
     if (!object)
         return;
     object->plain = 1;
     object->context = context;
     object->flags = flags;
-    if (place) {
-        object->placed = 1;
-        clSetMemObjectDestructorCallback(buffer, free_place, place);
-    }
 }
 
 void opencl_note_observer(cl_mem memory) {
@@ -146,17 +115,11 @@ void opencl_note_observer(cl_mem memory) {
         object->observed = 1;
 }
 
-void opencl_note_sub_buffer(cl_mem buffer, cl_mem parent, cl_mem_flags flags, const void *info) {
-    (void)flags;
+void opencl_note_sub_buffer(cl_mem buffer, cl_mem parent, const void *info) {
     const struct opencl_object *whole = object_of(parent);
     const cl_buffer_region *region = info;
     char *host_ptr = whole && whole->host_ptr && region ? whole->host_ptr + region->origin : NULL;
     note_memory(buffer, CL_MEM_USE_HOST_PTR, host_ptr, 0, 0);
-    struct opencl_object *object = object_of(buffer);
-    if (object && whole) {
-        object->placed = whole->placed;
-        object->flags = whole->flags;
-    }
 }
 
 void opencl_note_box(cl_mem image, cl_mem_flags flags, const cl_image_format *format, size_t width, size_t height,
@@ -289,11 +252,6 @@ void opencl_fix_host_pointer(cl_mem memory, cl_mem_info name, size_t size, void 
     const struct opencl_object *object = object_of(memory);
     if (name == CL_MEM_HOST_PTR && value && size >= sizeof(void *) && object)
         *(void **)value = object->host_ptr;
-    /* That a buffer was placed is between this library and the server. */
-    if (name == CL_MEM_FLAGS && value && size >= sizeof(cl_mem_flags) && object && object->placed) {
-        cl_mem_flags flags = *(cl_mem_flags *)value & ~(cl_mem_flags)CL_MEM_USE_HOST_PTR;
-        *(cl_mem_flags *)value = flags | (object->flags & CL_MEM_ALLOC_HOST_PTR);
-    }
 }
 
 /* ---- Shared virtual memory ---------------------------------------------------------------- */

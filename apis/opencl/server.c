@@ -146,10 +146,11 @@ static _Thread_local void *next_place;
 static cl_mem_flags placed(cl_mem_flags flags, void **host_ptr) {
     void *place = next_place;
     next_place = NULL;
-    if (!place || *host_ptr || (flags & (CL_MEM_USE_HOST_PTR | CL_MEM_COPY_HOST_PTR)))
+    if (!place || (flags & CL_MEM_USE_HOST_PTR))
         return flags;
     *host_ptr = place;
-    return (flags & ~(cl_mem_flags)CL_MEM_ALLOC_HOST_PTR) | CL_MEM_USE_HOST_PTR;
+    /* With CL_MEM_COPY_HOST_PTR the guest puts the bytes there itself. */
+    return (flags & ~(cl_mem_flags)(CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR)) | CL_MEM_USE_HOST_PTR;
 }
 
 static cl_mem create_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host_ptr, cl_int *status) {
@@ -173,8 +174,22 @@ void *opencl_create_buffer_with_properties_function(void *place) {
     return (void *)create_buffer_with_properties;
 }
 
-void opencl_note_place(cl_mem buffer, const void *place) {
+/* Only now is nothing using the memory any more, neither a command nor a mapping. */
+static void CL_CALLBACK destroyed(cl_mem buffer, void *place) {
+    (void)buffer;
+    aviary_zerocopy_return(place);
+}
+
+void opencl_keep_place(cl_mem buffer, void *place) {
     struct opencl_object *object = place ? metadata(struct opencl_object, buffer) : NULL;
+    if (!object)
+        return;
+    object->placed = 1;
+    clSetMemObjectDestructorCallback(buffer, destroyed, place);
+}
+
+void opencl_keep_sub_place(cl_mem buffer, cl_mem parent) {
+    struct opencl_object *object = opencl_in_place(parent) ? metadata(struct opencl_object, buffer) : NULL;
     if (object)
         object->placed = 1;
 }

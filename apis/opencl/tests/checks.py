@@ -51,6 +51,13 @@ def coverage(_work):
     verdict("coverage: all of cl.h is virtualized", not gaps, sorted(gaps))
 
 
+    described = "".join(path.read_text() for path in sorted(SPECIFICATION.parent.glob("*.lapis")))
+    bodies = re.findall(r"^[\w ]+\**(clEnqueue\w+)\((cl_command_queue [^{]*)\{(.*?)^\}", described, flags=re.S | re.M)
+    silent = [name for name, _, body in bodies if not re.search(r"opencl_enqueues\(|unsupported\(|^\s*local\(", body)]
+    # host_memory.c takes a queue for idle when nobody has said otherwise.
+    verdict("coverage: whatever enqueues a command says so", len(bodies) > 30 and not silent, silent)
+
+
 # ---- isolation: the vendor's library is in the API server and not in the program ---------------
 
 

@@ -1,0 +1,380 @@
+/* Buffers on devices that compute in the host's own memory (CPUs).
+ *
+ * Such a buffer lies in memory that the application's process and the API server share, and the
+ * vendor's library uses it in place. What the application wants to read, write or map is then in its
+ * own address space: when no command can be using it, because everything in the queue has finished,
+ * the call is answered here without a message and copies no more than the vendor's library would.
+ *
+ * Only queues that work in order are followed: for each, how many commands were enqueued, and how
+ * many of them are known to have finished. Every function that enqueues says so (the specification's
+ * `mark`); one that waits for its own command has also waited for all before it. */
+#include <stdatomic.h>
+#include <string.h>
+
+/* Below this, one message that carries the bytes costs less than one that waits and a copy. */
+enum { WORTH_WAITING = 4096 };
+
+static struct opencl_object *living(const void *handle) {
+    return handle && aviary_is_handle(handle) ? metadata(struct opencl_object, handle) : NULL;
+}
+
+static unsigned long loaded(const unsigned long *counter) {
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+
+/* ---- Queues --------------------------------------------------------------------------------- */
+
+static void follow(cl_command_queue queue, cl_context context, cl_command_queue_properties properties) {
+    opencl_note_object(queue, OPENCL_QUEUE);
+    struct opencl_object *object = living(queue);
+    if (!object)
+        return;
+    object->context = context;
+    object->in_order = !(properties & (CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE | CL_QUEUE_ON_DEVICE));
+    object->profiled = (properties & CL_QUEUE_PROFILING_ENABLE) != 0;
+}
+
+void opencl_note_queue(cl_command_queue queue, cl_context context, cl_command_queue_properties properties) {
+    follow(queue, context, properties);
+}
+
+void opencl_note_queue_with(cl_command_queue queue, cl_context context, const cl_queue_properties *list) {
+    cl_command_queue_properties properties = 0;
+    for (; list && list[0]; list += 2)
+        if (list[0] == CL_QUEUE_PROPERTIES)
+            properties = (cl_command_queue_properties)list[1];
+    follow(queue, context, properties);
+}
+
+/* The queue gets other properties: it is not followed any more. */
+void opencl_lose_track(cl_command_queue queue) {
+    struct opencl_object *object = living(queue);
+    if (object)
+        object->in_order = 0;
+}
+
+/* Nor are queues that get commands out of command buffers, whose ends nobody announces. */
+cl_uint opencl_lose_tracks(cl_uint count, const cl_command_queue *queues) {
+    for (cl_uint i = 0; queues && i < count; i++)
+        opencl_lose_track(queues[i]);
+    return count;
+}
+
+cl_ulong opencl_enqueues(cl_command_queue queue) {
+    struct opencl_object *object = living(queue);
+    return object ? __atomic_add_fetch(&object->enqueued, 1, __ATOMIC_ACQ_REL) : 0;
+}
+
+cl_ulong opencl_enqueued(cl_command_queue queue) {
+    struct opencl_object *object = living(queue);
+    return object ? loaded(&object->enqueued) : 0;
+}
+
+/* All commands up to `mark` have finished. */
+static void finished(struct opencl_object *queue, unsigned long mark) {
+    unsigned long known = loaded(&queue->finished);
+    while (known < mark
+           && !__atomic_compare_exchange_n(&queue->finished, &known, mark, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+}
+
+void opencl_note_finished(cl_command_queue queue, cl_ulong mark) {
+    struct opencl_object *object = living(queue);
+    if (object && object->in_order)
+        finished(object, mark);
+}
+
+/* clFinish waits for all commands, in whatever order they run. */
+void opencl_note_drained(cl_command_queue queue, cl_ulong mark) {
+    struct opencl_object *object = living(queue);
+    if (object)
+        finished(object, mark);
+}
+
+void opencl_note_event(const cl_event *event, cl_command_queue queue, cl_ulong mark) {
+    struct opencl_object *object = event ? living(*event) : NULL;
+    const struct opencl_object *on = living(queue);
+    if (!object || !on)
+        return;
+    object->queue = queue;
+    object->queue_serial = on->serial;
+    object->mark = mark;
+}
+
+void opencl_note_waited(cl_uint count, const cl_event *events) {
+    for (cl_uint i = 0; events && i < count; i++) {
+        const struct opencl_object *event = living(events[i]);
+        struct opencl_object *queue = event ? living(event->queue) : NULL;
+        if (queue && queue->in_order && queue->serial == event->queue_serial)
+            finished(queue, event->mark);
+    }
+}
+
+static int is_idle(const struct opencl_object *queue) {
+    return loaded(&queue->finished) == loaded(&queue->enqueued);
+}
+
+int opencl_idle(cl_command_queue queue) {
+    const struct opencl_object *object = living(queue);
+    return object && object->in_order && is_idle(object) && aviary_connected();
+}
+
+/* ---- Reading and writing -------------------------------------------------------------------- */
+
+/* Who may do it: the queue and the buffer are followed, and the vendor would accept the call. */
+static int accepts(const struct opencl_object *queue, const struct opencl_object *buffer, cl_mem_flags forbidden) {
+    return queue && queue->in_order && buffer && buffer->place && queue->context == buffer->context
+           && !(buffer->flags & forbidden);
+}
+
+static int inside(const struct opencl_object *buffer, size_t offset, size_t size) {
+    return size != 0 && offset <= buffer->size && size <= buffer->size - offset;
+}
+
+/* Whether the queue's earlier commands are no obstacle: it is idle, or the call waits anyway and is large. */
+static int may_go(const struct opencl_object *queue, cl_bool blocking, size_t size, cl_uint events,
+                  const cl_event *wait_list, int wants_event) {
+    if (!events && !wait_list && !wants_event && is_idle(queue))
+        return aviary_connected();
+    return blocking && size > WORTH_WAITING && !(wants_event && queue->profiled);
+}
+
+int opencl_reads_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
+                      const void *to, cl_uint events, const cl_event *wait_list, int wants_event) {
+    const struct opencl_object *on = living(queue), *buffer = living(memory);
+    return to && accepts(on, buffer, CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS) && inside(buffer, offset, size)
+           && may_go(on, blocking, size, events, wait_list, wants_event);
+}
+
+int opencl_writes_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
+                       const void *from, cl_uint events, const cl_event *wait_list, int wants_event) {
+    const struct opencl_object *on = living(queue), *buffer = living(memory);
+    return from && accepts(on, buffer, CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS) && inside(buffer, offset, size)
+           && may_go(on, blocking, size, events, wait_list, wants_event);
+}
+
+/* A transfer of one byte waits for everything before it, and fails as the whole one would. */
+static cl_int wait_by_reading(cl_command_queue queue, cl_mem memory, size_t offset, void *to, cl_uint events,
+                              const cl_event *wait_list, cl_event *event) {
+    if (!events && !wait_list && !event && opencl_idle(queue))
+        return CL_SUCCESS;
+    return clEnqueueReadBuffer(queue, memory, CL_TRUE, offset, 1, to, events, wait_list, event);
+}
+
+static cl_int wait_by_writing(cl_command_queue queue, cl_mem memory, size_t offset, const void *from, cl_uint events,
+                              const cl_event *wait_list, cl_event *event) {
+    if (!events && !wait_list && !event && opencl_idle(queue))
+        return CL_SUCCESS;
+    return clEnqueueWriteBuffer(queue, memory, CL_TRUE, offset, 1, from, events, wait_list, event);
+}
+
+cl_int opencl_read_here(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, void *to, cl_uint events,
+                        const cl_event *wait_list, cl_event *event) {
+    cl_int status = wait_by_reading(queue, memory, offset, to, events, wait_list, event);
+    if (status == CL_SUCCESS)
+        memmove(to, living(memory)->place + offset, size);
+    return status;
+}
+
+cl_int opencl_write_here(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, const void *from,
+                         cl_uint events, const cl_event *wait_list, cl_event *event) {
+    cl_int status = wait_by_writing(queue, memory, offset, from, events, wait_list, event);
+    if (status == CL_SUCCESS)
+        memmove(living(memory)->place + offset, from, size);
+    return status;
+}
+
+/* ---- Rectangles ----------------------------------------------------------------------------- */
+
+/* One side of a rectangular transfer, with the pitches that 0 stands for. */
+struct side {
+    size_t start, row_pitch, slice_pitch;
+};
+
+static int laid_out(struct side *side, const size_t *origin, const size_t *region, size_t row_pitch, size_t slice_pitch) {
+    side->row_pitch = row_pitch ? row_pitch : region[0];
+    if (side->row_pitch < region[0] || __builtin_mul_overflow(side->row_pitch, region[1], &side->slice_pitch))
+        return 0;
+    if (slice_pitch && (slice_pitch < side->slice_pitch || slice_pitch % side->row_pitch))
+        return 0;
+    side->slice_pitch = slice_pitch ? slice_pitch : side->slice_pitch;
+    size_t slices, rows;
+    return !__builtin_mul_overflow(origin[2], side->slice_pitch, &slices)
+           && !__builtin_mul_overflow(origin[1], side->row_pitch, &rows)
+           && !__builtin_add_overflow(slices, rows, &side->start)
+           && !__builtin_add_overflow(side->start, origin[0], &side->start);
+}
+
+/* Bytes from the first to the last one of the rectangle; 0: too many. */
+static size_t span(const struct side *side, const size_t *region) {
+    size_t slices, rows, sum;
+    if (__builtin_mul_overflow(region[2] - 1, side->slice_pitch, &slices)
+        || __builtin_mul_overflow(region[1] - 1, side->row_pitch, &rows) || __builtin_add_overflow(slices, rows, &sum)
+        || __builtin_add_overflow(sum, region[0], &sum))
+        return 0;
+    return sum;
+}
+
+/* Rectangles are only transferred here when the queue is idle: the vendor judges all others. */
+int opencl_rect_here(cl_command_queue queue, cl_mem memory, const size_t *buffer_origin, const size_t *host_origin,
+                     const size_t *region, size_t buffer_row_pitch, size_t buffer_slice_pitch, size_t host_row_pitch,
+                     size_t host_slice_pitch, const void *host, cl_uint events, const cl_event *wait_list,
+                     int wants_event, int writes) {
+    const struct opencl_object *on = living(queue), *buffer = living(memory);
+    cl_mem_flags forbidden = CL_MEM_HOST_NO_ACCESS | (writes ? CL_MEM_HOST_READ_ONLY : CL_MEM_HOST_WRITE_ONLY);
+    struct side there, here;
+    if (!host || events || wait_list || wants_event || !accepts(on, buffer, forbidden) || !buffer_origin || !host_origin
+        || !region || !region[0] || !region[1] || !region[2]
+        || !laid_out(&there, buffer_origin, region, buffer_row_pitch, buffer_slice_pitch)
+        || !laid_out(&here, host_origin, region, host_row_pitch, host_slice_pitch))
+        return 0;
+    size_t bytes = span(&there, region);
+    return bytes && span(&here, region) && inside(buffer, there.start, bytes) && opencl_idle(queue);
+}
+
+cl_int opencl_move_rect(cl_mem memory, const size_t *buffer_origin, const size_t *host_origin, const size_t *region,
+                        size_t buffer_row_pitch, size_t buffer_slice_pitch, size_t host_row_pitch,
+                        size_t host_slice_pitch, void *host, int writes) {
+    struct side there, here;
+    laid_out(&there, buffer_origin, region, buffer_row_pitch, buffer_slice_pitch);
+    laid_out(&here, host_origin, region, host_row_pitch, host_slice_pitch);
+    char *place = living(memory)->place + there.start, *application = (char *)host + here.start;
+    for (size_t z = 0; z < region[2]; z++)
+        for (size_t y = 0; y < region[1]; y++) {
+            char *inner = place + z * there.slice_pitch + y * there.row_pitch;
+            char *outer = application + z * here.slice_pitch + y * here.row_pitch;
+            memmove(writes ? inner : outer, writes ? outer : inner, region[0]);
+        }
+    return CL_SUCCESS;
+}
+
+/* ---- Mapping -------------------------------------------------------------------------------- */
+
+static int claim(void *pointers[], void *is, void *becomes) {
+    for (int i = 0; i < OPENCL_MAPPED_HERE; i++) {
+        void *expected = is;
+        if (__atomic_compare_exchange_n(&pointers[i], &expected, becomes, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return 1;
+    }
+    return 0;
+}
+
+int opencl_maps_here(cl_command_queue queue, cl_mem memory, cl_map_flags how, size_t offset, size_t size,
+                     cl_uint events, const cl_event *wait_list, int wants_event) {
+    struct opencl_object *buffer = living(memory);
+    cl_mem_flags forbidden = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
+    int known = how == CL_MAP_READ || how == CL_MAP_WRITE || how == (CL_MAP_READ | CL_MAP_WRITE)
+                || how == CL_MAP_WRITE_INVALIDATE_REGION;
+    return known && !events && !wait_list && !wants_event && accepts(living(queue), buffer, forbidden)
+           && inside(buffer, offset, size) && opencl_idle(queue) && claim(buffer->mapped, NULL, buffer->place + offset);
+}
+
+void *opencl_mapped_here(cl_mem memory, size_t offset, cl_int *status) {
+    if (status)
+        *status = CL_SUCCESS;
+    return living(memory)->place + offset;
+}
+
+int opencl_unmaps_here(cl_command_queue queue, cl_mem memory, void *pointer) {
+    struct opencl_object *buffer = living(memory);
+    const struct opencl_object *on = living(queue);
+    return pointer && on && buffer && buffer->place && on->context == buffer->context
+           && claim(buffer->mapped, pointer, NULL);
+}
+
+/* The vendor does not know the mapping. Where its order or its event matter it is made known first. */
+cl_int opencl_unmap_here(cl_command_queue queue, cl_mem memory, void *pointer, cl_uint events,
+                         const cl_event *wait_list, cl_event *event) {
+    if (!events && !wait_list && !event)
+        return CL_SUCCESS;
+    size_t offset = (size_t)((char *)pointer - living(memory)->place);
+    cl_int status = CL_SUCCESS;
+    cl_event made = NULL;
+    /* Asking for an event takes the way over the vendor. */
+    void *known = clEnqueueMapBuffer(queue, memory, CL_FALSE, CL_MAP_READ | CL_MAP_WRITE, offset, 1, 0, NULL, &made, &status);
+    if (made)
+        clReleaseEvent(made);
+    return known ? clEnqueueUnmapMemObject(queue, memory, known, events, wait_list, event) : status;
+}
+
+/* Mappings that only this library knows. */
+static cl_uint mapped_here(const struct opencl_object *buffer) {
+    cl_uint count = 0;
+    for (int i = 0; i < OPENCL_MAPPED_HERE; i++)
+        count += __atomic_load_n(&buffer->mapped[i], __ATOMIC_ACQUIRE) != NULL;
+    return count;
+}
+
+/* ---- Where buffers lie ---------------------------------------------------------------------- */
+
+/* Memory of a buffer whose creation failed: the next one of the thread uses it. */
+static _Thread_local void *spare_place;
+static _Thread_local size_t spare_size;
+
+static int computes_in_host_memory(cl_context context) {
+    struct opencl_object *object = living(context);
+    if (!object)
+        return 0;
+    if (!object->reach)
+        object->reach = opencl_svm_possible(context) ? 1 : 2;
+    return object->reach == 1;
+}
+
+void *opencl_place(cl_context context, cl_mem_flags flags, size_t size, const void *host_ptr) {
+    int copies = (flags & CL_MEM_COPY_HOST_PTR) != 0;
+    if ((flags & CL_MEM_USE_HOST_PTR) || copies != (host_ptr != NULL) || size == 0 || size > OPENCL_LARGEST_PLACE)
+        return NULL;
+    if (!(flags & CL_MEM_ALLOC_HOST_PTR) && !computes_in_host_memory(context))
+        return NULL;
+    if (spare_place && spare_size != size) {
+        aviary_zerocopy_free(spare_place);
+        spare_place = NULL;
+    }
+    if (!spare_place)
+        spare_place = aviary_zerocopy_alloc_uninitialized(size);
+    spare_size = size;
+    return spare_place;
+}
+
+/* The buffer exists, so its size was valid and the application has that many bytes to copy. */
+void opencl_note_place(cl_mem buffer, cl_context context, size_t size, const void *host_ptr, void *place) {
+    struct opencl_object *object = living(buffer);
+    if (!place || !object)
+        return;
+    spare_place = NULL;
+    object->placed = 1;
+    object->size = size;
+    /* Elsewhere the vendor's library may keep a copy on the device: only mapping it is as good as the memory. */
+    if (computes_in_host_memory(context))
+        object->place = place;
+    if (host_ptr)
+        memcpy(place, host_ptr, size);
+    aviary_zerocopy_lend(place);
+}
+
+void opencl_note_sub_place(cl_mem buffer, cl_mem parent, cl_mem_flags flags, const void *info) {
+    const cl_buffer_region *region = info;
+    struct opencl_object *object = living(buffer);
+    const struct opencl_object *whole = living(parent);
+    if (!object || !whole || !region)
+        return;
+    cl_mem_flags access = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
+    object->placed = whole->placed;
+    object->flags = (flags & access) ? (whole->flags & ~access) | (flags & access) : whole->flags;
+    object->context = whole->context;
+    object->size = region->size;
+    object->place = whole->place ? whole->place + region->origin : NULL;
+}
+
+void opencl_fix_placed(cl_mem memory, cl_mem_info name, size_t size, void *value) {
+    const struct opencl_object *object = living(memory);
+    if (!object || !object->placed || !value)
+        return;
+    /* That a buffer was placed is between this library and the server. */
+    if (name == CL_MEM_FLAGS && size >= sizeof(cl_mem_flags)) {
+        cl_mem_flags flags = *(cl_mem_flags *)value & ~(cl_mem_flags)CL_MEM_USE_HOST_PTR;
+        *(cl_mem_flags *)value = flags | (object->flags & (CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR));
+    }
+    if (name == CL_MEM_MAP_COUNT && size >= sizeof(cl_uint))
+        *(cl_uint *)value += mapped_here(object);
+}
