@@ -99,7 +99,7 @@ static void note_memory(cl_mem memory, cl_mem_flags flags, void *host_ptr, size_
     object->host_slice_pitch = slice;
 }
 
-void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, void *host_ptr) {
+void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, size_t size, void *host_ptr) {
     note_memory(buffer, flags, host_ptr, 0, 0);
     struct opencl_object *object = object_of(buffer);
     if (!object)
@@ -107,6 +107,7 @@ void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, v
     object->plain = 1;
     object->context = context;
     object->flags = flags;
+    object->size = size;
 }
 
 void opencl_note_observer(cl_mem memory) {

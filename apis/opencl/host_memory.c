@@ -343,7 +343,6 @@ void opencl_note_place(cl_mem buffer, cl_context context, size_t size, const voi
         return;
     spare_place = NULL;
     object->placed = 1;
-    object->size = size;
     /* Elsewhere the vendor's library may keep a copy on the device: only mapping it is as good as the memory. */
     if (computes_in_host_memory(context))
         object->place = place;
