@@ -2,43 +2,34 @@
 
 use std::sync::Arc;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::LINE;
+use crate::sync::{AtomicU32, AtomicU64};
 
 struct Words {
-    published: AtomicU64,
-    producer_cpu: AtomicU32,
     consumed: AtomicU64,
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
-    data: Vec<AtomicU64>,
+    lines: Vec<AtomicU64>,
 }
 
 #[derive(Clone)]
 pub struct RingMemory(Arc<Words>);
 
 impl RingMemory {
-    /// An empty ring; `capacity` is a power of two.
-    pub fn model(capacity: usize) -> Self {
+    /// An empty ring of `lines` lines, a power of two, in memory that held something else before:
+    /// every word but the first seal looks like the seal of a message of one byte.
+    pub fn model(lines: usize) -> Self {
+        let before = 1 << 48 | 1;
         RingMemory(Arc::new(Words {
-            published: AtomicU64::new(0),
-            producer_cpu: AtomicU32::new(0),
             consumed: AtomicU64::new(0),
             consumer_sleeps: AtomicU32::new(0),
             producer_sleeps: AtomicU32::new(0),
-            data: (0..capacity / 8).map(|_| AtomicU64::new(0)).collect(),
+            lines: (0..lines * LINE / 8).map(|n| AtomicU64::new(if n == 0 { 0 } else { before })).collect(),
         }))
     }
 
     pub fn capacity(&self) -> usize {
-        self.0.data.len() * 8
-    }
-
-    pub(crate) fn published(&self) -> &AtomicU64 {
-        &self.0.published
-    }
-
-    pub(crate) fn producer_cpu(&self) -> &AtomicU32 {
-        &self.0.producer_cpu
+        self.0.lines.len() * 8
     }
 
     pub(crate) fn consumed(&self) -> &AtomicU64 {
@@ -53,15 +44,7 @@ impl RingMemory {
         &self.0.producer_sleeps
     }
 
-    fn data(&self, at: u64) -> &AtomicU64 {
-        &self.0.data[at as usize / 8 % self.0.data.len()]
-    }
-
-    pub(crate) fn store_word(&self, at: u64, value: u64) {
-        self.data(at).store(value, Ordering::Relaxed);
-    }
-
-    pub(crate) fn load_word(&self, at: u64) -> u64 {
-        self.data(at).load(Ordering::Relaxed)
+    pub(crate) fn word(&self, at: u64) -> &AtomicU64 {
+        &self.0.lines[at as usize / 8 % self.0.lines.len()]
     }
 }
