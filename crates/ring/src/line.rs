@@ -63,7 +63,7 @@ impl RingMemory {
     #[inline]
     pub(crate) fn seal(&self, at: u64) -> Option<Seal> {
         // SYNC POINT: with the seal, the line's content and all lines before it are visible.
-        let seal = Seal(self.word(at).load(Ordering::Acquire));
+        let seal = Seal(self.line(at)[0].load(Ordering::Acquire));
         (seal.lap() == self.lap(at)).then_some(seal)
     }
 
@@ -71,26 +71,27 @@ impl RingMemory {
     /// the line that makes it visible, Relaxed for lines after that one.
     #[inline]
     pub(crate) fn write_line(&self, at: u64, rest: &[u8], cpu: u32, order: Ordering) {
+        let [seal, line @ ..] = self.line(at);
         let (words, tail) = rest[..rest.len().min(PAYLOAD)].as_chunks::<8>();
-        let mut to = at + 8;
-        for word in words {
-            self.word(to).store(u64::from_le_bytes(*word), Ordering::Relaxed);
-            to += 8;
+        for (to, word) in line.iter().zip(words) {
+            to.store(u64::from_le_bytes(*word), Ordering::Relaxed);
         }
-        if !tail.is_empty() {
+        if !tail.is_empty()
+            && let Some(to) = line.get(words.len())
+        {
             let mut last = [0; 8];
             last[..tail.len()].copy_from_slice(tail);
-            self.word(to).store(u64::from_le_bytes(last), Ordering::Relaxed);
+            to.store(u64::from_le_bytes(last), Ordering::Relaxed);
         }
         // SYNC POINT: see `seal`.
-        self.word(at).store(Seal::new(rest.len(), cpu, self.lap(at)).0, order);
+        seal.store(Seal::new(rest.len(), cpu, self.lap(at)).0, order);
     }
 
     /// Before the line before `at` is sealed: what the memory held before the ring must not look like a seal.
     #[inline]
     pub(crate) fn clear_in_first_lap(&self, at: u64) {
         if at < self.capacity() as u64 {
-            self.word(at).store(0, Ordering::Relaxed);
+            self.line(at)[0].store(0, Ordering::Relaxed);
         }
     }
 
@@ -100,9 +101,9 @@ impl RingMemory {
         into.reserve(PAYLOAD);
         let end = into.len() + length.min(PAYLOAD);
         let mut to = into.spare_capacity_mut().as_mut_ptr().cast::<u64>();
-        for n in 1..=PAYLOAD as u64 / 8 {
-            let word = self.word(at + 8 * n).load(Ordering::Relaxed).to_le();
-            // SAFETY: `reserve` made room for PAYLOAD bytes there, of which this is the n-th word.
+        for word in &self.line(at)[1..] {
+            let word = word.load(Ordering::Relaxed).to_le();
+            // SAFETY: `reserve` made room for PAYLOAD bytes there, one word for each of the line.
             unsafe {
                 to.write_unaligned(word);
                 to = to.add(1);

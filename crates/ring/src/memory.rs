@@ -87,10 +87,12 @@ impl RingMemory {
         self.u32_at(PRODUCER_SLEEPS)
     }
 
-    /// The word at position `at`, a multiple of 8; positions wrap.
+    /// The line at position `at`; positions wrap.
     #[inline]
-    pub(crate) fn word(&self, at: u64) -> &AtomicU64 {
-        // The mask makes any position valid: `at & (capacity - 1)` <= capacity - 8.
-        self.u64_at(HEADER + (at as usize & (self.capacity - 1)))
+    pub(crate) fn line(&self, at: u64) -> &[AtomicU64; LINE / 8] {
+        // The mask makes any position that of a whole line: a multiple of LINE below the capacity.
+        let offset = HEADER + (at as usize & (self.capacity - 1) & !(LINE - 1));
+        // SAFETY: `offset` + LINE <= HEADER + capacity <= length; the rest as in `u64_at`.
+        unsafe { &*self.base.as_ptr().add(offset).cast() }
     }
 }

@@ -9,7 +9,7 @@ struct Words {
     consumed: AtomicU64,
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
-    lines: Vec<AtomicU64>,
+    lines: Vec<[AtomicU64; LINE / 8]>,
 }
 
 #[derive(Clone)]
@@ -24,12 +24,14 @@ impl RingMemory {
             consumed: AtomicU64::new(0),
             consumer_sleeps: AtomicU32::new(0),
             producer_sleeps: AtomicU32::new(0),
-            lines: (0..lines * LINE / 8).map(|n| AtomicU64::new(if n == 0 { 0 } else { before })).collect(),
+            lines: (0..lines)
+                .map(|line| std::array::from_fn(|word| AtomicU64::new(if line + word == 0 { 0 } else { before })))
+                .collect(),
         }))
     }
 
     pub fn capacity(&self) -> usize {
-        self.0.lines.len() * 8
+        self.0.lines.len() * LINE
     }
 
     pub(crate) fn consumed(&self) -> &AtomicU64 {
@@ -44,7 +46,7 @@ impl RingMemory {
         &self.0.producer_sleeps
     }
 
-    pub(crate) fn word(&self, at: u64) -> &AtomicU64 {
-        &self.0.lines[at as usize / 8 % self.0.lines.len()]
+    pub(crate) fn line(&self, at: u64) -> &[AtomicU64; LINE / 8] {
+        &self.0.lines[at as usize / LINE % self.0.lines.len()]
     }
 }

@@ -10,6 +10,11 @@ use aviary_ring::{Consumer, HEADER, LINE, Liveness, Producer, RingError, RingMem
 
 const LIMIT: usize = 1 << 20;
 
+/// How often a test repeats; the interpreter is a thousand times slower.
+const fn times(n: u64) -> u64 {
+    if cfg!(miri) { n / 500 + 1 } else { n }
+}
+
 /// 64-aligned zeroed memory that a test can also scribble into.
 struct Block {
     base: *mut u8,
@@ -63,12 +68,12 @@ fn messages_arrive_in_order_and_whole() {
     let block = Block::new(4096);
     let (mut tx, mut rx) = ends(&block);
     let sender = std::thread::spawn(move || {
-        for n in 0..50_000 {
+        for n in 0..times(50_000) {
             tx.send(&message(n)).unwrap();
         }
     });
     let mut got = Vec::new();
-    for n in 0..50_000 {
+    for n in 0..times(50_000) {
         rx.receive(&mut got).unwrap();
         assert_eq!(got, message(n), "message {n}");
     }
@@ -81,12 +86,12 @@ fn a_slow_consumer_stops_the_producer() {
     let block = Block::new(1024);
     let (mut tx, mut rx) = ends(&block);
     let sender = std::thread::spawn(move || {
-        for n in 0..2000u64 {
+        for n in 0..times(20_000) {
             tx.send(&n.to_le_bytes().repeat(9)).unwrap();
         }
     });
     let mut got = Vec::new();
-    for n in 0..2000u64 {
+    for n in 0..times(20_000) {
         if n % 100 == 0 {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -102,7 +107,7 @@ fn ping_pong_loses_no_wake_up() {
     let ((mut tx, mut their_rx), (mut their_tx, mut rx)) = (ends(&a), ends(&b));
     let peer = std::thread::spawn(move || {
         let mut got = Vec::new();
-        for n in 0..30_000u32 {
+        for n in 0..times(30_000) as u32 {
             their_rx.receive(&mut got).unwrap();
             if n % 1000 == 0 {
                 std::thread::sleep(Duration::from_micros(300));
@@ -111,7 +116,7 @@ fn ping_pong_loses_no_wake_up() {
         }
     });
     let mut got = Vec::new();
-    for n in 0..30_000u32 {
+    for n in 0..times(30_000) as u32 {
         tx.send(&n.to_le_bytes()).unwrap();
         rx.receive(&mut got).unwrap();
         assert_eq!(got, n.to_le_bytes());
@@ -295,6 +300,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 #[test]
+#[cfg_attr(miri, ignore = "forks")]
 fn messages_cross_processes() {
     let length = HEADER + 4096;
     // SAFETY: a fresh anonymous mapping.
