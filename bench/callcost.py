@@ -18,8 +18,8 @@ BASELINE = ROOT / "bench" / "instructions.json"
 # Growth over the baseline that the test lets pass.
 TOLERANCE = 0.05
 CALLS = 2000
-# Where a side waits: how long is not its doing.
-WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*"]
+# Where a side waits or wakes the other: how often is not its doing.
+WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_sleeper*"]
 # System calls per call that the test lets pass, and how often it tries: a side that is kept from its CPU by
 # somebody else makes the other side sleep.
 MOST_SYSCALLS = 0.02

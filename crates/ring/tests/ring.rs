@@ -3,7 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aviary_ring::{Consumer, HEADER, LINE, Liveness, Producer, RingError, RingMemory, WakeHandle};
@@ -40,6 +40,11 @@ impl Block {
 
     /// What a hostile peer writes.
     fn scribble(&self, offset: usize, value: u64) {
+        if (64..HEADER).contains(&offset) {
+            // The words there have 4 bytes, and mixed sizes have no meaning within one program.
+            // SAFETY: as below.
+            return unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()) }.store(value as u32, Ordering::SeqCst);
+        }
         // SAFETY: offsets used here are aligned and inside the block.
         unsafe { AtomicU64::from_ptr(self.base.add(offset).cast()) }.store(value, Ordering::SeqCst);
     }
