@@ -54,6 +54,8 @@ ta_status ta_noop(void);
 /* Counts itself; see ta_noop_count. */
 ta_status ta_noop_async(void);
 uint64_t ta_noop_count(void);
+/* The processor's time stamp counter when the library was called; 0 where there is none. */
+uint64_t ta_ticks(void);
 int32_t ta_add(int32_t a, int32_t b);
 const char *ta_version(void);
 
