@@ -71,6 +71,7 @@ impl RingMemory {
     /// the line that makes it visible, Relaxed for lines after that one.
     #[inline]
     pub(crate) fn write_line(&self, at: u64, rest: &[u8], cpu: u32, order: Ordering) {
+        self.writes(at);
         let [seal, line @ ..] = self.line(at);
         let (words, tail) = rest[..rest.len().min(PAYLOAD)].as_chunks::<8>();
         for (to, word) in line.iter().zip(words) {
@@ -98,6 +99,7 @@ impl RingMemory {
     /// Appends `length <= PAYLOAD` bytes of the line at `at` to `into`.
     #[inline]
     pub(crate) fn read_line(&self, at: u64, length: usize, into: &mut Vec<u8>) {
+        self.reads(at);
         into.reserve(PAYLOAD);
         let end = into.len() + length.min(PAYLOAD);
         let mut to = into.spare_capacity_mut().as_mut_ptr().cast::<u64>();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use loom::cell::UnsafeCell;
+
 use crate::LINE;
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -10,6 +12,9 @@ struct Words {
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
     lines: Vec<[AtomicU64; LINE / 8]>,
+    /// Stands for the content of each line. The checker does not reorder a load behind a later store, so words alone
+    /// would not show that a line is written while it is read; access to a cell without an order is an error at once.
+    contents: Vec<UnsafeCell<()>>,
 }
 
 #[derive(Clone)]
@@ -27,6 +32,7 @@ impl RingMemory {
             lines: (0..lines)
                 .map(|line| std::array::from_fn(|word| AtomicU64::new(if line + word == 0 { 0 } else { before })))
                 .collect(),
+            contents: (0..lines).map(|_| UnsafeCell::new(())).collect(),
         }))
     }
 
@@ -48,5 +54,17 @@ impl RingMemory {
 
     pub(crate) fn line(&self, at: u64) -> &[AtomicU64; LINE / 8] {
         &self.0.lines[at as usize / LINE % self.0.lines.len()]
+    }
+
+    fn content(&self, at: u64) -> &UnsafeCell<()> {
+        &self.0.contents[at as usize / LINE % self.0.lines.len()]
+    }
+
+    pub(crate) fn writes(&self, at: u64) {
+        self.content(at).with_mut(|_| ());
+    }
+
+    pub(crate) fn reads(&self, at: u64) {
+        self.content(at).with(|_| ());
     }
 }

@@ -107,7 +107,7 @@ pub fn crate_identifier(name: &str) -> String {
 }
 
 /// `Cargo.toml` of the workspace around both crates. The way of a call leads through four runtime crates, a
-/// few instructions in each: without link-time optimisation a third of its instructions only pass them on.
+/// few instructions in each: without link-time optimisation a fifth of its instructions only pass it on.
 pub const WORKSPACE: &str = "[workspace]\nresolver = \"3\"\nmembers = [\"guest\", \"server\"]\n\n\
     [profile.release]\nopt-level = 3\ncodegen-units = 1\nlto = \"thin\"\ndebug = \"line-tables-only\"\n";
 
