@@ -6,6 +6,7 @@
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -41,8 +42,6 @@ def collected(command, functions, env=None):
 
 
 def guest_side(kind):
-    import os
-
     _, environment = test_library()
     program = compile_c("callcost", "-I", ROOT / "apis/testapi/include", "-L", BUILD / "testapi", "-ltestapi")
     function = {"sync": "ta_noop", "async": "ta_noop_async"}[kind]
@@ -68,8 +67,6 @@ def instructions(_quick=False):
 
 def traced(kind, calls):
     """System calls of everything that `aviary run` starts: guest, API server and node."""
-    import os
-
     _, environment = test_library()
     program = compile_c("callcost", "-I", ROOT / "apis/testapi/include", "-L", BUILD / "testapi", "-ltestapi")
     with tempfile.NamedTemporaryFile("r", suffix=".strace") as summary:
