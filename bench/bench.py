@@ -11,6 +11,7 @@ import json
 import sys
 import time
 
+import callcost
 import machine
 import measure
 from measure import Failure
@@ -24,6 +25,18 @@ FIGURES = {
     "shm.async_stream_ns": "asynchronous no-ops, issued and executed",
     "shm.attach_ms": "first call of a process, from the warm pool (target <= 20)",
     "stream.sync_noop_ns": "synchronous no-op, carried over a socket",
+    "calls.syscalls_per_sync_call": "system calls of guest, API server and node per synchronous call",
+    "calls.syscalls_per_async_call": "... per asynchronous call",
+    "calls.instructions_sync_guest": "instructions of a synchronous call in the guest, without waiting",
+    "calls.instructions_sync_server": "... in the API server",
+    "calls.instructions_async_guest": "... of an asynchronous call in the guest",
+    "calls.instructions_async_server": "... in the API server",
+    "breakdown.issue_ns": "stub, encoding, publishing",
+    "breakdown.transit_there_ns": "half a bare round trip",
+    "breakdown.server_before_ns": "noticing, decoding, gate, handler (the rest of the way there)",
+    "breakdown.vendor_ns": "the library's own function and the reading of the time",
+    "breakdown.transit_back_ns": "half a bare round trip",
+    "breakdown.reply_ns": "encoding the reply, noticing, decoding (the rest of the way back)",
     "bulk.write_4KiB_ratio": "native time / Aviary time, 4 KiB write",
     "bulk.read_4KiB_ratio": "... 4 KiB read",
     "bulk.write_1MiB_ratio": "... 1 MiB write (target >= 0.95)",
@@ -42,6 +55,9 @@ BENCHMARKS = {
     "shm.pingpong": (measure.pingpong, ["shm.pingpong_ns"]),
     "shm.calls": (measure.calls, [name for name in FIGURES if name.startswith("shm.") and "pingpong" not in name]),
     "stream.calls": (measure.stream_calls, [name for name in FIGURES if name.startswith("stream.")]),
+    "calls.syscalls": (callcost.syscalls, [name for name in FIGURES if name.startswith("calls.syscalls")]),
+    "calls.instructions": (callcost.instructions, [name for name in FIGURES if name.startswith("calls.instructions")]),
+    "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
 }
@@ -65,6 +81,14 @@ def derive(results):
     """Figures that follow from others."""
     if results.get("shm.pingpong_ns") and "shm.sync_noop_ns" in results:
         results["shm.sync_noop_ratio"] = results["shm.sync_noop_ns"] / results["shm.pingpong_ns"]
+
+
+def bars(results):
+    """The breakdown as a picture."""
+    parts = {name: value for name, value in results.items() if name.startswith("breakdown.")}
+    widest = max([*parts.values(), 1.0])
+    for name, value in parts.items():
+        print(f"  {name.removeprefix('breakdown.'):20} {value:8.1f}  {'#' * max(0, round(40 * value / widest))}")
 
 
 def table(results, about):
@@ -98,6 +122,7 @@ def main():
     derive(results)
     about["load_after"] = machine.load()
     table(results, about)
+    bars(results)
     if arguments.json:
         numbers = results | {f"meta.{key}": about[key] for key in ("cpus", "load", "load_after", "unix_time")}
         with open(arguments.json, "w", encoding="utf-8") as file:

@@ -88,6 +88,26 @@ def calls(quick):
     return pingpong(quick) | figures
 
 
+def breakdown(quick):
+    """Where the time of a synchronous call goes. The way there and back is measured with time stamps taken on both
+    sides; what a bare cache line and the issuing of a call cost is measured apart and subtracted."""
+    bare, timed = pingpong(quick)["shm.pingpong_ns"], timed_calls(quick)
+    _, environment = test_library()
+    program = compile_c("breakdown", "-I", ROOT / "apis/testapi/include", "-L", BUILD / "testapi", "-ltestapi")
+    command = [program, "20000" if quick else "200000"]
+    native = measured(command, env=environment)
+    remote = medians([measured(remoted(command, "--api", "testapi"), env=environment) for _ in range(3)])
+    vendor = native["there_ns"] + native["back_ns"]
+    return {
+        "breakdown.issue_ns": timed["async_ns"],
+        "breakdown.transit_there_ns": bare / 2,
+        "breakdown.server_before_ns": remote["there_ns"] - timed["async_ns"] - bare / 2,
+        "breakdown.vendor_ns": vendor,
+        "breakdown.transit_back_ns": bare / 2,
+        "breakdown.reply_ns": remote["back_ns"] - vendor - bare / 2,
+    }
+
+
 def stream_calls(quick):
     return {"stream.sync_noop_ns": timed_calls(True, "--mirror")["sync_ns"]}
 

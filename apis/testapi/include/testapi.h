@@ -54,6 +54,8 @@ ta_status ta_noop(void);
 /* Counts itself; see ta_noop_count. */
 ta_status ta_noop_async(void);
 uint64_t ta_noop_count(void);
+/* The processor's time stamp counter when the library was called; 0 where there is none. */
+uint64_t ta_ticks(void);
 int32_t ta_add(int32_t a, int32_t b);
 const char *ta_version(void);
 
@@ -286,6 +288,9 @@ ta_status ta_fail_async(ta_status status);
 /* A number that the last ta_mark_async wrote. */
 ta_status ta_mark_async(uint64_t value);
 uint64_t ta_mark(void);
+/* A baton that threads hand on, numbered 1, 2, 3...; ta_baton says how often a number did not follow the one before. */
+ta_status ta_baton_async(uint64_t number);
+uint64_t ta_baton(uint64_t number);
 /* Appends; ta_trail_read empties. */
 ta_status ta_trail_async(uint32_t value);
 ta_status ta_trail_read(uint32_t *values, size_t capacity, size_t *count);

@@ -18,6 +18,14 @@ uint64_t ta_noop_count(void) {
     return atomic_load_explicit(&noops, memory_order_relaxed);
 }
 
+uint64_t ta_ticks(void) {
+#if defined(__x86_64__)
+    return __builtin_ia32_rdtsc();
+#else
+    return 0;
+#endif
+}
+
 int32_t ta_add(int32_t a, int32_t b) {
     return (int32_t)((uint32_t)a + (uint32_t)b);
 }

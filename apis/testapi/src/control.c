@@ -27,6 +27,24 @@ uint64_t ta_mark(void) {
     return mark;
 }
 
+static volatile uint64_t baton, disorder;
+
+static void pass(uint64_t number) {
+    if (number != baton + 1)
+        disorder = disorder + 1;
+    baton = number;
+}
+
+ta_status ta_baton_async(uint64_t number) {
+    pass(number);
+    return TA_OK;
+}
+
+uint64_t ta_baton(uint64_t number) {
+    pass(number);
+    return disorder;
+}
+
 #define TRAIL 65536
 static pthread_mutex_t trail_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t trail[TRAIL];

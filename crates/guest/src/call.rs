@@ -1,12 +1,14 @@
 //! A request under construction.
 
 use std::ffi::{CStr, c_char};
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use aviary_transport::Region;
 use aviary_wire::{HEADER_SIZE, INLINE_INPUT, INLINE_OUTPUT, RESERVED_OUTPUT, kind};
 
 use crate::blocks::Block;
+use crate::connection::Connection;
 use crate::deliveries::Pending;
 use crate::frame::{End, Frame, Output, Place};
 use crate::lane::ThreadLane;
@@ -18,8 +20,8 @@ const FOREIGN: u64 = u64::MAX;
 /// A call that is being written. Dropping it unsent takes everything back.
 pub struct Call {
     lane: Rc<ThreadLane>,
-    /// `None` only after the frame has moved on.
-    frame: Option<Box<Frame>>,
+    /// Moves on in [`Call::into_parts`] or `drop`.
+    frame: ManuallyDrop<Box<Frame>>,
     function: u32,
     /// Something could not be transported: no shared memory was left.
     refused: bool,
@@ -28,14 +30,21 @@ pub struct Call {
 impl Call {
     #[inline]
     pub(crate) fn new(lane: Rc<ThreadLane>, function: u32) -> Self {
-        let frame = Some(lane.take_frame());
+        let frame = ManuallyDrop::new(lane.take_frame());
         Call { lane, frame, function, refused: false }
     }
 
-    /// The frame is there until `send*`, which take the call by value.
     #[inline]
     fn frame(&mut self) -> &mut Frame {
-        self.frame.get_or_insert_with(Box::default)
+        &mut self.frame
+    }
+
+    /// For `send*`, which take the call by value: without its `drop`, which takes it back.
+    #[inline]
+    fn into_parts(self) -> (Rc<ThreadLane>, Box<Frame>) {
+        let mut call = ManuallyDrop::new(self);
+        // SAFETY: both are moved out once; `call` is forgotten and has nothing else to drop.
+        unsafe { (std::ptr::read(&raw const call.lane), ManuallyDrop::take(&mut call.frame)) }
     }
 
     #[inline]
@@ -269,45 +278,33 @@ impl Call {
     }
 
     /// Sends the call and waits for its reply.
-    pub fn send(mut self) -> Result<Reply, Lost> {
-        let mut frame = self.frame.take().unwrap_or_default();
-        if self.refused {
-            return Ok(Reply::refused(self.lane.clone(), frame));
+    #[inline]
+    pub fn send(self) -> Result<Reply, Lost> {
+        let (function, refused) = (self.function, self.refused);
+        let (lane, mut frame) = self.into_parts();
+        if refused {
+            return Ok(Reply::refused(lane, frame));
         }
-        match self.lane.exchange(kind::CALL, 0, self.function, &mut frame) {
-            Ok(answer) => Reply::new(self.lane.clone(), frame, answer),
-            Err(Lost) => Err(Lost),
-        }
+        let answer = lane.exchange(kind::CALL, 0, function, &mut frame)?;
+        Reply::new(lane, frame, answer)
     }
 
     /// Sends the call without waiting. With `AVIARY_SYNC=1` it does wait: the value is the call's own error.
-    pub fn send_async(mut self) -> Result<Option<i64>, Lost> {
-        let mut frame = self.frame.take().unwrap_or_default();
-        if self.refused {
-            drop(Reply::refused(self.lane.clone(), frame));
+    #[inline]
+    pub fn send_async(self) -> Result<Option<i64>, Lost> {
+        let (function, refused) = (self.function, self.refused);
+        let (lane, mut frame) = self.into_parts();
+        if refused {
+            drop(Reply::refused(lane, frame));
             return Err(Lost);
         }
-        self.end_mappings(&mut frame);
-        let sent = self.lane.post(self.function, &mut frame);
-        let connection = self.lane.connection;
-        for block in frame.blocks.drain(..) {
-            connection.blocks.free(block);
+        if !frame.ends.is_empty() {
+            end_mappings(lane.connection, &mut frame);
         }
-        self.lane.give_frame(frame);
+        let sent = lane.post(function, &mut frame);
+        lane.free_blocks(&mut frame);
+        lane.give_frame(frame);
         sent
-    }
-
-    /// The application may not use a mapping after an asynchronous unmap; the server still reads its block.
-    fn end_mappings(&self, frame: &mut Frame) {
-        let connection = self.lane.connection;
-        for end in frame.ends.drain(..) {
-            if let End::Mapping { pointer, id } = end
-                && let Some(mapping) = connection.mappings.remove(pointer, id)
-            {
-                connection.deliveries.take(mapping.block.offset);
-                frame.blocks.push(mapping.block);
-            }
-        }
     }
 
     /// Like [`Call::send`], but an answer that [`Reply::remember`] kept for the same request is used again.
@@ -315,8 +312,8 @@ impl Call {
         self.make_key();
         let connection = self.lane.connection;
         if let Some(answer) = connection.cache.get(&self.frame().key) {
-            let frame = self.frame.take().unwrap_or_default();
-            return Ok(Reply::cached(self.lane.clone(), frame, &answer));
+            let (lane, frame) = self.into_parts();
+            return Ok(Reply::cached(lane, frame, &answer));
         }
         self.send()
     }
@@ -389,8 +386,20 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if let Some(frame) = self.frame.take() {
-            drop(Reply::refused(self.lane.clone(), frame));
+        // SAFETY: `drop` runs once, and not after `into_parts`.
+        let frame = unsafe { ManuallyDrop::take(&mut self.frame) };
+        drop(Reply::refused(self.lane.clone(), frame));
+    }
+}
+
+/// The application may not use a mapping after an asynchronous unmap; the server still reads its block.
+fn end_mappings(connection: &Connection, frame: &mut Frame) {
+    for end in frame.ends.drain(..) {
+        if let End::Mapping { pointer, id } = end
+            && let Some(mapping) = connection.mappings.remove(pointer, id)
+        {
+            connection.deliveries.take(mapping.block.offset);
+            frame.blocks.push(mapping.block);
         }
     }
 }

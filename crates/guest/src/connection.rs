@@ -297,6 +297,7 @@ impl Connection {
     }
 
     /// False in a child process that inherited this object by `fork`.
+    #[inline]
     pub fn ours(&self) -> bool {
         self.generation == fork::generation()
     }

@@ -51,6 +51,9 @@ pub(crate) struct ThreadLane {
     /// For the lane of a signal handler: no call may wait for this ticket or a later one, because the
     /// interrupted thread cannot send it.
     barrier: Cell<Option<u64>>,
+    /// The frame of the next call.
+    frame: Cell<Option<Box<Frame>>>,
+    /// More of them, for nested calls.
     // Boxed: a frame is large, and moves in and out for every call.
     #[allow(clippy::vec_box)]
     frames: Cell<Vec<Box<Frame>>>,
@@ -103,6 +106,7 @@ impl ThreadLane {
             serial: Cell::new(0),
             taking: AtomicU64::new(0),
             barrier: Cell::new(None),
+            frame: Cell::new(None),
             frames: Cell::new(Vec::new()),
             held: RefCell::default(),
             deferred: Cell::new(None),
@@ -128,22 +132,43 @@ impl ThreadLane {
 
     #[inline]
     pub fn take_frame(&self) -> Box<Frame> {
+        let mut frame = self.frame.take().unwrap_or_else(|| self.nested_frame());
+        frame.reset();
+        frame
+    }
+
+    #[cold]
+    fn nested_frame(&self) -> Box<Frame> {
         // Taken out as a whole: a signal handler that interrupts this finds no frames and makes its own.
         let mut frames = self.frames.take();
-        let mut frame = frames.pop().unwrap_or_default();
+        let frame = frames.pop().unwrap_or_default();
         self.frames.set(frames);
-        frame.reset();
         frame
     }
 
     #[inline]
     pub fn give_frame(&self, mut frame: Box<Frame>) {
         frame.slim();
+        if let Some(frame) = self.frame.replace(Some(frame)) {
+            self.keep_nested(frame);
+        }
+    }
+
+    #[cold]
+    fn keep_nested(&self, frame: Box<Frame>) {
         let mut frames = self.frames.take();
         if frames.len() < FRAMES {
             frames.push(frame);
         }
         self.frames.set(frames);
+    }
+
+    /// The call no longer needs its own blocks.
+    #[inline]
+    pub fn free_blocks(&self, frame: &mut Frame) {
+        while let Some(block) = frame.blocks.pop() {
+            self.connection.blocks.free(block);
+        }
     }
 
     /// Runs `f` with exclusive use of the end.
@@ -295,6 +320,7 @@ impl ThreadLane {
     }
 
     /// An error that nobody was told yet is reported by the next call that can; the oldest one wins.
+    #[inline]
     pub fn keep_deferred(&self, error: Option<i64>) {
         if let Some(error) = error {
             let older = self.deferred.get();

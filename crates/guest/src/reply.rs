@@ -31,6 +31,7 @@ pub struct Reply {
 }
 
 impl Reply {
+    #[inline]
     pub(crate) fn new(lane: Rc<ThreadLane>, frame: Box<Frame>, answer: Answer) -> Result<Self, Lost> {
         let mut reply = Reply::bare(lane, frame, Status::Ok);
         reply.at = answer.at;
@@ -47,7 +48,9 @@ impl Reply {
             other => return Err(reply.lane.connection.fail(&format!("a reply has the unknown status {other}"))),
         };
         if reply.success {
-            reply.finish_success();
+            if !reply.frame.ends.is_empty() {
+                reply.finish_success();
+            }
         } else {
             reply.finish_failure();
         }
@@ -298,6 +301,7 @@ impl Reply {
         }
     }
 
+    #[cold]
     fn finish_success(&mut self) {
         let connection = self.lane.connection;
         for end in self.frame.ends.drain(..) {
@@ -339,13 +343,12 @@ impl Reply {
 }
 
 impl Drop for Reply {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: `drop` runs once and nothing uses the field afterwards.
         let mut frame = unsafe { ManuallyDrop::take(&mut self.frame) };
         self.lane.keep_deferred(self.deferred.take());
-        for block in frame.blocks.drain(..) {
-            self.lane.connection.blocks.free(block);
-        }
+        self.lane.free_blocks(&mut frame);
         self.lane.give_frame(frame);
     }
 }

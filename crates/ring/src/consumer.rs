@@ -2,132 +2,112 @@
 
 use std::sync::Arc;
 
-use crate::producer::{MORE, longest_fragment, padded};
+use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
 use crate::wait::{Spinner, wait};
 use crate::wake::wake_if_asleep;
-use crate::{Liveness, RingError, RingMemory};
+use crate::{LINE, Liveness, RingError, RingMemory};
 
 /// Reads messages from a ring.
 pub struct Consumer {
     memory: RingMemory,
     liveness: Arc<Liveness>,
     spinner: Spinner,
-    /// Bytes ever read. Private.
+    /// Bytes of lines ever read. Private: this, and not the peer, says which line comes next.
     read: u64,
     /// Bytes given back to the producer: `released <= read`.
     released: u64,
-    /// The producer's index as last seen and checked: `read <= published <= read + capacity`.
-    published: u64,
+    /// Where the producer ran when it wrote the last line, as far as known.
+    peer_cpu: u32,
     limit: usize,
 }
 
 impl Consumer {
-    /// The consumer of a fresh (zeroed) ring; longer messages than `limit` are an error.
+    /// The consumer of an empty ring; longer messages than `limit` are an error.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
-        Consumer { memory, liveness, spinner: Spinner::new(), read: 0, released: 0, published: 0, limit }
+        Consumer { memory, liveness, spinner: Spinner::new(), read: 0, released: 0, peer_cpu: 0, limit }
     }
 
     /// Waits for a message and puts it into `into`, replacing what was there.
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), RingError> {
+        let seal = self.next_seal()?;
+        self.message(seal, into)
+    }
+
+    /// The message that begins with the line of this seal.
+    #[inline]
+    fn message(&mut self, seal: Seal, into: &mut Vec<u8>) -> Result<(), RingError> {
         into.clear();
-        while self.fragment(into)? {}
-        Ok(())
+        if seal.length() > self.limit {
+            return Err(RingError::TooLong { length: seal.length(), limit: self.limit });
+        }
+        self.read_line(seal, into);
+        if seal.length() > PAYLOAD { self.receive_rest(seal.length() - PAYLOAD, into) } else { Ok(()) }
     }
 
     /// Like [`Consumer::receive`] if a message has begun to arrive; otherwise returns false at once.
+    #[inline]
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<bool, RingError> {
-        if !self.available()? {
-            self.release();
-            return Ok(false);
+        match self.memory.seal(self.read) {
+            Some(seal) => self.message(seal, into).map(|()| true),
+            None => Ok(false),
         }
-        self.receive(into)?;
-        Ok(true)
     }
 
-    /// Whether something was published that has not been read.
-    #[inline]
-    fn available(&mut self) -> Result<bool, RingError> {
-        if self.published == self.read {
-            self.refresh()?;
+    #[inline(never)]
+    fn receive_rest(&mut self, mut expected: usize, into: &mut Vec<u8>) -> Result<(), RingError> {
+        while expected > 0 {
+            let seal = self.next_seal()?;
+            if seal.length() != expected {
+                let capacity = self.memory.capacity();
+                return Err(RingError::Peer { what: "line in a message", value: seal.value(), capacity });
+            }
+            self.read_line(seal, into);
+            expected = expected.saturating_sub(PAYLOAD);
         }
-        Ok(self.published != self.read)
+        Ok(())
     }
 
-    /// Appends the next record's payload; true if the message continues.
+    /// The seal of the next line, once it is there. Only this copy of it is used.
     #[inline]
-    fn fragment(&mut self, into: &mut Vec<u8>) -> Result<bool, RingError> {
-        if !self.available()? {
-            self.wait_for_data()?;
+    fn next_seal(&mut self) -> Result<Seal, RingError> {
+        match self.memory.seal(self.read) {
+            Some(seal) => Ok(seal),
+            None => self.wait_for_seal(),
         }
-        // The record's word is loaded once; only this copy is used.
-        let word = self.memory.load_word(self.read);
-        let length = (word & (MORE - 1)) as usize;
-        let more = word & MORE != 0;
-        self.check_record(word, length, more)?;
-        if into.len() + length > self.limit {
-            return Err(RingError::TooLong { length: into.len() + length, limit: self.limit });
-        }
-        self.memory.load(self.read + 8, length, into);
-        self.read += 8 + padded(length) as u64;
-        // Usually the space is given back when the ring runs empty, which is while nobody waits for
-        // this side; a producer that fills the ring gets it back in quarters.
+    }
+
+    #[inline]
+    fn read_line(&mut self, seal: Seal, into: &mut Vec<u8>) {
+        self.memory.read_line(self.read, seal.length().min(PAYLOAD), into);
+        self.peer_cpu = seal.cpu();
+        self.read += LINE as u64;
         if (self.read - self.released) as usize >= self.memory.capacity() / 4 {
             self.release();
         }
-        Ok(more)
-    }
-
-    fn check_record(&self, word: u64, length: usize, more: bool) -> Result<(), RingError> {
-        let capacity = self.memory.capacity();
-        let published = (self.published - self.read) as usize;
-        // A fragment that continues must bring something: otherwise a peer could keep this side
-        // collecting nothing for ever.
-        let sound = word >> 33 == 0
-            && length <= longest_fragment(capacity)
-            && 8 + padded(length) <= published
-            && !(more && length == 0);
-        if sound { Ok(()) } else { Err(RingError::Peer { what: "record", value: word, capacity }) }
     }
 
     #[cold]
-    fn wait_for_data(&mut self) -> Result<(), RingError> {
-        self.release();
-        while self.published == self.read {
-            let (memory, seen) = (&self.memory, self.published);
-            let peer_cpu = memory.producer_cpu().load(Ordering::Relaxed);
-            wait(memory.consumer_sleeps(), &self.liveness, &mut self.spinner, peer_cpu, || {
-                memory.published().load(Ordering::Relaxed) != seen
-            })?;
-            self.refresh()?;
+    fn wait_for_seal(&mut self) -> Result<Seal, RingError> {
+        let (memory, at) = (&self.memory, self.read);
+        loop {
+            let ready = || memory.seal(at).is_some();
+            wait(memory.consumer_sleeps(), &self.liveness, &mut self.spinner, self.peer_cpu, ready)?;
+            // A lying peer may have taken the seal back.
+            if let Some(seal) = memory.seal(at) {
+                return Ok(seal);
+            }
         }
-        Ok(())
     }
 
-    /// Gives the space of everything read back to the producer.
+    /// Gives the space of everything read back to the producer. In quarters is enough: it never waits for
+    /// more than a quarter, and has the other three when everything else has been read.
+    #[cold]
     fn release(&mut self) {
-        if self.released != self.read {
-            self.released = self.read;
-            // SYNC POINT: everything before this index has been copied.
-            self.memory.consumed().store(self.released, Ordering::Release);
-            wake_if_asleep(self.memory.producer_sleeps());
-        }
-    }
-
-    /// Loads the producer's index and believes it only if it moved forward within one capacity of
-    /// what was released.
-    fn refresh(&mut self) -> Result<(), RingError> {
-        // SYNC POINT: the records before this index are visible.
-        let published = self.memory.published().load(Ordering::Acquire);
-        // `published - released` cannot underflow in the second test thanks to the first.
-        if published < self.published
-            || published - self.released > self.memory.capacity() as u64
-            || !published.is_multiple_of(8)
-        {
-            return Err(RingError::Peer { what: "producer index", value: published, capacity: self.memory.capacity() });
-        }
-        self.published = published;
-        Ok(())
+        self.released = self.read;
+        // SYNC POINT: everything before this index has been copied.
+        self.memory.consumed().store(self.released, Ordering::Release);
+        wake_if_asleep(self.memory.producer_sleeps());
     }
 }

@@ -1,10 +1,10 @@
 //! Message rings in memory that is shared with an untrusted peer.
 //!
 //! One ring carries messages one way, from one producer to one consumer. Each
-//! side keeps its own index privately and publishes a copy; whatever the peer
-//! published is only believed after a range check, so a lying peer produces a
-//! [`RingError::Peer`] and nothing worse. Messages are copied out once before
-//! anybody looks at them.
+//! side knows privately where it is; a message says by itself that it is there
+//! (see `line.rs`). Whatever the peer wrote is only believed after a range
+//! check, so a lying peer produces a [`RingError::Peer`] and nothing worse.
+//! Messages are copied out once before anybody looks at them.
 //!
 //! Nobody makes a system call while both sides are active. A side that finds
 //! nothing to do spins for as long as that recently paid off and then sleeps
@@ -12,9 +12,9 @@
 //! and only wakes a peer that says it sleeps.
 
 mod consumer;
-mod copy;
 #[cfg_attr(loom, path = "futex_model.rs")]
 mod futex;
+mod line;
 #[cfg_attr(loom, path = "memory_model.rs")]
 mod memory;
 mod producer;
@@ -30,8 +30,14 @@ pub use wake::WakeHandle;
 
 use thiserror::Error;
 
-/// Bytes of the index lines before a ring's data.
+/// Bytes of a ring's memory before its lines.
 pub const HEADER: usize = 256;
+
+/// A cache line; the model checker gets shorter ones.
+pub const LINE: usize = if cfg!(loom) { 16 } else { 64 };
+
+/// Zeros at the start of a ring's memory that make it an empty ring, whatever follows.
+pub const EMPTY: usize = HEADER + LINE;
 
 /// Why a ring can no longer be used, or the message not be sent.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]

@@ -2,43 +2,42 @@
 
 use std::sync::Arc;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use loom::cell::UnsafeCell;
+
+use crate::LINE;
+use crate::sync::{AtomicU32, AtomicU64};
 
 struct Words {
-    published: AtomicU64,
-    producer_cpu: AtomicU32,
     consumed: AtomicU64,
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
-    data: Vec<AtomicU64>,
+    lines: Vec<[AtomicU64; LINE / 8]>,
+    /// Stands for the content of each line. The checker does not reorder a load behind a later store, so words alone
+    /// would not show that a line is written while it is read; access to a cell without an order is an error at once.
+    contents: Vec<UnsafeCell<()>>,
 }
 
 #[derive(Clone)]
 pub struct RingMemory(Arc<Words>);
 
 impl RingMemory {
-    /// An empty ring; `capacity` is a power of two.
-    pub fn model(capacity: usize) -> Self {
+    /// An empty ring of `lines` lines, a power of two, in memory that held something else before:
+    /// every word but the first seal looks like the seal of a message of one byte.
+    pub fn model(lines: usize) -> Self {
+        let before = 1 << 48 | 1;
         RingMemory(Arc::new(Words {
-            published: AtomicU64::new(0),
-            producer_cpu: AtomicU32::new(0),
             consumed: AtomicU64::new(0),
             consumer_sleeps: AtomicU32::new(0),
             producer_sleeps: AtomicU32::new(0),
-            data: (0..capacity / 8).map(|_| AtomicU64::new(0)).collect(),
+            lines: (0..lines)
+                .map(|line| std::array::from_fn(|word| AtomicU64::new(if line + word == 0 { 0 } else { before })))
+                .collect(),
+            contents: (0..lines).map(|_| UnsafeCell::new(())).collect(),
         }))
     }
 
     pub fn capacity(&self) -> usize {
-        self.0.data.len() * 8
-    }
-
-    pub(crate) fn published(&self) -> &AtomicU64 {
-        &self.0.published
-    }
-
-    pub(crate) fn producer_cpu(&self) -> &AtomicU32 {
-        &self.0.producer_cpu
+        self.0.lines.len() * LINE
     }
 
     pub(crate) fn consumed(&self) -> &AtomicU64 {
@@ -53,15 +52,19 @@ impl RingMemory {
         &self.0.producer_sleeps
     }
 
-    fn data(&self, at: u64) -> &AtomicU64 {
-        &self.0.data[at as usize / 8 % self.0.data.len()]
+    pub(crate) fn line(&self, at: u64) -> &[AtomicU64; LINE / 8] {
+        &self.0.lines[at as usize / LINE % self.0.lines.len()]
     }
 
-    pub(crate) fn store_word(&self, at: u64, value: u64) {
-        self.data(at).store(value, Ordering::Relaxed);
+    fn content(&self, at: u64) -> &UnsafeCell<()> {
+        &self.0.contents[at as usize / LINE % self.0.lines.len()]
     }
 
-    pub(crate) fn load_word(&self, at: u64) -> u64 {
-        self.data(at).load(Ordering::Relaxed)
+    pub(crate) fn writes(&self, at: u64) {
+        self.content(at).with_mut(|_| ());
+    }
+
+    pub(crate) fn reads(&self, at: u64) {
+        self.content(at).with(|_| ());
     }
 }

@@ -2,30 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::line::PAYLOAD;
 use crate::sync::Ordering;
 use crate::wait::{Spinner, current_cpu, wait};
 use crate::wake::wake_if_asleep;
-use crate::{Liveness, RingError, RingMemory};
-
-/// Set in a record's word when the message continues in the next record.
-pub(crate) const MORE: u64 = 1 << 32;
-
-/// Longest payload of one record in a ring of this capacity.
-pub(crate) fn longest_fragment(capacity: usize) -> usize {
-    capacity / 4 - 8
-}
-
-#[inline]
-pub(crate) fn padded(length: usize) -> usize {
-    (length + 7) & !7
-}
+use crate::{LINE, Liveness, RingError, RingMemory};
 
 /// Writes messages into a ring.
 pub struct Producer {
     memory: RingMemory,
     liveness: Arc<Liveness>,
     spinner: Spinner,
-    /// Bytes ever written. Private: what the peer does to the shared copy does not matter.
+    /// Bytes of lines ever written. Private, and so is everything that decides where this side writes.
     written: u64,
     /// The consumer's index as last seen and checked: `written - capacity <= consumed <= written`.
     consumed: u64,
@@ -33,55 +21,53 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// The producer of a fresh (zeroed) ring; messages above `limit` bytes are refused.
+    /// The producer of an empty ring; messages above `limit` bytes are refused.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
+        let limit = limit.min(u32::MAX as usize);
         Producer { memory, liveness, spinner: Spinner::new(), written: 0, consumed: 0, limit }
     }
 
     /// Sends one message, waiting for room.
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<(), RingError> {
-        if message.len() > longest_fragment(self.memory.capacity()) {
-            return self.send_fragments(message);
+        if message.len() > PAYLOAD {
+            return self.send_long(message);
         }
-        self.write(message, 0)?;
-        self.publish();
+        self.reserve(LINE)?;
+        self.memory.clear_in_first_lap(self.written + LINE as u64);
+        self.memory.write_line(self.written, message, current_cpu(), Ordering::Release);
+        self.written += LINE as u64;
+        wake_if_asleep(self.memory.consumer_sleeps());
         Ok(())
     }
 
-    #[cold]
-    fn send_fragments(&mut self, message: &[u8]) -> Result<(), RingError> {
+    /// In segments of at most a quarter of the ring. The first line of a segment is sealed last: a consumer
+    /// that waits for it does not chase the lines while they are written.
+    #[inline(never)]
+    fn send_long(&mut self, message: &[u8]) -> Result<(), RingError> {
         if message.len() > self.limit {
             return Err(RingError::TooLong { length: message.len(), limit: self.limit });
         }
-        let mut fragments = message.chunks(longest_fragment(self.memory.capacity())).peekable();
-        while let Some(fragment) = fragments.next() {
-            let more = if fragments.peek().is_some() { MORE } else { 0 };
-            self.write(fragment, more)?;
-            self.publish();
+        let (cpu, quarter) = (current_cpu(), self.memory.capacity() / 4 / LINE);
+        let mut rest = message;
+        while !rest.is_empty() {
+            let lines = rest.len().div_ceil(PAYLOAD).min(quarter);
+            self.reserve(lines * LINE)?;
+            for line in 1..lines {
+                let at = self.written + (line * LINE) as u64;
+                self.memory.write_line(at, &rest[line * PAYLOAD..], cpu, Ordering::Relaxed);
+            }
+            let end = self.written + (lines * LINE) as u64;
+            self.memory.clear_in_first_lap(end);
+            self.memory.write_line(self.written, rest, cpu, Ordering::Release);
+            self.written = end;
+            wake_if_asleep(self.memory.consumer_sleeps());
+            rest = &rest[rest.len().min(lines * PAYLOAD)..];
         }
         Ok(())
     }
 
-    /// Writes one record without publishing it.
     #[inline]
-    fn write(&mut self, payload: &[u8], more: u64) -> Result<(), RingError> {
-        let needed = 8 + padded(payload.len());
-        self.reserve(needed)?;
-        self.memory.store_word(self.written, payload.len() as u64 | more);
-        self.memory.store(self.written + 8, payload);
-        self.written += needed as u64;
-        Ok(())
-    }
-
-    #[inline]
-    fn publish(&mut self) {
-        // SYNC POINT: the records' words become visible with this index.
-        self.memory.producer_cpu().store(current_cpu(), Ordering::Relaxed);
-        self.memory.published().store(self.written, Ordering::Release);
-        wake_if_asleep(self.memory.consumer_sleeps());
-    }
-
     fn room(&self) -> usize {
         // No underflow: `consumed <= written <= consumed + capacity`.
         self.memory.capacity() - (self.written - self.consumed) as usize
@@ -109,7 +95,7 @@ impl Producer {
     fn refresh(&mut self) -> Result<(), RingError> {
         // SYNC POINT: the consumer has copied everything before this index.
         let consumed = self.memory.consumed().load(Ordering::Acquire);
-        if consumed < self.consumed || consumed > self.written || !consumed.is_multiple_of(8) {
+        if consumed < self.consumed || consumed > self.written || !consumed.is_multiple_of(LINE as u64) {
             return Err(RingError::Peer { what: "consumer index", value: consumed, capacity: self.memory.capacity() });
         }
         self.consumed = consumed;

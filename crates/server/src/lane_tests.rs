@@ -72,6 +72,40 @@ fn call_costs() {
     println!("{:?} per call", start.elapsed() / CALLS);
 }
 
+/// What `bench/callcost.py` counts instructions in.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn aviary_counted_service(lane: &Rc<Lane>) {
+    assert!(lane.serve_next().is_ok());
+}
+
+/// So many calls, all of a kind; without waiting, so that the count is the same every time.
+fn counted(calls: u64, header: RequestHeader) {
+    let (lane, mut guest) = lane();
+    let (mut request, mut reply) = (Encoder::new(), Vec::new());
+    for i in 1..=calls {
+        request.start();
+        request.word(i);
+        request.word(1);
+        let ticket = if header.kind == kind::CALL_ASYNC { i } else { 0 };
+        guest.send(request.finish_request(RequestHeader { serial: i, ticket, ..header }), &[]).unwrap();
+        aviary_counted_service(&lane);
+        if header.kind == kind::CALL {
+            guest.receive(&mut reply).unwrap();
+        }
+    }
+}
+
+#[test]
+fn synchronous_calls_to_count() {
+    counted(2000, RequestHeader { kind: kind::CALL, ..Default::default() });
+}
+
+#[test]
+fn asynchronous_calls_to_count() {
+    counted(2000, RequestHeader { kind: kind::CALL_ASYNC, ..Default::default() });
+}
+
 #[test]
 fn a_calls_memory_is_used_again() {
     let (lane, mut guest) = lane();

@@ -27,6 +27,10 @@ pub struct Interrupted;
 impl Tickets {
     /// Returns when every asynchronous call up to `ticket` has been executed.
     pub fn wait(&self, ticket: u64) -> Result<(), Interrupted> {
+        // Only for tests/order-broken, which shows that the tests of the order can fail.
+        if cfg!(break_order) {
+            return Ok(());
+        }
         for _ in 0..GLANCES {
             if self.done.load(Ordering::Acquire) >= ticket {
                 return Ok(());

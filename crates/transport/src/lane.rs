@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use aviary_ring::{Consumer, HEADER, Liveness, Producer, RingMemory, WakeHandle};
+use aviary_ring::{Consumer, EMPTY, Liveness, Producer, RingMemory, WakeHandle};
 use aviary_wire::{Control, MAX_MESSAGE};
 
 use crate::{Arena, LaneError, Region, StreamLane};
@@ -61,13 +61,13 @@ impl LaneEnd {
     pub fn clear(arena: &Arena, offset: u64, length: usize) -> Result<(), LaneError> {
         let half = (length / 2) & !63;
         let base = arena.pointer(offset, length)?;
-        if half < HEADER {
+        if half < EMPTY {
             return Err(LaneError::Open("room for two rings"));
         }
-        // SAFETY: both index areas lie in the arena; the block was just allocated, so no lane uses it.
+        // SAFETY: both beginnings lie in the arena; the block was just allocated, so no lane uses it.
         unsafe {
-            base.write_bytes(0, HEADER);
-            base.add(half).write_bytes(0, HEADER);
+            base.write_bytes(0, EMPTY);
+            base.add(half).write_bytes(0, EMPTY);
         }
         Ok(())
     }

@@ -70,19 +70,23 @@ pub struct ReplyHeader {
     pub serial: u64,
 }
 
+#[inline]
 fn u16_at(b: &[u8; HEADER_SIZE], at: usize) -> u16 {
     u16::from_le_bytes([b[at], b[at + 1]])
 }
 
+#[inline]
 fn u32_at(b: &[u8; HEADER_SIZE], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
+#[inline]
 fn u64_at(b: &[u8; HEADER_SIZE], at: usize) -> u64 {
-    u64::from(u32_at(b, at)) | u64::from(u32_at(b, at + 4)) << 32
+    u64::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5], b[at + 6], b[at + 7]])
 }
 
 /// Splits a received message into its raw header and its body, checking the length it states.
+#[inline]
 fn split(message: &[u8]) -> Result<(&[u8; HEADER_SIZE], &[u8]), DecodeError> {
     let Some((header, body)) = message.split_first_chunk::<HEADER_SIZE>() else {
         return Err(DecodeError::Header { length: message.len() });

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""What a call costs besides time: instructions and system calls. Figures that hardly depend on the machine's mood.
+
+  bench/callcost.py check     compares with the baseline in instructions.json; a test
+  bench/callcost.py update    makes what is counted now the baseline
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from measure import AVIARY, BUILD, ROOT, Failure, compile_c, run, test_library
+
+BASELINE = ROOT / "bench" / "instructions.json"
+# Growth over the baseline that the test lets pass.
+TOLERANCE = 0.05
+CALLS = 2000
+# Where a side waits or wakes the other: how often is not its doing.
+WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_sleeper*"]
+# System calls per call that the test lets pass, and how often it tries: a side that is kept from its CPU by
+# somebody else makes the other side sleep.
+MOST_SYSCALLS = 0.02
+TRIES = 5
+FEW, MANY = 20_000, 220_000
+
+
+def collected(command, functions, env=None):
+    """Instructions that callgrind counts inside the functions, less what is spent waiting."""
+    toggles = [f"--toggle-collect={name}" for name in functions + WAITS]
+    with tempfile.TemporaryDirectory() as scratch:
+        valgrind = ["valgrind", "--tool=callgrind", *toggles, f"--callgrind-out-file={scratch}/out"]
+        program, *arguments = command(valgrind)
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, check=False, env=env)
+    counts = re.findall(r"Collected : (\d+)", done.stderr)
+    if done.returncode or not counts:
+        raise Failure(f"callgrind: {done.stderr.strip()[-1000:]}")
+    return int(counts[-1])
+
+
+def guest_side(kind):
+    _, environment = test_library()
+    program = compile_c("callcost", "-I", ROOT / "apis/testapi/include", "-L", BUILD / "testapi", "-ltestapi")
+    function = {"sync": "ta_noop", "async": "ta_noop_async"}[kind]
+    command = lambda valgrind: [AVIARY, "run", "--api", "testapi", "--", *valgrind, program, kind, str(CALLS)]
+    return collected(command, [function], {**os.environ, **environment}) / CALLS
+
+
+def server_side(kind):
+    built = run(["cargo", "test", "--release", "--quiet", "-p", "aviary-server", "--lib", "--no-run", "--message-format=json"])
+    tests = [m["executable"] for m in map(json.loads, built.splitlines()) if m.get("profile", {}).get("test") and m.get("executable")]
+    name = {"sync": "synchronous_calls_to_count", "async": "asynchronous_calls_to_count"}[kind]
+    command = lambda valgrind: [*valgrind, tests[-1], "--exact", f"lane::tests::{name}", "--test-threads=1"]
+    return collected(command, ["aviary_counted_service"]) / CALLS
+
+
+def instructions(_quick=False):
+    return {
+        f"calls.instructions_{kind}_{side}": count(kind)
+        for kind in ("sync", "async")
+        for side, count in (("guest", guest_side), ("server", server_side))
+    }
+
+
+def traced(kind, calls):
+    """System calls of everything that `aviary run` starts: guest, API server and node."""
+    _, environment = test_library()
+    program = compile_c("callcost", "-I", ROOT / "apis/testapi/include", "-L", BUILD / "testapi", "-ltestapi")
+    with tempfile.NamedTemporaryFile("r", suffix=".strace") as summary:
+        command = ["strace", "-f", "-c", "-o", summary.name, AVIARY, "run", "--api", "testapi", "--"]
+        run([*command, program, kind, str(calls)], env=environment)
+        # The last line: % time, seconds, usecs/call, calls, errors.
+        total = [line.split() for line in summary if line.rstrip().endswith("total")]
+    if not total:
+        raise Failure("strace printed no total")
+    return int(total[-1][3])
+
+
+def syscalls_per_call(kind):
+    return max(0, traced(kind, MANY) - traced(kind, FEW)) / (MANY - FEW)
+
+
+def syscalls(_quick=False):
+    figures = {}
+    for kind in ("sync", "async"):
+        tries = (syscalls_per_call(kind) for _ in range(TRIES))
+        best = 1.0
+        for found in tries:
+            best = min(best, found)
+            if best < MOST_SYSCALLS:
+                break
+        figures[f"calls.syscalls_per_{kind}_call"] = best
+    return figures
+
+
+def check():
+    baseline, passed, failed = json.loads(BASELINE.read_text(encoding="utf-8")), 0, 0
+    for name, now in instructions().items():
+        ok = now <= baseline[name] * (1 + TOLERANCE)
+        print(f"{'ok  ' if ok else 'FAIL'} {name}: {now:.1f}, baseline {baseline[name]:.1f}")
+        passed, failed = passed + ok, failed + (not ok)
+    if failed:
+        print("If that is worth it: bench/callcost.py update")
+    for name, now in syscalls().items():
+        ok = now < MOST_SYSCALLS
+        print(f"{'ok  ' if ok else 'FAIL'} {name}: {now:.5f}, at most {MOST_SYSCALLS}")
+        passed, failed = passed + ok, failed + (not ok)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def update():
+    BASELINE.write_text(json.dumps({k: round(v, 1) for k, v in instructions().items()}, indent=2) + "\n", encoding="utf-8")
+    print(BASELINE.read_text(encoding="utf-8"), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    commands = {"check": check, "update": update}
+    if len(sys.argv) != 2 or sys.argv[1] not in commands:
+        sys.exit(__doc__)
+    sys.exit(commands[sys.argv[1]]())
