@@ -11,6 +11,7 @@ import json
 import sys
 import time
 
+import idle
 import machine
 import measure
 from measure import Failure
@@ -35,6 +36,16 @@ FIGURES = {
     "programs.compute_geomean": "compute-bound programs, Aviary time / native time (target <= 1.05)",
     "programs.call_geomean": "call-bound programs, Aviary time / native time (target <= 1.25)",
     "programs.different": "programs whose results differ from native (target 0)",
+    "idle.cpu_percent": "1,000 idle sessions of testapi: processor time of all processes over 10 s (target 0)",
+    "idle.wakeups_per_s": "... context switches of all their threads (target 0)",
+    "idle.rss_mb_1000_sessions": "... memory of node and API servers, shared pages counted once (target < 1500)",
+    "idle.guests_mb_1000_sessions": "... memory of the guests",
+    "idle.busy_ratio": "... calls per second of one busy session among them / alone (target >= 0.95)",
+    "idle.opencl_cpu_percent": "the same with OpenCL, each with a context and a queue",
+    "idle.opencl_wakeups_per_s": "...",
+    "idle.opencl_rss_mb_1000_sessions": "...",
+    "idle.opencl_guests_mb_1000_sessions": "...",
+    "idle.opencl_busy_ratio": "...",
 }
 
 # Benchmark, the function that measures it, the figures it is asked for.
@@ -44,6 +55,8 @@ BENCHMARKS = {
     "stream.calls": (measure.stream_calls, [name for name in FIGURES if name.startswith("stream.")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
+    "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
+    "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 
 

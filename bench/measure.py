@@ -44,9 +44,9 @@ def remoted(command, *options):
     return [AVIARY, "run", *options, "--", *command]
 
 
-def compile_c(name, *flags):
+def compile_c(name, *flags, output=None):
     BUILD.mkdir(parents=True, exist_ok=True)
-    program = BUILD / name
+    program = BUILD / (output or name)
     source = ROOT / "bench" / f"{name}.c"
     run(["gcc", "-O2", "-o", program, source, *flags])
     return program
