@@ -232,7 +232,7 @@ class Kills:
             for _ in range(min(ROUND, count - done)):
                 while len(self.guests) < GUESTS:
                     self.start_guest()
-                self.collect(self.random.choice([0, 0, 0.002, 0.01, 0.03, 0.1]))
+                self.collect(self.random.choice([0, 0.002, 0.01, 0.03, 0.1, 0.2]))
                 self.kill_one()
             done = sum(self.kills().values())
             self.quiet()

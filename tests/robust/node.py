@@ -120,10 +120,13 @@ class Node:
         return children(self.pid)
 
     def settle(self, spares=1, seconds=10):
-        """Waits until no session is left and the pool is full."""
+        """Waits until no session is left, the pool is full and the zygote ready."""
         def settled():
             report = self.report()
-            return report and not report["sessions"] and report["spares"] == spares and len(self.servers()) == spares
+            if not report or report["sessions"] or report["spares"] != spares or not report["zygote"]:
+                return False
+            servers = self.servers()
+            return report["zygote"] in servers and len(servers) == spares + 1
         wait_until(seconds, "no session is left and the pool is full", settled)
         time.sleep(0.1)
 
