@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import tempfile
 import time
@@ -16,8 +17,8 @@ SESSIONS = 1000
 # Sessions that start at the same time.
 AT_ONCE = 16
 WATCHED_SECONDS = 10
-# One measurement of the busy session.
-SHORT = 0.05
+# Measurements of the busy session.
+TURNS = 3
 
 
 def testapi():
@@ -106,16 +107,6 @@ def rate(guest, seconds):
     return float(guest.stdout.readline())
 
 
-def rates(guest, seconds):
-    """Many short measurements: other programs of the machine disturb some of them."""
-    return [rate(guest, SHORT) for _ in range(round(seconds / SHORT))]
-
-
-def best(measured):
-    """What is reached in the best tenth of the time."""
-    return sorted(measured)[-max(1, len(measured) // 10)]
-
-
 @contextlib.contextmanager
 def running_node(environment):
     directory = Path(tempfile.mkdtemp(prefix="aviary-bench-"))
@@ -166,7 +157,7 @@ def costs(program, environment, api, count, seconds):
 def watch(sessions, count, seconds):
     busy = sessions.start(1)[0]
     rate(busy, 1)
-    alone = rates(busy, seconds)
+    alone = [rate(busy, seconds) for _ in range(TURNS)]
     while len(sessions.guests) < count:
         sessions.start(min(AT_ONCE, count - len(sessions.guests)))
     time.sleep(2)
@@ -174,27 +165,27 @@ def watch(sessions, count, seconds):
     before = used(servers + guests)
     time.sleep(WATCHED_SECONDS)
     after = used(servers + guests)
-    among = rates(busy, seconds)
+    among = [rate(busy, seconds) for _ in range(TURNS)]
     sizes = memory_mb(servers), memory_mb(guests)
     # Once more without the others, so that a change of the machine's mood meets both.
     sessions.guests.remove(busy)
     sessions.end()
     sessions.guests.append(busy)
     time.sleep(2)
-    alone += rates(busy, seconds)
+    alone += [rate(busy, seconds) for _ in range(TURNS)]
     ticks = after[0] - before[0]
     return {
         "cpu_percent": 100 * ticks / os.sysconf("SC_CLK_TCK") / WATCHED_SECONDS,
         "wakeups_per_s": (after[1] - before[1]) / WATCHED_SECONDS,
         "rss_mb_1000_sessions": sizes[0] * SESSIONS / count,
         "guests_mb_1000_sessions": sizes[1] * SESSIONS / count,
-        "busy_ratio": best(among) / best(alone),
+        "busy_ratio": statistics.median(among) / statistics.median(alone),
     }
 
 
 def measured(prepare, prefix, quick):
     program, environment, api = prepare()
-    result = costs(program, environment, api, 100 if quick else SESSIONS, 2 if quick else 6)
+    result = costs(program, environment, api, 100 if quick else SESSIONS, 0.5 if quick else 2)
     return {prefix + name: value for name, value in result.items()}
 
 

@@ -87,23 +87,24 @@ impl Connection {
         Ok(id)
     }
 
+    /// First the thread, then the lane: a lane without a thread could not be opened again.
     fn start_thread(&'static self) -> Result<(), Lost> {
-        let end = self.open_lane(true)?.end;
+        let (give, take) = std::sync::mpsc::sync_channel::<LaneEnd>(1);
         let signals = BlockedSignals::new();
         let thread = std::thread::Builder::new().name("aviary-callback".into());
         let started = thread.spawn(move || {
+            let Ok(end) = take.recv() else { return };
             if catch_unwind(AssertUnwindSafe(|| serve_lane(self, end))).is_err() {
                 self.fail("the callback thread stopped");
             }
         });
         drop(signals);
-        match started {
-            Ok(_) => Ok(()),
-            Err(e) => {
-                log::line(&format!("no thread for callbacks: {e}"));
-                Err(Lost)
-            }
+        if let Err(e) = started {
+            log::line(&format!("no thread for callbacks: {e}"));
+            return Err(Lost);
         }
+        let end = self.open_lane(true)?.end;
+        give.send(end).map_err(|_| Lost)
     }
 }
 

@@ -173,7 +173,11 @@ impl Connection {
         let flags = if for_callbacks { CALLBACK_LANE } else { 0 };
         let mut open = Control { kind: control_kind::LANE_OPEN, lane: id, flags, ..Control::default() };
         if self.arena.mirrored() {
-            let (ours, theirs) = UnixStream::pair().map_err(|e| self.fail(&format!("no socket for a lane: {e}")))?;
+            // This thread's own misfortune: the others have their lanes.
+            let (ours, theirs) = UnixStream::pair().map_err(|e| {
+                log::line(&format!("no socket for a thread's lane: {e}"));
+                Lost
+            })?;
             self.tell(open, Some(&theirs.into()))?;
             let end = StreamLane::watched(ours.into(), self.arena.clone(), self.liveness.clone())
                 .map_err(|e| self.lane_failed(e))?;

@@ -56,6 +56,8 @@ pub struct Core {
     epoll: Epoll,
     wake: OwnedFd,
     goal: AtomicU8,
+    /// A descriptor to give up when there is no other: see `turn_away`.
+    reserve: Mutex<Option<OwnedFd>>,
     state: Mutex<State>,
 }
 
@@ -81,7 +83,8 @@ impl Core {
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
         let listener = Some(listener);
         let state = State { registry: Registry::default(), listener, refill_at, zygote: None, zygote_at };
-        Ok(Self { config, log, epoll, wake, goal: AtomicU8::new(Goal::Serve as u8), state: Mutex::new(state) })
+        let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
+        Ok(Self { config, log, epoll, wake, goal, reserve, state: Mutex::new(state) })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -162,6 +165,14 @@ impl Core {
                 Ok(socket) => self.admit(&mut state, socket),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::WOULDBLOCK) => return,
+                Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                    if !self.turn_away(&listener.socket) {
+                        self.log.error(format_args!("cannot accept a connection: {errno}"));
+                        drop(state);
+                        std::thread::sleep(EXHAUSTED_PAUSE);
+                        return;
+                    }
+                }
                 Err(errno) => {
                     self.log.error(format_args!("cannot accept a connection: {errno}"));
                     drop(state);
@@ -170,6 +181,23 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// With no descriptor left, a connection is accepted with the one kept for this, told why, and closed: it
+    /// would wait for a minute otherwise. False if not even that works.
+    fn turn_away(&self, listener: &OwnedFd) -> bool {
+        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(reserve.take());
+        let turned_away = match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => {
+                self.log.error("connection refused: no descriptor is left; raise the node's limit (ulimit -n)");
+                refuse(&socket, "the node has no descriptor left");
+                true
+            }
+            Err(errno) => matches!(errno, Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED),
+        };
+        *reserve = spare_descriptor();
+        turned_away
     }
 
     fn admit(&self, state: &mut State, socket: OwnedFd) {
@@ -539,6 +567,10 @@ impl Core {
         }
         self.release(server);
     }
+}
+
+fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
 /// Says why to a guest that gets no API server. It may have gone, and it may be

@@ -50,7 +50,13 @@ fn copy(control: OwnedFd) -> Option<OwnedFd> {
     // handlers do not run; nothing registered any that would have work before a first call of the vendor's library.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         0 => Some(control),
-        _ => None,
+        pid => {
+            // Said twice, here and by the copy: the node learns whom to reap whichever of the two is killed now.
+            if let Ok(pid) = u32::try_from(pid) {
+                Node::new(control).born(pid);
+            }
+            None
+        }
     }
 }
 
@@ -87,7 +93,7 @@ fn modules(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The copy tells the node itself who it is: then the node learns of it even if the zygote dies just now.
+/// A copy's first act.
 pub fn announce(node: &Node) {
     // A session of its own, as if the node had started it: see `prepare_to_spawn`.
     let _ = rustix::process::setsid();
