@@ -46,6 +46,9 @@ FIGURES = {
     "idle.opencl_rss_mb_1000_sessions": "...",
     "idle.opencl_guests_mb_1000_sessions": "...",
     "idle.opencl_busy_ratio": "...",
+    "kills.count": "guests, API servers and nodes killed at random points under load",
+    "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
+    "kills.slowest_end_s": "... longest time from a death to the end of who depended on it (target < 2)",
 }
 
 # Benchmark, the function that measures it, the figures it is asked for.
@@ -56,6 +59,7 @@ BENCHMARKS = {
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
+    "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 
@@ -93,6 +97,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="write name -> number")
     parser.add_argument("--record", metavar="FILE", help="append the results, with machine, load and date, as one JSON line")
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
+    parser.add_argument("--count", type=int, help="how many kills (default: 1000)")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and their figures")
     arguments = parser.parse_args()
     if arguments.list:
@@ -100,6 +105,7 @@ def main():
             print(f"{name:14} {' '.join(figures)}")
         return 0
 
+    measure.KILLS = arguments.count or (measure.KILLS_QUICK if arguments.quick else measure.KILLS)
     about, results, failed = machine.describe(), {}, []
     for name in selected(arguments.names):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

@@ -271,6 +271,41 @@ def no_descriptors_in_the_server(tools):
         node.settle()
 
 
+# --- idle sessions ---------------------------------------------------------------------------------
+
+
+def switches(pids):
+    """How often the threads of these processes ran."""
+    count = 0
+    for pid in pids:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/status", encoding="utf-8") as status:
+                count += sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+    return count
+
+
+def threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def quiet(tools):
+    """Nobody wakes up for an idle session, not even for one with callbacks; and yet its threads learn of a death."""
+    with node_and_guests(tools) as (node, guests):
+        guest, server = attached(tools.program("quiet"), guests)
+        node.settle_pool()
+        pids = [guest.pid, server, node.pid]
+        before = switches(pids)
+        time.sleep(3)
+        woken = switches(pids) - before
+        if woken:
+            raise Wrong(f"guest, API server and node woke up {woken} times in 3 s")
+        waiting = threads(guest.pid)
+        os.kill(server, signal.SIGKILL)
+        wait_until(WITHIN, "the callback thread ends with the server", lambda: threads(guest.pid) < waiting)
+        guest.stdin.write("\n")
+        end(guest, LOST, within=WITHIN, what="an idle guest whose server was killed")
+
+
 # --- awkward guests --------------------------------------------------------------------------------
 
 
@@ -326,6 +361,7 @@ ALL = {
     "descriptors-guest": no_descriptors_in_the_guest,
     "descriptors-node": no_descriptors_in_the_node,
     "descriptors-server": no_descriptors_in_the_server,
+    "quiet": quiet,
     "signals": program_case("storm"),
     # Fork amid calls, signals, leaving from a callback, small stacks: testapi's own program.
     "awkward": program_case("robust"),

@@ -130,6 +130,14 @@ class Node:
         wait_until(seconds, "no session is left and the pool is full", settled)
         time.sleep(0.1)
 
+    def settle_pool(self, seconds=10):
+        """Waits until the pool is full and the zygote ready, whoever is attached."""
+        def full():
+            report = self.report()
+            return report and report["spares"] and report["zygote"]
+        wait_until(seconds, "the pool is full", full)
+        time.sleep(0.5)
+
     def shared_memory(self):
         """Shared memory that the node holds: descriptors and mappings."""
         held = [name for name in descriptors(self.pid) if "memfd:" in name]
