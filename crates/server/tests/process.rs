@@ -218,8 +218,8 @@ fn sessions_end_with_their_node() {
         let mut guest = node.guest(scenario, mirrored);
         node.hand_over();
         assert_eq!(line(&mut output(&mut guest)), "ready");
-        let (other, _) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a pair");
+        let (other, _) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .expect("a pair");
         drop(std::mem::replace(&mut node.control, other));
         assert!(node.finish().success());
         exit(&mut guest, Duration::from_secs(2));
