@@ -204,9 +204,9 @@ def limited(kind, amount):
 def little_memory(tools):
     """Address space is scarce on either side: an error or a smaller arena, no crash."""
     with node_and_guests(tools) as (node, guests):
-        for megabytes, allowed in ((64, {ATTACH, 127}), (300, {FINE, ATTACH}), (2048, {FINE}), (70000, {FINE})):
-            limit = limited(resource.RLIMIT_AS, megabytes << 20)
-            guest = start([tools.program("worker"), "1", "50"], guests, preexec_fn=limit)
+        for megabytes, allowed in ((64, {LOST, 127}), (300, {FINE, LOST}), (2048, {FINE}), (70000, {FINE})):
+            guest = start([tools.program("stuck"), "1000"], guests, preexec_fn=limited(resource.RLIMIT_AS, megabytes << 20))
+            guest.stdin.write("\n")
             end(guest, *allowed, what=f"a guest with {megabytes} MiB of addresses")
         node.settle()
     with running(tools.testapi) as node, guest_environment("testapi", tools.testapi, node.address) as guests:

@@ -162,42 +162,48 @@ impl Core {
         let mut state = self.state();
         while let Some(listener) = &state.listener {
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.admit(&mut state, socket),
+                Ok(socket) => {
+                    self.admit(&mut state, socket);
+                    self.keep_reserve();
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::WOULDBLOCK) => return,
-                Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-                    if !self.turn_away(&listener.socket) {
-                        self.log.error(format_args!("cannot accept a connection: {errno}"));
-                        drop(state);
-                        std::thread::sleep(EXHAUSTED_PAUSE);
-                        return;
-                    }
-                }
-                Err(errno) => {
-                    self.log.error(format_args!("cannot accept a connection: {errno}"));
-                    drop(state);
-                    std::thread::sleep(EXHAUSTED_PAUSE);
-                    return;
-                }
+                // The kernel says so even if nobody waits.
+                Err(Errno::MFILE | Errno::NFILE) => match self.turn_away(&listener.socket) {
+                    Ok(()) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+                    Err(Errno::WOULDBLOCK) => return,
+                    Err(errno) => return self.pause_accepting(state, errno),
+                },
+                Err(errno) => return self.pause_accepting(state, errno),
             }
         }
     }
 
+    fn pause_accepting(&self, state: MutexGuard<'_, State>, errno: Errno) {
+        self.log.error(format_args!("cannot accept a connection: {errno}"));
+        drop(state);
+        std::thread::sleep(EXHAUSTED_PAUSE);
+    }
+
     /// With no descriptor left, a connection is accepted with the one kept for this, told why, and closed: it
-    /// would wait for a minute otherwise. False if not even that works.
-    fn turn_away(&self, listener: &OwnedFd) -> bool {
+    /// would wait for a minute otherwise.
+    fn turn_away(&self, listener: &OwnedFd) -> Result<(), Errno> {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         drop(reserve.take());
-        let turned_away = match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => {
-                self.log.error("connection refused: no descriptor is left; raise the node's limit (ulimit -n)");
-                refuse(&socket, "the node has no descriptor left");
-                true
-            }
-            Err(errno) => matches!(errno, Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED),
-        };
+        let result = accept_with(listener, SocketFlags::CLOEXEC).map(|socket| {
+            self.log.error("connection refused: no descriptor is left; raise the node's limit (ulimit -n)");
+            refuse(&socket, "the node has no descriptor left");
+        });
         *reserve = spare_descriptor();
-        turned_away
+        result
+    }
+
+    /// There may have been none to keep when it was needed last.
+    fn keep_reserve(&self) {
+        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserve.is_none() {
+            *reserve = spare_descriptor();
+        }
     }
 
     fn admit(&self, state: &mut State, socket: OwnedFd) {
@@ -337,6 +343,8 @@ impl Core {
         if let Some(zygote) = state.zygote.as_ref().filter(|zygote| zygote.ready) {
             match zygote.copy() {
                 Ok(process) => return Ok(process),
+                // Not the zygote's fault, and a process of its own would need more.
+                Err(NodeError::Copy(error)) if is_exhausted(&error) => return Err(NodeError::Copy(error)),
                 Err(error) => {
                     self.log.warn(error);
                     // Its end makes room for another one.
@@ -567,6 +575,11 @@ impl Core {
         }
         self.release(server);
     }
+}
+
+/// This process has no descriptor left for another one.
+fn is_exhausted(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 fn spare_descriptor() -> Option<OwnedFd> {
