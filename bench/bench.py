@@ -12,6 +12,7 @@ import sys
 import time
 
 import callcost
+import idle
 import machine
 import measure
 from measure import Failure
@@ -48,6 +49,19 @@ FIGURES = {
     "programs.compute_geomean": "compute-bound programs, Aviary time / native time (target <= 1.05)",
     "programs.call_geomean": "call-bound programs, Aviary time / native time (target <= 1.25)",
     "programs.different": "programs whose results differ from native (target 0)",
+    "idle.cpu_percent": "1,000 idle sessions of testapi: processor time of all processes over 10 s (target 0)",
+    "idle.wakeups_per_s": "... context switches of all their threads (target 0)",
+    "idle.rss_mb_1000_sessions": "... memory of node and API servers, shared pages counted once (target < 1500)",
+    "idle.guests_mb_1000_sessions": "... memory of the guests",
+    "idle.busy_ratio": "... calls per second of one busy session among them / alone (target >= 0.95)",
+    "idle.opencl_cpu_percent": "the same with OpenCL, each with a context and a queue",
+    "idle.opencl_wakeups_per_s": "...",
+    "idle.opencl_rss_mb_1000_sessions": "...",
+    "idle.opencl_guests_mb_1000_sessions": "...",
+    "idle.opencl_busy_ratio": "...",
+    "kills.count": "guests, API servers and nodes killed at random points under load",
+    "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
+    "kills.slowest_end_s": "... longest time from a death to the end of who depended on it (target < 2)",
 }
 
 # Benchmark, the function that measures it, the figures it is asked for.
@@ -60,6 +74,9 @@ BENCHMARKS = {
     "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
+    "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
+    "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
+    "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 
 
@@ -104,6 +121,7 @@ def main():
     parser.add_argument("--json", metavar="FILE", help="write name -> number")
     parser.add_argument("--record", metavar="FILE", help="append the results, with machine, load and date, as one JSON line")
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
+    parser.add_argument("--count", type=int, help="how many kills (default: 1000)")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and their figures")
     arguments = parser.parse_args()
     if arguments.list:
@@ -111,6 +129,7 @@ def main():
             print(f"{name:14} {' '.join(figures)}")
         return 0
 
+    measure.KILLS = arguments.count or (measure.KILLS_QUICK if arguments.quick else measure.KILLS)
     about, results, failed = machine.describe(), {}, []
     for name in selected(arguments.names):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

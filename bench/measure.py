@@ -9,6 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "target" / "bench"
 AVIARY = ROOT / "target" / "release" / "aviary"
+# Kills of one run.
+KILLS = 1000
+KILLS_QUICK = 100
 # Turns that native and Aviary take.
 ROUNDS = 5
 
@@ -44,9 +47,9 @@ def remoted(command, *options):
     return [AVIARY, "run", *options, "--", *command]
 
 
-def compile_c(name, *flags):
+def compile_c(name, *flags, output=None):
     BUILD.mkdir(parents=True, exist_ok=True)
-    program = BUILD / name
+    program = BUILD / (output or name)
     source = ROOT / "bench" / f"{name}.c"
     run(["gcc", "-O2", "-o", program, source, *flags])
     return program
@@ -121,6 +124,21 @@ def bulk(quick):
         aviary.append(measured(remoted(command, "--api", "opencl")))
     native, aviary = medians(native), medians(aviary)
     return {f"bulk.{key.removesuffix('_ns')}_ratio": native[key] / aviary[key] for key in native}
+
+
+def kills(_quick):
+    """What the robustness tests find under load; their status says the same as the number of problems."""
+    output = BUILD / "kills.json"
+    BUILD.mkdir(parents=True, exist_ok=True)
+    output.unlink(missing_ok=True)
+    command = ["python3", ROOT / "tests/robust/run", "--kills", str(KILLS), "--json", output]
+    run(command, timeout=60 + KILLS, statuses=(0, 1))
+    try:
+        result = json.loads(output.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Failure(f"tests/robust/run wrote no result: {error}") from error
+    return {"kills.count": result["kills"], "kills.problems": result["problems"],
+            "kills.slowest_end_s": result["slowest_end_s"]}
 
 
 def programs(quick):

@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use aviary_node::{Address, ApiServerCommand, Level, Node, NodeConfig, Tenants, default_socket};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode};
 
 const CONFIG_HELP: &str = r#"Configuration file (TOML, everything optional):
   listen = "unix:/run/aviary/node.sock"
@@ -46,6 +46,9 @@ pub struct ServeCommand {
     /// Connections that one user may have at a time [default: 4096]
     #[arg(long, value_name = "N")]
     sessions_per_user: Option<usize>,
+    /// Start every API server by itself instead of copying one that has all vendors' libraries loaded.
+    #[arg(long)]
+    no_zygote: bool,
     /// Limit a resource of every session, as the API's specification names it (repeatable).
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
     limit: Vec<(String, u64)>,
@@ -67,9 +70,7 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
         if node.is_finished() {
             bail!("the node ended unexpectedly");
         }
-        // Woken by nothing but the clock: a signal thread that could wake us would
-        // be one more thing to go wrong, and five looks a second cost nothing.
-        std::thread::sleep(Duration::from_millis(200));
+        signals.wait(node.ended()).context("cannot wait for signals")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -84,6 +85,7 @@ fn configure(command: ServeCommand) -> anyhow::Result<NodeConfig> {
     };
     let socket = listen.map_or_else(default_socket, |address| address.path().to_owned());
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
+    config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     let text_mode = file.mode.as_deref().map(parse_mode).transpose().map_err(|error| anyhow!("mode: {error}"))?;
     config.mode = command.mode.or(text_mode).unwrap_or(config.mode);
     config.spares = command.spares.or(file.spares).unwrap_or(config.spares);

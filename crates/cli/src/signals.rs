@@ -1,13 +1,14 @@
 //! Signals that are meant for the program, and signals that end a daemon.
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 use std::{
-    io,
-    os::fd::OwnedFd,
+    io::{self, PipeReader, PipeWriter, Write},
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -20,13 +21,21 @@ enum Target {
 
 /// Catches SIGINT, SIGTERM and SIGHUP, except those that this process was started to ignore (nohup).
 #[derive(Clone)]
-pub struct Signals(Arc<Mutex<Target>>);
+pub struct Signals(Arc<Shared>);
+
+struct Shared {
+    target: Mutex<Target>,
+    /// One byte for every signal that was noted.
+    bell: PipeWriter,
+    rung: PipeReader,
+}
 
 impl Signals {
     pub fn catch() -> io::Result<Self> {
         let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
         let mut caught = SignalsInfo::<WithOrigin>::new(wanted)?;
-        let signals = Self(Arc::new(Mutex::new(Target::Noted(None))));
+        let (rung, bell) = io::pipe()?;
+        let signals = Self(Arc::new(Shared { target: Mutex::new(Target::Noted(None)), bell, rung }));
         let target = signals.clone();
         std::thread::spawn(move || {
             for origin in &mut caught {
@@ -50,6 +59,15 @@ impl Signals {
         *self.target() = Target::Noted(None);
     }
 
+    /// Waits, without any wake-up meanwhile, until a signal is noted or `other` is readable or hangs up.
+    pub fn wait(&self, other: BorrowedFd<'_>) -> io::Result<()> {
+        let mut fds = [PollFd::new(&self.0.rung, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     pub fn noted(&self) -> Option<i32> {
         match *self.target() {
             Target::Noted(signal) => signal,
@@ -59,7 +77,12 @@ impl Signals {
 
     fn deliver(&self, signal: i32, from_terminal: bool) {
         match &mut *self.target() {
-            Target::Noted(noted) => *noted = Some(signal),
+            Target::Noted(noted) => {
+                // Once is enough, and a full pipe would block.
+                if noted.replace(signal).is_none() {
+                    let _ = (&self.0.bell).write(&[0]);
+                }
+            }
             Target::Process(_) if from_terminal => {}
             Target::Process(process) => {
                 if let Some(signal) = Signal::from_named_raw(signal) {
@@ -71,7 +94,7 @@ impl Signals {
     }
 
     fn target(&self) -> std::sync::MutexGuard<'_, Target> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

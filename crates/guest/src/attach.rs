@@ -129,8 +129,9 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         }
     }
     let failed = |error| AttachError::Greeting { path: path.clone(), error };
-    send_greeting(&socket, &hello.to_bytes(), &fds).map_err(failed)?;
-    let welcome = receive_greeting(socket.as_fd(), PATIENCE).map_err(failed)?;
+    let sent = send_greeting(&socket, &hello.to_bytes(), &fds);
+    // A node that refuses at once has hung up already, but it has said why.
+    let welcome = receive_greeting(socket.as_fd(), PATIENCE).map_err(|e| failed(sent.err().unwrap_or(e)))?;
     if welcome.status != welcome_status::OK {
         return Err(AttachError::Refused(welcome.text));
     }

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aviary_transport::LaneEnd;
+use aviary_transport::{LaneEnd, LaneWaker};
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, kind};
 
 use crate::connection::Connection;
@@ -72,7 +73,7 @@ impl Connection {
         let target = Target { function, kind, userdata };
         let mut table = self.callbacks.table();
         if !table.served {
-            self.start_thread()?;
+            self.start_threads()?;
             table.served = true;
         }
         if !once && let Some(id) = table.lasting.get(&target) {
@@ -87,25 +88,43 @@ impl Connection {
         Ok(id)
     }
 
-    fn start_thread(&'static self) -> Result<(), Lost> {
-        let end = self.open_lane(true)?.end;
-        let signals = BlockedSignals::new();
-        let thread = std::thread::Builder::new().name("aviary-callback".into());
-        let started = thread.spawn(move || {
+    /// First the threads, then the lane: a lane without a thread could not be opened again.
+    fn start_threads(&'static self) -> Result<(), Lost> {
+        let (give_end, take_end) = sync_channel::<LaneEnd>(1);
+        let (give_waker, take_waker) = sync_channel::<LaneWaker>(1);
+        let serve = move || {
+            let Ok(end) = take_end.recv() else { return };
             if catch_unwind(AssertUnwindSafe(|| serve_lane(self, end))).is_err() {
                 self.fail("the callback thread stopped");
             }
-        });
-        drop(signals);
-        match started {
-            Ok(_) => Ok(()),
-            Err(e) => {
-                log::line(&format!("no thread for callbacks: {e}"));
-                Err(Lost)
+        };
+        let watch = move || {
+            if let Ok(waker) = take_waker.recv() {
+                self.watch(&waker);
             }
+        };
+        let signals = BlockedSignals::new();
+        let threads = || std::thread::Builder::new().name("aviary-callback".into());
+        let mut started = threads().spawn(serve);
+        // A lane over a socket sees the death by itself.
+        if started.is_ok() && !self.arena.mirrored() {
+            started = threads().stack_size(WATCH_STACK).spawn(watch);
         }
+        drop(signals);
+        if let Err(e) = started {
+            log::line(&format!("no thread for callbacks: {e}"));
+            return Err(Lost);
+        }
+        let end = self.open_lane(true)?.end;
+        if !self.arena.mirrored() {
+            give_waker.send(end.waker()).map_err(|_| Lost)?;
+        }
+        give_end.send(end).map_err(|_| Lost)
     }
 }
+
+/// The thread that waits for the server's death does nothing else.
+const WATCH_STACK: usize = 64 << 10;
 
 /// Blocks all signals of this thread while a new thread inherits its mask: the application's handlers
 /// must not run on a thread that the application does not know.

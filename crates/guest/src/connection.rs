@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aviary_transport::{Arena, ControlSocket, Identity, LaneEnd, LaneError, Liveness, Side, StreamLane};
+use aviary_transport::{Arena, ControlSocket, Identity, LaneEnd, LaneError, LaneWaker, Liveness, Side, StreamLane};
 use aviary_wire::Control;
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
 
@@ -49,6 +49,8 @@ pub(crate) struct Connection {
     pub arena: Arc<Arena>,
     pub blocks: Blocks,
     pub liveness: Arc<Liveness>,
+    /// Of the callback lane: its thread waits for weeks, so that it is told instead of asking (`watch`).
+    callback_liveness: Arc<Liveness>,
     pub handles: Handles,
     pub deliveries: Deliveries,
     pub callbacks: Callbacks,
@@ -92,6 +94,7 @@ impl Connection {
             memory: arena.file().and_then(Identity::of),
             arena,
             liveness,
+            callback_liveness: Arc::new(Liveness::notified()),
             handles: Handles::new(descriptor),
             deliveries: Deliveries::default(),
             callbacks: Callbacks::default(),
@@ -120,8 +123,18 @@ impl Connection {
         self.liveness.kill();
         if !self.failed.swap(true, Ordering::AcqRel) {
             log::line(&format!("lost the API server of {}: {why}", self.descriptor.name));
+            // If it lives, it need not keep what this process had. The callback thread ends, too.
+            self.control.hang_up();
         }
         Lost
+    }
+
+    /// Sleeps until the server is gone, then ends the waiting of the callback lane.
+    pub fn watch(&self, callbacks: &LaneWaker) {
+        self.control.await_hang_up();
+        self.liveness.kill();
+        self.callback_liveness.kill();
+        callbacks.wake();
     }
 
     #[cold]
@@ -198,7 +211,11 @@ impl Connection {
         let flags = if for_callbacks { CALLBACK_LANE } else { 0 };
         let mut open = Control { kind: control_kind::LANE_OPEN, lane: id, flags, ..Control::default() };
         if self.arena.mirrored() {
-            let (ours, theirs) = UnixStream::pair().map_err(|e| self.fail(&format!("no socket for a lane: {e}")))?;
+            // This thread's own misfortune: the others have their lanes.
+            let (ours, theirs) = UnixStream::pair().map_err(|e| {
+                log::line(&format!("no socket for a thread's lane: {e}"));
+                Lost
+            })?;
             self.tell(open, Some(&theirs.into()))?;
             let end = StreamLane::watched(ours.into(), self.arena.clone(), self.liveness.clone())
                 .map_err(|e| self.lane_failed(e))?;
@@ -208,8 +225,9 @@ impl Connection {
             log::line("the arena is full: no lane for a thread (AVIARY_ARENA sets its size)");
             return Err(Lost);
         };
+        let liveness = if for_callbacks { &self.callback_liveness } else { &self.liveness };
         let end = LaneEnd::clear(&self.arena, block.offset, LANE_BYTES)
-            .and_then(|()| LaneEnd::shared(&self.arena, block.offset, LANE_BYTES, Side::Guest, &self.liveness))
+            .and_then(|()| LaneEnd::shared(&self.arena, block.offset, LANE_BYTES, Side::Guest, liveness))
             .map_err(|e| self.lane_failed(e))?;
         open.offset = block.offset;
         open.length = LANE_BYTES as u64;

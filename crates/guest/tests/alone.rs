@@ -1,10 +1,13 @@
 //! Without a server the library says so once and never blocks. Each case has a process of its own
 //! because attempts to attach are counted per process.
 
+use std::io::Write;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use aviary_guest::{Api, ApiDescriptor, guard};
+use aviary_wire::attach::welcome_status;
+use aviary_wire::{WIRE_VERSION, Welcome};
 
 static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     name: "alone",
@@ -83,6 +86,25 @@ fn a_node_that_hangs_up_is_one_line() {
     let output = child("calls", Some(&format!("unix:{}", path.display())));
     assert!(output.status.success(), "{output:?}");
     assert!(lines(&output)[0].contains("the peer hung up"), "{output:?}");
+}
+
+/// The node does not wait for the greeting before it refuses and hangs up.
+#[test]
+fn a_refusal_is_heard_although_the_node_has_hung_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming() {
+            let text = "no room".to_owned();
+            let status = welcome_status::REFUSED;
+            let refusal = Welcome { wire_version: WIRE_VERSION, status, text, ..Welcome::default() };
+            let _ = socket.unwrap().write_all(&refusal.to_bytes());
+        }
+    });
+    let output = child("calls", Some(&format!("unix:{}", path.display())));
+    assert!(output.status.success(), "{output:?}");
+    assert!(lines(&output)[0].contains("refused: no room"), "{output:?}");
 }
 
 #[test]

@@ -35,6 +35,12 @@ int aviary_connected(void);
 /* Guest: the library's own stub of that name. Server: the vendor's function. NULL if there is none. */
 void *aviary_function(const char *name);
 
+#ifdef AVIARY_SERVER
+/* Defined by the specification if it likes: loads (dlopen) what the vendor's library loads only at its first call, so
+ * that API servers share it. Calls nothing of the vendor's and starts no thread: the process is copied afterwards. */
+__attribute__((weak)) void aviary_preload(void);
+#endif
+
 /* One line for the log of this side. */
 void aviary_log(const char *format, ...)
 #if defined(__GNUC__)

@@ -10,6 +10,8 @@ use std::{
 
 const REQUEST_LIMIT: u64 = 4096;
 const ANSWER_LIMIT: u64 = 64 << 20;
+/// After an error, for instance when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The admin socket that belongs to a node's socket.
@@ -21,8 +23,16 @@ pub fn admin_path(socket: &Path) -> PathBuf {
 /// that a slow client holds up other `aviary ps` only, and those briefly.
 pub fn serve(listener: &UnixListener, report: &dyn Fn() -> NodeReport, log: Log) {
     for connection in listener.incoming() {
-        // `shutdown` of the listener makes `accept` fail: that is how this thread ends.
-        let Ok(connection) = connection else { return };
+        let connection = match connection {
+            Ok(connection) => connection,
+            // `shutdown` of the listener makes `accept` fail like this: that is how this thread ends.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            Err(error) => {
+                log.debug(format_args!("cannot accept an admin request: {error}"));
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+        };
         if let Err(error) = answer(connection, report) {
             log.debug(format_args!("admin request failed: {error}"));
         }

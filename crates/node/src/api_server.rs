@@ -2,16 +2,16 @@
 
 use crate::NodeError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 use std::{
     ffi::OsString,
-    io,
+    fmt, io,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::process::CommandExt,
     },
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, Stdio},
 };
 
 /// The command line of an API server; the number of its control descriptor is appended.
@@ -31,13 +31,38 @@ impl ApiServerCommand {
         let arguments = vec!["api-server".into(), "--control-fd".into()];
         Ok(Self { program, arguments, environment: Vec::new() })
     }
+
+    /// This executable as a zygote: `aviary api-server --zygote --control-fd N`.
+    pub fn own_zygote() -> Result<Self, NodeError> {
+        let mut command = Self::own()?;
+        command.arguments.insert(1, "--zygote".into());
+        Ok(command)
+    }
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    Status(i32),
+    Signal(i32),
+    Unknown,
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ending::Status(code) => write!(f, "exit status {code}"),
+            Ending::Signal(signal) => write!(f, "signal {signal}"),
+            Ending::Unknown => f.write_str("status unknown"),
+        }
+    }
 }
 
 /// A running API server process. It is reaped by `wait`, which the node calls
 /// once `exit` is readable.
 #[derive(Debug)]
 pub struct ApiServer {
-    child: Child,
+    pid: u32,
     pub control: OwnedFd,
     /// Readable when the process has ended.
     pub exit: OwnedFd,
@@ -63,8 +88,8 @@ impl ApiServer {
         // Signals from the terminal are for the guest: its API server ends after it.
         aviary_server::process::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
-        match pidfd(&child) {
-            Ok(exit) => Ok(Self { child, control, exit }),
+        match pidfd(child.id()) {
+            Ok(exit) => Ok(Self { pid: child.id(), control, exit }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -73,8 +98,16 @@ impl ApiServer {
         }
     }
 
+    /// A process that the zygote made: it is this node's child, too.
+    pub fn adopt(pid: u32, control: OwnedFd) -> io::Result<Self> {
+        let exit = pidfd(pid)?;
+        // Fails if it is nobody's child here: then the id may mean any process.
+        waitid(WaitId::PidFd(exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
+        Ok(Self { pid, control, exit })
+    }
+
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.pid
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -83,13 +116,31 @@ impl ApiServer {
     }
 
     /// Blocks until the process has ended and reaps it.
-    pub fn wait(mut self) -> io::Result<ExitStatus> {
-        self.child.wait()
+    pub fn wait(self) -> Ending {
+        loop {
+            match waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) | Ok(None) => return Ending::Unknown,
+                Ok(Some(status)) => {
+                    return status
+                        .exit_status()
+                        .map(Ending::Status)
+                        .or(status.terminating_signal().map(Ending::Signal))
+                        .unwrap_or(Ending::Unknown);
+                }
+            }
+        }
+    }
+
+    /// Ends it at once.
+    pub fn discard(self) {
+        self.signal(Signal::KILL);
+        self.wait();
     }
 }
 
-/// The child is not reaped yet, so that its id is still its own.
-fn pidfd(child: &Child) -> io::Result<OwnedFd> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
+/// The process is not reaped yet, so that its id is still its own.
+fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData)?;
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }

@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     path::PathBuf,
 };
 
@@ -41,6 +41,15 @@ pub enum Event {
         #[serde(default)]
         reason: String,
     },
+    /// A copy of the zygote.
+    Born { pid: u32 },
+    /// The zygote has loaded everything.
+    Ready,
+    /// The zygote cannot be copied.
+    Unfit {
+        #[serde(default)]
+        reason: String,
+    },
     #[serde(other)]
     Unknown,
 }
@@ -56,14 +65,24 @@ pub enum Received {
 }
 
 pub fn send(control: BorrowedFd<'_>, assignment: &Assignment<'_>, socket: BorrowedFd<'_>) -> io::Result<()> {
-    let text = serde_json::to_vec(assignment)?;
+    send_json(control, assignment, Some(socket))
+}
+
+/// One message, perhaps with a descriptor.
+pub fn send_json(
+    control: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
     if text.len() > MESSAGE_LIMIT {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the session's configuration is longer than 64 KiB"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is longer than 64 KiB"));
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [socket.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    if !descriptor.as_slice().is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptor.as_slice()));
+    }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(control, &[IoSlice::new(&text)], &mut ancillary, flags)?;
     Ok(())
@@ -119,5 +138,7 @@ mod tests {
         assert_eq!(parse(r#"{"session":7,"event":"ended"}"#), Some(Event::Ended { session: 7, reason: String::new() }));
         assert_eq!(parse(r#"{"event":"news"}"#), Some(Event::Unknown));
         assert_eq!(parse(r#"{"event":"started"}"#), None);
+        assert_eq!(parse(r#"{"event":"born","pid":7}"#), Some(Event::Born { pid: 7 }));
+        assert_eq!(parse(r#"{"event":"ready"}"#), Some(Event::Ready));
     }
 }

@@ -21,6 +21,9 @@ pub enum Token {
     ServerExit(u64),
     /// The guest process of an API server ended.
     GuestExit(u64),
+    /// The zygote says something.
+    Zygote,
+    ZygoteExit,
 }
 
 const SHIFT: u32 = 56;
@@ -33,6 +36,8 @@ impl Token {
             Token::Control(id) => (2, id),
             Token::ServerExit(id) => (3, id),
             Token::GuestExit(id) => (4, id),
+            Token::Zygote => (5, 0),
+            Token::ZygoteExit => (6, 0),
         };
         kind << SHIFT | id
     }
@@ -44,7 +49,9 @@ impl Token {
             1 => Token::Wake,
             2 => Token::Control(id),
             3 => Token::ServerExit(id),
-            _ => Token::GuestExit(id),
+            4 => Token::GuestExit(id),
+            5 => Token::Zygote,
+            _ => Token::ZygoteExit,
         }
     }
 }
@@ -88,8 +95,8 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        for token in [Token::Listener, Token::Wake, Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)]
-        {
+        let with_id = [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)];
+        for token in [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit].into_iter().chain(with_id) {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

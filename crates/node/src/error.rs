@@ -18,6 +18,8 @@ pub enum NodeError {
     PrivateDir(PathBuf, io::Error),
     /// cannot start an API server ({0}): {1}
     Spawn(PathBuf, io::Error),
+    /// cannot copy the zygote: {0}
+    Copy(io::Error),
     /// cannot hand a connection to API server {0}: {1}
     HandOver(u32, io::Error),
     /// cannot watch descriptors: {0}

@@ -12,7 +12,11 @@ use crate::{
 use rustix::net::{Shutdown, shutdown};
 use std::{
     fs::{self, Permissions},
-    os::unix::{fs::PermissionsExt, net::UnixListener},
+    io::{PipeReader, PipeWriter},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{fs::PermissionsExt, net::UnixListener},
+    },
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
@@ -24,6 +28,8 @@ pub struct NodeConfig {
     /// Permissions of the socket: who may attach.
     pub mode: u32,
     pub api_server: ApiServerCommand,
+    /// A process that loads all modules and the vendors' libraries once, to be copied for every guest.
+    pub zygote: Option<ApiServerCommand>,
     /// Where API modules are searched, in order.
     pub modules: Vec<PathBuf>,
     /// API servers kept ready.
@@ -40,6 +46,7 @@ impl NodeConfig {
             socket,
             mode: 0o600,
             api_server,
+            zygote: None,
             modules: Vec::new(),
             spares: 1,
             sessions_per_user: 4096,
@@ -57,6 +64,8 @@ pub struct Node {
     admin: Arc<UnixListener>,
     admin_path: PathBuf,
     threads: Vec<JoinHandle<()>>,
+    /// Hangs up when the node has ended.
+    ended: PipeReader,
 }
 
 impl Node {
@@ -67,9 +76,10 @@ impl Node {
         let admin_path = admin::admin_path(&config.socket);
         let admin = Arc::new(bind_admin(&admin_path).map_err(|error| NodeError::Listen(admin_path.clone(), error))?);
         let core = Arc::new(Core::new(config, listener, log)?);
-        let threads = vec![run_core(&core, log), run_admin(&admin, &core, &address, log)];
+        let (ended, alive) = std::io::pipe().map_err(NodeError::Watch)?;
+        let threads = vec![run_core(&core, alive, log), run_admin(&admin, &core, &address, log)];
         log.info(format_args!("listening on {address}"));
-        Ok(Self { address, core, admin, admin_path, threads })
+        Ok(Self { address, core, admin, admin_path, threads, ended })
     }
 
     /// A node in a private directory: only this user's processes that are told the name find it.
@@ -95,6 +105,11 @@ impl Node {
     /// Ends once no guest is left.
     pub fn drain(&self) {
         self.core.aim(Goal::Drain);
+    }
+
+    /// Readable (it hangs up) when the node has ended.
+    pub fn ended(&self) -> BorrowedFd<'_> {
+        self.ended.as_fd()
     }
 
     /// Whether the node has ended (after `drain`).
@@ -126,9 +141,10 @@ fn bind_admin(path: &Path) -> std::io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn run_core(core: &Arc<Core>, log: Log) -> JoinHandle<()> {
+fn run_core(core: &Arc<Core>, alive: PipeWriter, log: Log) -> JoinHandle<()> {
     let core = Arc::clone(core);
     std::thread::spawn(move || {
+        let _alive = alive;
         if let Err(error) = core.run() {
             log.error(format_args!("the node ends: {error}"));
         }
@@ -141,10 +157,12 @@ fn run_admin(admin: &Arc<UnixListener>, core: &Arc<Core>, address: &Address, log
 }
 
 fn report_of(core: &Core, address: &Address) -> NodeReport {
+    let zygote = core.zygote();
     core.with_registry(|registry| NodeReport {
         address: address.to_string(),
         pid: std::process::id(),
         spares: registry.spares(),
+        zygote,
         sessions: report::sessions(registry),
     })
 }

@@ -22,6 +22,7 @@ mod report;
 mod sessions;
 mod stats;
 mod tenant;
+mod zygote;
 
 pub use admin::{admin_path, query};
 pub use api_server::ApiServerCommand;

@@ -13,9 +13,13 @@ use std::{
     },
     path::{Path, PathBuf},
     str::FromStr,
+    time::{Duration, Instant},
 };
 
 const BACKLOG: i32 = 1024;
+/// A node that was killed while it started a process is gone when that process has closed what it inherited.
+const PREDECESSOR: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// Where a node is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +74,16 @@ pub struct Listener {
 impl Listener {
     /// Listens on `path`; `mode` are the socket's permissions.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, NodeError> {
+        let deadline = Instant::now() + PREDECESSOR;
+        loop {
+            match Self::try_bind(path, mode) {
+                Err(NodeError::AlreadyRunning(_)) if Instant::now() < deadline => std::thread::sleep(AGAIN),
+                result => return result,
+            }
+        }
+    }
+
+    fn try_bind(path: &Path, mode: u32) -> Result<Self, NodeError> {
         let failed = |error: io::Error| NodeError::Listen(path.into(), error);
         create_parent(path).map_err(failed)?;
         let lock_path = path.with_extension("lock");
@@ -166,6 +180,19 @@ mod tests {
         drop(first);
         assert!(!path.exists());
         Listener::bind(&path, 0o600).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_about_to_go_is_waited_for() {
+        let directory = PrivateDir::create().unwrap();
+        let path = directory.path().join("node.sock");
+        let held = lock(&path.with_extension("lock")).unwrap().unwrap();
+        let holder = std::thread::spawn(move || {
+            std::thread::sleep(PREDECESSOR / 5);
+            drop(held);
+        });
+        Listener::bind(&path, 0o600).unwrap();
+        holder.join().unwrap();
     }
 
     #[test]

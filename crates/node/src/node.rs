@@ -2,13 +2,14 @@
 
 use crate::{
     NodeConfig, NodeError,
-    api_server::ApiServer,
+    api_server::{ApiServer, Ending},
     control::{self, Assignment, Event, Received},
     epoll::{Epoll, Token},
     guest::Guest,
     listener::Listener,
     log::Log,
     sessions::{Registry, Server, Session},
+    zygote::Zygote,
 };
 use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
 use rustix::event::{EventfdFlags, eventfd};
@@ -17,8 +18,6 @@ use rustix::net::{SendFlags, SocketFlags, accept_with};
 use rustix::process::Signal;
 use std::{
     os::fd::{AsFd, OwnedFd},
-    os::unix::process::ExitStatusExt,
-    process::ExitStatus,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
@@ -27,13 +26,15 @@ use std::{
 };
 
 /// How long an API server may go on after its guest process has ended.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_millis(1600);
 /// How long API servers get to end when the node ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// A taken spare is replaced this much later: the session that took it starts undisturbed.
 const REFILL_DELAY: Duration = Duration::from_millis(100);
 /// After a spare that died on its own, which will probably happen again.
 const REFILL_BACKOFF: Duration = Duration::from_secs(5);
+/// A zygote that ended may do so again, and API servers start without one.
+const ZYGOTE_BACKOFF: Duration = Duration::from_secs(1);
 /// Pause when there are no descriptors left to accept with.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
@@ -55,6 +56,8 @@ pub struct Core {
     epoll: Epoll,
     wake: OwnedFd,
     goal: AtomicU8,
+    /// A descriptor to give up when there is no other: see `turn_away`.
+    reserve: Mutex<Option<OwnedFd>>,
     state: Mutex<State>,
 }
 
@@ -64,6 +67,9 @@ struct State {
     /// Taken when the node ends, which removes the socket.
     listener: Option<Listener>,
     refill_at: Option<Instant>,
+    zygote: Option<Zygote>,
+    /// When the next zygote is started.
+    zygote_at: Option<Instant>,
 }
 
 impl Core {
@@ -74,8 +80,11 @@ impl Core {
         epoll.add(listener.socket.as_fd(), Token::Listener)?;
         epoll.add(wake.as_fd(), Token::Wake)?;
         let refill_at = (config.spares > 0).then(Instant::now);
-        let state = State { registry: Registry::default(), listener: Some(listener), refill_at };
-        Ok(Self { config, log, epoll, wake, goal: AtomicU8::new(Goal::Serve as u8), state: Mutex::new(state) })
+        let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
+        let listener = Some(listener);
+        let state = State { registry: Registry::default(), listener, refill_at, zygote: None, zygote_at };
+        let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
+        Ok(Self { config, log, epoll, wake, goal, reserve, state: Mutex::new(state) })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -90,6 +99,11 @@ impl Core {
 
     pub fn busy(&self) -> usize {
         self.state().registry.busy()
+    }
+
+    /// Process id of a zygote that is ready, or 0.
+    pub fn zygote(&self) -> u32 {
+        self.state().zygote.as_ref().filter(|zygote| zygote.ready).map_or(0, |zygote| zygote.process.pid())
     }
 
     pub fn with_registry<T>(&self, look: impl FnOnce(&Registry) -> T) -> T {
@@ -110,6 +124,7 @@ impl Core {
 
     fn serve(&self) -> Result<(), NodeError> {
         loop {
+            self.start_zygote();
             self.refill();
             let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.epoll.wait(timeout)? {
@@ -124,7 +139,7 @@ impl Core {
 
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.state();
-        state.refill_at.into_iter().chain(state.registry.next_kill()).min()
+        state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill()).min()
     }
 
     fn handle(&self, token: Token) {
@@ -136,6 +151,8 @@ impl Core {
             Token::Control(id) => self.hear(id),
             Token::ServerExit(id) => self.reap(id),
             Token::GuestExit(id) => self.guest_ended(id),
+            Token::Zygote => self.hear_zygote(),
+            Token::ZygoteExit => self.reap_zygote(),
         }
     }
 
@@ -145,16 +162,47 @@ impl Core {
         let mut state = self.state();
         while let Some(listener) = &state.listener {
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => self.admit(&mut state, socket),
+                Ok(socket) => {
+                    self.admit(&mut state, socket);
+                    self.keep_reserve();
+                }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::WOULDBLOCK) => return,
-                Err(errno) => {
-                    self.log.error(format_args!("cannot accept a connection: {errno}"));
-                    drop(state);
-                    std::thread::sleep(EXHAUSTED_PAUSE);
-                    return;
-                }
+                // The kernel says so even if nobody waits.
+                Err(Errno::MFILE | Errno::NFILE) => match self.turn_away(&listener.socket) {
+                    Ok(()) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+                    Err(Errno::WOULDBLOCK) => return,
+                    Err(errno) => return self.pause_accepting(state, errno),
+                },
+                Err(errno) => return self.pause_accepting(state, errno),
             }
+        }
+    }
+
+    fn pause_accepting(&self, state: MutexGuard<'_, State>, errno: Errno) {
+        self.log.error(format_args!("cannot accept a connection: {errno}"));
+        drop(state);
+        std::thread::sleep(EXHAUSTED_PAUSE);
+    }
+
+    /// With no descriptor left, a connection is accepted with the one kept for this, told why, and closed: it
+    /// would wait for a minute otherwise.
+    fn turn_away(&self, listener: &OwnedFd) -> Result<(), Errno> {
+        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(reserve.take());
+        let result = accept_with(listener, SocketFlags::CLOEXEC).map(|socket| {
+            self.log.error("connection refused: no descriptor is left; raise the node's limit (ulimit -n)");
+            refuse(&socket, "the node has no descriptor left");
+        });
+        *reserve = spare_descriptor();
+        result
+    }
+
+    /// There may have been none to keep when it was needed last.
+    fn keep_reserve(&self) {
+        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
+        if reserve.is_none() {
+            *reserve = spare_descriptor();
         }
     }
 
@@ -226,8 +274,13 @@ impl Core {
         let Some(id) = state.registry.take_spare(guest) else {
             return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
         };
-        if let Some(Server { guest_exit: Some(exit), .. }) = state.registry.servers.get(&id) {
-            self.epoll.add(exit.as_fd(), Token::GuestExit(id))?;
+        if let Some(Server { guest_exit: Some(exit), process, .. }) = state.registry.servers.get(&id)
+            && let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(id))
+        {
+            // Nobody would ever end it.
+            process.signal(Signal::KILL);
+            state.registry.retire(id);
+            return Err(error);
         }
         Ok(id)
     }
@@ -268,15 +321,101 @@ impl Core {
     }
 
     fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
-        let process = ApiServer::spawn(&self.config.api_server)?;
+        let process = self.new_api_server(state)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
         let id = state.registry.add_spare(process);
-        if let Some(server) = state.registry.servers.get(&id) {
-            self.epoll.add(server.process.control.as_fd(), Token::Control(id))?;
-            self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id))?;
+        let Some(server) = state.registry.servers.get(&id) else { return Ok(()) };
+        let watched = self
+            .epoll
+            .add(server.process.control.as_fd(), Token::Control(id))
+            .and_then(|()| self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id)));
+        if watched.is_err()
+            && let Some(server) = state.registry.remove_server(id)
+        {
+            server.process.signal(Signal::KILL);
+            self.release(server);
         }
-        Ok(())
+        watched
     }
+
+    /// A copy of the zygote, or a process of its own.
+    fn new_api_server(&self, state: &mut State) -> Result<ApiServer, NodeError> {
+        if let Some(zygote) = state.zygote.as_ref().filter(|zygote| zygote.ready) {
+            match zygote.copy() {
+                Ok(process) => return Ok(process),
+                // Not the zygote's fault, and a process of its own would need more.
+                Err(NodeError::Copy(error)) if is_exhausted(&error) => return Err(NodeError::Copy(error)),
+                Err(error) => {
+                    self.log.warn(error);
+                    // Its end makes room for another one.
+                    zygote.process.signal(Signal::KILL);
+                    if let Some(zygote) = &mut state.zygote {
+                        zygote.ready = false;
+                    }
+                }
+            }
+        }
+        ApiServer::spawn(&self.config.api_server)
+    }
+
+    // The zygote.
+
+    fn start_zygote(&self) {
+        let mut state = self.state();
+        if state.zygote_at.is_none_or(|at| at > Instant::now()) || self.aims_at(Goal::Drain) {
+            return;
+        }
+        state.zygote_at = None;
+        let Some(command) = &self.config.zygote else { return };
+        let started = Zygote::start(command, &self.config.modules).and_then(|zygote| {
+            self.epoll.add(zygote.process.control.as_fd(), Token::Zygote)?;
+            self.epoll.add(zygote.process.exit.as_fd(), Token::ZygoteExit)?;
+            Ok(zygote)
+        });
+        match started {
+            Ok(zygote) => state.zygote = Some(zygote),
+            Err(error) => {
+                self.log.error(error);
+                state.zygote_at = Some(Instant::now() + REFILL_BACKOFF);
+            }
+        }
+    }
+
+    fn hear_zygote(&self) {
+        let mut state = self.state();
+        let Some(zygote) = &mut state.zygote else { return };
+        match control::receive(zygote.process.control.as_fd()) {
+            Received::Event(Event::Ready, _) => {
+                zygote.ready = true;
+                self.log.debug(format_args!("zygote {} is ready", zygote.process.pid()));
+            }
+            Received::Event(Event::Unfit { reason }, _) => {
+                self.log.warn(format_args!("no zygote: {}", reason.escape_debug()));
+                self.end_zygote(&mut state);
+            }
+            Received::Closed => self.epoll.remove(zygote.process.control.as_fd()),
+            Received::Event(..) | Received::Garbage(_) | Received::Nothing => {}
+        }
+    }
+
+    /// Copies do not depend on it.
+    fn reap_zygote(&self) {
+        let mut state = self.state();
+        if let Some(ending) = self.end_zygote(&mut state) {
+            self.log.warn(format_args!("the zygote ended: {ending}"));
+            state.zygote_at = Some(Instant::now() + ZYGOTE_BACKOFF);
+        }
+    }
+
+    fn end_zygote(&self, state: &mut State) -> Option<Ending> {
+        let Zygote { process, .. } = state.zygote.take()?;
+        self.epoll.remove(process.control.as_fd());
+        self.epoll.remove(process.exit.as_fd());
+        process.signal(Signal::KILL);
+        Some(process.wait())
+    }
+
+    // What API servers say.
 
     /// Takes one message; more of them make the socket readable again.
     fn hear(&self, id: u64) {
@@ -314,7 +453,7 @@ impl Core {
                 self.log.info(format_args!("session {id}: ended{separator}{}", reason.escape_debug()));
                 state.registry.sessions.remove(&id);
             }
-            Event::Unknown => {}
+            Event::Born { .. } | Event::Ready | Event::Unfit { .. } | Event::Unknown => {}
         }
     }
 
@@ -327,7 +466,7 @@ impl Core {
         let spare = server.guest.is_none();
         let status = self.release(server);
         if spare {
-            self.log.error(format_args!("a spare API server ended: {}", describe(status)));
+            self.log.error(format_args!("a spare API server ended: {status}"));
             state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
         }
         for session in orphans {
@@ -349,9 +488,9 @@ impl Core {
 
     /// A session whose API server is gone: one that it never took goes to another.
     /// Not after a crash, which the session's own first bytes may have caused.
-    fn settle(&self, state: &mut State, id: u64, status: Option<ExitStatus>) {
+    fn settle(&self, state: &mut State, id: u64, status: Ending) {
         let Some(mut session) = state.registry.sessions.remove(&id) else { return };
-        let clean = status.is_some_and(|status| status.success());
+        let clean = status == Ending::Status(0);
         if clean && session.pending.is_some() && !session.moved {
             session.moved = true;
             return self.place(state, id, session);
@@ -359,20 +498,20 @@ impl Core {
         if clean {
             self.log.info(format_args!("session {id}: ended"));
         } else {
-            self.log.error(format_args!("session {id}: its API server ended: {}", describe(status)));
+            self.log.error(format_args!("session {id}: its API server ended: {status}"));
         }
     }
 
     /// Stops watching an API server that has ended, and reaps it.
-    fn release(&self, server: Server) -> Option<ExitStatus> {
+    fn release(&self, server: Server) -> Ending {
         self.epoll.remove(server.process.control.as_fd());
         self.epoll.remove(server.process.exit.as_fd());
         if let Some(exit) = &server.guest_exit {
             self.epoll.remove(exit.as_fd());
         }
         let pid = server.process.pid();
-        let status = server.process.wait().ok();
-        self.log.debug(format_args!("API server {pid} ended: {}", describe(status)));
+        let status = server.process.wait();
+        self.log.debug(format_args!("API server {pid} ended: {status}"));
         status
     }
 
@@ -414,6 +553,7 @@ impl Core {
             self.log.info(format_args!("ending {sessions} sessions"));
         }
         state.registry.sessions.clear();
+        self.end_zygote(&mut state);
         let deadline = Instant::now() + FAREWELL;
         for server in state.registry.servers.values() {
             // A spare has nothing to finish.
@@ -437,6 +577,15 @@ impl Core {
     }
 }
 
+/// This process has no descriptor left for another one.
+fn is_exhausted(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+fn spare_descriptor() -> Option<OwnedFd> {
+    eventfd(0, EventfdFlags::CLOEXEC).ok()
+}
+
 /// Says why to a guest that gets no API server. It may have gone, and it may be
 /// slow: the answer fits the socket's buffer or is dropped.
 fn refuse(socket: &OwnedFd, why: &str) {
@@ -455,16 +604,5 @@ fn ends_within(server: &Server, time: Duration) -> bool {
             Err(Errno::INTR) => {}
             other => return other.is_ok_and(|ready| ready > 0),
         }
-    }
-}
-
-fn describe(status: Option<ExitStatus>) -> String {
-    match status {
-        None => "status unknown".into(),
-        Some(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => format!("exit status {code}"),
-            (None, Some(signal)) => format!("signal {signal}"),
-            (None, None) => status.to_string(),
-        },
     }
 }

@@ -10,6 +10,9 @@ pub struct NodeReport {
     pub pid: u32,
     /// API servers that wait for a guest.
     pub spares: usize,
+    /// Process that is copied for new guests; 0: there is none, or it is not ready.
+    #[serde(default)]
+    pub zygote: u32,
     pub sessions: Vec<SessionReport>,
 }
 

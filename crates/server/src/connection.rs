@@ -25,8 +25,9 @@ use crate::stats::StatsPage;
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
 const DRAIN: Duration = Duration::from_secs(1);
-/// How long threads inside the vendor library get to come back before they are left behind.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long threads inside the vendor library get to come back before they are left behind. The process ends
+/// with its last connection: a compiler that runs for seconds would keep a dead guest's device that long.
+const FAREWELL: Duration = Duration::from_millis(250);
 /// Shadow threads run vendor code that expects a main thread's stack.
 const STACK: usize = 8 << 20;
 

@@ -11,10 +11,10 @@ use std::sync::{Once, OnceLock};
 use crate::api::ApiDescriptor;
 use crate::connection::{self, Connection};
 use crate::session::Journal;
-use crate::vendor::Vendor;
+use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -28,6 +28,8 @@ pub struct ModuleAbi {
     pub version: *const u8,
     pub version_length: usize,
     pub serve: extern "C" fn(*const ServeArguments) -> i32,
+    /// Loads the vendor's library and what that loads at its first call, in a process that will be copied.
+    pub preload: extern "C" fn(),
 }
 
 // SAFETY: the pointers name string constants of the module, which is never unloaded.
@@ -63,7 +65,11 @@ pub struct ServeArguments {
 }
 
 impl ModuleAbi {
-    pub const fn new(api: &ApiDescriptor, serve: extern "C" fn(*const ServeArguments) -> i32) -> ModuleAbi {
+    pub const fn new(
+        api: &ApiDescriptor,
+        serve: extern "C" fn(*const ServeArguments) -> i32,
+        preload: extern "C" fn(),
+    ) -> ModuleAbi {
         ModuleAbi {
             abi_version: ABI_VERSION,
             spec_hash: api.spec_hash,
@@ -72,6 +78,7 @@ impl ModuleAbi {
             version: api.version.as_ptr(),
             version_length: api.version.len(),
             serve,
+            preload,
         }
     }
 }
@@ -88,6 +95,11 @@ pub(crate) fn load_vendor(api: &ApiDescriptor, path: Option<&str>) -> Result<&'s
     let functions = api.functions.iter().map(|f| f.name);
     let load = || Vendor::load(api.name, path.unwrap_or(api.soname), functions).map_err(|e| e.to_string());
     VENDOR.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+/// Loads the vendor's library. Whether that succeeds is the business of the session that needs it.
+pub fn preload(api: &ApiDescriptor) {
+    let _ = try_loading(&place(api.name, api.soname));
 }
 
 /// Serves one connection; returns when it is over.
@@ -142,19 +154,26 @@ impl Connection {
     }
 }
 
-/// Exports a module's entry: the argument is a `static ApiDescriptor`.
+/// Exports a module's entry: the argument is a `static ApiDescriptor`; after it perhaps an `unsafe extern "C" fn()`
+/// that loads what the vendor's library loads at its first call.
 #[macro_export]
 macro_rules! export_module {
-    ($api:path) => {
+    ($api:path $(, $preload:path)?) => {
         extern "C" fn aviary_serve(arguments: *const $crate::module::ServeArguments) -> i32 {
             // SAFETY: the API server process calls this with arguments as `serve` requires them.
             unsafe { $crate::module::serve(&$api, arguments) }
         }
 
+        extern "C" fn aviary_preload_all() {
+            $crate::module::preload(&$api);
+            // SAFETY: the specification's own function; the zygote calls it once, on its only thread.
+            $(unsafe { $preload() })?
+        }
+
         #[unsafe(no_mangle)]
         pub extern "C" fn aviary_module() -> *const $crate::module::ModuleAbi {
             static MODULE: std::sync::OnceLock<$crate::module::ModuleAbi> = std::sync::OnceLock::new();
-            MODULE.get_or_init(|| $crate::module::ModuleAbi::new(&$api, aviary_serve))
+            MODULE.get_or_init(|| $crate::module::ModuleAbi::new(&$api, aviary_serve, aviary_preload_all))
         }
     };
 }

@@ -3,12 +3,14 @@
 mod attach;
 mod node;
 mod spawn;
+mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::io::FdFlags;
 
 use crate::confine::{confine, filter_system_calls, flush_output};
 use crate::session::Journal;
@@ -28,27 +30,56 @@ struct Shared {
     ended: OwnedFd,
 }
 
-/// Serves until the last connection has ended, or until the node goes while there is none.
+/// Serves until the last connection has ended, or until the node goes.
 /// The result is the process's exit status.
 pub fn main(control_fd: RawFd) -> i32 {
-    // SAFETY: the node starts this process with its control socket at this number and nothing else uses it.
-    let control = unsafe { OwnedFd::from_raw_fd(control_fd) };
-    match prepare(control) {
-        Ok(shared) => {
-            let status = attend(&Arc::new(shared));
-            flush_output();
-            // Vendor libraries' exit handlers may wait for threads that a dead guest left behind.
-            // SAFETY: ends the process; everything worth keeping was flushed.
-            unsafe { libc::_exit(status) }
-        }
-        Err(error) => {
-            eprintln!("aviary api-server: {error}");
-            1
-        }
+    match settle_in(control_fd) {
+        Ok((control, journal)) => live(Node::new(control), journal),
+        Err(error) => fail(&error),
     }
 }
 
-fn prepare(control: OwnedFd) -> rustix::io::Result<Shared> {
+/// Loads modules and vendors' libraries and makes copies of itself that do what [`main`] does.
+pub fn zygote(control_fd: RawFd) -> i32 {
+    let (control, journal) = match settle_in(control_fd) {
+        Ok(settled) => settled,
+        Err(error) => return fail(&error),
+    };
+    match zygote::run(Node::new(control)) {
+        Ok(control) => {
+            let node = Node::new(control);
+            zygote::announce(&node);
+            live(node, journal)
+        }
+        // SAFETY: ends the process without the exit handlers of libraries that were never used.
+        Err(status) => unsafe { libc::_exit(status) },
+    }
+}
+
+fn fail(error: &rustix::io::Errno) -> i32 {
+    eprintln!("aviary api-server: {error}");
+    1
+}
+
+fn live(node: Node, journal: RawFd) -> i32 {
+    let ended = match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
+        Ok(ended) => ended,
+        Err(error) => return fail(&error),
+    };
+    let (active, served, adopted) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let status = attend(&Arc::new(Shared { node, journal, active, served, adopted, ended }));
+    flush_output();
+    // Vendor libraries' exit handlers may wait for threads that a dead guest left behind.
+    // SAFETY: ends the process; everything worth keeping was flushed.
+    unsafe { libc::_exit(status) }
+}
+
+/// Gives up what this process does not need. The second result is the node's standard error.
+fn settle_in(control_fd: RawFd) -> rustix::io::Result<(OwnedFd, RawFd)> {
+    // SAFETY: the node starts this process with its control socket at this number and nothing else uses it.
+    let control = unsafe { OwnedFd::from_raw_fd(control_fd) };
+    // A zygote's copies must not pass it on to what they may start.
+    rustix::io::fcntl_setfd(&control, FdFlags::CLOEXEC)?;
     let journal = rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3)?.into_raw_fd();
     confine(&[control.as_raw_fd(), journal]);
     if let Err(error) = filter_system_calls() {
@@ -58,45 +89,43 @@ fn prepare(control: OwnedFd) -> rustix::io::Result<Shared> {
     // Otherwise a guest whose output pipe is closed could end this process.
     // SAFETY: sets a disposition; no handler runs.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-    Ok(Shared {
-        node: Node::new(control),
-        journal,
-        active: AtomicUsize::new(0),
-        served: AtomicBool::new(false),
-        adopted: AtomicBool::new(false),
-        ended: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-    })
+    Ok((control, journal))
 }
 
 fn attend(shared: &Arc<Shared>) -> i32 {
-    let mut node_listens = true;
+    let mut accepts = true;
     loop {
-        if shared.active.load(Ordering::SeqCst) == 0 && (!node_listens || shared.served.load(Ordering::SeqCst)) {
-            if !take_leave(shared, node_listens) {
+        if shared.active.load(Ordering::SeqCst) == 0 && (!accepts || shared.served.load(Ordering::SeqCst)) {
+            if !take_leave(shared, accepts) {
                 return 0;
             }
-            node_listens = false;
+            accepts = false;
             continue;
         }
-        if !await_event(shared, node_listens) {
+        if !await_event(shared, accepts) {
             return 1;
         }
-        while node_listens {
+        while accepts {
             match shared.node.receive() {
                 Received::Connection(announced) => start(shared, announced),
                 Received::Nothing => break,
-                Received::Closed => node_listens = false,
+                Received::Closed => accepts = false,
                 Received::Unusable(reason) => note(shared, 0, &format!("a message of the node is unusable: {reason}")),
             }
+        }
+        // Nobody accounts for what goes on without the node, and a new node would give the device away again:
+        // the guests see the hang-up.
+        if shared.node.is_gone() {
+            return 0;
         }
     }
 }
 
 /// The last connection has ended. From here on the node's sends fail; what it sent before is still served.
 /// True if there was something.
-fn take_leave(shared: &Arc<Shared>, node_listens: bool) -> bool {
+fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
     let mut found = false;
-    if node_listens {
+    if accepts {
         shared.node.refuse_more();
         while let Received::Connection(announced) = shared.node.receive() {
             start(shared, announced);
@@ -106,11 +135,10 @@ fn take_leave(shared: &Arc<Shared>, node_listens: bool) -> bool {
     found
 }
 
-fn await_event(shared: &Shared, node_listens: bool) -> bool {
-    let mut fds = vec![PollFd::new(&shared.ended, PollFlags::IN)];
-    if node_listens {
-        fds.push(PollFd::from_borrowed_fd(shared.node.as_fd(), PollFlags::IN));
-    }
+fn await_event(shared: &Shared, accepts: bool) -> bool {
+    // Its hang-up is told in any case.
+    let wanted = if accepts { PollFlags::IN } else { PollFlags::empty() };
+    let mut fds = [PollFd::new(&shared.ended, PollFlags::IN), PollFd::from_borrowed_fd(shared.node.as_fd(), wanted)];
     match rustix::event::poll(&mut fds, None) {
         Ok(_) => {
             let mut count = [0; 8];

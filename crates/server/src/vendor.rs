@@ -37,12 +37,16 @@ pub fn variable(api: &str) -> String {
     api.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
 
+/// Where an API's library is: `soname`, or what `AVIARY_VENDOR_<API>` of this process says instead.
+pub fn place(api: &str, soname: &str) -> String {
+    std::env::var(format!("AVIARY_VENDOR_{}", variable(api))).unwrap_or_else(|_| soname.to_owned())
+}
+
 impl Vendor {
     /// Loads `soname`, or what `AVIARY_VENDOR_<API>` of this process says instead.
     pub fn load<'a>(api: &str, soname: &str, functions: impl Iterator<Item = &'a str>) -> Result<Vendor, Missing> {
-        let variable = variable(api);
-        let name = std::env::var(format!("AVIARY_VENDOR_{variable}")).unwrap_or_else(|_| soname.to_owned());
-        let library = open(&name).map_err(|reason| Missing { name, reason, variable })?;
+        let name = place(api, soname);
+        let library = open(&name).map_err(|reason| Missing { name, reason, variable: variable(api) })?;
         // A function name with a NUL inside cannot come from C; it would simply not be found.
         let names: Box<[CString]> = functions.map(|f| CString::new(f).unwrap_or_default()).collect();
         let symbols = names.iter().map(|_| AtomicPtr::default()).collect();

@@ -210,6 +210,22 @@ fn a_server_without_guests_ends_with_its_node() {
     assert!(node.finish().success());
 }
 
+/// A node that comes back knows nothing of them, so that nobody would account for what they hold.
+#[test]
+fn sessions_end_with_their_node() {
+    for (scenario, mirrored) in [("hold", false), ("hold", true), ("wait", false)] {
+        let mut node = Node::start(&format!("orphan-{scenario}-{mirrored}"));
+        let mut guest = node.guest(scenario, mirrored);
+        node.hand_over();
+        assert_eq!(line(&mut output(&mut guest)), "ready");
+        let (other, _) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .expect("a pair");
+        drop(std::mem::replace(&mut node.control, other));
+        assert!(node.finish().success());
+        exit(&mut guest, Duration::from_secs(2));
+    }
+}
+
 #[test]
 fn a_missing_module_is_refused_with_its_name() {
     let mut node = Node::start("missing");

@@ -17,7 +17,11 @@ pub const DEFAULT_ARENA: usize = 64 << 30;
 pub const LOWEST_ADDRESS: usize = 0x2000_0000_0000;
 /// Candidates are this far apart, so that the arenas of one process's APIs do not meet.
 const STRIDE: usize = 1 << 40;
-const CANDIDATES: usize = 64;
+const CANDIDATES: usize = 48;
+/// Programs (and their heaps) lie anywhere from here on, also the server's: a guest cannot know where, and an arena
+/// that cannot be at the same address there cannot be shared by pointer.
+const PROGRAMS: usize = 0x5500_0000_0000;
+const _: () = assert!(LOWEST_ADDRESS + CANDIDATES * STRIDE <= PROGRAMS);
 /// What a server maps at most for one connection.
 const LARGEST: u64 = 1 << 40;
 const PAGE: usize = 4096;

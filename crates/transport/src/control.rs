@@ -254,6 +254,24 @@ impl ControlSocket {
         }
     }
 
+    /// Returns when the peer has hung up, or when the descriptor means another file. Without a wake-up meanwhile.
+    pub fn await_hang_up(&self) {
+        while self.intact() && self.alive() {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+            match rustix::event::poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Both sides see a hang-up from now on.
+    pub fn hang_up(&self) {
+        if self.intact() {
+            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        }
+    }
+
     /// Whether the peer still holds its end. Unread messages do not matter.
     pub fn alive(&self) -> bool {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -60,6 +60,9 @@ pub fn server_exports() -> TokenStream {
         }
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_log_text(text: *const std::ffi::c_char) { unsafe { aviary_server::ffi::log(text) } }
+        unsafe extern "C" {
+            fn aviary_preload_utility();
+        }
     }
 }
 
@@ -81,6 +84,9 @@ pub fn utility_c(model: &Model, side: Side) -> String {
         c.push('\n');
     }
     c.push_str(LOG_C);
+    if side == Side::Server {
+        c.push_str(PRELOAD_C);
+    }
     c
 }
 
@@ -94,6 +100,14 @@ __attribute__((visibility(\"hidden\"))) void aviary_log(const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     aviary_log_text(text);
+}
+";
+
+/// Only C can ask whether a function was defined.
+const PRELOAD_C: &str = "
+void aviary_preload_utility(void) {
+    if (aviary_preload)
+        aviary_preload();
 }
 ";
 

@@ -72,7 +72,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             metadata_size: #metadata_size,
             rejected,
         };
-        aviary_server::export_module!(DESCRIPTOR);
+        aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
     }
 }
 

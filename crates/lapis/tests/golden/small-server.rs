@@ -150,7 +150,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     metadata_size: 0,
     rejected,
 };
-aviary_server::export_module!(DESCRIPTOR);
+aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
 #[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_metadata(handle: usize) -> usize {
     unsafe { aviary_server::ffi::metadata(handle as *const std::ffi::c_void) as usize }
@@ -173,6 +173,9 @@ unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_log_text(text: *const std::ffi::c_char) {
     unsafe { aviary_server::ffi::log(text) }
+}
+unsafe extern "C" {
+    fn aviary_preload_utility();
 }
 unsafe extern "C" fn callback_0(a0: f32, a1: usize) -> () {
     aviary_server::guarded(

@@ -123,7 +123,7 @@ fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
     }
 }
 
-fn load(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
+pub(super) fn load(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
     use std::os::unix::ffi::OsStrExt;
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed("the module's path", e))?;
     // SAFETY: modules are the operator's files, found in the directories that the node configured.

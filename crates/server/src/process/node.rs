@@ -3,13 +3,15 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     Shutdown,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::SessionConfig;
 
@@ -35,6 +37,28 @@ pub enum Received {
     Unusable(String),
 }
 
+/// What the node tells a zygote.
+pub enum ToZygote {
+    /// Load the modules in these directories.
+    Preload(Vec<PathBuf>),
+    /// Become an API server with this control socket, in a copy.
+    Copy(OwnedFd),
+    Nothing,
+    Closed,
+}
+
+#[derive(Deserialize)]
+struct PreloadMessage {
+    preload: Vec<PathBuf>,
+}
+
+/// One message as it came.
+enum Message {
+    Whole(Vec<u8>, Option<OwnedFd>),
+    Nothing,
+    Closed,
+}
+
 #[derive(Serialize)]
 struct Event<'a> {
     session: u64,
@@ -52,6 +76,32 @@ impl Node {
 
     /// The next message, without waiting.
     pub fn receive(&self) -> Received {
+        let (bytes, socket) = match self.message() {
+            Message::Whole(bytes, Some(socket)) => (bytes, socket),
+            Message::Whole(_, None) => return Received::Unusable("no socket came with it".into()),
+            Message::Nothing => return Received::Nothing,
+            Message::Closed => return Received::Closed,
+        };
+        match serde_json::from_slice(&bytes) {
+            Ok(config) => Received::Connection(Announced { config, json: bytes, socket }),
+            Err(error) => Received::Unusable(error.to_string()),
+        }
+    }
+
+    /// The same in a zygote.
+    pub fn receive_as_zygote(&self) -> ToZygote {
+        match self.message() {
+            Message::Whole(_, Some(control)) => ToZygote::Copy(control),
+            Message::Whole(bytes, None) => match serde_json::from_slice::<PreloadMessage>(&bytes) {
+                Ok(message) => ToZygote::Preload(message.preload),
+                Err(_) => ToZygote::Nothing,
+            },
+            Message::Nothing => ToZygote::Nothing,
+            Message::Closed => ToZygote::Closed,
+        }
+    }
+
+    fn message(&self) -> Message {
         let mut bytes = vec![0; LONGEST];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -59,22 +109,20 @@ impl Node {
         let into = &mut [IoSliceMut::new(&mut bytes)];
         let length = match rustix::net::recvmsg(&self.socket, into, &mut ancillary, flags) {
             Ok(message) => message.bytes,
-            Err(Errno::AGAIN | Errno::INTR) => return Received::Nothing,
-            Err(_) => return Received::Closed,
+            Err(Errno::AGAIN | Errno::INTR) => return Message::Nothing,
+            Err(_) => return Message::Closed,
         };
         if length == 0 {
-            return Received::Closed;
+            return Message::Closed;
         }
         bytes.truncate(length);
         let fds = ancillary.drain().filter_map(|m| match m {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        let Some(socket) = fds.flatten().next() else { return Received::Unusable("no socket came with it".into()) };
-        match serde_json::from_slice(&bytes) {
-            Ok(config) => Received::Connection(Announced { config, json: bytes, socket }),
-            Err(error) => Received::Unusable(error.to_string()),
-        }
+        // Surplus ones are closed when the buffer is dropped.
+        let first = fds.flatten().next();
+        Message::Whole(bytes, first)
     }
 
     /// The node's further messages fail, so that it looks for another process.
@@ -83,15 +131,37 @@ impl Node {
     }
 
     pub fn started(&self, session: u64, api: &str, stats: BorrowedFd<'_>) {
-        self.send(&Event { session, event: "started", api: Some(api), reason: None }, Some(stats));
+        self.send_json(&Event { session, event: "started", api: Some(api), reason: None }, Some(stats));
     }
 
     pub fn ended(&self, session: u64, reason: &str) {
-        self.send(&Event { session, event: "ended", api: None, reason: Some(reason) }, None);
+        self.send_json(&Event { session, event: "ended", api: None, reason: Some(reason) }, None);
     }
 
-    /// A node that is gone hears nothing; connections go on without it.
-    fn send(&self, event: &Event, fd: Option<BorrowedFd<'_>>) {
+    /// A copy of the zygote introduces itself.
+    pub fn born(&self, pid: u32) {
+        self.send_json(&serde_json::json!({"event": "born", "pid": pid}), None);
+    }
+
+    /// A zygote has loaded everything.
+    pub fn ready(&self) {
+        self.send_json(&serde_json::json!({"event": "ready"}), None);
+    }
+
+    /// A zygote cannot be copied.
+    pub fn unfit(&self, reason: &str) {
+        self.send_json(&serde_json::json!({"event": "unfit", "reason": reason}), None);
+    }
+
+    /// Whether the node is gone, also after `refuse_more`.
+    pub fn is_gone(&self) -> bool {
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        rustix::event::poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// A node that is gone hears nothing.
+    fn send_json(&self, event: &impl Serialize, fd: Option<BorrowedFd<'_>>) {
         let Ok(json) = serde_json::to_vec(event) else { return };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);

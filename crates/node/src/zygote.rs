@@ -1,0 +1,79 @@
+//! The zygote: an API server process with all libraries loaded, whose copies serve the guests.
+//!
+//! Copies start sooner and share what the libraries' relocations wrote. A node without a zygote, or whose zygote is
+//! not ready, dies or cannot be copied, starts API servers one by one: that is slower, nothing else.
+
+use crate::{
+    NodeError,
+    api_server::{ApiServer, ApiServerCommand},
+    control::{self, Event, Received},
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+/// How long a copy may take to say that it lives. Usually a millisecond.
+const BIRTH: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub struct Zygote {
+    pub process: ApiServer,
+    /// It has said that it loaded everything.
+    pub ready: bool,
+}
+
+impl Zygote {
+    /// Starts one; it is ready some time later.
+    pub fn start(command: &ApiServerCommand, modules: &[PathBuf]) -> Result<Self, NodeError> {
+        let process = ApiServer::spawn(command)?;
+        let request = serde_json::json!({ "preload": modules });
+        match control::send_json(process.control.as_fd(), &request, None) {
+            Ok(()) => Ok(Self { process, ready: false }),
+            Err(error) => {
+                process.discard();
+                Err(NodeError::Spawn(command.program.clone(), error))
+            }
+        }
+    }
+
+    /// A new API server.
+    pub fn copy(&self) -> Result<ApiServer, NodeError> {
+        self.try_copy().map_err(NodeError::Copy)
+    }
+
+    fn try_copy(&self) -> io::Result<ApiServer> {
+        let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let request = serde_json::json!({ "copy": true });
+        control::send_json(self.process.control.as_fd(), &request, Some(theirs.as_fd()))?;
+        // The only copies left are the zygote's and the new process's: their deaths can be seen.
+        drop(theirs);
+        ApiServer::adopt(birth(&control)?, control)
+    }
+}
+
+/// The process id that the new process tells.
+fn birth(control: &OwnedFd) -> io::Result<u32> {
+    let until = Instant::now() + BIRTH;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(control, PollFlags::IN)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match control::receive(control.as_fd()) {
+            Received::Event(Event::Born { pid }, _) => return Ok(pid),
+            Received::Event(..) | Received::Garbage(_) => return Err(io::ErrorKind::InvalidData.into()),
+            Received::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Received::Nothing => {}
+        }
+    }
+}

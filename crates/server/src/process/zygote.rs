@@ -1,0 +1,101 @@
+//! The zygote: a process with all modules and vendors' libraries loaded, copied for every guest.
+//!
+//! A vendor's library costs a session millions of bytes of relocated pages and tens of milliseconds when the
+//! session's own process loads it. A copy of the zygote shares those pages with all others and has them at once.
+//! No guest ever talks to the zygote, and it calls no function of a vendor.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::attach::load;
+use super::node::{Node, ToZygote};
+
+/// Loads what the node says and then makes a copy of this process for every message.
+/// Returns with an exit status, or in a copy with the copy's control socket.
+pub fn run(node: Node) -> Result<OwnedFd, i32> {
+    loop {
+        if rustix::event::poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None).is_err() {
+            continue;
+        }
+        match node.receive_as_zygote() {
+            ToZygote::Preload(modules) => match preload(&modules) {
+                Ok(()) => node.ready(),
+                Err(reason) => {
+                    node.unfit(&reason);
+                    return Err(0);
+                }
+            },
+            ToZygote::Copy(control) => {
+                if let Some(control) = copy(control) {
+                    return Ok(control);
+                }
+            }
+            ToZygote::Nothing => {}
+            ToZygote::Closed => return Err(0),
+        }
+    }
+}
+
+/// `Some` in the copy. If there is no copy, the node sees the hang-up of its end.
+fn copy(control: OwnedFd) -> Option<OwnedFd> {
+    if threads() != 1 {
+        return None;
+    }
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
+    // SAFETY: the same as fork, but for the copy's parent, which is the node: it watches and reaps it. This process
+    // has one thread (a copy has only that one), so no lock is held that nobody releases. The C library's fork
+    // handlers do not run; nothing registered any that would have work before a first call of the vendor's library.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        0 => Some(control),
+        pid => {
+            // Said twice, here and by the copy: the node learns whom to reap whichever of the two is killed now.
+            if let Ok(pid) = u32::try_from(pid) {
+                Node::new(control).born(pid);
+            }
+            None
+        }
+    }
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
+}
+
+/// Loads every module in these directories and what it needs. What cannot be loaded is not: the session that
+/// asks for it tries again and tells why. Only a library that starts threads is an obstacle, since they would
+/// be missing in a copy.
+fn preload(directories: &[PathBuf]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for directory in directories {
+        for path in modules(directory) {
+            if seen.insert(path.parent().and_then(Path::file_name).map(ToOwned::to_owned))
+                && let Ok(module) = load(&path)
+            {
+                (module.preload)();
+                if threads() != 1 {
+                    return Err(format!("{}: what it loads starts threads", path.display()));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In a fixed order.
+fn modules(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> =
+        entries.map(|entry| entry.path().join("server.so")).filter(|path| path.is_file()).collect();
+    found.sort();
+    found
+}
+
+/// A copy's first act.
+pub fn announce(node: &Node) {
+    // A session of its own, as if the node had started it: see `prepare_to_spawn`.
+    let _ = rustix::process::setsid();
+    node.born(std::process::id());
+}
