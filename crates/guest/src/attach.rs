@@ -142,7 +142,10 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         let control = control.clone();
         move || control.intact() && control.alive()
     }));
-    let same_address = !mirrored && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
+    if welcome.flags & welcome_flag::CARRIED != 0 {
+        arena.set_carried();
+    }
+    let same_address = !arena.mirrored() && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
     Ok(Connection::new(descriptor, arena, control, liveness, same_address, flag_set("AVIARY_SYNC")))
 }
 
