@@ -21,6 +21,10 @@ pub enum Token {
     ServerExit(u64),
     /// The guest process of an API server ended.
     GuestExit(u64),
+    /// A listener for other machines, by its place in the list.
+    Remote(u64),
+    /// A gateway process ended.
+    GatewayExit(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -33,6 +37,8 @@ impl Token {
             Token::Control(id) => (2, id),
             Token::ServerExit(id) => (3, id),
             Token::GuestExit(id) => (4, id),
+            Token::Remote(id) => (5, id),
+            Token::GatewayExit(id) => (6, id),
         };
         kind << SHIFT | id
     }
@@ -44,7 +50,9 @@ impl Token {
             1 => Token::Wake,
             2 => Token::Control(id),
             3 => Token::ServerExit(id),
-            _ => Token::GuestExit(id),
+            4 => Token::GuestExit(id),
+            5 => Token::Remote(id),
+            _ => Token::GatewayExit(id),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     api_server::ApiServer,
     control::{self, Assignment, Event, Received},
     epoll::{Epoll, Token},
+    gateways::Gateways,
     guest::Guest,
     listener::Listener,
     log::Log,
@@ -55,6 +56,8 @@ pub struct Core {
     epoll: Epoll,
     wake: OwnedFd,
     goal: AtomicU8,
+    /// Listeners for other machines.
+    remote: Vec<OwnedFd>,
     state: Mutex<State>,
 }
 
@@ -63,6 +66,7 @@ struct State {
     registry: Registry,
     /// Taken when the node ends, which removes the socket.
     listener: Option<Listener>,
+    gateways: Gateways,
     refill_at: Option<Instant>,
 }
 
@@ -73,9 +77,16 @@ impl Core {
             .map_err(|errno| NodeError::Watch(errno.into()))?;
         epoll.add(listener.socket.as_fd(), Token::Listener)?;
         epoll.add(wake.as_fd(), Token::Wake)?;
+        let mut remote = Vec::new();
+        for address in config.remote.iter().flat_map(|(addresses, _)| addresses) {
+            let socket = address.listen().map_err(|error| NodeError::ListenRemote(address.clone(), error))?;
+            epoll.add(socket.as_fd(), Token::Remote(remote.len() as u64))?;
+            remote.push(socket);
+        }
         let refill_at = (config.spares > 0).then(Instant::now);
-        let state = State { registry: Registry::default(), listener: Some(listener), refill_at };
-        Ok(Self { config, log, epoll, wake, goal: AtomicU8::new(Goal::Serve as u8), state: Mutex::new(state) })
+        let (registry, gateways) = (Registry::default(), Gateways::default());
+        let state = Mutex::new(State { registry, listener: Some(listener), gateways, refill_at });
+        Ok(Self { config, log, epoll, wake, goal: AtomicU8::new(Goal::Serve as u8), remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -136,6 +147,8 @@ impl Core {
             Token::Control(id) => self.hear(id),
             Token::ServerExit(id) => self.reap(id),
             Token::GuestExit(id) => self.guest_ended(id),
+            Token::Remote(place) => self.accept_remote(place),
+            Token::GatewayExit(id) => self.reap_gateway(id),
         }
     }
 
@@ -158,6 +171,37 @@ impl Core {
         }
     }
 
+    /// One connection; more of them make the listener readable again, after other events had their turn.
+    fn accept_remote(&self, place: u64) {
+        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else { return };
+        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => return,
+            Err(errno) => {
+                self.log.error(format_args!("cannot accept a connection: {errno}"));
+                return std::thread::sleep(EXHAUSTED_PAUSE);
+            }
+        };
+        if self.aims_at(Goal::Drain) {
+            return;
+        }
+        let mut state = self.state();
+        let watched = state.gateways.start(command, &self.config.socket, socket).and_then(|id| {
+            let Some(gateway) = state.gateways.get(id) else { return Ok(()) };
+            self.epoll.add(gateway.exit.as_fd(), Token::GatewayExit(id))
+        });
+        if let Err(error) = watched {
+            self.log.warn(format_args!("connection refused: {error}"));
+        }
+    }
+
+    fn reap_gateway(&self, id: u64) {
+        let Some(gateway) = self.state().gateways.remove(id) else { return };
+        self.epoll.remove(gateway.exit.as_fd());
+        let status = gateway.wait().ok();
+        self.log.debug(format_args!("a gateway ended: {}", describe(status)));
+    }
+
     fn admit(&self, state: &mut State, socket: OwnedFd) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
@@ -168,10 +212,15 @@ impl Core {
             self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
             return refuse(&socket, &why);
         }
+        let tenant = match state.gateways.tenant_of(guest.pid).transpose() {
+            Ok(name) => name.filter(|name| !name.is_empty()),
+            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+        };
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
             guest,
+            tenant,
             since: SystemTime::now(),
             pending: Some(socket),
             moved: false,
@@ -236,7 +285,11 @@ impl Core {
         let (Some(server), Some(socket)) = (state.registry.servers.get(&session.server), &session.pending) else {
             return Err(NodeError::HandOver(0, std::io::ErrorKind::NotFound.into()));
         };
-        let (tenant, limits) = self.config.tenants.of(session.guest.uid);
+        let tenants = &self.config.tenants;
+        let (tenant, limits) = match &session.tenant {
+            Some(name) => tenants.named(name),
+            None => tenants.of(session.guest.uid),
+        };
         let assignment = Assignment {
             session: id,
             tenant: &tenant,
@@ -414,6 +467,8 @@ impl Core {
             self.log.info(format_args!("ending {sessions} sessions"));
         }
         state.registry.sessions.clear();
+        let gateways = state.gateways.drain();
+        gateways.iter().for_each(|gateway| gateway.end());
         let deadline = Instant::now() + FAREWELL;
         for server in state.registry.servers.values() {
             // A spare has nothing to finish.
@@ -424,6 +479,10 @@ impl Core {
             if let Some(server) = state.registry.remove_server(id) {
                 self.part(server, deadline);
             }
+        }
+        for gateway in gateways {
+            self.epoll.remove(gateway.exit.as_fd());
+            let _ = gateway.wait();
         }
     }
 

@@ -17,7 +17,7 @@ pub use control::{
     ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
 };
 pub use lane::{LaneEnd, LaneWaker, Side, accept_lane, take_regions};
-pub use remote::{connect_vsock, limit_unsent, listen_vsock};
+pub use remote::{AddressError, RemoteAddress, limit_unsent};
 pub use stream::StreamLane;
 
 use thiserror::Error;
