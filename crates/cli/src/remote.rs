@@ -1,9 +1,9 @@
 //! Nodes of other machines: addresses, options of both ends, keys, the gateway process.
 
+use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
 use aviary_relay::{ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, write_identities};
 use aviary_transport::RemoteAddress;
-use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use std::{
     fs::File,

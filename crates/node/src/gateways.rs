@@ -10,10 +10,7 @@ use std::{
     fs::File,
     io::{self, Read},
     net::{IpAddr, TcpStream},
-    os::{
-        fd::OwnedFd,
-        unix::process::CommandExt,
-    },
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
 };

@@ -173,7 +173,9 @@ impl Core {
 
     /// One connection; more of them make the listener readable again, after other events had their turn.
     fn accept_remote(&self, place: u64) {
-        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else { return };
+        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else {
+            return;
+        };
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => return,

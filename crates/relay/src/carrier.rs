@@ -13,15 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use aviary_transport::{Arena, Consumer, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer, Side};
 use aviary_transport::take_regions;
+use aviary_transport::{Arena, Consumer, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer, Side};
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, MAX_MESSAGE, kind};
 
 use crate::frame::Kind;
 use crate::inbox::{Inbox, Parcel};
 use crate::link::{Compression, Link};
-use crate::outbox::{Outbox, WINDOW};
+use crate::outbox::{Gathered, Outbox, WINDOW};
 use crate::output::Output;
 
 /// Lanes of one guest at a time; the API server has a lower limit.
@@ -301,9 +301,15 @@ impl Carrier {
 
     /// Takes messages out of the local ring.
     fn pump(&self, lane: u32, mut rx: Consumer) {
-        let mut message = Vec::new();
+        let (mut message, mut batch) = (Vec::new(), Gathered::new(lane));
         loop {
-            if rx.receive(&mut message).is_err() {
+            // While there is more to come at once, several go in one piece.
+            let received = match rx.try_receive(&mut message) {
+                Ok(false) if self.pass_on(lane, &mut batch) => rx.receive(&mut message).map(|()| true),
+                other => other,
+            };
+            if !matches!(received, Ok(true)) {
+                self.pass_on(lane, &mut batch);
                 return;
             }
             let Ok(regions) = take_regions(&mut message) else {
@@ -312,14 +318,24 @@ impl Carrier {
             if regions.iter().any(|r| self.arena.pointer(r.offset, r.length).is_err()) {
                 return self.broken("a message of the local peer names memory outside the arena");
             }
-            if self.side == Side::Guest {
-                self.output.flush(self);
-            }
             let urgent = self.side == Side::Guest || somebody_waits(&message);
-            if self.outbox.message(lane, &message, regions, urgent).is_err() {
+            let passed = if regions.is_empty() && batch.take(&message, urgent) {
+                !batch.is_full() || self.pass_on(lane, &mut batch)
+            } else {
+                self.pass_on(lane, &mut batch) && self.outbox.message(lane, &message, regions, urgent).is_ok()
+            };
+            if !passed {
                 return;
             }
         }
+    }
+
+    /// False: the connection is over.
+    fn pass_on(&self, lane: u32, batch: &mut Gathered) -> bool {
+        if self.side == Side::Guest {
+            self.output.flush(self);
+        }
+        self.outbox.gathered(lane, batch).is_ok()
     }
 
     /// Puts what arrives into the local ring.
@@ -332,6 +348,12 @@ impl Carrier {
                         break;
                     }
                     self.delivered(lane, &mut delivered, message.len());
+                }
+                Parcel::Batch(batch) => {
+                    if batch.messages().any(|message| tx.send(message).is_err()) {
+                        break;
+                    }
+                    self.delivered(lane, &mut delivered, batch.messages().map(<[u8]>::len).sum());
                 }
                 Parcel::Control(message) => {
                     let _ = self.control.send(message, None);
@@ -362,23 +384,23 @@ impl Carrier {
         self.arena.write(u64::from_le_bytes(*offset), data).map_err(|e| e.to_string())
     }
 
-    /// A whole message.
-    pub fn arrived_message(&self, lane: u32, message: Vec<u8>) -> Result<(), String> {
+    /// Whole messages.
+    pub fn arrived(&self, lane: u32, parcel: Parcel) -> Result<(), String> {
         if let Some(inbox) = self.output.inbox(lane) {
-            return self.accept(inbox, message);
+            return self.accept(inbox, parcel);
         }
         self.output.settle();
         let lanes = locked(&self.lanes);
         // A lane that just ended.
         let Some(lane) = lanes.get(&lane) else { return Ok(()) };
-        self.accept(&lane.inbox, message)
+        self.accept(&lane.inbox, parcel)
     }
 
-    fn accept(&self, inbox: &Inbox, message: Vec<u8>) -> Result<(), String> {
+    fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<(), String> {
         if inbox.bytes() > 2 * WINDOW + MAX_MESSAGE {
             return Err("the peer sends more than it may".into());
         }
-        inbox.push(Parcel::Message(message));
+        inbox.push(parcel);
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, ControlSocket, Side, receive_greeting, send_greeting};
@@ -64,7 +64,12 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
         let tenant = if open.token.is_empty() { certified } else { options.security.tenant(None, &open.token) };
         match tenant {
             Some(tenant) => tenant,
-            None => return refuse(&mut link, "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)"),
+            None => {
+                return refuse(
+                    &mut link,
+                    "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)",
+                );
+            }
         }
     };
     known.store(true, Ordering::SeqCst);
@@ -105,8 +110,12 @@ fn refuse_tls(socket: &mut TcpStream) -> Result<(), String> {
 }
 
 fn refuse<T>(link: &mut Link, why: &str) -> Result<T, String> {
-    let welcome =
-        Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text: why.to_owned(), ..Welcome::default() };
+    let welcome = Welcome {
+        wire_version: WIRE_VERSION,
+        status: welcome_status::REFUSED,
+        text: why.to_owned(),
+        ..Welcome::default()
+    };
     let _ = link.send(Kind::Welcome, &welcome.to_bytes());
     link.end();
     Err(why.to_owned())

@@ -8,8 +8,47 @@ use aviary_wire::Control;
 
 pub enum Parcel {
     Message(Vec<u8>),
+    /// Several messages, as [`Batch`] gathers them.
+    Batch(Batch),
     /// To be passed on after the messages before it.
     Control(Control),
+}
+
+/// Small messages in one piece of memory: their lengths, then their bytes.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    pub fn push(&mut self, message: &[u8]) {
+        self.bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(message);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.bytes[..];
+        std::iter::from_fn(move || {
+            let (length, tail) = rest.split_first_chunk::<4>()?;
+            let (message, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            rest = tail;
+            Some(message)
+        })
+    }
+}
+
+impl Parcel {
+    fn bytes(&self) -> usize {
+        match self {
+            Parcel::Message(message) => message.len(),
+            Parcel::Batch(batch) => batch.bytes.len(),
+            Parcel::Control(_) => 0,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -36,9 +75,7 @@ impl Inbox {
 
     pub fn push(&self, parcel: Parcel) {
         let mut state = self.state();
-        if let Parcel::Message(message) = &parcel {
-            state.bytes += message.len();
-        }
+        state.bytes += parcel.bytes();
         state.queue.push_back(parcel);
         if state.waits {
             self.changed.notify_all();
@@ -56,9 +93,7 @@ impl Inbox {
         state.busy = false;
         loop {
             if let Some(parcel) = state.queue.pop_front() {
-                if let Parcel::Message(message) = &parcel {
-                    state.bytes -= message.len();
-                }
+                state.bytes -= parcel.bytes();
                 state.busy = true;
                 return Some(parcel);
             }

@@ -11,6 +11,7 @@ use aviary_wire::MAX_MESSAGE;
 
 use crate::carrier::Carrier;
 use crate::frame::{Frame, Kind, Packets, put_frame, put_packet};
+use crate::inbox::{Batch, Parcel};
 use crate::outbox::Next;
 use crate::stream::{Reader, Writer};
 
@@ -100,12 +101,8 @@ impl Link {
     }
 
     pub(crate) fn split(self, compression: Compression) -> (NetReader, NetWriter) {
-        let reader = NetReader {
-            reader: self.reader,
-            packets: self.packets,
-            partial: HashMap::new(),
-            patience: self.patience,
-        };
+        let reader =
+            NetReader { reader: self.reader, packets: self.packets, partial: HashMap::new(), patience: self.patience };
         let writer = NetWriter { writer: self.writer, compression, speed: f64::MAX, idle: self.patience / 4 };
         (reader, writer)
     }
@@ -162,16 +159,46 @@ impl NetReader {
 
     fn handle_all(&mut self, carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
         while let Some(frames) = self.packets.next_packet().map_err(|e| e.to_string())? {
+            let mut gathering = Gathering::default();
             for frame in frames {
                 let frame = frame.map_err(|e| e.to_string())?;
+                if frame.kind == Kind::Message && !frame.more && !self.partial.contains_key(&frame.lane) {
+                    gathering.take(carrier, frame)?;
+                    continue;
+                }
+                gathering.pass_on(carrier)?;
                 if frame.kind == Kind::Bye {
                     let text = String::from_utf8_lossy(&frame.payload[..frame.payload.len().min(200)]).into_owned();
                     return Ok(Some(if text.is_empty() { "the other side ended the session".into() } else { text }));
                 }
                 handle(&mut self.partial, carrier, frame)?;
             }
+            gathering.pass_on(carrier)?;
         }
         Ok(None)
+    }
+}
+
+/// Messages of one lane that follow each other in a packet.
+#[derive(Default)]
+struct Gathering {
+    lane: u32,
+    batch: Batch,
+}
+
+impl Gathering {
+    fn take(&mut self, carrier: &Carrier, frame: Frame) -> Result<(), String> {
+        if frame.lane != self.lane {
+            self.pass_on(carrier)?;
+            self.lane = frame.lane;
+        }
+        self.batch.push(frame.payload);
+        Ok(())
+    }
+
+    fn pass_on(&mut self, carrier: &Carrier) -> Result<(), String> {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() { Ok(()) } else { carrier.arrived(self.lane, Parcel::Batch(batch)) }
     }
 }
 
@@ -199,7 +226,7 @@ fn handle(partial: &mut HashMap<u32, Vec<u8>>, carrier: &Arc<Carrier>, frame: Fr
                 partial.insert(frame.lane, message);
                 return Ok(());
             }
-            carrier.arrived_message(frame.lane, message)
+            carrier.arrived(frame.lane, Parcel::Message(message))
         }
         Kind::Region => carrier.arrived_region(frame.payload),
         Kind::Control => carrier.arrived_control(frame.payload),

@@ -14,6 +14,8 @@ pub const WINDOW: usize = 1 << 20;
 const SMALL: usize = 16 << 10;
 /// Small messages are gathered up to this size.
 const GATHERED: usize = 32 << 10;
+/// A thread that gathers passes it on at this size.
+const BATCH: usize = 4 << 10;
 /// When so much is gathered a packet is full.
 const PACKET: usize = 64 << 10;
 /// What a region counts for besides its bytes.
@@ -27,7 +29,10 @@ pub struct Over;
 
 enum Item {
     /// Encoded frames of small messages, and how many bytes of messages they hold.
-    Small { frames: Vec<u8>, bytes: usize },
+    Small {
+        frames: Vec<u8>,
+        bytes: usize,
+    },
     Bulk(Bulk),
 }
 
@@ -71,6 +76,35 @@ struct State {
     /// What remains is sent, then no more.
     finished: bool,
     dead: bool,
+}
+
+/// Small messages of one lane that are queued together.
+pub struct Gathered {
+    lane: u32,
+    frames: Vec<u8>,
+    bytes: usize,
+    urgent: bool,
+}
+
+impl Gathered {
+    pub fn new(lane: u32) -> Self {
+        Gathered { lane, frames: Vec::new(), bytes: 0, urgent: false }
+    }
+
+    /// False: the message is too long and goes alone.
+    pub fn take(&mut self, message: &[u8], urgent: bool) -> bool {
+        if message.len() > SMALL {
+            return false;
+        }
+        put_frame(&mut self.frames, Kind::Message, self.lane, message);
+        self.bytes += message.len();
+        self.urgent |= urgent;
+        true
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.frames.len() >= BATCH
+    }
 }
 
 #[derive(Default)]
@@ -118,34 +152,51 @@ impl Outbox {
         self.wake(&mut state);
     }
 
-    /// A message and the regions that go before it. Waits while much is queued on its lane.
-    pub fn message(&self, lane: u32, message: &[u8], regions: Vec<Region>, urgent: bool) -> Result<(), Over> {
+    /// Waits while much is queued on the lane.
+    fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, State>, Over> {
         let mut state = self.state();
         while state.lanes.get(&lane).is_some_and(|l| l.queued > QUEUED) && !state.dead && !state.finished {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if state.dead || state.finished {
-            return Err(Over);
+        if state.dead || state.finished { Err(Over) } else { Ok(state) }
+    }
+
+    /// Small messages, which are taken out of `gathered`.
+    pub fn gathered(&self, lane: u32, gathered: &mut Gathered) -> Result<(), Over> {
+        if gathered.frames.is_empty() {
+            return Ok(());
         }
-        if regions.is_empty() && message.len() <= SMALL {
-            put_frame(state.small(lane), Kind::Message, lane, message);
-            if let Some(Item::Small { bytes, .. }) = state.lane(lane).queue.back_mut() {
-                *bytes += message.len();
-            }
-        } else {
-            let bulk = Bulk { regions: regions.into(), message: message.to_vec(), sent: 0 };
-            state.push(lane, Item::Bulk(bulk));
-            state.gathered = GATHERED;
+        let mut state = self.with_room(lane)?;
+        state.small(lane).extend_from_slice(&gathered.frames);
+        if let Some(Item::Small { bytes, .. }) = state.lane(lane).queue.back_mut() {
+            *bytes += gathered.bytes;
         }
-        state.lane(lane).queued += message.len();
-        state.gathered += message.len();
-        state.urgent |= urgent;
-        state.since.get_or_insert_with(Instant::now);
-        // A writer that lingers looks again by itself.
-        if !state.lingers || state.urgent || state.gathered >= GATHERED {
-            self.wake(&mut state);
-        }
+        state.queued(lane, gathered.bytes, gathered.urgent);
+        self.wake_for(&mut state);
+        gathered.frames.clear();
+        (gathered.bytes, gathered.urgent) = (0, false);
         Ok(())
+    }
+
+    /// A message and the regions that go before it. Waits while much is queued on its lane.
+    pub fn message(&self, lane: u32, message: &[u8], regions: Vec<Region>, urgent: bool) -> Result<(), Over> {
+        let mut alone = Gathered::new(lane);
+        if regions.is_empty() && alone.take(message, urgent) {
+            return self.gathered(lane, &mut alone);
+        }
+        let mut state = self.with_room(lane)?;
+        state.push(lane, Item::Bulk(Bulk { regions: regions.into(), message: message.to_vec(), sent: 0 }));
+        state.queued(lane, message.len(), urgent);
+        state.gathered += GATHERED;
+        self.wake_for(&mut state);
+        Ok(())
+    }
+
+    /// A writer that lingers looks again by itself.
+    fn wake_for(&self, state: &mut State) {
+        if !state.lingers || state.urgent || state.gathered >= GATHERED {
+            self.wake(state);
+        }
     }
 
     /// The peer takes more.
@@ -226,6 +277,14 @@ impl Outbox {
 impl State {
     fn lane(&mut self, number: u32) -> &mut Lane {
         self.lanes.entry(number).or_insert_with(Lane::new)
+    }
+
+    /// Accounts for messages that were queued.
+    fn queued(&mut self, number: u32, bytes: usize, urgent: bool) {
+        self.lane(number).queued += bytes;
+        self.gathered += bytes;
+        self.urgent |= urgent;
+        self.since.get_or_insert_with(Instant::now);
     }
 
     fn push(&mut self, number: u32, item: Item) {

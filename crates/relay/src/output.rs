@@ -155,11 +155,13 @@ impl Output {
 fn show(carrier: &Carrier, lane: u32, mut sink: Option<File>, inbox: &Inbox) {
     let mut shown = 0;
     while let Some(parcel) = inbox.next() {
-        let Parcel::Message(bytes) = parcel else { continue };
-        if let Some(file) = &mut sink {
-            write_patiently(file, &bytes);
+        let Parcel::Batch(batch) = parcel else { continue };
+        for bytes in batch.messages() {
+            if let Some(file) = &mut sink {
+                write_patiently(file, bytes);
+            }
+            carrier.delivered(lane, &mut shown, bytes.len());
         }
-        carrier.delivered(lane, &mut shown, bytes.len());
     }
     inbox.ended();
 }

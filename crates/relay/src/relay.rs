@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,8 +52,7 @@ struct Shared {
 impl Relay {
     pub fn start(socket: &Path, options: RelayOptions) -> io::Result<Self> {
         let listener = Arc::new(UnixListener::bind(socket)?);
-        let shared =
-            Arc::new(Shared { options, carried: AtomicUsize::new(0), closing: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { options, carried: AtomicUsize::new(0), closing: AtomicBool::new(false) });
         let thread = std::thread::Builder::new().name("relay".into()).spawn({
             let (listener, shared) = (listener.clone(), shared.clone());
             move || accept(&listener, &shared)
@@ -105,7 +104,8 @@ fn serve(options: &RelayOptions, guest: UnixStream) {
             }
         }
         Err(text) => {
-            let refusal = Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text, ..Welcome::default() };
+            let refusal =
+                Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text, ..Welcome::default() };
             let _ = send_greeting(guest.as_fd(), &refusal.to_bytes(), &[]);
         }
     }

@@ -153,7 +153,13 @@ impl Arena {
     fn anywhere(size: usize, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
         let base = map_at(0, size, file.as_ref().map(|f| f.as_fd()))?;
         let no_memory = ArenaError::System { what: "mapping the arena", error: Errno::NOMEM };
-        Ok(Arc::new(Arena { base: base.ok_or(no_memory)?, size, same_address: false, file, carried: AtomicBool::new(false) }))
+        Ok(Arc::new(Arena {
+            base: base.ok_or(no_memory)?,
+            size,
+            same_address: false,
+            file,
+            carried: AtomicBool::new(false),
+        }))
     }
 
     /// The server's side: maps what the guest sent, at the guest's address if that is free here.

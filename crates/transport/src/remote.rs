@@ -88,14 +88,14 @@ impl FromStr for RemoteAddress {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let wrong = || AddressError(text.to_owned());
-        let (host, port) =
-            text.strip_prefix("tcp:").unwrap_or(text).rsplit_once(':').ok_or_else(wrong)?;
+        let (host, port) = text.strip_prefix("tcp:").unwrap_or(text).rsplit_once(':').ok_or_else(wrong)?;
         if let Some(cid) = host.strip_prefix("vsock:") {
             let cid = if cid == "any" { ANY_CID } else { cid.parse().map_err(|_| wrong())? };
             return Ok(RemoteAddress::Vsock { cid, port: port.parse().map_err(|_| wrong())? });
         }
         let plain = host.strip_prefix('[').map_or(Some(host), |h| h.strip_suffix(']')).ok_or_else(wrong)?;
-        let well_formed = !plain.is_empty() && !plain.contains(['/', '[', ']']) && (plain == host) != plain.contains(':');
+        let well_formed =
+            !plain.is_empty() && !plain.contains(['/', '[', ']']) && (plain == host) != plain.contains(':');
         if !well_formed {
             return Err(wrong());
         }
