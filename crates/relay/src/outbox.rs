@@ -386,3 +386,7 @@ impl Bulk {
         part
     }
 }
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;
