@@ -48,6 +48,10 @@ pub struct RunCommand {
     /// Carry all data over the socket instead of sharing memory with the API server.
     #[arg(long)]
     mirror: bool,
+    /// Let more calls go ahead without their answers, where the API's specification says so; a failure is then told by
+    /// a later call. For slow links.
+    #[arg(long)]
+    relaxed: bool,
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
@@ -73,6 +77,9 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     variables.insert("AVIARY_SERVER".into(), address.into());
     if command.mirror {
         variables.insert("AVIARY_TRANSPORT".into(), "stream".into());
+    }
+    if command.relaxed {
+        variables.insert("AVIARY_RELAXED".into(), "1".into());
     }
     let mut child = match start(&command.command, &variables) {
         Ok(child) => child,

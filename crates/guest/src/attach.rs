@@ -95,7 +95,7 @@ fn make_arena(mirrored: bool) -> Result<Arc<Arena>, ArenaError> {
     }
 }
 
-fn flag_set(name: &str) -> bool {
+pub(crate) fn flag_set(name: &str) -> bool {
     std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0")
 }
 
