@@ -41,6 +41,7 @@ FIGURES = {
     "net.bulk_read_MBps": "... the read",
     "net.small_during_bulk_ms": "synchronous no-op of another thread meanwhile, median",
     "net.small_during_bulk_p99_ms": "... 99th percentile",
+    "net.rtt_during_iperf3_ms": "... a small UDP packet's round trip while iperf3 fills the same link",
     "net.unlimited_write_MBps": "64 MiB write over a veth pair without delay or limit, TLS",
     "net.unlimited_read_MBps": "... the read",
     "net.unlimited_iperf3_MBps": "... iperf3",

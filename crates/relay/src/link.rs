@@ -21,6 +21,8 @@ const UNSENT: u32 = 128 << 10;
 const NEAR: Duration = Duration::from_micros(300);
 /// Packets of small messages are compressed from this size on.
 const WORTHWHILE: usize = 1000;
+/// Messages of which parts have arrived, over all lanes.
+const MAX_PARTIAL: usize = 1024;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const SAMPLE: usize = 8 << 10;
 /// Bytes a second of the compressor, roughly; a link that is faster needs none.
@@ -224,6 +226,9 @@ fn handle(partial: &mut HashMap<u32, Vec<u8>>, carrier: &Arc<Carrier>, frame: Fr
                     return Err("an empty part of a message".into());
                 }
                 partial.insert(frame.lane, message);
+                if partial.values().map(Vec::len).sum::<usize>() > 8 * MAX_MESSAGE || partial.len() > MAX_PARTIAL {
+                    return Err("too many messages are under way at once".into());
+                }
                 return Ok(());
             }
             carrier.arrived(frame.lane, Parcel::Message(message))
