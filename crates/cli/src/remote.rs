@@ -28,8 +28,8 @@ impl FromStr for NodeAddress {
         if text.starts_with("unix:") {
             return Ok(NodeAddress::Local(text.parse()?));
         }
-        let remote = text.parse::<RemoteAddress>();
-        remote.map(NodeAddress::Remote).map_err(|error| anyhow::anyhow!("{error}, or unix:/PATH"))
+        let wrong = |_| anyhow::anyhow!("bad address `{text}`: expected unix:/PATH, HOST:PORT or vsock:CID:PORT");
+        text.parse().map(NodeAddress::Remote).map_err(wrong)
     }
 }
 
