@@ -15,6 +15,7 @@ import callcost
 import idle
 import machine
 import measure
+import net
 from measure import Failure
 
 # Every figure and what it means.
@@ -46,6 +47,19 @@ FIGURES = {
     "bulk.read_64MiB_ratio": "... 64 MiB read (target >= 0.95)",
     "bulk.map_1MiB_ratio": "... map, touch, unmap 1 MiB",
     "bulk.launch_finish_ratio": "... launch of a small kernel and finish",
+    "net.rtt_ms": "round trip of the link between two namespaces: 1 ms each way, 1 Gbit/s",
+    "net.sync_rtts": "synchronous no-op over it with TLS, in round trips",
+    "net.async1000_plus_sync_rtts": "1000 asynchronous calls and a synchronous one, in round trips (target < 1.5)",
+    "net.bulk_vs_iperf3": "64 MiB write and read, the slower one, against iperf3 over the same link (target >= 0.9)",
+    "net.bulk_write_MBps": "... the write",
+    "net.bulk_read_MBps": "... the read",
+    "net.small_during_bulk_ms": "synchronous no-op of another thread meanwhile, median",
+    "net.small_during_bulk_p99_ms": "... 99th percentile",
+    "net.rtt_during_iperf3_ms": "... a small UDP packet's round trip while iperf3 fills the same link",
+    "net.unlimited_write_MBps": "64 MiB write over a veth pair without delay or limit, TLS",
+    "net.unlimited_read_MBps": "... the read",
+    "net.unlimited_iperf3_MBps": "... iperf3",
+    "net.unlimited_sync_us": "... a synchronous no-op",
     "programs.compute_geomean": "compute-bound programs, Aviary time / native time (target <= 1.05)",
     "programs.call_geomean": "call-bound programs, Aviary time / native time (target <= 1.25)",
     "programs.different": "programs whose results differ from native (target 0)",
@@ -73,6 +87,7 @@ BENCHMARKS = {
     "calls.instructions": (callcost.instructions, [name for name in FIGURES if name.startswith("calls.instructions")]),
     "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
+    "net": (net.net, [name for name in FIGURES if name.startswith("net.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),

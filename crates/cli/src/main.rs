@@ -9,6 +9,7 @@ mod doctor;
 mod dropin;
 mod launch;
 mod ps;
+mod remote;
 mod run;
 mod serve;
 mod signals;
@@ -35,6 +36,9 @@ enum Command {
     Ps(ps::PsCommand),
     Spec(spec::SpecCommand),
     Doctor(doctor::DoctorCommand),
+    Tls(remote::TlsCommand),
+    #[command(hide = true)]
+    Gateway(remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
     ApiServer(api_server::ApiServerCommand),
 }
@@ -46,6 +50,8 @@ fn main() -> ExitCode {
         Command::Ps(command) => ps::run(command),
         Command::Spec(command) => spec::run(command),
         Command::Doctor(command) => doctor::run(command),
+        Command::Tls(command) => remote::tls(command),
+        Command::Gateway(command) => remote::gateway(command),
         Command::ApiServer(command) => api_server::run(&command),
     };
     result.unwrap_or_else(|error| {

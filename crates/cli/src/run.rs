@@ -3,10 +3,12 @@
 use crate::{
     apis,
     launch::{self, Variables},
+    remote::{ClientArgs, NodeAddress},
     signals::Signals,
 };
 use anyhow::Context;
-use aviary_node::{Address, ApiServerCommand, Level, Node, NodeConfig, PrivateDir};
+use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir};
+use aviary_relay::Relay;
 use clap::Args;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
@@ -38,12 +40,18 @@ pub struct RunCommand {
     /// Virtualize this API only (repeatable; default: all that are built).
     #[arg(long, value_name = "NAME")]
     api: Vec<String>,
-    /// Use the node at this address, unix:/PATH, instead of a private one.
+    /// Use the node at this address instead of a private one: unix:/PATH, HOST:PORT or vsock:CID:PORT.
     #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
-    server: Option<Address>,
+    server: Option<NodeAddress>,
+    #[command(flatten)]
+    remote: ClientArgs,
     /// Carry all data over the socket instead of sharing memory with the API server.
     #[arg(long)]
     mirror: bool,
+    /// Let more calls go ahead without their answers, where the API's specification says so; a failure is then told by
+    /// a later call. For slow links.
+    #[arg(long)]
+    relaxed: bool,
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
@@ -65,16 +73,13 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     let mut variables = launch::prepare(&apis, &directory.path().join("lib"))?;
     // Before the program starts, so that no signal is lost between the two.
     let signals = Signals::catch().context("cannot catch signals")?;
-    let node = match &command.server {
-        Some(_) => None,
-        None => Some(start_node(&command, &directory, search)?),
-    };
-    let address = command.server.as_ref().or(node.as_ref().map(Node::address));
-    if let Some(address) = address {
-        variables.insert("AVIARY_SERVER".into(), address.to_string().into());
-    }
+    let (backend, address) = start_backend(&command, &directory, search)?;
+    variables.insert("AVIARY_SERVER".into(), address.into());
     if command.mirror {
         variables.insert("AVIARY_TRANSPORT".into(), "stream".into());
+    }
+    if command.relaxed {
+        variables.insert("AVIARY_RELAXED".into(), "1".into());
     }
     let mut child = match start(&command.command, &variables) {
         Ok(child) => child,
@@ -83,10 +88,63 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     forward(&signals, &child);
     let status = child.wait().context("cannot wait for the program")?;
     signals.stop_forwarding();
-    if let Some(node) = node {
-        finish(&node, &signals);
-    }
+    finish(&backend, &signals);
     Ok(exit_code(status))
+}
+
+/// What the program's connections go through in this process.
+enum Backend {
+    /// Nothing: a node's own socket.
+    Direct,
+    Private(Node),
+    Relay(Relay),
+}
+
+/// And the address where the program finds it.
+fn start_backend(
+    command: &RunCommand,
+    directory: &PrivateDir,
+    modules: Vec<PathBuf>,
+) -> anyhow::Result<(Backend, String)> {
+    match &command.server {
+        Some(NodeAddress::Local(address)) => Ok((Backend::Direct, address.to_string())),
+        Some(NodeAddress::Remote(address)) => {
+            let socket = directory.path().join("relay.sock");
+            let verbose = command.log_level > Level::Warn;
+            let relay = command.remote.start(address, &socket, verbose)?;
+            Ok((Backend::Relay(relay), format!("unix:{}", socket.display())))
+        }
+        None => {
+            let node = start_node(command, directory, modules)?;
+            let address = node.address().to_string();
+            Ok((Backend::Private(node), address))
+        }
+    }
+}
+
+impl Backend {
+    fn drain(&self) {
+        if let Backend::Private(node) = self {
+            node.drain();
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Backend::Direct => true,
+            Backend::Private(node) => node.is_finished(),
+            Backend::Relay(relay) => relay.busy() == 0,
+        }
+    }
+
+    /// Guests that are served now.
+    fn busy(&self) -> usize {
+        match self {
+            Backend::Direct => 0,
+            Backend::Private(node) => node.busy(),
+            Backend::Relay(relay) => relay.busy(),
+        }
+    }
 }
 
 fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf>) -> anyhow::Result<Node> {
@@ -119,19 +177,19 @@ fn forward(signals: &Signals, child: &Child) {
 }
 
 /// The program has ended; what it started in the background may go on using its devices.
-fn finish(node: &Node, signals: &Signals) {
-    node.drain();
+fn finish(backend: &Backend, signals: &Signals) {
+    backend.drain();
     let started = Instant::now();
     let mut pause = Duration::from_micros(200);
     let mut told = false;
-    while !node.is_finished() && signals.noted().is_none() {
+    while !backend.is_finished() && signals.noted().is_none() {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
         if !told && started.elapsed() > QUIET_WAIT {
             told = true;
             eprintln!(
                 "aviary: waiting for {} background process(es) that still use an accelerator (Ctrl-C ends them)",
-                node.busy()
+                backend.busy()
             );
         }
     }

@@ -3,10 +3,11 @@
 use crate::{
     apis,
     config::{FileConfig, parse_limit, parse_mode},
+    remote::{NodeAddress, ServeArgs},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
-use aviary_node::{Address, ApiServerCommand, Level, Node, NodeConfig, Tenants, default_socket};
+use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Tenants, default_socket};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{path::PathBuf, process::ExitCode};
@@ -34,9 +35,12 @@ pub struct ServeCommand {
     /// Read this configuration file; the options below take precedence.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address, unix:/PATH [default: $XDG_RUNTIME_DIR/aviary/node.sock, as root /run/aviary/node.sock]
+    /// Address: unix:/PATH, or HOST:PORT or vsock:CID:PORT for other machines (repeatable)
+    /// [default: $XDG_RUNTIME_DIR/aviary/node.sock, as root /run/aviary/node.sock]
     #[arg(long, value_name = "ADDR")]
-    listen: Option<Address>,
+    listen: Vec<NodeAddress>,
+    #[command(flatten)]
+    remote: ServeArgs,
     /// Permissions of the socket, in octal: who may attach [default: 600]
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     mode: Option<u32>,
@@ -61,7 +65,9 @@ pub struct ServeCommand {
 }
 
 pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
-    let config = configure(command)?;
+    // Holds the socket of a node that only other machines use.
+    let directory = PrivateDir::create()?;
+    let config = configure(command, &directory)?;
     apis::select(&config.modules, &[])?;
     raise_descriptor_limit();
     let signals = Signals::catch().context("cannot catch signals")?;
@@ -76,16 +82,31 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
 }
 
 /// Command line before file before defaults.
-fn configure(command: ServeCommand) -> anyhow::Result<NodeConfig> {
+fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<NodeConfig> {
     let file = command.config.as_deref().map(FileConfig::read).transpose()?.unwrap_or_default();
-    let listen = match (command.listen, &file.listen) {
-        (Some(address), _) => Some(address),
-        (None, Some(text)) => Some(text.parse::<Address>()?),
-        (None, None) => None,
+    let mut listen = command.listen;
+    if let (true, Some(text)) = (listen.is_empty(), &file.listen) {
+        listen.push(text.parse()?);
+    }
+    let (mut sockets, mut others) = (Vec::new(), Vec::new());
+    for address in listen {
+        match address {
+            NodeAddress::Local(address) => sockets.push(address.path().to_owned()),
+            NodeAddress::Remote(address) => others.push(address),
+        }
+    }
+    let socket = match (sockets.pop(), others.is_empty()) {
+        (Some(_), _) if !sockets.is_empty() => bail!("a node has one unix socket"),
+        (Some(path), _) => path,
+        (None, true) => default_socket(),
+        (None, false) => directory.path().join("node.sock"),
     };
-    let socket = listen.map_or_else(default_socket, |address| address.path().to_owned());
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
+    if !others.is_empty() {
+        let gateway = command.remote.gateway(&others)?;
+        config.remote = Some((others, gateway));
+    }
     let text_mode = file.mode.as_deref().map(parse_mode).transpose().map_err(|error| anyhow!("mode: {error}"))?;
     config.mode = command.mode.or(text_mode).unwrap_or(config.mode);
     config.spares = command.spares.or(file.spares).unwrap_or(config.spares);

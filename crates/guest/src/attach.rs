@@ -95,7 +95,7 @@ fn make_arena(mirrored: bool) -> Result<Arc<Arena>, ArenaError> {
     }
 }
 
-fn flag_set(name: &str) -> bool {
+pub(crate) fn flag_set(name: &str) -> bool {
     std::env::var(name).is_ok_and(|v| !v.is_empty() && v != "0")
 }
 
@@ -143,7 +143,10 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         let control = control.clone();
         move || control.intact() && control.alive()
     }));
-    let same_address = !mirrored && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
+    if welcome.flags & welcome_flag::CARRIED != 0 {
+        arena.set_carried();
+    }
+    let same_address = !arena.mirrored() && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
     Ok(Connection::new(descriptor, arena, control, liveness, same_address, flag_set("AVIARY_SYNC")))
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct Connection {
     /// Which file the arena's descriptor is.
     memory: Option<Identity>,
     tickets: Alone,
-    /// Over a stream: the highest ticket that a reply has confirmed.
+    /// Without shared memory: the highest ticket that a reply has confirmed.
     confirmed: AtomicU64,
     lanes: Mutex<LaneBooks>,
     failed: AtomicBool,
@@ -210,7 +210,7 @@ impl Connection {
         books.next = books.next.wrapping_add(1);
         let flags = if for_callbacks { CALLBACK_LANE } else { 0 };
         let mut open = Control { kind: control_kind::LANE_OPEN, lane: id, flags, ..Control::default() };
-        if self.arena.mirrored() {
+        if self.arena.file().is_none() {
             // This thread's own misfortune: the others have their lanes.
             let (ours, theirs) = UnixStream::pair().map_err(|e| {
                 log::line(&format!("no socket for a thread's lane: {e}"));

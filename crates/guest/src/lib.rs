@@ -37,3 +37,9 @@ pub use call::Call;
 pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;
 pub use reply::Reply;
+
+/// AVIARY_RELAXED=1: specifications may let more calls go ahead without waiting for their answers.
+pub fn relaxed() -> bool {
+    static RELAXED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *RELAXED.get_or_init(|| attach::flag_set("AVIARY_RELAXED"))
+}

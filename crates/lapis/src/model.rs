@@ -446,6 +446,8 @@ pub enum ExprKind {
     Contextual(usize),
     /// What the function returned.
     Ret,
+    /// Whether the user allows more errors to be reported late; known in the guest only.
+    Relaxed,
     /// Index of the element at hand; 0 is the innermost enclosing `element`.
     Index(usize),
     Unary(Unary, Box<Expr>),

@@ -24,6 +24,10 @@ pub enum Token {
     /// The zygote says something.
     Zygote,
     ZygoteExit,
+    /// A listener for other machines, by its place in the list.
+    Remote(u64),
+    /// A gateway process ended.
+    GatewayExit(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -38,6 +42,8 @@ impl Token {
             Token::GuestExit(id) => (4, id),
             Token::Zygote => (5, 0),
             Token::ZygoteExit => (6, 0),
+            Token::Remote(id) => (7, id),
+            Token::GatewayExit(id) => (8, id),
         };
         kind << SHIFT | id
     }
@@ -51,7 +57,9 @@ impl Token {
             3 => Token::ServerExit(id),
             4 => Token::GuestExit(id),
             5 => Token::Zygote,
-            _ => Token::ZygoteExit,
+            6 => Token::ZygoteExit,
+            7 => Token::Remote(id),
+            _ => Token::GatewayExit(id),
         }
     }
 }

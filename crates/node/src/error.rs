@@ -1,5 +1,6 @@
 //! What can go wrong in a node; the doc comments are the messages.
 
+use aviary_transport::RemoteAddress;
 use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
@@ -14,6 +15,12 @@ pub enum NodeError {
     NotASocket(PathBuf),
     /// cannot listen on {0}: {1}
     Listen(PathBuf, io::Error),
+    /// cannot listen on {0}: {1}
+    ListenRemote(RemoteAddress, io::Error),
+    /// too many connections of {0} that have not shown who they are
+    Crowded(String),
+    /// gateway {0} attached without saying for whom
+    NoTenant(u32),
     /// cannot create a private directory under {0}: {1}
     PrivateDir(PathBuf, io::Error),
     /// cannot start an API server ({0}): {1}

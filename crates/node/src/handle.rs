@@ -1,7 +1,7 @@
 //! Starting and ending a node from outside.
 
 use crate::{
-    NodeError, NodeReport, PrivateDir, admin,
+    GatewayCommand, NodeError, NodeReport, PrivateDir, admin,
     api_server::ApiServerCommand,
     listener::{Address, Listener},
     log::{Level, Log},
@@ -9,6 +9,7 @@ use crate::{
     report,
     tenant::Tenants,
 };
+use aviary_transport::RemoteAddress;
 use rustix::net::{Shutdown, shutdown};
 use std::{
     fs::{self, Permissions},
@@ -37,6 +38,8 @@ pub struct NodeConfig {
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     pub tenants: Tenants,
+    /// Where other machines connect, and what serves each of them.
+    pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
     pub log: Level,
 }
 
@@ -51,6 +54,7 @@ impl NodeConfig {
             spares: 1,
             sessions_per_user: 4096,
             tenants: Tenants::default(),
+            remote: None,
             log: Level::Info,
         }
     }
@@ -75,10 +79,12 @@ impl Node {
         let listener = Listener::bind(&config.socket, config.mode)?;
         let admin_path = admin::admin_path(&config.socket);
         let admin = Arc::new(bind_admin(&admin_path).map_err(|error| NodeError::Listen(admin_path.clone(), error))?);
+        let remote = config.remote.as_ref().map_or(Vec::new(), |(addresses, _)| addresses.clone());
         let core = Arc::new(Core::new(config, listener, log)?);
         let (ended, alive) = std::io::pipe().map_err(NodeError::Watch)?;
         let threads = vec![run_core(&core, alive, log), run_admin(&admin, &core, &address, log)];
         log.info(format_args!("listening on {address}"));
+        remote.iter().for_each(|remote| log.info(format_args!("listening on {remote}")));
         Ok(Self { address, core, admin, admin_path, threads, ended })
     }
 

@@ -5,6 +5,7 @@ use crate::{
     api_server::{ApiServer, Ending},
     control::{self, Assignment, Event, Received},
     epoll::{Epoll, Token},
+    gateways::Gateways,
     guest::Guest,
     listener::Listener,
     log::Log,
@@ -58,6 +59,8 @@ pub struct Core {
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
     reserve: Mutex<Option<OwnedFd>>,
+    /// Listeners for other machines.
+    remote: Vec<OwnedFd>,
     state: Mutex<State>,
 }
 
@@ -66,6 +69,7 @@ struct State {
     registry: Registry,
     /// Taken when the node ends, which removes the socket.
     listener: Option<Listener>,
+    gateways: Gateways,
     refill_at: Option<Instant>,
     zygote: Option<Zygote>,
     /// When the next zygote is started.
@@ -79,12 +83,18 @@ impl Core {
             .map_err(|errno| NodeError::Watch(errno.into()))?;
         epoll.add(listener.socket.as_fd(), Token::Listener)?;
         epoll.add(wake.as_fd(), Token::Wake)?;
+        let mut remote = Vec::new();
+        for address in config.remote.iter().flat_map(|(addresses, _)| addresses) {
+            let socket = address.listen().map_err(|error| NodeError::ListenRemote(address.clone(), error))?;
+            epoll.add(socket.as_fd(), Token::Remote(remote.len() as u64))?;
+            remote.push(socket);
+        }
         let refill_at = (config.spares > 0).then(Instant::now);
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
-        let listener = Some(listener);
-        let state = State { registry: Registry::default(), listener, refill_at, zygote: None, zygote_at };
+        let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
+        let state = Mutex::new(State { registry, listener, gateways, refill_at, zygote: None, zygote_at });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
-        Ok(Self { config, log, epoll, wake, goal, reserve, state: Mutex::new(state) })
+        Ok(Self { config, log, epoll, wake, goal, reserve, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -153,6 +163,8 @@ impl Core {
             Token::GuestExit(id) => self.guest_ended(id),
             Token::Zygote => self.hear_zygote(),
             Token::ZygoteExit => self.reap_zygote(),
+            Token::Remote(place) => self.accept_remote(place),
+            Token::GatewayExit(id) => self.reap_gateway(id),
         }
     }
 
@@ -206,6 +218,40 @@ impl Core {
         }
     }
 
+    /// One connection; more of them make the listener readable again, after other events had their turn.
+    fn accept_remote(&self, place: u64) {
+        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else {
+            return;
+        };
+        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => socket,
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => return,
+            Err(errno) => {
+                self.log.error(format_args!("cannot accept a connection: {errno}"));
+                return std::thread::sleep(EXHAUSTED_PAUSE);
+            }
+        };
+        if self.aims_at(Goal::Drain) {
+            return;
+        }
+        let mut state = self.state();
+        let watched = state.gateways.start(command, &self.config.socket, socket).and_then(|id| {
+            let Some(gateway) = state.gateways.get(id) else { return Ok(()) };
+            self.epoll.add(gateway.exit.as_fd(), Token::GatewayExit(id))
+        });
+        if let Err(error) = watched {
+            self.log.warn(format_args!("connection refused: {error}"));
+        }
+    }
+
+    fn reap_gateway(&self, id: u64) {
+        let Some(gateway) = self.state().gateways.remove(id) else { return };
+        self.epoll.remove(gateway.exit.as_fd());
+        let status = gateway.wait().ok();
+        let how = status.map_or_else(|| "status unknown".to_owned(), |status| status.to_string());
+        self.log.debug(format_args!("a gateway ended: {how}"));
+    }
+
     fn admit(&self, state: &mut State, socket: OwnedFd) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
@@ -216,10 +262,15 @@ impl Core {
             self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
             return refuse(&socket, &why);
         }
+        let tenant = match state.gateways.tenant_of(guest.pid).transpose() {
+            Ok(name) => name.filter(|name| !name.is_empty()),
+            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+        };
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
             guest,
+            tenant,
             since: SystemTime::now(),
             pending: Some(socket),
             moved: false,
@@ -289,7 +340,11 @@ impl Core {
         let (Some(server), Some(socket)) = (state.registry.servers.get(&session.server), &session.pending) else {
             return Err(NodeError::HandOver(0, std::io::ErrorKind::NotFound.into()));
         };
-        let (tenant, limits) = self.config.tenants.of(session.guest.uid);
+        let tenants = &self.config.tenants;
+        let (tenant, limits) = match &session.tenant {
+            Some(name) => tenants.named(name),
+            None => tenants.of(session.guest.uid),
+        };
         let assignment = Assignment {
             session: id,
             tenant: &tenant,
@@ -554,6 +609,8 @@ impl Core {
         }
         state.registry.sessions.clear();
         self.end_zygote(&mut state);
+        let gateways = state.gateways.drain();
+        gateways.iter().for_each(|gateway| gateway.end());
         let deadline = Instant::now() + FAREWELL;
         for server in state.registry.servers.values() {
             // A spare has nothing to finish.
@@ -564,6 +621,10 @@ impl Core {
             if let Some(server) = state.registry.remove_server(id) {
                 self.part(server, deadline);
             }
+        }
+        for gateway in gateways {
+            self.epoll.remove(gateway.exit.as_fd());
+            let _ = gateway.wait();
         }
     }
 

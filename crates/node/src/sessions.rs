@@ -12,6 +12,8 @@ use std::{
 pub struct Session {
     pub server: u64,
     pub guest: Guest,
+    /// Of another machine: who its gateway says it is.
+    pub tenant: Option<String>,
     pub since: SystemTime,
     /// The node's copy of the socket, kept until the API server has said that it
     /// took the session: if it ends before, the session goes to another one.

@@ -33,6 +33,15 @@ impl Tenants {
             None => (format!("uid-{uid}"), limits),
         }
     }
+
+    /// Limits for a session of a tenant that showed its name from another machine.
+    pub fn named(&self, name: &str) -> (String, Limits) {
+        let mut limits = self.limits.clone();
+        if let Some(tenant) = self.list.iter().find(|tenant| tenant.name == name) {
+            limits.extend(tenant.limits.clone());
+        }
+        (name.to_owned(), limits)
+    }
 }
 
 #[cfg(test)]

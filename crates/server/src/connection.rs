@@ -145,7 +145,11 @@ fn open_arena(hello: &Hello, file: Option<OwnedFd>, config: &SessionConfig) -> R
         (false, Some(file)) => Arena::open(file, hello.arena_address, hello.arena_size),
         (false, None) => return refuse(welcome_status::FAILED, "the greeting came without the arena's descriptor"),
     };
-    arena.or_else(|e| refuse(welcome_status::FAILED, e.to_string()))
+    let arena = arena.or_else(|e| refuse(welcome_status::FAILED, e.to_string()))?;
+    if hello.flags & hello_flag::CARRIED != 0 {
+        arena.set_carried();
+    }
+    Ok(arena)
 }
 
 /// A shadow thread and how to end its waiting.

@@ -37,6 +37,7 @@ pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Reject, Reso
 pub use call::{Buffer, Call};
 pub use closures::Life;
 pub use config::SessionConfig;
+pub use confine::filter_system_calls;
 pub use ffi::guarded;
 pub use late::Poll;
 pub use outgoing::{Answer, Outgoing};

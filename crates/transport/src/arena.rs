@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -61,6 +62,8 @@ pub struct Arena {
     same_address: bool,
     /// `None`: mirrored over a stream.
     file: Option<OwnedFd>,
+    /// Shared with a carrier, not with the final peer.
+    carried: AtomicBool,
 }
 
 // SAFETY: the type only hands out raw pointers and copies bytes; it has no thread affinity.
@@ -145,7 +148,7 @@ impl Arena {
         for n in 0..CANDIDATES {
             let address = LOWEST_ADDRESS + (first + n) % CANDIDATES * STRIDE;
             if let Some(base) = map_at(address, size, file.as_ref().map(|f| f.as_fd()))? {
-                return Ok(Arc::new(Arena { base, size, same_address: true, file }));
+                return Ok(Arc::new(Arena { base, size, same_address: true, file, carried: AtomicBool::new(false) }));
             }
         }
         Self::anywhere(size, file)
@@ -154,7 +157,13 @@ impl Arena {
     fn anywhere(size: usize, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
         let base = map_at(0, size, file.as_ref().map(|f| f.as_fd()))?;
         let no_memory = ArenaError::System { what: "mapping the arena", error: Errno::NOMEM };
-        Ok(Arc::new(Arena { base: base.ok_or(no_memory)?, size, same_address: false, file }))
+        Ok(Arc::new(Arena {
+            base: base.ok_or(no_memory)?,
+            size,
+            same_address: false,
+            file,
+            carried: AtomicBool::new(false),
+        }))
     }
 
     /// The server's side: maps what the guest sent, at the guest's address if that is free here.
@@ -185,7 +194,7 @@ impl Arena {
             && wanted % PAGE == 0
             && let Some(base) = map_at(wanted, size, file.as_ref().map(|f| f.as_fd()))?
         {
-            return Ok(Arc::new(Arena { base, size, same_address: true, file }));
+            return Ok(Arc::new(Arena { base, size, same_address: true, file, carried: AtomicBool::new(false) }));
         }
         Self::anywhere(size, file)
     }
@@ -198,8 +207,18 @@ impl Arena {
         self.size
     }
 
+    /// The final peer has other memory: the bytes of the blocks that a message names are carried to it.
     pub fn mirrored(&self) -> bool {
-        self.file.is_none()
+        self.file.is_none() || self.carried.load(Ordering::Relaxed)
+    }
+
+    /// Who shares this memory is a carrier. Before the first lane is opened.
+    pub fn set_carried(&self) {
+        self.carried.store(true, Ordering::Relaxed);
+    }
+
+    pub fn carried(&self) -> bool {
+        self.carried.load(Ordering::Relaxed)
     }
 
     /// On the server: the guest's address. On the guest: an address the server can probably have.
@@ -221,6 +240,28 @@ impl Arena {
             Some(end) if end <= self.size => Ok(unsafe { self.base.as_ptr().add(offset as usize) }),
             _ => Err(ArenaError::Outside { offset, length, size: self.size }),
         }
+    }
+
+    /// Appends `length` bytes at `offset` to `into`.
+    pub fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), ArenaError> {
+        let from = self.pointer(offset, length)?;
+        into.reserve(length);
+        // SAFETY: `pointer` checked that the range lies in the mapping, `reserve` made room in memory that the
+        // vector owns. A peer that writes meanwhile makes mixed bytes, which are data and decide nothing here.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().add(into.len()), length);
+            into.set_len(into.len() + length);
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), ArenaError> {
+        let to = self.pointer(offset, bytes.len())?;
+        // SAFETY: `pointer` checked that the range lies in the mapping, into which no references exist. Whoever
+        // else writes there, also a ring's peer, makes mixed bytes, which all readers of an arena withstand.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
     }
 
     /// The offset of a pointer into the arena.
@@ -301,6 +342,11 @@ mod tests {
         for (offset, length) in [(8192, 1), (0, 8193), (u64::MAX, 1), (1, usize::MAX)] {
             assert!(arena.pointer(offset, length).is_err(), "{offset} {length}");
         }
+        arena.write(8188, b"abcd").unwrap();
+        let mut read = vec![1];
+        arena.read(8189, 3, &mut read).unwrap();
+        assert_eq!(read, b"\x01bcd");
+        assert!(arena.write(8189, b"abcd").is_err() && arena.read(8189, 4, &mut read).is_err());
         let start = arena.pointer(0, 1).unwrap();
         assert_eq!(arena.offset_of(start), Some(0));
         assert_eq!(arena.offset_of(start.wrapping_add(8192)), None);

@@ -20,7 +20,16 @@ pub struct SharedLane {
     tx: Producer,
     rx: Consumer,
     waker: WakeHandle,
+    /// The peer is a carrier: each message is followed by the list of its regions.
+    carried: bool,
+    scratch: Vec<u8>,
 }
+
+/// A region list in a ring of a carried arena: two words per region, then their number.
+const MAX_TRAILER: usize = (MAX_REGIONS * 2 + 1) * 8;
+const MAX_REGIONS: usize = 1 << 16;
+/// Memory kept for the next message with its list.
+const SCRATCH: usize = 64 << 10;
 
 /// One end of a lane. It belongs to one thread at a time.
 pub enum LaneEnd {
@@ -50,10 +59,14 @@ impl LaneEnd {
             Side::Server => (to_guest, to_server),
         };
         let waker = WakeHandle::new(&receiving, &sending);
+        // A carrier sees trailers, the final peers write them: the longest is part of every lane's limit.
+        let limit = MAX_MESSAGE + MAX_TRAILER;
         Ok(LaneEnd::Shared(Box::new(SharedLane {
-            tx: Producer::new(sending, liveness.clone(), MAX_MESSAGE),
-            rx: Consumer::new(receiving, liveness.clone(), MAX_MESSAGE),
+            tx: Producer::new(sending, liveness.clone(), limit),
+            rx: Consumer::new(receiving, liveness.clone(), limit),
             waker,
+            carried: arena.carried(),
+            scratch: Vec::new(),
         })))
     }
 
@@ -76,6 +89,7 @@ impl LaneEnd {
     #[inline]
     pub fn send(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
         match self {
+            LaneEnd::Shared(lane) if lane.carried => lane.send_carried(message, regions),
             LaneEnd::Shared(lane) => Ok(lane.tx.send(message)?),
             LaneEnd::Stream(lane) => lane.send(message, regions),
         }
@@ -98,6 +112,14 @@ impl LaneEnd {
         }
     }
 
+    /// For a carrier, which sends and receives in different threads. `None`: a stream.
+    pub fn split(self) -> Option<(Producer, Consumer)> {
+        match self {
+            LaneEnd::Shared(lane) => Some((lane.tx, lane.rx)),
+            LaneEnd::Stream(_) => None,
+        }
+    }
+
     /// For whoever watches over the connection.
     pub fn waker(&self) -> LaneWaker {
         match self {
@@ -105,6 +127,46 @@ impl LaneEnd {
             LaneEnd::Stream(lane) => LaneWaker(Waker::Stream(lane.socket())),
         }
     }
+}
+
+impl SharedLane {
+    fn send_carried(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
+        if message.len() > MAX_MESSAGE || regions.len() > MAX_REGIONS {
+            return Err(LaneError::Frame { length: message.len() as u64, regions: regions.len() as u64 });
+        }
+        self.scratch.clear();
+        self.scratch.extend_from_slice(message);
+        for region in regions {
+            self.scratch.extend_from_slice(&region.offset.to_le_bytes());
+            self.scratch.extend_from_slice(&(region.length as u64).to_le_bytes());
+        }
+        self.scratch.extend_from_slice(&(regions.len() as u64).to_le_bytes());
+        let sent = self.tx.send(&self.scratch);
+        // A large message is rare; its memory is not kept.
+        if self.scratch.capacity() > SCRATCH {
+            self.scratch = Vec::new();
+        }
+        Ok(sent?)
+    }
+}
+
+/// Cuts the region list off a message that a carrier received; what remains is the message for the final peer.
+pub fn take_regions(message: &mut Vec<u8>) -> Result<Vec<Region>, LaneError> {
+    let broken = LaneError::Open("a region list");
+    let Some((rest, count)) = message.split_last_chunk::<8>() else { return Err(broken) };
+    let count = u64::from_le_bytes(*count);
+    if count > MAX_REGIONS as u64 || count as usize * 16 > rest.len() {
+        return Err(broken);
+    }
+    let at = rest.len() - count as usize * 16;
+    let (pairs, _) = rest[at..].as_chunks::<16>();
+    let regions = pairs.iter().map(|pair| {
+        let pair = u128::from_le_bytes(*pair);
+        Region { offset: pair as u64, length: usize::try_from((pair >> 64) as u64).unwrap_or(usize::MAX) }
+    });
+    let regions = regions.collect();
+    message.truncate(at);
+    Ok(regions)
 }
 
 /// Ends the local side's waiting once [`Liveness::kill`] was called.
@@ -137,7 +199,7 @@ pub fn accept_lane(
     arena: &Arc<Arena>,
     liveness: &Arc<Liveness>,
 ) -> Result<LaneEnd, LaneError> {
-    if arena.mirrored() {
+    if arena.file().is_none() {
         let socket = fd.ok_or(LaneError::Open("a socket"))?;
         return Ok(LaneEnd::Stream(StreamLane::new(socket, arena.clone())));
     }

@@ -8,14 +8,16 @@
 mod arena;
 mod control;
 mod lane;
+mod remote;
 mod stream;
 
 pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
-pub use aviary_ring::{Liveness, RingError};
+pub use aviary_ring::{Consumer, Liveness, Producer, RingError};
 pub use control::{
     ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
 };
-pub use lane::{LaneEnd, LaneWaker, Side, accept_lane};
+pub use lane::{LaneEnd, LaneWaker, Side, accept_lane, take_regions};
+pub use remote::{AddressError, RemoteAddress, limit_unsent};
 pub use stream::StreamLane;
 
 use thiserror::Error;

@@ -236,3 +236,35 @@ fn a_watched_lane_leaves_the_files_of_others_alone() {
     let read = unsafe { libc::read(number, [0u8].as_mut_ptr().cast(), 1) };
     assert_eq!(read, 1, "the descriptor is still open");
 }
+
+#[test]
+fn a_carrier_gets_the_regions_and_passes_on_the_message() {
+    let ours = Arena::create(1 << 24).unwrap();
+    let file = ours.file().unwrap().try_clone_to_owned().unwrap();
+    // The carrier's view of the arena is a plain one; the guest knows that a carrier has it.
+    let theirs = Arena::open(file, 0, 1 << 24).unwrap();
+    ours.set_carried();
+    assert!(ours.mirrored() && !theirs.mirrored());
+    LaneEnd::clear(&ours, 4096, RING).unwrap();
+    let mut guest = LaneEnd::shared(&ours, 4096, RING, Side::Guest, &live()).unwrap();
+    let carrier = LaneEnd::shared(&theirs, 4096, RING, Side::Server, &live()).unwrap();
+    let (mut tx, mut rx) = carrier.split().unwrap();
+    let regions = [Region { offset: 1 << 20, length: 70_000 }, Region { offset: 0, length: 1 }];
+    let mut got = Vec::new();
+    for regions in [&regions[..], &[]] {
+        guest.send(b"a message", regions).unwrap();
+        rx.receive(&mut got).unwrap();
+        assert_eq!(take_regions(&mut got).unwrap(), regions);
+        assert_eq!(got, b"a message");
+    }
+    tx.send(b"an answer").unwrap();
+    guest.receive(&mut got).unwrap();
+    assert_eq!(got, b"an answer");
+}
+
+#[test]
+fn a_region_list_that_is_none_is_refused() {
+    for list in [&b"short"[..], &[1, 0, 0, 0, 0, 0, 0, 0], &[255; 8], &[255; 64]] {
+        assert!(take_regions(&mut list.to_vec()).is_err(), "{list:?}");
+    }
+}

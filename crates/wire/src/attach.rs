@@ -23,12 +23,16 @@ pub mod hello_flag {
     pub const STDOUT: u64 = 2;
     /// A descriptor of the guest's standard error follows.
     pub const STDERR: u64 = 4;
+    /// The arena is shared with a carrier: what a message names must be carried to the guest.
+    pub const CARRIED: u64 = 8;
 }
 
 /// Flags of [`Welcome`].
 pub mod welcome_flag {
     /// The arena has the same address on both sides.
     pub const SAME_ADDRESS: u64 = 1;
+    /// The arena is shared with a carrier, not with the server.
+    pub const CARRIED: u64 = 2;
 }
 
 /// Outcome of an attachment.

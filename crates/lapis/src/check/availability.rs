@@ -133,6 +133,11 @@ impl Checker<'_> {
                         .help("write its expression here"),
                 );
             }
+            ExprKind::Relaxed if moment.side != Side::Guest => self.push(
+                Diagnostic::error(expr.span, format!("{} cannot use `relaxed`", moment.what))
+                    .label("it is evaluated on the server, too, which does not know what the user allows")
+                    .help("use it in the condition of `async`, or transport its value: `contextual_argument int name = relaxed;`"),
+            ),
             ExprKind::Call(callee, arguments) => {
                 self.callee(expr, *callee, moment);
                 // A guest-only function sees what the guest has; only its answer crosses.

@@ -69,6 +69,7 @@ impl<'a> Context<'a> {
                 quote!((#x as i128))
             }
             ExprKind::Ret => quote!((ret as i128)),
+            ExprKind::Relaxed => quote!((aviary_guest::relaxed() as i128)),
             ExprKind::Index(n) => {
                 let i = format_ident!("i{}", self.depth.saturating_sub(1 + n));
                 quote!((#i as i128))

@@ -106,6 +106,7 @@ impl<'a> Resolver<'a> {
             }
         }
         match name {
+            "relaxed" => return found(ExprKind::Relaxed, &c_int()),
             "NULL" => return found(ExprKind::Null, &pointer(void())),
             "index" => {
                 self.report(

@@ -86,6 +86,7 @@ fn mistakes_in_expressions() {
     assert_eq!(require("(sm_thing)level"), "unknown type `sm_thing` | ");
     assert_eq!(require("metadata(device)->x"), "no metadata is declared | add `declare_metadata(struct ...);`");
     assert_eq!(require("ret == 0"), "`ret` has no value here | ");
+    assert!(require("relaxed").starts_with("`require` cannot use `relaxed` | use it in the condition of `async`"));
     assert_eq!(
         require("is_handle(device)"),
         "`require` cannot use `is_handle` | transport its value: `contextual_argument T name = ...;`"

@@ -1,0 +1,210 @@
+//! Nodes of other machines: addresses, options of both ends, keys, the gateway process.
+
+use anyhow::{Context, bail};
+use aviary_node::{Address, GatewayCommand};
+use aviary_relay::{ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, write_identities};
+use aviary_transport::RemoteAddress;
+use clap::{Args, Subcommand};
+use std::{
+    fs::File,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    str::FromStr,
+    time::Duration,
+};
+
+/// A node of this machine or of another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeAddress {
+    Local(Address),
+    Remote(RemoteAddress),
+}
+
+impl FromStr for NodeAddress {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        if text.starts_with("unix:") {
+            return Ok(NodeAddress::Local(text.parse()?));
+        }
+        let wrong = |_| anyhow::anyhow!("bad address `{text}`: expected unix:/PATH, HOST:PORT or vsock:CID:PORT");
+        text.parse().map(NodeAddress::Remote).map_err(wrong)
+    }
+}
+
+/// Options of `aviary run` for a node of another machine.
+#[derive(Args)]
+pub struct ClientArgs {
+    /// Folder with ca.pem and tenant.pem or token, as `aviary tls init` writes it (for a node of another machine).
+    #[arg(long, value_name = "DIR", env = "AVIARY_TLS_DIR")]
+    tls_dir: Option<PathBuf>,
+    /// Recognize the node by the SHA-256 fingerprint of its certificate instead of a CA.
+    #[arg(long, value_name = "SHA256")]
+    tls_pin: Option<String>,
+    /// Show this token to the node instead of a certificate.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// No TLS; for a node on this machine's loopback address only.
+    #[arg(long, conflicts_with_all = ["tls_dir", "tls_pin", "token_file"])]
+    plain_loopback: bool,
+    /// Give a link up after so many seconds without a sign of life.
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    keepalive: u64,
+    /// Never compress what goes to the node.
+    #[arg(long)]
+    no_compression: bool,
+}
+
+impl ClientArgs {
+    /// Starts what stands in for the node on this machine.
+    pub fn start(&self, node: &RemoteAddress, socket: &Path, verbose: bool) -> anyhow::Result<Relay> {
+        let security = if self.plain_loopback {
+            check_plain(node)?;
+            ClientSecurity::plain()
+        } else {
+            let (pin, token) = (self.tls_pin.as_deref(), self.token_file.as_deref());
+            ClientSecurity::load(self.tls_dir.as_deref(), pin, token)?
+        };
+        let options = RelayOptions {
+            node: node.clone(),
+            security,
+            patience: Duration::from_secs(self.keepalive),
+            compression: compression(self.no_compression),
+            verbose,
+        };
+        Relay::start(socket, options).context("cannot start the relay")
+    }
+}
+
+fn compression(off: bool) -> Compression {
+    if off { Compression::Off } else { Compression::Auto }
+}
+
+fn check_plain(address: &RemoteAddress) -> anyhow::Result<()> {
+    // What crosses a vsock never leaves the machine.
+    if address.is_loopback() || matches!(address, RemoteAddress::Vsock { .. }) {
+        return Ok(());
+    }
+    bail!("--plain-loopback is for loopback addresses, which {address} is not; use --tls-dir")
+}
+
+/// Options of `aviary serve` for other machines.
+#[derive(Args)]
+pub struct ServeArgs {
+    /// Folder with node.pem, node.key, ca.pem and tokens, as `aviary tls init` writes it (with HOST:PORT addresses).
+    #[arg(long, value_name = "DIR")]
+    tls_dir: Option<PathBuf>,
+    /// No TLS; for loopback addresses only, where every local process may then attach.
+    #[arg(long, conflicts_with = "tls_dir")]
+    plain_loopback: bool,
+    /// Never compress what goes to guests of other machines.
+    #[arg(long)]
+    no_compression: bool,
+}
+
+impl ServeArgs {
+    /// The command line of a gateway for one of these addresses.
+    pub fn gateway(&self, addresses: &[RemoteAddress]) -> anyhow::Result<GatewayCommand> {
+        let mut arguments = vec!["gateway".into()];
+        match (&self.tls_dir, self.plain_loopback) {
+            (_, true) => {
+                addresses.iter().try_for_each(check_plain)?;
+                arguments.push("--plain-loopback".into());
+            }
+            (Some(folder), _) => {
+                // A mistake is told now, not to the first guest.
+                NodeSecurity::load(folder)?;
+                let folder = std::path::absolute(folder).context("the folder of --tls-dir")?;
+                arguments.extend(["--tls-dir".into(), folder.into_os_string()]);
+            }
+            (None, false) => bail!("an address of other machines needs --tls-dir; `aviary tls init DIR` makes one"),
+        }
+        if self.no_compression {
+            arguments.push("--no-compression".into());
+        }
+        Ok(GatewayCommand { program: "/proc/self/exe".into(), arguments })
+    }
+}
+
+/// Serves one connection of another machine. Started by a node only.
+#[derive(Args)]
+pub struct GatewayCommandLine {
+    /// The node's socket.
+    #[arg(long, value_name = "PATH")]
+    node: PathBuf,
+    #[command(flatten)]
+    options: ServeArgs,
+}
+
+/// Standard input is the connection; standard output goes to the node.
+pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let report = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+    // Otherwise the connection would stay open after its copy is closed.
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    let peer = std::net::TcpStream::from(socket.try_clone()?).peer_addr();
+    let security = match &command.options.tls_dir {
+        Some(folder) => NodeSecurity::load(folder)?,
+        None => NodeSecurity::plain(),
+    };
+    // What this process reads comes from strangers.
+    if let Err(error) = aviary_server::filter_system_calls() {
+        eprintln!("aviary gateway: {error}");
+    }
+    let compression = compression(command.options.no_compression);
+    let options = GatewayOptions { socket, node: command.node, report, security, compression };
+    match aviary_relay::gateway(options) {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(why) => {
+            let peer = peer.map_or("another machine".into(), |address| address.to_string());
+            eprintln!("aviary: connection from {peer} refused: {}", why.escape_debug());
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Keys and certificates for nodes that other machines use.
+#[derive(Args)]
+pub struct TlsCommand {
+    #[command(subcommand)]
+    command: TlsSubcommand,
+}
+
+#[derive(Subcommand)]
+enum TlsSubcommand {
+    /// Make a CA, a node's certificate and a tenant's; in a folder that has some, what is missing and a new tenant.
+    Init {
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// A name or address by which guests reach the node (repeatable; localhost is always one).
+        #[arg(long, value_name = "HOST")]
+        name: Vec<String>,
+        /// The tenant's name.
+        #[arg(long, value_name = "NAME", default_value = "default")]
+        tenant: String,
+        /// How long node and tenant certificates are valid.
+        #[arg(long, default_value = "825", allow_negative_numbers = true)]
+        days: i64,
+    },
+}
+
+pub fn tls(command: TlsCommand) -> anyhow::Result<ExitCode> {
+    let TlsSubcommand::Init { directory, mut name, tenant, days } = command.command;
+    name.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
+    if let Ok(own) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
+        name.push(own.trim().to_owned());
+    }
+    name.sort();
+    name.dedup();
+    let written = write_identities(&directory, &name, &tenant, days)?;
+    if let Some(node) = written.node {
+        println!("node:   aviary serve --listen HOST:PORT --tls-dir {}", node.display());
+        println!("        (its certificate is for {})", name.join(", "));
+    }
+    println!("tenant: copy {} to the tenant's machine, then", written.tenant.display());
+    println!("        aviary run --server HOST:PORT --tls-dir {} -- CMD", written.tenant.display());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,139 @@
+//! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
+
+use crate::NodeError;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    fs::File,
+    io::{self, Read},
+    net::{IpAddr, TcpStream},
+    os::{fd::OwnedFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+};
+
+/// Connections at a time that have not shown who they are.
+const UNKNOWN: usize = 64;
+/// The same for one address, so that one source cannot take all the places.
+const UNKNOWN_OF_ONE: usize = 16;
+const ALL: usize = 4096;
+const LONGEST_NAME: usize = 128;
+
+/// The command line of a gateway. Its standard input is the connection, its standard output tells the tenant.
+#[derive(Debug, Clone)]
+pub struct GatewayCommand {
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+#[derive(Debug)]
+pub struct Gateway {
+    child: Child,
+    /// Readable when the process has ended.
+    pub exit: OwnedFd,
+    report: File,
+    source: Option<IpAddr>,
+    /// Whom its connection belongs to, once it has told; empty: this node's own user.
+    tenant: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub struct Gateways {
+    list: HashMap<u64, Gateway>,
+    last: u64,
+}
+
+impl Gateways {
+    /// Starts a gateway for an accepted connection, unless there are too many.
+    pub fn start(&mut self, command: &GatewayCommand, node: &Path, socket: OwnedFd) -> Result<u64, NodeError> {
+        let socket = TcpStream::from(socket);
+        let source = socket.peer_addr().ok().map(|address| address.ip());
+        self.check_room(source)?;
+        let failed = |error: io::Error| NodeError::Spawn(command.program.clone(), error);
+        let gateway = spawn(command, node, socket, source).map_err(failed)?;
+        self.last += 1;
+        self.list.insert(self.last, gateway);
+        Ok(self.last)
+    }
+
+    fn check_room(&mut self, source: Option<IpAddr>) -> Result<(), NodeError> {
+        self.list.values_mut().for_each(Gateway::ask);
+        let unknown = self.list.values().filter(|gateway| gateway.tenant.is_none());
+        let of_one = unknown.clone().filter(|gateway| source.is_some() && gateway.source == source).count();
+        if self.list.len() >= ALL || unknown.count() >= UNKNOWN || of_one >= UNKNOWN_OF_ONE {
+            return Err(NodeError::Crowded(source.map_or("another machine".into(), |ip| ip.to_string())));
+        }
+        Ok(())
+    }
+
+    pub fn get(&self, id: u64) -> Option<&Gateway> {
+        self.list.get(&id)
+    }
+
+    /// The tenant of the gateway with this process id. `None`: it is no gateway.
+    pub fn tenant_of(&mut self, pid: u32) -> Option<Result<String, NodeError>> {
+        let gateway = self.list.values_mut().find(|gateway| gateway.child.id() == pid)?;
+        gateway.ask();
+        Some(gateway.tenant.clone().ok_or(NodeError::NoTenant(pid)))
+    }
+
+    pub fn remove(&mut self, id: u64) -> Option<Gateway> {
+        self.list.remove(&id)
+    }
+
+    pub fn drain(&mut self) -> Vec<Gateway> {
+        self.list.drain().map(|(_, gateway)| gateway).collect()
+    }
+}
+
+impl Gateway {
+    /// Takes what it has told since.
+    fn ask(&mut self) {
+        let mut line = [0; LONGEST_NAME];
+        if self.tenant.is_some() {
+            return;
+        }
+        // Its line is shorter than what a pipe passes on in one piece.
+        if let Ok(n) = self.report.read(&mut line)
+            && let Some(name) = std::str::from_utf8(&line[..n]).ok().and_then(|line| line.strip_suffix('\n'))
+        {
+            self.tenant = Some(name.to_owned());
+        }
+    }
+
+    pub fn end(&self) {
+        let _ = pidfd_send_signal(&self.exit, Signal::TERM);
+    }
+
+    pub fn wait(mut self) -> io::Result<ExitStatus> {
+        self.child.wait()
+    }
+}
+
+fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Option<IpAddr>) -> io::Result<Gateway> {
+    let (report, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setfl(&report, OFlags::NONBLOCK)?;
+    let mut child = Command::new(&command.program)
+        .arg0("aviary")
+        .args(&command.arguments)
+        .arg("--node")
+        .arg(node)
+        .env_remove("AVIARY_SERVER")
+        .stdin(Stdio::from(OwnedFd::from(socket)))
+        .stdout(Stdio::from(theirs))
+        // Signals from the terminal are for the node, which ends its gateways itself.
+        .process_group(0)
+        .spawn()?;
+    let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
+    match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
+        Ok(exit) => Ok(Gateway { child, exit, report: report.into(), source, tenant: None }),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! One connection between a local peer (guest or API server) and another carrier.
+//!
+//! Threads: one reads the network, one writes it, one reads the local control socket, and per lane one
+//! takes messages out of the local ring and one puts arriving ones into the other. The reader never waits
+//! for a lane, so that none of them holds up the others.
+
+use std::collections::HashMap;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::take_regions;
+use aviary_transport::{Arena, Consumer, ControlSocket, LaneEnd, LaneError, LaneWaker, Liveness, Producer, Side};
+use aviary_wire::control::control_kind;
+use aviary_wire::{Control, MAX_MESSAGE, kind};
+
+use crate::frame::Kind;
+use crate::inbox::{Inbox, Parcel};
+use crate::link::{Compression, Link};
+use crate::outbox::{Gathered, Outbox, WINDOW};
+use crate::output::Output;
+
+/// Lanes of one guest at a time; the API server has a lower limit.
+const MAX_LANES: usize = 16 << 10;
+/// Messages that arrived before the peer went are still delivered, for at most this long.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How long the other end gets to finish.
+const FAREWELL: Duration = Duration::from_secs(3);
+
+/// What ended first.
+enum Event {
+    /// The local peer hung up.
+    Local,
+    /// The other carrier said why it ends, or the link failed.
+    Remote(String),
+}
+
+struct Lane {
+    liveness: Arc<Liveness>,
+    waker: LaneWaker,
+    inbox: Arc<Inbox>,
+    pump: Option<JoinHandle<()>>,
+    delivery: Option<JoinHandle<()>>,
+}
+
+pub(crate) struct Carrier {
+    /// Which end of the local lanes this process holds.
+    side: Side,
+    arena: Arc<Arena>,
+    control: ControlSocket,
+    pub outbox: Outbox,
+    lanes: Mutex<HashMap<u32, Lane>>,
+    /// Where the application's output goes, or comes from.
+    pub output: Output,
+    /// Nanoseconds of the fastest round trip seen.
+    round_trip: AtomicU64,
+    started: Instant,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(run)
+}
+
+impl Carrier {
+    pub fn new(side: Side, arena: Arc<Arena>, control: ControlSocket, output: Output) -> Arc<Self> {
+        Arc::new(Carrier {
+            side,
+            arena,
+            control,
+            outbox: Outbox::default(),
+            lanes: Mutex::default(),
+            output,
+            round_trip: AtomicU64::new(u64::MAX),
+            started: Instant::now(),
+        })
+    }
+
+    /// Carries until either end is gone, and says why it ended.
+    pub fn run(self: Arc<Self>, link: Link, compression: Compression) -> std::io::Result<String> {
+        let (events, ended) = channel();
+        let socket = link.socket()?;
+        let (mut reader, mut writer) = link.split(compression);
+        let mut threads = Vec::new();
+        threads.push(thread("net-in", {
+            let (carrier, events) = (self.clone(), events.clone());
+            move || {
+                let _ = events.send(Event::Remote(reader.run(&carrier)));
+            }
+        })?);
+        threads.push(thread("net-out", {
+            let (carrier, socket, events) = (self.clone(), socket.try_clone()?, events.clone());
+            move || {
+                if let Err(error) = writer.run(&carrier, &carrier.arena) {
+                    // The reader has nothing to wait for any more.
+                    let _ = events.send(Event::Remote(format!("the link failed: {error}")));
+                    carrier.outbox.kill();
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+            }
+        })?);
+        threads.push(thread("control", {
+            let carrier = self.clone();
+            move || carrier.listen(&events)
+        })?);
+        self.output.start(&self);
+        self.outbox.first(Kind::Ping, 0, &self.clock().to_le_bytes());
+        let reason = self.conclude(&ended, &socket);
+        for thread in threads {
+            let _ = thread.join();
+        }
+        Ok(reason)
+    }
+
+    pub fn clock(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    pub fn round_trip(&self) -> Duration {
+        match self.round_trip.load(Ordering::Relaxed) {
+            u64::MAX => Duration::ZERO,
+            nanoseconds => Duration::from_nanos(nanoseconds),
+        }
+    }
+
+    pub fn saw_round_trip(&self, sent: u64) {
+        self.round_trip.fetch_min(self.clock().saturating_sub(sent), Ordering::Relaxed);
+    }
+
+    // The end.
+
+    fn conclude(&self, ended: &Receiver<Event>, socket: &TcpStream) -> String {
+        let reason = match ended.recv() {
+            Ok(Event::Local) => {
+                self.finish_pumps();
+                let reason = match self.side {
+                    Side::Server => "the guest has gone",
+                    Side::Guest => "the API server has gone",
+                };
+                self.output.finish(DRAIN);
+                self.outbox.first(Kind::Bye, 0, &[]);
+                self.outbox.finish();
+                // The other side still says what it has to.
+                let _ = self.await_remote(ended, FAREWELL);
+                reason.to_owned()
+            }
+            Ok(Event::Remote(reason)) => {
+                self.finish_deliveries();
+                self.part_locally(ended);
+                self.finish_pumps();
+                self.output.finish(DRAIN);
+                self.outbox.finish();
+                reason
+            }
+            Err(_) => "internal error".to_owned(),
+        };
+        self.finish_deliveries();
+        self.output.close(DRAIN);
+        // What is queued may still be on its way out; a link that takes nothing ends by itself.
+        let _ = socket.shutdown(Shutdown::Read);
+        let _ = rustix::net::shutdown(self.control.as_fd(), rustix::net::Shutdown::Both);
+        self.outbox.finish();
+        for (_, mut lane) in locked(&self.lanes).drain() {
+            lane.end();
+        }
+        reason
+    }
+
+    fn await_remote(&self, ended: &Receiver<Event>, patience: Duration) -> Result<(), RecvTimeoutError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Event::Remote(_) = ended.recv_timeout(deadline.saturating_duration_since(Instant::now()))? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells the local peer. An API server then finishes what it has; a guest knows that it is lost.
+    fn part_locally(&self, ended: &Receiver<Event>) {
+        let how = match self.side {
+            Side::Guest => rustix::net::Shutdown::Write,
+            Side::Server => rustix::net::Shutdown::Both,
+        };
+        let _ = rustix::net::shutdown(self.control.as_fd(), how);
+        let deadline = Instant::now() + FAREWELL;
+        while let Ok(event) = ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            if let Event::Local = event {
+                return;
+            }
+        }
+    }
+
+    /// What was published in local rings is still taken.
+    fn finish_pumps(&self) {
+        let pumps: Vec<_> = locked(&self.lanes).values_mut().filter_map(Lane::finish_pump).collect();
+        for pump in pumps {
+            let _ = pump.join();
+        }
+    }
+
+    /// What arrived is still put into local rings, unless these stay full.
+    fn finish_deliveries(&self) {
+        let inboxes: Vec<_> = locked(&self.lanes).values().map(|lane| lane.inbox.clone()).collect();
+        inboxes.iter().for_each(|inbox| inbox.finish());
+        let deadline = Instant::now() + DRAIN;
+        for inbox in inboxes {
+            inbox.await_end(deadline);
+        }
+    }
+
+    // Local control messages.
+
+    fn listen(self: &Arc<Self>, events: &Sender<Event>) {
+        while let Ok(Some((message, _))) = self.control.receive() {
+            if let Err(error) = self.heard(message) {
+                let _ = events.send(Event::Remote(error));
+                break;
+            }
+        }
+        let _ = events.send(Event::Local);
+    }
+
+    fn heard(self: &Arc<Self>, message: Control) -> Result<(), String> {
+        match (message.kind, self.side) {
+            (control_kind::LANE_OPEN, Side::Server) => {
+                self.outbox.control(message.lane, &message.to_bytes());
+                self.open_lane(message).map_err(|e| e.to_string())
+            }
+            // The lane's messages go first.
+            (control_kind::LANE_CLOSE, Side::Server) | (control_kind::LANE_CLOSED, Side::Guest) => {
+                let pump = locked(&self.lanes).get_mut(&message.lane).and_then(Lane::finish_pump);
+                if let Some(pump) = pump {
+                    let _ = pump.join();
+                }
+                self.outbox.control(message.lane, &message.to_bytes());
+                if self.side == Side::Guest {
+                    self.forget(message.lane);
+                }
+                Ok(())
+            }
+            (control_kind::FAREWELL, Side::Guest) => {
+                self.outbox.control(message.lane, &message.to_bytes());
+                Ok(())
+            }
+            (other, _) => Err(format!("a control message of the unexpected kind {other}")),
+        }
+    }
+
+    fn forget(&self, number: u32) {
+        let lane = locked(&self.lanes).remove(&number);
+        if let Some(mut lane) = lane {
+            lane.inbox.finish();
+            lane.end();
+        }
+        self.outbox.forget(number);
+    }
+
+    fn open_lane(self: &Arc<Self>, open: Control) -> Result<(), LaneError> {
+        let number = open.lane;
+        if locked(&self.lanes).len() >= MAX_LANES || locked(&self.lanes).contains_key(&number) {
+            return Err(LaneError::Open("a number of its own"));
+        }
+        let liveness = Arc::new(Liveness::notified());
+        let length = usize::try_from(open.length).map_err(|_| LaneError::Open("memory"))?;
+        if self.side == Side::Guest {
+            LaneEnd::clear(&self.arena, open.offset, length)?;
+        }
+        let end = LaneEnd::shared(&self.arena, open.offset, length, self.side, &liveness)?;
+        let waker = end.waker();
+        let Some((tx, rx)) = end.split() else { return Err(LaneError::Open("rings")) };
+        if self.side == Side::Guest {
+            self.control.send(open, None).map_err(|_| LaneError::Dead)?;
+        }
+        let inbox = Arc::new(Inbox::default());
+        let no_thread = LaneError::Socket;
+        let pump = thread(&format!("out-{number}"), {
+            let carrier = self.clone();
+            move || carrier.pump(number, rx)
+        });
+        let delivery = thread(&format!("in-{number}"), {
+            let (carrier, inbox) = (self.clone(), inbox.clone());
+            move || carrier.deliver(number, tx, &inbox)
+        });
+        let lane = Lane {
+            liveness,
+            waker,
+            inbox,
+            pump: Some(pump.map_err(no_thread)?),
+            delivery: Some(delivery.map_err(no_thread)?),
+        };
+        locked(&self.lanes).insert(number, lane);
+        Ok(())
+    }
+
+    /// Takes messages out of the local ring.
+    fn pump(&self, lane: u32, mut rx: Consumer) {
+        let (mut message, mut batch) = (Vec::new(), Gathered::new(lane));
+        loop {
+            // While there is more to come at once, several go in one piece.
+            let received = match rx.try_receive(&mut message) {
+                Ok(false) if self.pass_on(lane, &mut batch) => rx.receive(&mut message).map(|()| true),
+                other => other,
+            };
+            if !matches!(received, Ok(true)) {
+                self.pass_on(lane, &mut batch);
+                return;
+            }
+            let Ok(regions) = take_regions(&mut message) else {
+                return self.broken("a message of the local peer has no region list");
+            };
+            if regions.iter().any(|r| self.arena.pointer(r.offset, r.length).is_err()) {
+                return self.broken("a message of the local peer names memory outside the arena");
+            }
+            let urgent = self.side == Side::Guest || somebody_waits(&message);
+            let passed = if regions.is_empty() && batch.take(&message, urgent) {
+                !batch.is_full() || self.pass_on(lane, &mut batch)
+            } else {
+                self.pass_on(lane, &mut batch) && self.outbox.message(lane, &message, regions, urgent).is_ok()
+            };
+            if !passed {
+                return;
+            }
+        }
+    }
+
+    /// False: the connection is over.
+    fn pass_on(&self, lane: u32, batch: &mut Gathered) -> bool {
+        if self.side == Side::Guest {
+            self.output.flush(self);
+        }
+        self.outbox.gathered(lane, batch).is_ok()
+    }
+
+    /// Puts what arrives into the local ring.
+    fn deliver(&self, lane: u32, mut tx: Producer, inbox: &Inbox) {
+        let mut delivered = 0;
+        while let Some(parcel) = inbox.next() {
+            match parcel {
+                Parcel::Message(message) => {
+                    if tx.send(&message).is_err() {
+                        break;
+                    }
+                    self.delivered(lane, &mut delivered, message.len());
+                }
+                Parcel::Batch(batch) => {
+                    if batch.messages().any(|message| tx.send(message).is_err()) {
+                        break;
+                    }
+                    self.delivered(lane, &mut delivered, batch.messages().map(<[u8]>::len).sum());
+                }
+                Parcel::Control(message) => {
+                    let _ = self.control.send(message, None);
+                }
+            }
+        }
+        inbox.ended();
+    }
+
+    /// The other end may send more.
+    pub fn delivered(&self, lane: u32, sum: &mut usize, bytes: usize) {
+        *sum += bytes;
+        if *sum >= WINDOW / 4 {
+            self.outbox.first(Kind::Credit, lane, &(*sum as u64).to_le_bytes());
+            *sum = 0;
+        }
+    }
+
+    fn broken(&self, why: &str) {
+        self.outbox.first(Kind::Bye, 0, why.as_bytes());
+        self.outbox.finish();
+    }
+
+    // What arrives.
+
+    pub fn arrived_region(&self, payload: &[u8]) -> Result<(), String> {
+        let (offset, data) = payload.split_first_chunk::<8>().ok_or("a region without an offset")?;
+        self.arena.write(u64::from_le_bytes(*offset), data).map_err(|e| e.to_string())
+    }
+
+    /// Whole messages.
+    pub fn arrived(&self, lane: u32, parcel: Parcel) -> Result<(), String> {
+        if let Some(inbox) = self.output.inbox(lane) {
+            return self.accept(inbox, parcel);
+        }
+        self.output.settle();
+        let lanes = locked(&self.lanes);
+        // A lane that just ended.
+        let Some(lane) = lanes.get(&lane) else { return Ok(()) };
+        self.accept(&lane.inbox, parcel)
+    }
+
+    fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<(), String> {
+        if inbox.bytes() > 2 * WINDOW + MAX_MESSAGE {
+            return Err("the peer sends more than it may".into());
+        }
+        inbox.push(parcel);
+        Ok(())
+    }
+
+    pub fn arrived_control(self: &Arc<Self>, payload: &[u8]) -> Result<(), String> {
+        let bytes = payload.try_into().map_err(|_| "a control message of the wrong size")?;
+        let message = Control::from_bytes(bytes);
+        match (message.kind, self.side) {
+            (control_kind::LANE_OPEN, Side::Guest) => {
+                if self.output.inbox(message.lane).is_some() {
+                    return Err("a lane with a reserved number".into());
+                }
+                self.open_lane(message).map_err(|e| e.to_string())
+            }
+            (control_kind::LANE_CLOSE, Side::Guest) | (control_kind::FAREWELL, Side::Server) => {
+                match locked(&self.lanes).get(&message.lane) {
+                    Some(lane) => lane.inbox.push(Parcel::Control(message)),
+                    None => self.control.send(message, None).map_err(|e| e.to_string())?,
+                }
+                Ok(())
+            }
+            (control_kind::LANE_CLOSED, Side::Server) => {
+                // Its memory is the guest's again: nobody here may use it any more.
+                self.forget(message.lane);
+                self.control.send(message, None).map_err(|e| e.to_string())
+            }
+            (other, _) => Err(format!("a control message of the unexpected kind {other}")),
+        }
+    }
+}
+
+impl Lane {
+    /// The local peer publishes no more on it. What was published is taken, then the thread ends.
+    fn finish_pump(&mut self) -> Option<JoinHandle<()>> {
+        self.liveness.kill();
+        self.waker.wake();
+        self.pump.take()
+    }
+
+    fn end(&mut self) {
+        self.inbox.finish();
+        self.liveness.kill();
+        self.waker.wake();
+        for thread in [self.pump.take(), self.delivery.take()].into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether a request's sender waits for an answer: everything but an asynchronous call without acknowledgement.
+fn somebody_waits(message: &[u8]) -> bool {
+    match message.get(4..8) {
+        Some([a, b, c, d]) => u16::from_le_bytes([*a, *b]) != kind::CALL_ASYNC || u16::from_le_bytes([*c, *d]) != 0,
+        _ => true,
+    }
+}

@@ -1,0 +1,240 @@
+//! What goes over the wire between two carriers: packets of frames.
+//!
+//! A packet is a word with its length and whether it is compressed, then whole frames. A frame is a
+//! header of 12 bytes (kind, flags, lane, length) and a payload. Everything may come from a hostile
+//! peer: lengths are bounded before memory is taken for them.
+
+use thiserror::Error;
+
+/// Longest content of a packet, before compression.
+pub const MAX_PACKET: usize = 256 << 10;
+/// Bulk data is cut into pieces of this size, so that others get their turn in between.
+pub const PIECE: usize = 64 << 10;
+pub const FRAME_HEADER: usize = 12;
+const PACKET_HEADER: usize = 4;
+const COMPRESSED: u32 = 1 << 31;
+const MORE: u8 = 1;
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The first frame of the guest's side: see [`crate::open`].
+    Open = 1,
+    /// The first frame of the node's side.
+    Welcome = 2,
+    /// A message of the control socket about the lane.
+    Control = 3,
+    /// A message, or a part of one with [`Frame::more`] to come.
+    Message = 4,
+    /// An arena offset and the bytes that belong there.
+    Region = 5,
+    /// So many more bytes of messages may be sent on the lane.
+    Credit = 6,
+    Ping = 7,
+    Pong = 8,
+    /// Nothing follows; why, for people.
+    Bye = 9,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        const ALL: [Kind; 9] = [
+            Kind::Open,
+            Kind::Welcome,
+            Kind::Control,
+            Kind::Message,
+            Kind::Region,
+            Kind::Credit,
+            Kind::Ping,
+            Kind::Pong,
+            Kind::Bye,
+        ];
+        ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    pub kind: Kind,
+    /// Another part of the same message follows.
+    pub more: bool,
+    pub lane: u32,
+    pub payload: &'a [u8],
+}
+
+/// Why what arrived is not a sequence of packets.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum FrameError {
+    /// a packet of {0} bytes exceeds the limit
+    #[error("a packet of {0} bytes exceeds the limit")]
+    Packet(usize),
+    /// a compressed packet is damaged
+    #[error("a compressed packet is damaged")]
+    Compression,
+    /// a frame of kind {kind} and {length} bytes does not fit its packet
+    #[error("a frame of kind {kind} and {length} bytes does not fit its packet")]
+    Frame { kind: u8, length: u32 },
+}
+
+/// Appends a frame's header; the payload of `length` bytes is for the caller to append.
+pub fn put_header(out: &mut Vec<u8>, kind: Kind, more: bool, lane: u32, length: usize) {
+    out.extend_from_slice(&[kind as u8, if more { MORE } else { 0 }, 0, 0]);
+    out.extend_from_slice(&lane.to_le_bytes());
+    out.extend_from_slice(&(length as u32).to_le_bytes());
+}
+
+pub fn put_frame(out: &mut Vec<u8>, kind: Kind, lane: u32, payload: &[u8]) {
+    put_header(out, kind, false, lane, payload.len());
+    out.extend_from_slice(payload);
+}
+
+/// Appends a packet of these frames to `out`; compressed if `compress` and if that makes it shorter.
+pub fn put_packet(out: &mut Vec<u8>, frames: &[u8], compress: bool) {
+    debug_assert!(frames.len() <= MAX_PACKET);
+    if compress {
+        let packed = lz4_flex::block::compress_prepend_size(frames);
+        if packed.len() < frames.len() {
+            out.extend_from_slice(&(packed.len() as u32 | COMPRESSED).to_le_bytes());
+            return out.extend_from_slice(&packed);
+        }
+    }
+    out.extend_from_slice(&(frames.len() as u32).to_le_bytes());
+    out.extend_from_slice(frames);
+}
+
+/// Cuts a byte stream into packets.
+#[derive(Default)]
+pub struct Packets {
+    received: Vec<u8>,
+    at: usize,
+    unpacked: Vec<u8>,
+}
+
+impl Packets {
+    /// Where received bytes are appended.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        if self.at > 0 {
+            self.received.drain(..self.at);
+            self.at = 0;
+        }
+        &mut self.received
+    }
+
+    /// The frames of the next whole packet.
+    pub fn next_packet(&mut self) -> Result<Option<Frames<'_>>, FrameError> {
+        let rest = &self.received[self.at..];
+        let Some((header, body)) = rest.split_first_chunk::<PACKET_HEADER>() else { return Ok(None) };
+        let word = u32::from_le_bytes(*header);
+        let length = (word & !COMPRESSED) as usize;
+        if length > MAX_PACKET {
+            return Err(FrameError::Packet(length));
+        }
+        let Some(body) = body.get(..length) else { return Ok(None) };
+        self.at += PACKET_HEADER + length;
+        if word & COMPRESSED == 0 {
+            return Ok(Some(Frames(body)));
+        }
+        let (size, packed) = lz4_flex::block::uncompressed_size(body).map_err(|_| FrameError::Compression)?;
+        if size > MAX_PACKET {
+            return Err(FrameError::Packet(size));
+        }
+        self.unpacked.resize(size, 0);
+        match lz4_flex::block::decompress_into(packed, &mut self.unpacked) {
+            Ok(n) if n == size => Ok(Some(Frames(&self.unpacked))),
+            _ => Err(FrameError::Compression),
+        }
+    }
+}
+
+/// The frames of one packet.
+#[derive(Debug)]
+pub struct Frames<'a>(&'a [u8]);
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = Result<Frame<'a>, FrameError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (frame, rest) = match split(self.0) {
+            Ok(split) => split,
+            Err(error) => {
+                self.0 = &[];
+                return Some(Err(error));
+            }
+        };
+        self.0 = rest;
+        Some(Ok(frame))
+    }
+}
+
+fn split(packet: &[u8]) -> Result<(Frame<'_>, &[u8]), FrameError> {
+    let cut = FrameError::Frame { kind: packet.first().copied().unwrap_or(0), length: packet.len() as u32 };
+    let (header, rest) = packet.split_first_chunk::<FRAME_HEADER>().ok_or(cut)?;
+    let lane = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+    let length = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+    let broken = FrameError::Frame { kind: header[0], length };
+    let kind = Kind::of(header[0]).ok_or(broken)?;
+    let (payload, rest) = rest.split_at_checked(length as usize).ok_or(broken)?;
+    Ok((Frame { kind, more: header[1] & MORE != 0, lane, payload }, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn collect(packets: &mut Packets, into: &mut Vec<(u32, Vec<u8>)>) -> Result<(), FrameError> {
+        while let Some(frames) = packets.next_packet()? {
+            for frame in frames {
+                let frame = frame?;
+                into.push((frame.lane, frame.payload.to_vec()));
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_cut(
+            frames in prop::collection::vec((any::<u32>(), prop::collection::vec(0u8..3, 0..300)), 1..40),
+            per_packet in 1usize..8, cut in 1usize..500, compress: bool,
+        ) {
+            let mut stream = Vec::new();
+            for some in frames.chunks(per_packet) {
+                let mut packet = Vec::new();
+                some.iter().for_each(|(lane, payload)| put_frame(&mut packet, Kind::Message, *lane, payload));
+                put_packet(&mut stream, &packet, compress);
+            }
+            let (mut packets, mut got) = (Packets::default(), Vec::new());
+            for bytes in stream.chunks(cut) {
+                packets.buffer().extend_from_slice(bytes);
+                collect(&mut packets, &mut got).unwrap();
+            }
+            prop_assert_eq!(got, frames);
+        }
+
+        #[test]
+        fn any_bytes_are_withstood(bytes in prop::collection::vec(any::<u8>(), 0..2000), length in 0u32..600, packed: bool) {
+            let mut packets = Packets::default();
+            let word = length | if packed { COMPRESSED } else { 0 };
+            packets.buffer().extend_from_slice(&word.to_le_bytes());
+            packets.buffer().extend_from_slice(&bytes);
+            let _ = collect(&mut packets, &mut Vec::new());
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let mut packets = Packets::default();
+        packets.buffer().extend_from_slice(&(MAX_PACKET as u32 + 1).to_le_bytes());
+        assert_eq!(packets.next_packet().err(), Some(FrameError::Packet(MAX_PACKET + 1)));
+        let mut bomb = Packets::default();
+        bomb.buffer().extend_from_slice(&(8 | COMPRESSED).to_le_bytes());
+        bomb.buffer().extend_from_slice(&u32::MAX.to_le_bytes());
+        bomb.buffer().extend_from_slice(&[0; 4]);
+        assert_eq!(bomb.next_packet().err(), Some(FrameError::Packet(u32::MAX as usize)));
+    }
+}

@@ -1,0 +1,152 @@
+//! The node's side: a process of its own for each remote connection, which attaches to the node as a guest would.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, ControlSocket, Side, receive_greeting, send_greeting};
+use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
+use aviary_wire::{Hello, WIRE_VERSION, Welcome};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::carrier::Carrier;
+use crate::frame::Kind;
+use crate::link::{Compression, Link, drain};
+use crate::open::Open;
+use crate::output::Output;
+use crate::security::NodeSecurity;
+
+/// Until then a peer has shown who it is, or this process ends.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A vendor library may take its time to start.
+const WELCOME: Duration = Duration::from_secs(60);
+const LONGEST_PATIENCE: u64 = 3600;
+
+pub struct GatewayOptions {
+    /// The accepted connection.
+    pub socket: OwnedFd,
+    /// The node's unix socket.
+    pub node: PathBuf,
+    /// Where the node reads which tenant this is.
+    pub report: File,
+    pub security: NodeSecurity,
+    pub compression: Compression,
+}
+
+/// Serves one connection and says why it ended.
+pub fn gateway(options: GatewayOptions) -> Result<String, String> {
+    let known = Arc::new(AtomicBool::new(false));
+    limit_handshake(known.clone());
+    let mut socket = TcpStream::from(options.socket);
+    let ready = socket.set_nonblocking(false).and_then(|()| socket.set_read_timeout(Some(HANDSHAKE)));
+    ready.map_err(|e| e.to_string())?;
+    let _ = socket.set_nodelay(true);
+    if options.security.is_plain() {
+        refuse_tls(&mut socket)?;
+    }
+    let tls = options.security.shake_hands(&mut socket).map_err(|e| {
+        drain(&mut socket);
+        format!("no TLS session: {e}")
+    })?;
+    let certified = options.security.tenant(tls.as_ref(), &[]);
+    let mut link = Link::new(socket, tls, HANDSHAKE).map_err(|e| e.to_string())?;
+    let open = link.receive(Kind::Open, Instant::now() + HANDSHAKE).map_err(|e| e.to_string())?;
+    let open = Open::from_bytes(&open).or_else(|e| refuse(&mut link, &e.to_string()))?;
+    let tenant = if options.security.is_plain() {
+        String::new()
+    } else {
+        let tenant = if open.token.is_empty() { certified } else { options.security.tenant(None, &open.token) };
+        match tenant {
+            Some(tenant) => tenant,
+            None => {
+                return refuse(
+                    &mut link,
+                    "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)",
+                );
+            }
+        }
+    };
+    known.store(true, Ordering::SeqCst);
+    let mut report = options.report;
+    report.write_all(format!("{tenant}\n").as_bytes()).map_err(|e| format!("the node is gone: {e}"))?;
+    drop(report);
+    let attached = attach(&options.node, &open.hello);
+    let (carrier, welcome) = attached.or_else(|why| refuse(&mut link, &why))?;
+    let patience = Duration::from_secs(open.patience.clamp(1, LONGEST_PATIENCE));
+    link.set_patience(patience).map_err(|e| e.to_string())?;
+    link.send(Kind::Welcome, &welcome.to_bytes()).map_err(|e| e.to_string())?;
+    let compression = if open.compress { options.compression } else { Compression::Off };
+    carrier.run(link, compression).map_err(|e| e.to_string())
+}
+
+/// A peer that sends a byte now and then keeps no timeout from passing here.
+fn limit_handshake(known: Arc<AtomicBool>) {
+    std::thread::spawn(move || {
+        std::thread::sleep(HANDSHAKE);
+        if !known.load(Ordering::SeqCst) {
+            std::process::exit(1);
+        }
+    });
+}
+
+/// Says something that is not TLS, so that the other side can tell what is wrong.
+fn refuse_tls(socket: &mut TcpStream) -> Result<(), String> {
+    let mut first = [0; 2];
+    match socket.peek(&mut first) {
+        Ok(2) if first == [0x16, 0x03] => {
+            let _ = socket.write_all(b"this Aviary node does not speak TLS\n");
+            drain(socket);
+            Err("the peer speaks TLS, this node was started with --plain-loopback".into())
+        }
+        Ok(_) => Ok(()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn refuse<T>(link: &mut Link, why: &str) -> Result<T, String> {
+    let welcome = Welcome {
+        wire_version: WIRE_VERSION,
+        status: welcome_status::REFUSED,
+        text: why.to_owned(),
+        ..Welcome::default()
+    };
+    let _ = link.send(Kind::Welcome, &welcome.to_bytes());
+    link.end();
+    Err(why.to_owned())
+}
+
+/// Attaches to the node in the remote guest's place.
+fn attach(node: &std::path::Path, theirs: &Hello) -> Result<(Arc<Carrier>, Welcome), String> {
+    let arena = Arena::create(usize::try_from(theirs.arena_size).unwrap_or(0)).map_err(|e| e.to_string())?;
+    let socket = UnixStream::connect(node).map_err(|e| format!("the node does not answer its own gateway: {e}"))?;
+    let (stdout, stdout_end) = new_pipe()?;
+    let (stderr, stderr_end) = new_pipe()?;
+    let hello = Hello {
+        flags: hello_flag::CARRIED | hello_flag::STDOUT | hello_flag::STDERR,
+        pid: std::process::id(),
+        arena_address: arena.address(),
+        arena_size: arena.size() as u64,
+        ..theirs.clone()
+    };
+    let file = arena.file().ok_or("the arena has no file")?;
+    let fds: [BorrowedFd; 3] = [file, stdout_end.as_fd(), stderr_end.as_fd()];
+    let failed = |e: aviary_transport::ControlError| format!("the node did not attach us: {e}");
+    send_greeting(&socket, &hello.to_bytes(), &fds).map_err(failed)?;
+    let welcome = receive_greeting(socket.as_fd(), WELCOME).map_err(failed)?;
+    if welcome.status != welcome_status::OK {
+        return Err(welcome.text);
+    }
+    let output = Output::sources([Some(stdout), Some(stderr)]);
+    let carrier = Carrier::new(Side::Guest, arena, ControlSocket::new(socket.into()), output);
+    Ok((carrier, Welcome { flags: welcome.flags & !welcome_flag::SAME_ADDRESS, ..welcome }))
+}
+
+fn new_pipe() -> Result<(OwnedFd, OwnedFd), String> {
+    pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from).map_err(|e| format!("no pipe for the output: {e}"))
+}

@@ -1,0 +1,144 @@
+//! What arrived for one lane and waits for room in its ring.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use aviary_wire::Control;
+
+pub enum Parcel {
+    Message(Vec<u8>),
+    /// Several messages, as [`Batch`] gathers them.
+    Batch(Batch),
+    /// To be passed on after the messages before it.
+    Control(Control),
+}
+
+/// Small messages in one piece of memory: their lengths, then their bytes.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    pub fn push(&mut self, message: &[u8]) {
+        self.bytes.extend_from_slice(&(message.len() as u32).to_le_bytes());
+        self.bytes.extend_from_slice(message);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn messages(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = &self.bytes[..];
+        std::iter::from_fn(move || {
+            let (length, tail) = rest.split_first_chunk::<4>()?;
+            let (message, tail) = tail.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            rest = tail;
+            Some(message)
+        })
+    }
+}
+
+impl Parcel {
+    fn bytes(&self) -> usize {
+        match self {
+            Parcel::Message(message) => message.len(),
+            Parcel::Batch(batch) => batch.bytes.len(),
+            Parcel::Control(_) => 0,
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Parcel>,
+    bytes: usize,
+    waits: bool,
+    /// The last parcel is being handled.
+    busy: bool,
+    finished: bool,
+    ended: bool,
+}
+
+#[derive(Default)]
+pub struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Inbox {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn push(&self, parcel: Parcel) {
+        let mut state = self.state();
+        state.bytes += parcel.bytes();
+        state.queue.push_back(parcel);
+        if state.waits {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Bytes of messages that wait.
+    pub fn bytes(&self) -> usize {
+        self.state().bytes
+    }
+
+    /// Waits for the next parcel; `None`: nothing follows. Says that the one before was handled.
+    pub fn next(&self) -> Option<Parcel> {
+        let mut state = self.state();
+        state.busy = false;
+        loop {
+            if let Some(parcel) = state.queue.pop_front() {
+                state.bytes -= parcel.bytes();
+                state.busy = true;
+                return Some(parcel);
+            }
+            if state.finished {
+                return None;
+            }
+            state.waits = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.waits = false;
+        }
+    }
+
+    /// Nothing is pushed any more.
+    pub fn finish(&self) {
+        self.state().finished = true;
+        self.changed.notify_all();
+    }
+
+    /// Whoever takes parcels out has stopped.
+    pub fn ended(&self) {
+        let mut state = self.state();
+        (state.ended, state.busy) = (true, false);
+        self.changed.notify_all();
+    }
+
+    /// After [`Inbox::finish`]: until everything was handled.
+    pub fn await_end(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| state.ended)
+    }
+
+    /// Until everything that was pushed so far was handled.
+    pub fn settle(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |state| (state.queue.is_empty() && !state.busy) || state.ended)
+    }
+
+    fn wait_until(&self, deadline: Instant, done: impl Fn(&State) -> bool) -> bool {
+        let mut state = self.state();
+        while !done(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            (state, _) = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+        }
+        true
+    }
+}

@@ -1,0 +1,25 @@
+//! Carries connections between a guest's machine and a node.
+//!
+//! Guests and API servers know only shared memory. On the guest's machine a *relay* stands in for the API
+//! server, on the node a *gateway* for the guest; between them everything travels over one byte stream per
+//! connection, TLS 1.3 wherever that leaves the machine. `docs/network.md` describes what crosses.
+#![forbid(unsafe_code)]
+
+mod carrier;
+mod frame;
+mod gateway;
+mod identity;
+mod inbox;
+mod link;
+mod open;
+mod outbox;
+mod output;
+mod relay;
+mod security;
+mod stream;
+
+pub use gateway::{GatewayOptions, gateway};
+pub use identity::{IdentityError, Written, write_identities};
+pub use link::Compression;
+pub use relay::{Relay, RelayOptions};
+pub use security::{ClientSecurity, NodeSecurity, SecurityError};

@@ -1,0 +1,301 @@
+//! The network's side of a carrier: packets in, packets out, signs of life.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, limit_unsent};
+use aviary_wire::MAX_MESSAGE;
+
+use crate::carrier::Carrier;
+use crate::frame::{Frame, Kind, Packets, put_frame, put_packet};
+use crate::inbox::{Batch, Parcel};
+use crate::outbox::Next;
+use crate::stream::{Reader, Writer};
+
+/// Bytes that wait unsent in the kernel: a small message has to pass no more.
+const UNSENT: u32 = 128 << 10;
+/// A link with a faster round trip is this machine's own or its neighbour's: compressing costs more than it brings.
+const NEAR: Duration = Duration::from_micros(300);
+/// Packets of small messages are compressed from this size on.
+const WORTHWHILE: usize = 1000;
+/// Messages of which parts have arrived, over all lanes.
+const MAX_PARTIAL: usize = 1024;
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const SAMPLE: usize = 8 << 10;
+/// Bytes a second of the compressor, roughly; a link that is faster needs none.
+const COMPRESSOR: f64 = 250e6;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    Off,
+    /// Where the link is slow and the data gets shorter.
+    Auto,
+}
+
+/// A connection that is not a carrier's yet.
+pub struct Link {
+    socket: TcpStream,
+    reader: Reader,
+    writer: Writer,
+    packets: Packets,
+    patience: Duration,
+}
+
+impl Link {
+    /// `patience`: without a sign of life for so long the link is given up.
+    pub fn new(socket: TcpStream, tls: Option<rustls::Connection>, patience: Duration) -> io::Result<Self> {
+        let _ = socket.set_nodelay(true);
+        limit_unsent(&socket, UNSENT);
+        let (reader, writer) = crate::stream::split(socket.try_clone()?, tls)?;
+        let link = Link { socket, reader, writer, packets: Packets::default(), patience };
+        link.set_timeouts()?;
+        Ok(link)
+    }
+
+    fn set_timeouts(&self) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(self.patience / 8))?;
+        self.socket.set_write_timeout(Some(self.patience))
+    }
+
+    pub fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
+        self.patience = patience;
+        self.set_timeouts()
+    }
+
+    pub fn socket(&self) -> io::Result<TcpStream> {
+        self.socket.try_clone()
+    }
+
+    pub fn send(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+        let (mut frames, mut packet) = (Vec::new(), Vec::new());
+        put_frame(&mut frames, kind, 0, payload);
+        put_packet(&mut packet, &frames, false);
+        self.writer.write(&packet)
+    }
+
+    /// The payload of the first frame, which must be of this kind.
+    pub fn receive(&mut self, kind: Kind, deadline: Instant) -> io::Result<Vec<u8>> {
+        let invalid = |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+        loop {
+            if let Some(mut frames) = self.packets.next_packet().map_err(|e| invalid(&e))? {
+                return match frames.next() {
+                    Some(Ok(frame)) if frame.kind == kind => Ok(frame.payload.to_vec()),
+                    _ => Err(invalid(&"the peer did not introduce itself")),
+                };
+            }
+            match self.reader.read(self.packets.buffer()) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(e) if waited(&e) && Instant::now() < deadline => {}
+                Err(e) if waited(&e) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// What was sent last still arrives: a socket that is closed with unread data forgets it.
+    pub fn end(&mut self) {
+        self.writer.end();
+        drain(&mut self.socket);
+    }
+
+    pub(crate) fn split(self, compression: Compression) -> (NetReader, NetWriter) {
+        let reader =
+            NetReader { reader: self.reader, packets: self.packets, partial: HashMap::new(), patience: self.patience };
+        let writer = NetWriter { writer: self.writer, compression, speed: f64::MAX, idle: self.patience / 4 };
+        (reader, writer)
+    }
+}
+
+/// Nothing more is sent; reads until the peer hangs up, too.
+pub fn drain(socket: &mut TcpStream) {
+    let _ = socket.shutdown(std::net::Shutdown::Write);
+    let _ = socket.set_read_timeout(Some(LAST_WORDS));
+    let deadline = Instant::now() + LAST_WORDS;
+    while socket.read(&mut [0; 4096]).is_ok_and(|n| n > 0) && Instant::now() < deadline {}
+}
+
+fn waited(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+pub(crate) struct NetReader {
+    reader: Reader,
+    packets: Packets,
+    /// Messages of which parts have arrived.
+    partial: HashMap<u32, Vec<u8>>,
+    patience: Duration,
+}
+
+impl NetReader {
+    /// Handles what arrives until the link ends, and says why it did.
+    pub fn run(&mut self, carrier: &Arc<Carrier>) -> String {
+        let mut heard = Instant::now();
+        loop {
+            match self.handle_all(carrier) {
+                Ok(None) => {}
+                Ok(Some(farewell)) => return farewell,
+                Err(broken) => {
+                    carrier.outbox.first(Kind::Bye, 0, broken.as_bytes());
+                    return broken;
+                }
+            }
+            match self.reader.read(self.packets.buffer()) {
+                Ok(0) => return "the other side closed the connection".into(),
+                Ok(_) => heard = Instant::now(),
+                Err(e) if waited(&e) && heard.elapsed() < self.patience => {}
+                Err(e) if waited(&e) => {
+                    carrier.outbox.kill();
+                    return format!("no sign of life for {:?}", self.patience);
+                }
+                Err(e) => {
+                    carrier.outbox.kill();
+                    return e.to_string();
+                }
+            }
+        }
+    }
+
+    fn handle_all(&mut self, carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
+        while let Some(frames) = self.packets.next_packet().map_err(|e| e.to_string())? {
+            let mut gathering = Gathering::default();
+            for frame in frames {
+                let frame = frame.map_err(|e| e.to_string())?;
+                if frame.kind == Kind::Message && !frame.more && !self.partial.contains_key(&frame.lane) {
+                    gathering.take(carrier, frame)?;
+                    continue;
+                }
+                gathering.pass_on(carrier)?;
+                if frame.kind == Kind::Bye {
+                    let text = String::from_utf8_lossy(&frame.payload[..frame.payload.len().min(200)]).into_owned();
+                    return Ok(Some(if text.is_empty() { "the other side ended the session".into() } else { text }));
+                }
+                handle(&mut self.partial, carrier, frame)?;
+            }
+            gathering.pass_on(carrier)?;
+        }
+        Ok(None)
+    }
+}
+
+/// Messages of one lane that follow each other in a packet.
+#[derive(Default)]
+struct Gathering {
+    lane: u32,
+    batch: Batch,
+}
+
+impl Gathering {
+    fn take(&mut self, carrier: &Carrier, frame: Frame) -> Result<(), String> {
+        if frame.lane != self.lane {
+            self.pass_on(carrier)?;
+            self.lane = frame.lane;
+        }
+        self.batch.push(frame.payload);
+        Ok(())
+    }
+
+    fn pass_on(&mut self, carrier: &Carrier) -> Result<(), String> {
+        let batch = std::mem::take(&mut self.batch);
+        if batch.is_empty() { Ok(()) } else { carrier.arrived(self.lane, Parcel::Batch(batch)) }
+    }
+}
+
+fn word(payload: &[u8]) -> Result<u64, String> {
+    payload.try_into().map(u64::from_le_bytes).map_err(|_| "a frame of the wrong size".to_owned())
+}
+
+fn handle(partial: &mut HashMap<u32, Vec<u8>>, carrier: &Arc<Carrier>, frame: Frame) -> Result<(), String> {
+    match frame.kind {
+        Kind::Message => {
+            let message = match partial.remove(&frame.lane) {
+                Some(mut begun) => {
+                    begun.extend_from_slice(frame.payload);
+                    begun
+                }
+                None => frame.payload.to_vec(),
+            };
+            if message.len() > MAX_MESSAGE {
+                return Err("a message is too long".into());
+            }
+            if frame.more {
+                if message.is_empty() {
+                    return Err("an empty part of a message".into());
+                }
+                partial.insert(frame.lane, message);
+                if partial.values().map(Vec::len).sum::<usize>() > 8 * MAX_MESSAGE || partial.len() > MAX_PARTIAL {
+                    return Err("too many messages are under way at once".into());
+                }
+                return Ok(());
+            }
+            carrier.arrived(frame.lane, Parcel::Message(message))
+        }
+        Kind::Region => carrier.arrived_region(frame.payload),
+        Kind::Control => carrier.arrived_control(frame.payload),
+        Kind::Credit => {
+            carrier.outbox.credit(frame.lane, word(frame.payload)?);
+            Ok(())
+        }
+        Kind::Ping => {
+            carrier.outbox.first(Kind::Pong, 0, &word(frame.payload)?.to_le_bytes());
+            Ok(())
+        }
+        Kind::Pong => {
+            carrier.saw_round_trip(word(frame.payload)?);
+            Ok(())
+        }
+        Kind::Open | Kind::Welcome | Kind::Bye => Err("a frame out of place".into()),
+    }
+}
+
+pub(crate) struct NetWriter {
+    writer: Writer,
+    compression: Compression,
+    /// Bytes a second that the link takes, as far as known.
+    speed: f64,
+    idle: Duration,
+}
+
+impl NetWriter {
+    /// Sends what is queued until that ends.
+    pub fn run(&mut self, carrier: &Carrier, arena: &Arena) -> io::Result<()> {
+        let (mut frames, mut packet) = (Vec::new(), Vec::new());
+        loop {
+            frames.clear();
+            let linger = (carrier.round_trip() / 8).min(Duration::from_micros(200));
+            match carrier.outbox.next(arena, &mut frames, linger, self.idle) {
+                Next::Packet => {}
+                Next::Idle => put_frame(&mut frames, Kind::Ping, 0, &carrier.clock().to_le_bytes()),
+                Next::Finished => {
+                    self.writer.end();
+                    return Ok(());
+                }
+            }
+            packet.clear();
+            put_packet(&mut packet, &frames, self.pays(&frames, carrier.round_trip()));
+            let start = Instant::now();
+            self.writer.write(&packet)?;
+            if packet.len() > SAMPLE {
+                let speed = packet.len() as f64 / start.elapsed().as_secs_f64().max(1e-9);
+                // Slowly, because a buffer with room says little.
+                self.speed = if self.speed == f64::MAX { speed } else { self.speed * 0.9 + speed * 0.1 };
+            }
+        }
+    }
+
+    fn pays(&self, frames: &[u8], round_trip: Duration) -> bool {
+        if self.compression == Compression::Off || round_trip < NEAR || frames.len() < WORTHWHILE {
+            return false;
+        }
+        if frames.len() <= SAMPLE {
+            return true;
+        }
+        let sample = &frames[frames.len() / 2..][..SAMPLE.min(frames.len() / 2)];
+        let packed = lz4_flex::block::compress(sample).len();
+        // Many small messages are worth it for the few segments that they then need.
+        packed * 10 < sample.len() * 8 && (self.speed < COMPRESSOR || packed * 3 < sample.len())
+    }
+}

@@ -1,0 +1,88 @@
+//! The first frames: who the client is and what it wants to attach to.
+
+use aviary_wire::attach::PREFIX;
+use aviary_wire::{DecodeError, Decoder, Encoder, Hello};
+use thiserror::Error;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"AVrelay1");
+/// Changes whenever carriers of different versions would misunderstand each other.
+pub const VERSION: u64 = 1;
+const MAX_TOKEN: usize = 1024;
+
+/// What the guest's side says first.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Open {
+    pub version: u64,
+    /// The peer may compress.
+    pub compress: bool,
+    /// Seconds without a sign of life after which the connection is given up.
+    pub patience: u64,
+    /// Empty: the TLS certificate says who it is.
+    pub token: Vec<u8>,
+    pub hello: Hello,
+}
+
+/// Why a first frame could not be understood.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum OpenError {
+    /// the peer is no Aviary relay
+    #[error("the peer is no Aviary relay")]
+    Magic,
+    /// the first frame is malformed: {0}
+    #[error("the first frame is malformed: {0}")]
+    Malformed(#[from] DecodeError),
+    /// the guest's greeting is malformed: {0}
+    #[error("the guest's greeting is malformed: {0}")]
+    Greeting(#[from] aviary_wire::attach::GreetingError),
+    /// the relay speaks version {0}, this node {VERSION}; update the older of them
+    #[error("the relay speaks version {0}, this node {VERSION}; update the older of them")]
+    Version(u64),
+}
+
+impl Open {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut e = Encoder::new();
+        e.start();
+        e.word(MAGIC);
+        e.word(self.version);
+        e.word(u64::from(self.compress));
+        e.word(self.patience);
+        e.bytes(&self.token);
+        e.bytes(&self.hello.to_bytes());
+        e.body().to_vec()
+    }
+
+    /// A longer body than this version knows is accepted.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, OpenError> {
+        let mut d = Decoder::new(bytes);
+        if d.word()? != MAGIC {
+            return Err(OpenError::Magic);
+        }
+        let version = d.word()?;
+        if version != VERSION {
+            return Err(OpenError::Version(version));
+        }
+        let (compress, patience) = (d.word()? != 0, d.word()?);
+        let token = d.bytes()?;
+        let token = token[..token.len().min(MAX_TOKEN)].to_vec();
+        let hello = d.bytes()?;
+        let hello = Hello::from_body(hello.get(PREFIX..).unwrap_or_default())?;
+        Ok(Open { version, compress, patience, token, hello })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn survives() {
+        let hello = Hello { api: "x".into(), arena_size: 7, ..Hello::default() };
+        let open = Open { version: VERSION, compress: true, patience: 5, token: b"secret".to_vec(), hello };
+        assert_eq!(Open::from_bytes(&open.to_bytes()), Ok(open));
+        assert_eq!(Open::from_bytes(&[0; 64]), Err(OpenError::Magic));
+        assert!(Open::from_bytes(b"short").is_err());
+        let old = Open { version: 9, ..Open::default() };
+        assert_eq!(Open::from_bytes(&old.to_bytes()), Err(OpenError::Version(9)));
+    }
+}

@@ -1,0 +1,392 @@
+//! What waits to be sent: order within lanes, turns between them, credits.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, Region};
+
+use crate::frame::{Kind, PIECE, put_frame, put_header};
+
+/// Bytes of messages that may be on the way on one lane.
+pub const WINDOW: usize = 1 << 20;
+/// A longer message is cut into pieces and takes turns.
+const SMALL: usize = 16 << 10;
+/// Small messages are gathered up to this size.
+const GATHERED: usize = 32 << 10;
+/// A thread that gathers passes it on at this size.
+const BATCH: usize = 4 << 10;
+/// When so much is gathered a packet is full.
+const PACKET: usize = 64 << 10;
+/// What a region counts for besides its bytes.
+const REGION_COST: usize = 32;
+/// Messages that may wait on one lane before whoever sends there waits, too.
+const QUEUED: usize = 1 << 20;
+
+/// the connection is over
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Over;
+
+enum Item {
+    /// Encoded frames of small messages, and how many bytes of messages they hold.
+    Small {
+        frames: Vec<u8>,
+        bytes: usize,
+    },
+    Bulk(Bulk),
+}
+
+/// A message with its regions, sent piece by piece.
+struct Bulk {
+    regions: VecDeque<Region>,
+    message: Vec<u8>,
+    sent: usize,
+}
+
+struct Lane {
+    queue: VecDeque<Item>,
+    /// Bytes of messages in the queue.
+    queued: usize,
+    /// Bytes of messages that the peer takes now; what is sent may exceed it once.
+    credit: i64,
+}
+
+impl Lane {
+    fn new() -> Self {
+        Lane { queue: VecDeque::new(), queued: 0, credit: WINDOW as i64 }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// Encoded frames that go before all others.
+    first: Vec<u8>,
+    lanes: HashMap<u32, Lane>,
+    /// Lanes with something queued, each once.
+    turns: VecDeque<u32>,
+    /// Somebody waits for what is queued, as far as known.
+    urgent: bool,
+    /// When the first of what is not urgent was queued.
+    since: Option<Instant>,
+    /// Bytes of messages queued since the queues were last empty.
+    gathered: usize,
+    writer_waits: bool,
+    /// The writer waits for more to come before it sends what there is.
+    lingers: bool,
+    /// What remains is sent, then no more.
+    finished: bool,
+    dead: bool,
+}
+
+/// Small messages of one lane that are queued together.
+pub struct Gathered {
+    lane: u32,
+    frames: Vec<u8>,
+    bytes: usize,
+    urgent: bool,
+}
+
+impl Gathered {
+    pub fn new(lane: u32) -> Self {
+        Gathered { lane, frames: Vec::new(), bytes: 0, urgent: false }
+    }
+
+    /// False: the message is too long and goes alone.
+    pub fn take(&mut self, message: &[u8], urgent: bool) -> bool {
+        if message.len() > SMALL {
+            return false;
+        }
+        put_frame(&mut self.frames, Kind::Message, self.lane, message);
+        self.bytes += message.len();
+        self.urgent |= urgent;
+        true
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.frames.len() >= BATCH
+    }
+}
+
+#[derive(Default)]
+pub struct Outbox {
+    state: Mutex<State>,
+    ready: Condvar,
+    room: Condvar,
+}
+
+/// What the writer has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Packet,
+    /// Nothing to send for the given time.
+    Idle,
+    /// Everything was sent and nothing follows.
+    Finished,
+}
+
+impl Outbox {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, state: &mut State) {
+        if std::mem::take(&mut state.writer_waits) {
+            self.ready.notify_one();
+        }
+    }
+
+    /// A frame that depends on no order.
+    pub fn first(&self, kind: Kind, lane: u32, payload: &[u8]) {
+        let mut state = self.state();
+        put_frame(&mut state.first, kind, lane, payload);
+        state.urgent = true;
+        self.wake(&mut state);
+    }
+
+    /// A control message, after everything that is queued on its lane.
+    pub fn control(&self, lane: u32, payload: &[u8]) {
+        let mut state = self.state();
+        let small = state.small(lane);
+        put_frame(small, Kind::Control, lane, payload);
+        state.urgent = true;
+        self.wake(&mut state);
+    }
+
+    /// Waits while much is queued on the lane.
+    fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, State>, Over> {
+        let mut state = self.state();
+        while state.lanes.get(&lane).is_some_and(|l| l.queued > QUEUED) && !state.dead && !state.finished {
+            state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.dead || state.finished { Err(Over) } else { Ok(state) }
+    }
+
+    /// Small messages, which are taken out of `gathered`.
+    pub fn gathered(&self, lane: u32, gathered: &mut Gathered) -> Result<(), Over> {
+        if gathered.frames.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.with_room(lane)?;
+        state.small(lane).extend_from_slice(&gathered.frames);
+        if let Some(Item::Small { bytes, .. }) = state.lane(lane).queue.back_mut() {
+            *bytes += gathered.bytes;
+        }
+        state.queued(lane, gathered.bytes, gathered.urgent);
+        self.wake_for(&mut state);
+        gathered.frames.clear();
+        (gathered.bytes, gathered.urgent) = (0, false);
+        Ok(())
+    }
+
+    /// A message and the regions that go before it. Waits while much is queued on its lane.
+    pub fn message(&self, lane: u32, message: &[u8], regions: Vec<Region>, urgent: bool) -> Result<(), Over> {
+        let mut alone = Gathered::new(lane);
+        if regions.is_empty() && alone.take(message, urgent) {
+            return self.gathered(lane, &mut alone);
+        }
+        let mut state = self.with_room(lane)?;
+        state.push(lane, Item::Bulk(Bulk { regions: regions.into(), message: message.to_vec(), sent: 0 }));
+        state.queued(lane, message.len(), urgent);
+        state.gathered += GATHERED;
+        self.wake_for(&mut state);
+        Ok(())
+    }
+
+    /// A writer that lingers looks again by itself.
+    fn wake_for(&self, state: &mut State) {
+        if !state.lingers || state.urgent || state.gathered >= GATHERED {
+            self.wake(state);
+        }
+    }
+
+    /// The peer takes more.
+    pub fn credit(&self, lane: u32, bytes: u64) {
+        let mut state = self.state();
+        if let Some(lane) = state.lanes.get_mut(&lane) {
+            let more = i64::try_from(bytes).unwrap_or(WINDOW as i64);
+            // A peer that grants too much only hurts itself.
+            lane.credit = lane.credit.saturating_add(more).min(WINDOW as i64);
+        }
+        self.wake(&mut state);
+    }
+
+    /// The lane is over; nothing is sent on it any more.
+    pub fn forget(&self, lane: u32) {
+        let mut state = self.state();
+        if state.lanes.get(&lane).is_some_and(|l| l.queue.is_empty()) {
+            state.lanes.remove(&lane);
+        }
+    }
+
+    /// What is queued is still sent.
+    pub fn finish(&self) {
+        let mut state = self.state();
+        state.finished = true;
+        self.wake(&mut state);
+        self.room.notify_all();
+    }
+
+    pub fn kill(&self) {
+        let mut state = self.state();
+        state.dead = true;
+        self.wake(&mut state);
+        self.room.notify_all();
+    }
+
+    /// Puts frames of what should go next into `out`. Waits for something; for messages that nobody waits for,
+    /// up to `linger` longer, because others will probably follow. Wakes up after `idle` in any case.
+    pub fn next(&self, arena: &Arena, out: &mut Vec<u8>, linger: Duration, idle: Duration) -> Next {
+        let until = Instant::now() + idle;
+        let mut state = self.state();
+        loop {
+            if state.dead {
+                return Next::Finished;
+            }
+            let now = Instant::now();
+            let lingers = match state.since {
+                Some(since) if !state.urgent && !state.finished && state.gathered < GATHERED => since + linger,
+                _ => now,
+            };
+            if lingers <= now {
+                state.fill(arena, out);
+                if !out.is_empty() {
+                    if state.turns.is_empty() {
+                        (state.urgent, state.since, state.gathered) = (false, None, 0);
+                    }
+                    self.room.notify_all();
+                    return Next::Packet;
+                }
+                if state.finished {
+                    return Next::Finished;
+                }
+            }
+            let end = if lingers > now { lingers.min(until) } else { until };
+            if until <= now {
+                return Next::Idle;
+            }
+            (state.writer_waits, state.lingers) = (true, lingers > now);
+            (state, _) = self
+                .ready
+                .wait_timeout(state, end.saturating_duration_since(now))
+                .unwrap_or_else(PoisonError::into_inner);
+            state.writer_waits = false;
+        }
+    }
+}
+
+impl State {
+    fn lane(&mut self, number: u32) -> &mut Lane {
+        self.lanes.entry(number).or_insert_with(Lane::new)
+    }
+
+    /// Accounts for messages that were queued.
+    fn queued(&mut self, number: u32, bytes: usize, urgent: bool) {
+        self.lane(number).queued += bytes;
+        self.gathered += bytes;
+        self.urgent |= urgent;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    fn push(&mut self, number: u32, item: Item) {
+        if self.lane(number).queue.is_empty() {
+            self.turns.push_back(number);
+        }
+        self.lane(number).queue.push_back(item);
+    }
+
+    /// Where the lane's next small frame is encoded.
+    fn small(&mut self, number: u32) -> &mut Vec<u8> {
+        let last = self.lanes.get(&number).and_then(|lane| lane.queue.back());
+        if !matches!(last, Some(Item::Small { frames, .. }) if frames.len() < GATHERED) {
+            self.push(number, Item::Small { frames: Vec::new(), bytes: 0 });
+        }
+        match self.lane(number).queue.back_mut() {
+            Some(Item::Small { frames, .. }) => frames,
+            _ => unreachable!("it was pushed just now"),
+        }
+    }
+
+    fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>) {
+        out.append(&mut self.first);
+        self.fill_small(out);
+        self.fill_bulk(arena, out);
+        let lanes = &self.lanes;
+        self.turns.retain(|number| lanes.get(number).is_some_and(|lane| !lane.queue.is_empty()));
+    }
+
+    /// Small messages of all lanes.
+    fn fill_small(&mut self, out: &mut Vec<u8>) {
+        for _ in 0..self.turns.len() {
+            let Some(number) = self.turns.pop_front() else { return };
+            self.turns.push_back(number);
+            let Some(lane) = self.lanes.get_mut(&number) else { continue };
+            while out.len() < PACKET && lane.credit > 0 {
+                let Some(Item::Small { .. }) = lane.queue.front() else { break };
+                if let Some(Item::Small { frames, bytes }) = lane.queue.pop_front() {
+                    out.extend_from_slice(&frames);
+                    lane.credit -= bytes as i64;
+                    lane.queued -= bytes;
+                }
+            }
+        }
+    }
+
+    /// One piece of the first lane whose turn it is.
+    fn fill_bulk(&mut self, arena: &Arena, out: &mut Vec<u8>) {
+        for _ in 0..self.turns.len() {
+            let Some(number) = self.turns.pop_front() else { return };
+            self.turns.push_back(number);
+            let Some(lane) = self.lanes.get_mut(&number) else { continue };
+            let Some(Item::Bulk(bulk)) = lane.queue.front_mut() else { continue };
+            // A message that was begun is finished: credit comes back when it was delivered as a whole.
+            if bulk.regions.is_empty() && bulk.sent == 0 && lane.credit <= 0 {
+                continue;
+            }
+            let sent = bulk.piece(number, arena, out);
+            lane.credit -= sent as i64;
+            lane.queued -= sent;
+            if bulk.regions.is_empty() && bulk.sent == bulk.message.len() {
+                lane.queue.pop_front();
+            }
+            return;
+        }
+    }
+}
+
+impl Bulk {
+    /// Appends the next piece; says how many bytes of the message it holds.
+    fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>) -> usize {
+        let mut left = PIECE;
+        while left > 0 {
+            let Some(region) = self.regions.front_mut() else { break };
+            let length = region.length.min(left);
+            put_header(out, Kind::Region, false, lane, 8 + length);
+            out.extend_from_slice(&region.offset.to_le_bytes());
+            if arena.read(region.offset, length, out).is_err() {
+                // Regions are checked before they are queued; the frame must still be whole.
+                out.resize(out.len() + length, 0);
+            }
+            left = left.saturating_sub(length + REGION_COST);
+            if length == region.length {
+                self.regions.pop_front();
+            } else {
+                region.offset += length as u64;
+                region.length -= length;
+            }
+        }
+        // A message that is small goes along with the last of its regions.
+        if !self.regions.is_empty() || (left < PIECE && self.message.len() > SMALL) {
+            return 0;
+        }
+        let rest = &self.message[self.sent..];
+        let part = rest.len().min(PIECE);
+        put_header(out, Kind::Message, part < rest.len(), lane, part);
+        out.extend_from_slice(&rest[..part]);
+        self.sent += part;
+        part
+    }
+}
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

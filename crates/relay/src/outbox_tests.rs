@@ -1,0 +1,138 @@
+use super::*;
+use crate::frame::{Frame, MAX_PACKET, Packets, put_packet};
+
+const NO_TIME: Duration = Duration::ZERO;
+
+fn arena() -> std::sync::Arc<Arena> {
+    Arena::create(16 << 20).unwrap()
+}
+
+/// The frames of the next packet: kind, lane, payload, more.
+fn packet(outbox: &Outbox, arena: &Arena) -> Vec<(Kind, u32, Vec<u8>, bool)> {
+    let mut frames = Vec::new();
+    if outbox.next(arena, &mut frames, NO_TIME, NO_TIME) != Next::Packet {
+        return Vec::new();
+    }
+    assert!(frames.len() <= MAX_PACKET);
+    let (mut packets, mut stream) = (Packets::default(), Vec::new());
+    put_packet(&mut stream, &frames, false);
+    packets.buffer().extend_from_slice(&stream);
+    let frames = packets.next_packet().unwrap().unwrap();
+    let owned = |f: Frame| (f.kind, f.lane, f.payload.to_vec(), f.more);
+    frames.map(|frame| owned(frame.unwrap())).collect()
+}
+
+fn region(offset: u64, length: usize) -> Region {
+    Region { offset, length }
+}
+
+#[test]
+fn regions_go_before_their_message_and_all_bytes_arrive() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let data: Vec<u8> = (0..300_000u32).map(|n| (n * 7) as u8).collect();
+    arena.write(4096, &data).unwrap();
+    outbox.message(3, b"first", Vec::new(), true).unwrap();
+    outbox.message(3, b"second", vec![region(4096, data.len()), region(1 << 20, 10)], true).unwrap();
+    outbox.message(3, b"third", Vec::new(), true).unwrap();
+    let (mut seen, mut messages) = (vec![0; data.len()], Vec::new());
+    loop {
+        let frames = packet(&outbox, &arena);
+        if frames.is_empty() {
+            break;
+        }
+        for (kind, lane, payload, _) in frames {
+            assert_eq!(lane, 3);
+            let Kind::Region = kind else {
+                messages.push(payload);
+                continue;
+            };
+            assert_eq!(messages.len(), 1, "between the first message and the second");
+            let at = u64::from_le_bytes(payload[..8].try_into().unwrap()) as usize;
+            if at < 1 << 20 {
+                seen[at - 4096..][..payload.len() - 8].copy_from_slice(&payload[8..]);
+            }
+        }
+    }
+    assert_eq!(messages, [&b"first"[..], b"second", b"third"]);
+    assert!(seen == data);
+}
+
+#[test]
+fn a_small_message_passes_a_bulk_one() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    outbox.message(1, b"bulk", vec![region(0, 8 << 20)], true).unwrap();
+    for _ in 0..3 {
+        assert_eq!(packet(&outbox, &arena).len(), 1);
+    }
+    outbox.message(2, b"small", Vec::new(), true).unwrap();
+    let frames = packet(&outbox, &arena);
+    assert_eq!((frames[0].1, &frames[0].2[..]), (2, &b"small"[..]));
+    assert_eq!((frames[1].0, frames[1].1), (Kind::Region, 1), "and does not stop it");
+}
+
+#[test]
+fn bulk_messages_take_turns() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for lane in [1, 2, 3] {
+        outbox.message(lane, b"bulk", vec![region(0, 4 * PIECE)], true).unwrap();
+    }
+    let lanes: Vec<u32> = (0..6).map(|_| packet(&outbox, &arena)[0].1).collect();
+    assert_eq!(lanes, [1, 2, 3, 1, 2, 3]);
+}
+
+#[test]
+fn a_lane_without_credit_waits_and_others_do_not() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let message = vec![7; SMALL];
+    let send = |lane| outbox.message(lane, &message, Vec::new(), true);
+    let sent = |lane: u32| {
+        let mut bytes = 0;
+        loop {
+            let frames = packet(&outbox, &arena);
+            if frames.is_empty() {
+                return bytes;
+            }
+            bytes += frames.iter().filter(|f| f.1 == lane).map(|f| f.2.len()).sum::<usize>();
+        }
+    };
+    let mut all = 0;
+    for _ in 0..4 {
+        (0..WINDOW / SMALL / 2).for_each(|_| send(1).unwrap());
+        all += sent(1);
+    }
+    assert!((WINDOW..WINDOW + 2 * GATHERED + SMALL).contains(&all), "{all}");
+    send(2).unwrap();
+    assert_eq!(sent(2), SMALL);
+    outbox.credit(1, all as u64);
+    assert_eq!(sent(1), 2 * WINDOW - all, "what was held back");
+}
+
+#[test]
+fn a_message_longer_than_the_window_arrives_whole() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    outbox.message(1, &vec![1; 3 * WINDOW], Vec::new(), true).unwrap();
+    let mut bytes = 0;
+    loop {
+        let frame = packet(&outbox, &arena).remove(0);
+        bytes += frame.2.len();
+        if !frame.3 {
+            break;
+        }
+    }
+    assert_eq!(bytes, 3 * WINDOW);
+}
+
+#[test]
+fn who_nobody_waits_for_lingers() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    let long = Duration::from_secs(60);
+    outbox.message(1, b"asynchronous", Vec::new(), false).unwrap();
+    let mut frames = Vec::new();
+    assert_eq!(outbox.next(&arena, &mut frames, long, Duration::from_millis(5)), Next::Idle);
+    outbox.message(1, b"synchronous", Vec::new(), true).unwrap();
+    assert_eq!(outbox.next(&arena, &mut frames, long, long), Next::Packet);
+    outbox.finish();
+    frames.clear();
+    assert_eq!(outbox.next(&arena, &mut frames, long, long), Next::Finished);
+    assert_eq!(outbox.message(1, b"late", Vec::new(), true), Err(Over));
+}

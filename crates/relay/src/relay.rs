@@ -1,0 +1,181 @@
+//! The guest's side: a unix socket that looks like a node's, and one remote connection for each that comes in.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aviary_transport::{Arena, ControlSocket, RemoteAddress, Side, receive_hello, send_greeting};
+use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
+use aviary_wire::{Hello, WIRE_VERSION, Welcome};
+
+use crate::carrier::Carrier;
+use crate::frame::Kind;
+use crate::link::{Compression, Link};
+use crate::open::{Open, VERSION};
+use crate::output::Output;
+use crate::security::{ClientSecurity, explain};
+
+/// A guest that connects says hello at once.
+const GREETING: Duration = Duration::from_secs(5);
+const CONNECT: Duration = Duration::from_secs(10);
+/// A vendor library may take its time to start.
+const WELCOME: Duration = Duration::from_secs(60);
+
+pub struct RelayOptions {
+    pub node: RemoteAddress,
+    pub security: ClientSecurity,
+    /// Without a sign of life for so long a link is given up.
+    pub patience: Duration,
+    pub compression: Compression,
+    /// Say on standard error why connections end.
+    pub verbose: bool,
+}
+
+/// Dropping it takes no further guests; those that it carries end with this process.
+pub struct Relay {
+    shared: Arc<Shared>,
+    listener: Arc<UnixListener>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    options: RelayOptions,
+    carried: AtomicUsize,
+    closing: AtomicBool,
+}
+
+impl Relay {
+    pub fn start(socket: &Path, options: RelayOptions) -> io::Result<Self> {
+        let listener = Arc::new(UnixListener::bind(socket)?);
+        let shared = Arc::new(Shared { options, carried: AtomicUsize::new(0), closing: AtomicBool::new(false) });
+        let thread = std::thread::Builder::new().name("relay".into()).spawn({
+            let (listener, shared) = (listener.clone(), shared.clone());
+            move || accept(&listener, &shared)
+        })?;
+        Ok(Relay { shared, listener, thread: Some(thread) })
+    }
+
+    /// Guests that are connected now.
+    pub fn busy(&self) -> usize {
+        self.shared.carried.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    while !shared.closing.load(Ordering::SeqCst) {
+        let Ok((guest, _)) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        };
+        shared.carried.fetch_add(1, Ordering::SeqCst);
+        let theirs = shared.clone();
+        let life = move || {
+            serve(&theirs.options, guest);
+            theirs.carried.fetch_sub(1, Ordering::SeqCst);
+        };
+        if std::thread::Builder::new().name("session".into()).spawn(life).is_err() {
+            shared.carried.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn serve(options: &RelayOptions, guest: UnixStream) {
+    match attach(options, &guest) {
+        Ok((carrier, link)) => {
+            let compression = options.compression;
+            let reason = carrier.run(link, compression).unwrap_or_else(|error| error.to_string());
+            if options.verbose {
+                eprintln!("aviary: the connection to {} ended: {reason}", options.node);
+            }
+        }
+        Err(text) => {
+            let refusal =
+                Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text, ..Welcome::default() };
+            let _ = send_greeting(guest.as_fd(), &refusal.to_bytes(), &[]);
+        }
+    }
+}
+
+fn attach(options: &RelayOptions, guest: &UnixStream) -> Result<(Arc<Carrier>, Link), String> {
+    let (hello, fds) = receive_hello(guest, GREETING).map_err(|e| e.to_string())?;
+    if hello.flags & hello_flag::MIRRORED != 0 {
+        return Err("a remote node needs no AVIARY_TRANSPORT=stream (--mirror); leave it out".into());
+    }
+    let (arena, output) = open_arena(&hello, fds)?;
+    let mut link = connect(options).map_err(|why| format!("node {}: {why}", options.node))?;
+    let welcome = introduce(options, &mut link, &hello).map_err(|why| format!("node {}: {why}", options.node))?;
+    if welcome.status != welcome_status::OK {
+        return Err(welcome.text);
+    }
+    let answer = Welcome { flags: welcome_flag::CARRIED, ..welcome };
+    send_greeting(guest.as_fd(), &answer.to_bytes(), &[]).map_err(|e| e.to_string())?;
+    let control = guest.try_clone().map_err(|e| e.to_string())?;
+    let control = ControlSocket::new(control.into());
+    Ok((Carrier::new(Side::Server, arena, control, output), link))
+}
+
+fn open_arena(hello: &Hello, fds: Vec<OwnedFd>) -> Result<(Arc<Arena>, Output), String> {
+    let mut fds = fds.into_iter();
+    let file = fds.next().ok_or("the greeting came without the arena's descriptor")?;
+    let arena = Arena::open(file, 0, hello.arena_size).map_err(|e| e.to_string())?;
+    let mut sink = |flag| if hello.flags & flag != 0 { fds.next() } else { None };
+    let sinks = [sink(hello_flag::STDOUT), sink(hello_flag::STDERR)];
+    Ok((arena, Output::sinks(sinks)))
+}
+
+fn connect(options: &RelayOptions) -> Result<Link, String> {
+    let node = &options.node;
+    let unreachable = |e: io::Error| match e.kind() {
+        io::ErrorKind::ConnectionRefused => "nobody listens there; is `aviary serve --listen` running?".to_owned(),
+        io::ErrorKind::TimedOut => "no answer; is the address right and the port open?".to_owned(),
+        _ => format!("cannot be reached: {e}"),
+    };
+    let mut socket = node.connect(CONNECT).map_err(unreachable)?;
+    let _ = socket.set_nodelay(true);
+    let limit = |socket: &std::net::TcpStream| socket.set_read_timeout(Some(CONNECT));
+    limit(&socket).map_err(|e| e.to_string())?;
+    let tls = options.security.shake_hands(node, &mut socket).map_err(|e| lost(&e, options))?;
+    Link::new(socket, tls, options.patience).map_err(|e| e.to_string())
+}
+
+fn lost(error: &io::Error, options: &RelayOptions) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if options.security.is_plain() => {
+            "closed the connection; does it speak TLS? then leave out --plain-loopback and give --tls-dir".into()
+        }
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+            "closed the connection; it may be busy, or it is no Aviary node".into()
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "does not answer".into(),
+        _ => explain(error, &options.node),
+    }
+}
+
+fn introduce(options: &RelayOptions, link: &mut Link, hello: &Hello) -> Result<Welcome, String> {
+    let open = Open {
+        version: VERSION,
+        compress: options.compression == Compression::Auto,
+        patience: options.patience.as_secs().max(1),
+        token: options.security.token.clone(),
+        hello: hello.clone(),
+    };
+    let failed = |e: io::Error| lost(&e, options);
+    link.send(Kind::Open, &open.to_bytes()).map_err(failed)?;
+    let welcome = link.receive(Kind::Welcome, Instant::now() + WELCOME).map_err(failed)?;
+    Welcome::from_body(welcome.get(PREFIX..).unwrap_or_default()).map_err(|e| e.to_string())
+}

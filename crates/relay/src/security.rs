@@ -1,0 +1,296 @@
+//! Who may talk to whom: certificates, tokens, and what went wrong in plain words.
+
+use std::io;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use aviary_transport::RemoteAddress;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct,
+    RootCertStore, ServerConfig, ServerConnection, SignatureScheme,
+};
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+
+use crate::identity::TENANT_DOMAIN;
+
+/// Why keys and certificates cannot be used.
+#[derive(Debug, Error)]
+pub enum SecurityError {
+    /// {0}: {1}; `aviary tls init` writes what is needed
+    #[error("{0}: {1}; `aviary tls init` writes what is needed")]
+    File(PathBuf, String),
+    /// {0}: {1}
+    #[error("{0}: {1}")]
+    Unusable(PathBuf, rustls::Error),
+    /// `{0}` is no fingerprint: expected 64 hexadecimal digits
+    #[error("`{0}` is no fingerprint: expected 64 hexadecimal digits")]
+    Pin(String),
+    /// the node cannot be recognized: give --tls-dir with its ca.pem, or --tls-pin
+    #[error("the node cannot be recognized: give --tls-dir with its ca.pem, or --tls-pin")]
+    NoNode,
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecurityError> {
+    let failed = |error: &dyn std::fmt::Display| SecurityError::File(path.into(), error.to_string());
+    let list = CertificateDer::pem_file_iter(path).map_err(|e| failed(&e))?;
+    let list: Result<Vec<_>, _> = list.collect();
+    let list = list.map_err(|e| failed(&e))?;
+    if list.is_empty() { Err(failed(&"no certificate in it")) } else { Ok(list) }
+}
+
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>, SecurityError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|error| SecurityError::File(path.into(), error.to_string()))
+}
+
+fn roots(path: &Path) -> Result<RootCertStore, SecurityError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| SecurityError::Unusable(path.into(), error))?;
+    }
+    Ok(roots)
+}
+
+fn text(path: &Path) -> Result<String, SecurityError> {
+    std::fs::read_to_string(path).map_err(|error| SecurityError::File(path.into(), error.to_string()))
+}
+
+/// How a node knows its tenants.
+pub struct NodeSecurity {
+    tls: Option<Arc<ServerConfig>>,
+    /// Tenant and token.
+    tokens: Vec<(String, String)>,
+}
+
+impl NodeSecurity {
+    /// No protection at all.
+    pub fn plain() -> Self {
+        NodeSecurity { tls: None, tokens: Vec::new() }
+    }
+
+    /// From a folder with `node.pem`, `node.key` and `ca.pem`, perhaps `tokens` (a line each: tenant, token).
+    pub fn load(folder: &Path) -> Result<Self, SecurityError> {
+        let path = folder.join("tokens");
+        let list = if path.exists() { text(&path)? } else { String::new() };
+        let pair = |line: &str| line.split_once(' ').map(|(name, token)| (name.to_owned(), token.trim().to_owned()));
+        let tokens: Vec<_> = list.lines().filter_map(pair).filter(|(_, token)| !token.is_empty()).collect();
+        let chain = folder.join("node.pem");
+        let unusable = |error| SecurityError::Unusable(chain.clone(), error);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots(&folder.join("ca.pem"))?.into(), provider());
+        let verifier = if tokens.is_empty() { verifier } else { verifier.allow_unauthenticated() };
+        let verifier = verifier.build().map_err(|e| SecurityError::File(folder.join("ca.pem"), e.to_string()))?;
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(unusable)?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(certificates(&chain)?, key(&folder.join("node.key"))?)
+            .map_err(unusable)?;
+        // Every connection has a process of its own: nothing could be resumed.
+        config.send_tls13_tickets = 0;
+        Ok(NodeSecurity { tls: Some(config.into()), tokens })
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    pub(crate) fn shake_hands(&self, socket: &mut TcpStream) -> io::Result<Option<Connection>> {
+        let Some(config) = &self.tls else { return Ok(None) };
+        let mut connection = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+        complete(&mut connection, socket)?;
+        Ok(Some(connection.into()))
+    }
+
+    /// The tenant that the token or else the certificate names.
+    pub(crate) fn tenant(&self, tls: Option<&Connection>, token: &[u8]) -> Option<String> {
+        if !token.is_empty() {
+            return self.by_token(token);
+        }
+        let certificate = tls?.peer_certificates()?.first()?;
+        let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+        let name = certificate.valid_dns_names().find_map(|name| name.strip_suffix(TENANT_DOMAIN))?;
+        Some(name.to_owned())
+    }
+
+    /// Looks at every token and at all of each, so that the time tells nothing.
+    fn by_token(&self, token: &[u8]) -> Option<String> {
+        let mut found = None;
+        for (name, known) in &self.tokens {
+            if bool::from(known.as_bytes().ct_eq(token)) {
+                found = Some(name.clone());
+            }
+        }
+        found
+    }
+}
+
+/// How a guest's side knows the node, and shows who it is.
+pub struct ClientSecurity {
+    tls: Option<Arc<ClientConfig>>,
+    pub(crate) token: Vec<u8>,
+}
+
+impl ClientSecurity {
+    pub fn plain() -> Self {
+        ClientSecurity { tls: None, token: Vec::new() }
+    }
+
+    /// `folder`: `ca.pem`, perhaps `tenant.pem` with `tenant.key`, or `token`. `pin`: the SHA-256 of the node's
+    /// certificate instead of a CA. `token`: a file, instead of a certificate.
+    pub fn load(folder: Option<&Path>, pin: Option<&str>, token: Option<&Path>) -> Result<Self, SecurityError> {
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| SecurityError::Unusable("TLS 1.3".into(), e))?;
+        let builder = match (pin, folder) {
+            (Some(pin), _) => {
+                let verifier = Pinned { fingerprint: fingerprint(pin)?, provider: provider() };
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+            }
+            (None, Some(folder)) => builder.with_root_certificates(roots(&folder.join("ca.pem"))?),
+            (None, None) => return Err(SecurityError::NoNode),
+        };
+        let chain = folder.map(|folder| folder.join("tenant.pem")).filter(|path| path.exists() && token.is_none());
+        let default_token = folder.map(|folder| folder.join("token")).filter(|path| path.exists() && chain.is_none());
+        let token = match token.or(default_token.as_deref()) {
+            Some(path) => text(path)?.trim().as_bytes().to_vec(),
+            None => Vec::new(),
+        };
+        let config = match (chain, folder) {
+            (Some(chain), Some(folder)) => builder
+                .with_client_auth_cert(certificates(&chain)?, key(&folder.join("tenant.key"))?)
+                .map_err(|e| SecurityError::Unusable(chain, e))?,
+            _ => builder.with_no_client_auth(),
+        };
+        Ok(ClientSecurity { tls: Some(config.into()), token })
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.tls.is_none()
+    }
+
+    pub(crate) fn shake_hands(&self, node: &RemoteAddress, socket: &mut TcpStream) -> io::Result<Option<Connection>> {
+        let Some(config) = &self.tls else { return Ok(None) };
+        let name = match node {
+            RemoteAddress::Tcp { host, .. } => host.clone(),
+            RemoteAddress::Vsock { .. } => "localhost".to_owned(),
+        };
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        let mut connection = ClientConnection::new(config.clone(), name).map_err(io::Error::other)?;
+        complete(&mut connection, socket)?;
+        Ok(Some(connection.into()))
+    }
+}
+
+fn complete<Data>(connection: &mut rustls::ConnectionCommon<Data>, socket: &mut TcpStream) -> io::Result<()> {
+    while connection.is_handshaking() {
+        connection.complete_io(socket)?;
+    }
+    while connection.wants_write() {
+        connection.write_tls(socket)?;
+    }
+    Ok(())
+}
+
+fn fingerprint(text: &str) -> Result<[u8; 32], SecurityError> {
+    let wrong = || SecurityError::Pin(text.to_owned());
+    let digits: Vec<u8> = text.trim_start_matches("sha256:").bytes().filter(|b| *b != b':').collect();
+    let mut bytes = [0; 32];
+    if digits.len() != 64 {
+        return Err(wrong());
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+        let pair = std::str::from_utf8(pair).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
+    }
+    Ok(bytes)
+}
+
+/// Recognizes one certificate, whoever signed it.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: [u8; 32],
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let found = ring::digest::digest(&ring::digest::SHA256, certificate);
+        if bool::from(found.as_ref().ct_eq(&self.fingerprint)) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// What a TLS error means and what to do, for the guest's side.
+pub(crate) fn explain(error: &io::Error, node: &RemoteAddress) -> String {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let Some(inner) = inner else { return error.to_string() };
+    match inner {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            "its certificate was not issued by the CA in ca.pem; use the tenant folder that `aviary tls init` wrote for this node".into()
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!("its certificate is not for {node}; make one with `aviary tls init --name HOST`, or use --tls-pin"),
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            "its certificate has expired; renew it with `aviary tls init` on the node".into()
+        }
+        rustls::Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+            "its certificate has another fingerprint than --tls-pin says; somebody else may be answering".into()
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "it refuses our certificate: expired; make a new one with `aviary tls init`".into()
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "it wants a tenant's certificate; give --tls-dir with tenant.pem and tenant.key, or --token-file".into()
+        }
+        rustls::Error::AlertReceived(AlertDescription::UnknownCA | AlertDescription::DecryptError) => {
+            "it refuses our certificate: issued by another CA; use the tenant folder that `aviary tls init` wrote for this node".into()
+        }
+        rustls::Error::AlertReceived(alert) => format!("it refuses our credentials ({alert:?})"),
+        rustls::Error::InvalidMessage(_) => {
+            "it does not speak TLS; a node started with --plain-loopback needs that option here, too".into()
+        }
+        other => other.to_string(),
+    }
+}
