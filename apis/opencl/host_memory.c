@@ -7,7 +7,8 @@
  *
  * Only queues that work in order are followed: for each, how many commands were enqueued, and how
  * many of them are known to have finished. Every function that enqueues says so (the specification's
- * `mark`); one that waits for its own command has also waited for all before it. */
+ * `mark`); one that waits for its own command, as a blocking read does and a blocking write does not,
+ * has also waited for all before it. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -60,14 +61,35 @@ cl_uint opencl_lose_tracks(cl_uint count, const cl_command_queue *queues) {
     return count;
 }
 
-cl_ulong opencl_enqueues(cl_command_queue queue) {
-    struct opencl_object *object = living(queue);
-    return object ? __atomic_add_fetch(&object->enqueued, 1, __ATOMIC_ACQ_REL) : 0;
+/* A word counts the queue's commands and, in its low bits, those whose calls have not returned. Only when there
+ * are none, apart from the caller's own, does the number say which commands the vendor has seen: a command
+ * may be counted and still be on its way. Otherwise the mark is 0, which covers nothing. */
+enum { UNDER_WAY_BITS = 16, UNDER_WAY = (1 << UNDER_WAY_BITS) - 1 };
+
+static unsigned long commands(unsigned long word) {
+    return word >> UNDER_WAY_BITS;
 }
 
-cl_ulong opencl_enqueued(cl_command_queue queue) {
+cl_ulong opencl_enqueues(cl_command_queue queue) {
     struct opencl_object *object = living(queue);
-    return object ? loaded(&object->enqueued) : 0;
+    if (!object)
+        return 0;
+    unsigned long word = __atomic_add_fetch(&object->enqueued, (1ul << UNDER_WAY_BITS) + 1, __ATOMIC_ACQ_REL);
+    return (word & UNDER_WAY) == 1 ? commands(word) : 0;
+}
+
+/* The call that said `opencl_enqueues` is over. */
+int opencl_enqueued(cl_command_queue queue) {
+    struct opencl_object *object = living(queue);
+    if (object)
+        __atomic_sub_fetch(&object->enqueued, 1, __ATOMIC_ACQ_REL);
+    return 0;
+}
+
+cl_ulong opencl_mark(cl_command_queue queue) {
+    struct opencl_object *object = living(queue);
+    unsigned long word = object ? loaded(&object->enqueued) : 0;
+    return (word & UNDER_WAY) == 0 ? commands(word) : 0;
 }
 
 /* All commands up to `mark` have finished. */
@@ -111,7 +133,7 @@ void opencl_note_waited(cl_uint count, const cl_event *events) {
 }
 
 static int is_idle(const struct opencl_object *queue) {
-    return loaded(&queue->finished) == loaded(&queue->enqueued);
+    return loaded(&queue->finished) == commands(loaded(&queue->enqueued));
 }
 
 int opencl_idle(cl_command_queue queue) {
@@ -149,23 +171,19 @@ int opencl_reads_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, s
 int opencl_writes_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
                        const void *from, cl_uint events, const cl_event *wait_list, int wants_event) {
     const struct opencl_object *on = living(queue), *buffer = living(memory);
-    return from && accepts(on, buffer, CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_NO_ACCESS) && inside(buffer, offset, size)
-           && may_go(on, blocking, size, events, wait_list, wants_event);
+    /* Waiting reads, and an event has to be a write's. */
+    cl_mem_flags forbidden = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
+    return from && !wants_event && accepts(on, buffer, forbidden) && inside(buffer, offset, size)
+           && may_go(on, blocking, size, events, wait_list, 0);
 }
 
-/* A transfer of one byte waits for everything before it, and fails as the whole one would. */
+/* Reading one byte waits for everything before it, and fails as reading all of them would. Writing one
+ * does not wait: a blocking write returns when the application may change its memory again. */
 static cl_int wait_by_reading(cl_command_queue queue, cl_mem memory, size_t offset, void *to, cl_uint events,
                               const cl_event *wait_list, cl_event *event) {
     if (!events && !wait_list && !event && opencl_idle(queue))
         return CL_SUCCESS;
     return clEnqueueReadBuffer(queue, memory, CL_TRUE, offset, 1, to, events, wait_list, event);
-}
-
-static cl_int wait_by_writing(cl_command_queue queue, cl_mem memory, size_t offset, const void *from, cl_uint events,
-                              const cl_event *wait_list, cl_event *event) {
-    if (!events && !wait_list && !event && opencl_idle(queue))
-        return CL_SUCCESS;
-    return clEnqueueWriteBuffer(queue, memory, CL_TRUE, offset, 1, from, events, wait_list, event);
 }
 
 cl_int opencl_read_here(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, void *to, cl_uint events,
@@ -177,8 +195,9 @@ cl_int opencl_read_here(cl_command_queue queue, cl_mem memory, size_t offset, si
 }
 
 cl_int opencl_write_here(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, const void *from,
-                         cl_uint events, const cl_event *wait_list, cl_event *event) {
-    cl_int status = wait_by_writing(queue, memory, offset, from, events, wait_list, event);
+                         cl_uint events, const cl_event *wait_list) {
+    char unused;
+    cl_int status = wait_by_reading(queue, memory, offset, &unused, events, wait_list, NULL);
     if (status == CL_SUCCESS)
         memmove(living(memory)->place + offset, from, size);
     return status;

@@ -55,6 +55,7 @@ pub const ALL: &[Info] = &[
     with("consumes_rc", FUNCTION, (2, 2), "consumes_rc(resource, amount)"),
     with("register_buf", FUNCTION, (4, 4), "register_buf(registry, key, buffer, count)"),
     with("after", FUNCTION, (1, 1), "after(e)"),
+    with("finally", FUNCTION, (1, 1), "finally(e)"),
     with("after_server", FUNCTION, (1, 1), "after_server(e)"),
     scope("argument", FUNCTION, (1, 1), "argument(name) { ... }"),
     scope("return_value", FUNCTION, (0, 0), "return_value { ... }"),

@@ -243,6 +243,8 @@ pub struct Function {
     pub registered: Vec<Registered>,
     /// Guest expressions evaluated after a successful reply.
     pub after: Vec<Guarded>,
+    /// Guest expressions evaluated when the call is over, however it ended.
+    pub finally: Vec<Guarded>,
     /// Server expressions evaluated after the vendor's function succeeded.
     pub after_server: Vec<Guarded>,
     pub span: Span,

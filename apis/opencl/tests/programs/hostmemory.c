@@ -189,7 +189,7 @@ static void refused(struct device *d) {
     MUST(clGetDeviceInfo(d->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof most, &most, NULL));
     status = CL_INVALID_BUFFER_SIZE;
     if (most < (cl_ulong)24 << 30)
-        clCreateBuffer(d->context, CL_MEM_COPY_HOST_PTR, most + 1, byte, &status);
+        clCreateBuffer(d->context, CL_MEM_READ_WRITE, most + 1, NULL, &status);
     printf(" %d\n", status);
     clReleaseMemObject(hidden), clReleaseMemObject(to_read), clReleaseMemObject(copied);
 }

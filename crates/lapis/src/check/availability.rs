@@ -66,6 +66,11 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
         checker.optional(&guarded.condition, place);
         checker.expr(&guarded.value, place);
     }
+    for guarded in &function.finally {
+        let place = moment(Side::Guest, false, "`finally`");
+        checker.optional(&guarded.condition, place);
+        checker.expr(&guarded.value, place);
+    }
     for guarded in &function.after_server {
         let place = moment(Side::Server, true, "`after_server`");
         checker.optional(&guarded.condition, place);

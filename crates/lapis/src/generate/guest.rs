@@ -258,15 +258,34 @@ impl Stub<'_> {
             Some(e) if types::constant(e).is_some_and(|v| v != 0) => quote!(),
             _ => self.synchronous(),
         };
-        quote! {
-            #local
-            #(#contextual)*
+        let call = quote! {
             #sites
             let Ok(mut call) = API.call(#id) else { return #lost };
             #request
             #registered
             #asynchronous
             #synchronous
+        };
+        let call = if self.function.finally.is_empty() { call } else { self.followed(call) };
+        quote! {
+            #local
+            #(#contextual)*
+            #call
+        }
+    }
+
+    /// `finally`: the call is a closure, so that each of its ways out ends here.
+    fn followed(&self, call: TokenStream) -> TokenStream {
+        let result = types::rust(&self.function.signature.result);
+        let finally = self.function.finally.iter().map(|f| {
+            let value = self.cx().exact(&f.value);
+            guarded(self.cx(), &f.condition, quote!(let _ = #value;))
+        });
+        quote! {
+            let call = || -> #result { #call };
+            let result = call();
+            #(#finally)*
+            result
         }
     }
 

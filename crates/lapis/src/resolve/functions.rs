@@ -166,6 +166,7 @@ impl<'a> Resolver<'a> {
             charges: Vec::new(),
             registered: Vec::new(),
             after: Vec::new(),
+            finally: Vec::new(),
             after_server: Vec::new(),
             span,
         }

@@ -98,6 +98,7 @@ impl<'a> Resolver<'a> {
             ),
             "placeholder" => self.placeholder(d),
             "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
+            "finally" => function.finally.extend(single(self).map(|value| Guarded { condition: guard, value })),
             "after_server" => {
                 function.after_server.extend(single(self).map(|value| Guarded { condition: guard, value }))
             }

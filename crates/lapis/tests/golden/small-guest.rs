@@ -327,29 +327,36 @@ unsafe fn stub_3(a0: usize, a1: usize, a2: usize) -> i32 {
     if ((((((a1 as i128) != 0) as i128) == 0) as i128)) != 0 {
         return (((0 as i128)) as i32);
     }
-    let Ok(mut call) = API.call(3u32) else { return fail_3((2 as i128), a0, a1, a2) };
-    call.handle(0u32, (a0) as u64);
-    call.callback((a1) as u64 as usize, 0u32, a2, false);
-    let Ok(mut reply) = call.send() else { return fail_3((2 as i128), a0, a1, a2) };
-    match reply.status() {
-        Status::Ok => {}
-        Status::Unsupported => {
-            API.unsupported(3u32);
-            return fail_3((1 as i128), a0, a1, a2);
+    let call = || -> i32 {
+        let Ok(mut call) = API.call(3u32) else {
+            return fail_3((2 as i128), a0, a1, a2)
+        };
+        call.handle(0u32, (a0) as u64);
+        call.callback((a1) as u64 as usize, 0u32, a2, false);
+        let Ok(mut reply) = call.send() else { return fail_3((2 as i128), a0, a1, a2) };
+        match reply.status() {
+            Status::Ok => {}
+            Status::Unsupported => {
+                API.unsupported(3u32);
+                return fail_3((1 as i128), a0, a1, a2);
+            }
+            Status::InvalidHandle(ty) => return fail_3(invalid_handle(ty), a0, a1, a2),
+            Status::Refused => return fail_3((1 as i128), a0, a1, a2),
+            Status::Failed(value) => return fail_3(value as i128, a0, a1, a2),
+            Status::Lost => return fail_3((2 as i128), a0, a1, a2),
         }
-        Status::InvalidHandle(ty) => return fail_3(invalid_handle(ty), a0, a1, a2),
-        Status::Refused => return fail_3((1 as i128), a0, a1, a2),
-        Status::Failed(value) => return fail_3(value as i128, a0, a1, a2),
-        Status::Lost => return fail_3((2 as i128), a0, a1, a2),
-    }
-    let ret = (reply.word()) as i32;
-    let ok: bool = ret as i128 == (0 as i128);
-    if ok {
-        if let Some(value) = reply.deferred() {
-            return fail_3(value as i128, a0, a1, a2);
+        let ret = (reply.word()) as i32;
+        let ok: bool = ret as i128 == (0 as i128);
+        if ok {
+            if let Some(value) = reply.deferred() {
+                return fail_3(value as i128, a0, a1, a2);
+            }
         }
-    }
-    ret
+        ret
+    };
+    let result = call();
+    let _ = (((a2 as i128) != 0i128) as i128);
+    result
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {

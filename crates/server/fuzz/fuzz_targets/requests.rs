@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use aviary_wire::{Encoder, ReplyHeader, RequestHeader, kind};
+use aviary_wire::{Encoder, ReplyHeader, RequestHeader, flag, kind};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/support/mod.rs"]
@@ -59,8 +59,10 @@ fuzz_target!(|calls: Vec<(u8, u8, u8, Vec<u64>)>| {
             6 => kind::FETCH,
             _ => kind::SYNC,
         };
-        ticket += u64::from(kind == kind::CALL_ASYNC);
-        let header = RequestHeader { kind, function, ticket, flags: u16::from(how >> 6), ..Default::default() };
+        let flags = u16::from(how >> 6);
+        // An acknowledged call takes no ticket; one that never comes would rightly be waited for.
+        ticket += u64::from(kind == kind::CALL_ASYNC && flags & flag::ACKNOWLEDGE == 0);
+        let header = RequestHeader { kind, function, ticket, flags, ..Default::default() };
         let words = &words[..words.len().min(usize::from(*length))];
         send(&mut lane, header, words);
     }
