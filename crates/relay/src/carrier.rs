@@ -264,7 +264,10 @@ impl Carrier {
 
     fn open_lane(self: &Arc<Self>, open: Control) -> Result<(), LaneError> {
         let number = open.lane;
-        if locked(&self.lanes).len() >= MAX_LANES || locked(&self.lanes).contains_key(&number) {
+        // Held until the lane is known: its first answer may arrive before this function is through, and what
+        // arrives for an unknown lane is dropped.
+        let mut lanes = locked(&self.lanes);
+        if lanes.len() >= MAX_LANES || lanes.contains_key(&number) {
             return Err(LaneError::Open("a number of its own"));
         }
         let liveness = Arc::new(Liveness::notified());
@@ -295,7 +298,7 @@ impl Carrier {
             pump: Some(pump.map_err(no_thread)?),
             delivery: Some(delivery.map_err(no_thread)?),
         };
-        locked(&self.lanes).insert(number, lane);
+        lanes.insert(number, lane);
         Ok(())
     }
 
