@@ -24,7 +24,7 @@ WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_sleeper*
 # System calls per call that the test lets pass, and how often it tries: a side that is kept from its CPU by
 # somebody else makes the other side sleep.
 MOST_SYSCALLS = 0.02
-TRIES = 5
+TRIES = 8
 FEW, MANY = 20_000, 220_000
 
 
