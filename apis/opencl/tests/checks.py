@@ -1,5 +1,6 @@
 """The checks behind tests/run. Each prints its own lines; the last line counts them."""
 
+import json
 import os
 import re
 import subprocess
@@ -112,6 +113,29 @@ def isolation(work):
     verdict("isolation: the API server ends with the program", not any(Path(f"/proc/{p}").exists() for p in servers), servers)
 
 
+# ---- copies: mapping copies nothing ------------------------------------------------------------
+
+
+def counters_of(pid):
+    done = subprocess.run([AVIARY, "ps", "--json"], capture_output=True, text=True)
+    nodes = json.loads(done.stdout or "[]")
+    return [s["counters"] for node in nodes for s in node["sessions"] if s["guest"] == pid]
+
+
+def copies(work):
+    if vendor_folder("pocl") is None:
+        return verdict("copies", False, "PoCL is not installed")
+    process = Place("pocl", True, work).start([compile_c(HERE / "mapped.c", CACHE / "opencl-programs")])
+    try:
+        line = process.stdout.readline()
+        counters = counters_of(int(line.split()[-1])) if line.startswith("ready") else []
+        good = len(counters) == 1 and counters[0]["calls"] >= 200 and counters[0]["bytes_copied"] == 0
+        verdict("copies: 200 mappings of 64 MiB copy 0 bytes", good, f"{line} {counters}")
+    finally:
+        process.terminate()
+        process.communicate()
+
+
 # ---- limits -------------------------------------------------------------------------------------
 
 
@@ -143,6 +167,7 @@ INTEL_SMOKE = ("clinfo", "ffmpeg-avgblur", "clblast-xaxpy", "pyopencl-wrapper")
 CHECKS = {
     "coverage": coverage,
     "isolation": isolation,
+    "copies": copies,
     "limits": limits,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
