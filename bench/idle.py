@@ -6,12 +6,16 @@ import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 import measure
 from measure import Failure
+
+sys.path.append(str(measure.ROOT / "tests" / "robust"))
+from node import guest_environment  # noqa: E402
 
 SESSIONS = 1000
 # Sessions that start at the same time.
@@ -129,20 +133,6 @@ def running_node(environment):
         node.send_signal(signal.SIGTERM)
         node.wait()
         shutil.rmtree(directory)
-
-
-@contextlib.contextmanager
-def guest_environment(api, environment, address):
-    """What `aviary run` sets, for as long as it runs: the stand-ins' directory is its own."""
-    command = [measure.AVIARY, "run", "--api", api, "--server", address, "--", "sh", "-c", "env -0; echo; cat"]
-    with subprocess.Popen(
-        command, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as run:
-        pairs = (pair.split("=", 1) for pair in run.stdout.readline().rstrip("\n").split("\0") if "=" in pair)
-        try:
-            yield dict(pairs)
-        finally:
-            run.stdin.close()
 
 
 def costs(program, environment, api, count, seconds):

@@ -15,19 +15,15 @@
 /* Below this, one message that carries the bytes costs less than one that waits and a copy. */
 enum { WORTH_WAITING = 4096 };
 
-static struct opencl_object *living(const void *handle) {
-    return handle && aviary_is_handle(handle) ? metadata(struct opencl_object, handle) : NULL;
-}
-
 static unsigned long loaded(const unsigned long *counter) {
     return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
 }
 
 /* ---- Queues --------------------------------------------------------------------------------- */
 
-static void follow(cl_command_queue queue, cl_context context, cl_command_queue_properties properties) {
+void opencl_note_queue(cl_command_queue queue, cl_context context, cl_command_queue_properties properties) {
     opencl_note_object(queue, OPENCL_QUEUE);
-    struct opencl_object *object = living(queue);
+    struct opencl_object *object = object_of(queue);
     if (!object)
         return;
     object->context = context;
@@ -35,21 +31,17 @@ static void follow(cl_command_queue queue, cl_context context, cl_command_queue_
     object->profiled = (properties & CL_QUEUE_PROFILING_ENABLE) != 0;
 }
 
-void opencl_note_queue(cl_command_queue queue, cl_context context, cl_command_queue_properties properties) {
-    follow(queue, context, properties);
-}
-
 void opencl_note_queue_with(cl_command_queue queue, cl_context context, const cl_queue_properties *list) {
     cl_command_queue_properties properties = 0;
     for (; list && list[0]; list += 2)
         if (list[0] == CL_QUEUE_PROPERTIES)
             properties = (cl_command_queue_properties)list[1];
-    follow(queue, context, properties);
+    opencl_note_queue(queue, context, properties);
 }
 
 /* The queue gets other properties: it is not followed any more. */
 void opencl_lose_track(cl_command_queue queue) {
-    struct opencl_object *object = living(queue);
+    struct opencl_object *object = object_of(queue);
     if (object)
         object->in_order = 0;
 }
@@ -71,7 +63,7 @@ static unsigned long commands(unsigned long word) {
 }
 
 cl_ulong opencl_enqueues(cl_command_queue queue) {
-    struct opencl_object *object = living(queue);
+    struct opencl_object *object = object_of(queue);
     if (!object)
         return 0;
     unsigned long word = __atomic_add_fetch(&object->enqueued, (1ul << UNDER_WAY_BITS) + 1, __ATOMIC_ACQ_REL);
@@ -79,15 +71,14 @@ cl_ulong opencl_enqueues(cl_command_queue queue) {
 }
 
 /* The call that said `opencl_enqueues` is over. */
-int opencl_enqueued(cl_command_queue queue) {
-    struct opencl_object *object = living(queue);
+void opencl_enqueued(cl_command_queue queue) {
+    struct opencl_object *object = object_of(queue);
     if (object)
         __atomic_sub_fetch(&object->enqueued, 1, __ATOMIC_ACQ_REL);
-    return 0;
 }
 
 cl_ulong opencl_mark(cl_command_queue queue) {
-    struct opencl_object *object = living(queue);
+    struct opencl_object *object = object_of(queue);
     unsigned long word = object ? loaded(&object->enqueued) : 0;
     return (word & UNDER_WAY) == 0 ? commands(word) : 0;
 }
@@ -101,21 +92,21 @@ static void finished(struct opencl_object *queue, unsigned long mark) {
 }
 
 void opencl_note_finished(cl_command_queue queue, cl_ulong mark) {
-    struct opencl_object *object = living(queue);
+    struct opencl_object *object = object_of(queue);
     if (object && object->in_order)
         finished(object, mark);
 }
 
 /* clFinish waits for all commands, in whatever order they run. */
 void opencl_note_drained(cl_command_queue queue, cl_ulong mark) {
-    struct opencl_object *object = living(queue);
+    struct opencl_object *object = object_of(queue);
     if (object)
         finished(object, mark);
 }
 
 void opencl_note_event(const cl_event *event, cl_command_queue queue, cl_ulong mark) {
-    struct opencl_object *object = event ? living(*event) : NULL;
-    const struct opencl_object *on = living(queue);
+    struct opencl_object *object = event ? object_of(*event) : NULL;
+    const struct opencl_object *on = object_of(queue);
     if (!object || !on)
         return;
     object->queue = queue;
@@ -125,8 +116,8 @@ void opencl_note_event(const cl_event *event, cl_command_queue queue, cl_ulong m
 
 void opencl_note_waited(cl_uint count, const cl_event *events) {
     for (cl_uint i = 0; events && i < count; i++) {
-        const struct opencl_object *event = living(events[i]);
-        struct opencl_object *queue = event ? living(event->queue) : NULL;
+        const struct opencl_object *event = object_of(events[i]);
+        struct opencl_object *queue = event ? object_of(event->queue) : NULL;
         if (queue && queue->in_order && queue->serial == event->queue_serial)
             finished(queue, event->mark);
     }
@@ -137,7 +128,7 @@ static int is_idle(const struct opencl_object *queue) {
 }
 
 int opencl_idle(cl_command_queue queue) {
-    const struct opencl_object *object = living(queue);
+    const struct opencl_object *object = object_of(queue);
     return object && object->in_order && is_idle(object) && aviary_connected();
 }
 
@@ -163,14 +154,14 @@ static int may_go(const struct opencl_object *queue, cl_bool blocking, size_t si
 
 int opencl_reads_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
                       const void *to, cl_uint events, const cl_event *wait_list, int wants_event) {
-    const struct opencl_object *on = living(queue), *buffer = living(memory);
+    const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     return to && accepts(on, buffer, CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS) && inside(buffer, offset, size)
            && may_go(on, blocking, size, events, wait_list, wants_event);
 }
 
 int opencl_writes_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
                        const void *from, cl_uint events, const cl_event *wait_list, int wants_event) {
-    const struct opencl_object *on = living(queue), *buffer = living(memory);
+    const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     /* Waiting reads, and an event has to be a write's. */
     cl_mem_flags forbidden = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
     return from && !wants_event && accepts(on, buffer, forbidden) && inside(buffer, offset, size)
@@ -190,7 +181,7 @@ cl_int opencl_read_here(cl_command_queue queue, cl_mem memory, size_t offset, si
                         const cl_event *wait_list, cl_event *event) {
     cl_int status = wait_by_reading(queue, memory, offset, to, events, wait_list, event);
     if (status == CL_SUCCESS)
-        memmove(to, living(memory)->place + offset, size);
+        memmove(to, object_of(memory)->place + offset, size);
     return status;
 }
 
@@ -199,7 +190,7 @@ cl_int opencl_write_here(cl_command_queue queue, cl_mem memory, size_t offset, s
     char unused;
     cl_int status = wait_by_reading(queue, memory, offset, &unused, events, wait_list, NULL);
     if (status == CL_SUCCESS)
-        memmove(living(memory)->place + offset, from, size);
+        memmove(object_of(memory)->place + offset, from, size);
     return status;
 }
 
@@ -239,7 +230,7 @@ int opencl_rect_here(cl_command_queue queue, cl_mem memory, const size_t *buffer
                      const size_t *region, size_t buffer_row_pitch, size_t buffer_slice_pitch, size_t host_row_pitch,
                      size_t host_slice_pitch, const void *host, cl_uint events, const cl_event *wait_list,
                      int wants_event, int writes) {
-    const struct opencl_object *on = living(queue), *buffer = living(memory);
+    const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     cl_mem_flags forbidden = CL_MEM_HOST_NO_ACCESS | (writes ? CL_MEM_HOST_READ_ONLY : CL_MEM_HOST_WRITE_ONLY);
     struct side there, here;
     if (!host || events || wait_list || wants_event || !accepts(on, buffer, forbidden) || !buffer_origin || !host_origin
@@ -257,7 +248,7 @@ cl_int opencl_move_rect(cl_mem memory, const size_t *buffer_origin, const size_t
     struct side there, here;
     laid_out(&there, buffer_origin, region, buffer_row_pitch, buffer_slice_pitch);
     laid_out(&here, host_origin, region, host_row_pitch, host_slice_pitch);
-    char *place = living(memory)->place + there.start, *application = (char *)host + here.start;
+    char *place = object_of(memory)->place + there.start, *application = (char *)host + here.start;
     for (size_t z = 0; z < region[2]; z++)
         for (size_t y = 0; y < region[1]; y++) {
             char *inner = place + z * there.slice_pitch + y * there.row_pitch;
@@ -280,23 +271,23 @@ static int claim(void *pointers[], void *is, void *becomes) {
 
 int opencl_maps_here(cl_command_queue queue, cl_mem memory, cl_map_flags how, size_t offset, size_t size,
                      cl_uint events, const cl_event *wait_list, int wants_event) {
-    struct opencl_object *buffer = living(memory);
+    struct opencl_object *buffer = object_of(memory);
     cl_mem_flags forbidden = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
     int known = how == CL_MAP_READ || how == CL_MAP_WRITE || how == (CL_MAP_READ | CL_MAP_WRITE)
                 || how == CL_MAP_WRITE_INVALIDATE_REGION;
-    return known && !events && !wait_list && !wants_event && accepts(living(queue), buffer, forbidden)
+    return known && !events && !wait_list && !wants_event && accepts(object_of(queue), buffer, forbidden)
            && inside(buffer, offset, size) && opencl_idle(queue) && claim(buffer->mapped, NULL, buffer->place + offset);
 }
 
 void *opencl_mapped_here(cl_mem memory, size_t offset, cl_int *status) {
     if (status)
         *status = CL_SUCCESS;
-    return living(memory)->place + offset;
+    return object_of(memory)->place + offset;
 }
 
 int opencl_unmaps_here(cl_command_queue queue, cl_mem memory, void *pointer) {
-    struct opencl_object *buffer = living(memory);
-    const struct opencl_object *on = living(queue);
+    struct opencl_object *buffer = object_of(memory);
+    const struct opencl_object *on = object_of(queue);
     return pointer && on && buffer && buffer->place && on->context == buffer->context
            && claim(buffer->mapped, pointer, NULL);
 }
@@ -306,7 +297,7 @@ cl_int opencl_unmap_here(cl_command_queue queue, cl_mem memory, void *pointer, c
                          const cl_event *wait_list, cl_event *event) {
     if (!events && !wait_list && !event)
         return CL_SUCCESS;
-    size_t offset = (size_t)((char *)pointer - living(memory)->place);
+    size_t offset = (size_t)((char *)pointer - object_of(memory)->place);
     cl_int status = CL_SUCCESS;
     cl_event made = NULL;
     /* Asking for an event takes the way over the vendor. */
@@ -331,7 +322,7 @@ static _Thread_local void *spare_place;
 static _Thread_local size_t spare_size;
 
 static int computes_in_host_memory(cl_context context) {
-    struct opencl_object *object = living(context);
+    struct opencl_object *object = object_of(context);
     if (!object)
         return 0;
     if (!object->reach)
@@ -357,7 +348,7 @@ void *opencl_place(cl_context context, cl_mem_flags flags, size_t size, const vo
 
 /* The buffer exists, so its size was valid and the application has that many bytes to copy. */
 void opencl_note_place(cl_mem buffer, cl_context context, size_t size, const void *host_ptr, void *place) {
-    struct opencl_object *object = living(buffer);
+    struct opencl_object *object = object_of(buffer);
     if (!place || !object)
         return;
     spare_place = NULL;
@@ -372,8 +363,8 @@ void opencl_note_place(cl_mem buffer, cl_context context, size_t size, const voi
 
 void opencl_note_sub_place(cl_mem buffer, cl_mem parent, cl_mem_flags flags, const void *info) {
     const cl_buffer_region *region = info;
-    struct opencl_object *object = living(buffer);
-    const struct opencl_object *whole = living(parent);
+    struct opencl_object *object = object_of(buffer);
+    const struct opencl_object *whole = object_of(parent);
     if (!object || !whole || !region)
         return;
     cl_mem_flags access = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
@@ -385,7 +376,7 @@ void opencl_note_sub_place(cl_mem buffer, cl_mem parent, cl_mem_flags flags, con
 }
 
 void opencl_fix_placed(cl_mem memory, cl_mem_info name, size_t size, void *value) {
-    const struct opencl_object *object = living(memory);
+    const struct opencl_object *object = object_of(memory);
     if (!object || !object->placed || !value)
         return;
     /* That a buffer was placed is between this library and the server. */

@@ -162,19 +162,18 @@ impl Api {
     /// Memory that both sides see at the same address, zeroed; NULL if there is none (no server, no
     /// shared memory, another address on the server, the arena is full).
     pub fn zerocopy_alloc(&'static self, bytes: usize) -> *mut u8 {
-        let connection = self.connection().map_or_else(|| self.attach(), Ok);
-        let Ok(c) = connection else { return null_mut() };
-        if !c.same_address || c.liveness.dead() {
-            return null_mut();
-        }
-        c.zerocopy_alloc(bytes)
+        self.sharing().map_or(null_mut(), |c| c.zerocopy_alloc(bytes))
     }
 
     /// The same with any content: for what a vendor library fills itself.
     pub fn zerocopy_alloc_uninitialized(&'static self, bytes: usize) -> *mut u8 {
-        let connection = self.connection().map_or_else(|| self.attach(), Ok);
-        let Ok(c) = connection else { return null_mut() };
-        if !c.same_address || c.liveness.dead() { null_mut() } else { c.zerocopy_alloc_uninitialized(bytes) }
+        self.sharing().map_or(null_mut(), |c| c.zerocopy_alloc_uninitialized(bytes))
+    }
+
+    /// The live connection whose memory has the same address on both sides.
+    fn sharing(&'static self) -> Option<&'static Connection> {
+        let connection = self.connection().map_or_else(|| self.attach(), Ok).ok()?;
+        (connection.same_address && !connection.liveness.dead()).then_some(connection)
     }
 
     /// The vendor library uses this zero-copy memory until the server's utility code returns it.

@@ -2,49 +2,21 @@
 //! again, while the honest ends send and receive. They must answer with messages or errors, in bounded memory.
 #![no_main]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use aviary_ring::{Consumer, HEADER, Liveness, Producer, RingMemory};
+use aviary_ring::{Consumer, Liveness, Producer};
 use libfuzzer_sys::fuzz_target;
 
-const CAPACITY: usize = 512;
-const LIMIT: usize = 2048;
+#[path = "../block.rs"]
+mod block;
 
-struct Block(*mut u8);
-
-// SAFETY: only accessed through atomics.
-unsafe impl Send for Block {}
-// SAFETY: as above.
-unsafe impl Sync for Block {}
-
-fn layout() -> Layout {
-    Layout::from_size_align(HEADER + CAPACITY, 64).unwrap_or(Layout::new::<u64>())
-}
-
-impl Block {
-    fn scribble(&self, place: u16, value: u64) {
-        let offset = usize::from(place) % ((HEADER + CAPACITY) / 8) * 8;
-        // SAFETY: aligned and inside the block.
-        unsafe { AtomicU64::from_ptr(self.0.add(offset).cast()) }.store(value, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        // SAFETY: allocated below with the same layout.
-        unsafe { dealloc(self.0, layout()) }
-    }
-}
+use block::{Block, LIMIT};
 
 fuzz_target!(|input: (Vec<(u16, u64)>, Vec<(bool, u16)>)| {
     let (writes, steps) = input;
-    // SAFETY: the layout's size is not zero.
-    let block = Arc::new(Block(unsafe { alloc_zeroed(layout()) }));
-    // SAFETY: the block is kept alive by the Arc and accessed atomically only.
-    let ring = || unsafe { RingMemory::new(block.0, HEADER + CAPACITY, block.clone()) };
-    let (Ok(a), Ok(b)) = (ring(), ring()) else { return };
+    let block = Block::new();
+    let (Ok(a), Ok(b)) = (block.ring(), block.ring()) else { return };
     let live = Arc::new(Liveness::notified());
     // Nobody sleeps for ever.
     live.kill();
