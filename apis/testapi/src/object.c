@@ -28,11 +28,19 @@ static struct object **find(const void *handle, enum kind kind) {
     return NULL;
 }
 
-void *object_check(const void *handle, enum kind kind) {
+void *object_hold(const void *handle, enum kind kind) {
     pthread_mutex_lock(&lock);
     struct object **o = find(handle, kind);
-    void *found = o ? *o : NULL;
+    return o ? *o : NULL;
+}
+
+void object_let_go(void) {
     pthread_mutex_unlock(&lock);
+}
+
+void *object_check(const void *handle, enum kind kind) {
+    void *found = object_hold(handle, kind);
+    object_let_go();
     return found;
 }
 

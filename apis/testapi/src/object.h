@@ -21,6 +21,9 @@ struct object {
 void *object_new(enum kind kind, size_t bytes);
 /* The object if `handle` is a live one of this kind, else NULL. Never reads a dead handle. */
 void *object_check(const void *handle, enum kind kind);
+/* The same, and no object ends before object_let_go(), which must follow in either case. */
+void *object_hold(const void *handle, enum kind kind);
+void object_let_go(void);
 bool object_retain(void *handle, enum kind kind);
 /* Drops a reference; the object once the last one is gone (the caller frees it), else NULL. */
 void *object_release(void *handle, enum kind kind, bool *found);

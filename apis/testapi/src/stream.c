@@ -179,14 +179,17 @@ ta_status ta_job_double(uint32_t milliseconds, uint8_t *bytes, size_t count, ta_
                      job);
 }
 
+/* May be asked while another thread destroys the job. */
 ta_status ta_job_query(ta_job job) {
-    struct ta_job_st *j = object_check(job, KIND_JOB);
-    if (!j)
-        return TA_INVALID_JOB;
-    pthread_mutex_lock(&j->lock);
-    bool done = j->done;
-    pthread_mutex_unlock(&j->lock);
-    return done ? TA_OK : TA_NOT_READY;
+    struct ta_job_st *j = object_hold(job, KIND_JOB);
+    ta_status status = TA_INVALID_JOB;
+    if (j) {
+        pthread_mutex_lock(&j->lock);
+        status = j->done ? TA_OK : TA_NOT_READY;
+        pthread_mutex_unlock(&j->lock);
+    }
+    object_let_go();
+    return status;
 }
 
 ta_status ta_job_wait(ta_job job) {
@@ -202,6 +205,9 @@ ta_status ta_job_wait(ta_job job) {
 
 ta_status ta_job_destroy(ta_job job) {
     bool found;
+    /* A job that still writes is not gone: whoever asks meanwhile must not hear so. */
+    if (ta_job_wait(job) != TA_OK)
+        return TA_INVALID_JOB;
     struct ta_job_st *j = object_release(job, KIND_JOB, &found);
     if (j) {
         pthread_join(j->thread, NULL);

@@ -34,6 +34,15 @@ static void ignore_event(ta_event event, ta_status status, void *context) {
 static unsigned char data[70000];
 static int notified;
 
+/* Counts a step that went wrong in `wrong`, and says which one and when. */
+#define STEP(holds)                                                                                \
+    do {                                                                                           \
+        if (!(holds)) {                                                                            \
+            printf("round %d, line %d: not so: %s\n", round, __LINE__, #holds);                     \
+            wrong++;                                                                               \
+        }                                                                                          \
+    } while (0)
+
 static int once(int round) {
     ta_device device = NULL;
     ta_buffer buffer = NULL, wrapped = NULL;
@@ -42,38 +51,39 @@ static int once(int round) {
     ta_job job = NULL;
     uint8_t value = 1;
     int calls = 0, wrong = 0;
-    wrong += ta_device_open("churn", &device) != TA_OK;
-    wrong += ta_device_log(device, ignore, NULL) != TA_OK;
-    wrong += ta_device_say(device, "a message") != TA_OK;
-    wrong += ta_buffer_create(device, sizeof data, &buffer) != TA_OK;
-    wrong += ta_buffer_wrap(device, data, 5000, &wrapped) != TA_OK;
-    wrong += ta_buffer_write(buffer, 0, sizeof data, data) != TA_OK;
+    STEP(ta_device_open("churn", &device) == TA_OK);
+    STEP(ta_device_log(device, ignore, NULL) == TA_OK);
+    STEP(ta_device_say(device, "a message") == TA_OK);
+    STEP(ta_buffer_create(device, sizeof data, &buffer) == TA_OK);
+    STEP(ta_buffer_wrap(device, data, 5000, &wrapped) == TA_OK);
+    STEP(ta_buffer_write(buffer, 0, sizeof data, data) == TA_OK);
     ta_stream stream = ta_stream_create(device, NULL);
-    wrong += ta_read_async(buffer, 0, sizeof data, data, stream) != TA_OK;
-    wrong += ta_stream_synchronize(stream) != TA_OK;
-    wrong += ta_stream_destroy(stream) != TA_OK;
-    wrong += ta_events_create(4, events) != TA_OK;
-    wrong += ta_event_notify(events[0], 0, ignore_event, &notified) != TA_OK;
-    wrong += ta_each(3, visit, &calls) != 3 || calls != 3;
-    wrong += ta_kernel_create(device, "fill", &kernel) != TA_OK;
+    STEP(ta_read_async(buffer, 0, sizeof data, data, stream) == TA_OK);
+    STEP(ta_stream_synchronize(stream) == TA_OK);
+    STEP(ta_stream_destroy(stream) == TA_OK);
+    STEP(ta_events_create(4, events) == TA_OK);
+    STEP(ta_event_notify(events[0], 0, ignore_event, &notified) == TA_OK);
+    STEP(ta_each(3, visit, &calls) == 3 && calls == 3);
+    STEP(ta_kernel_create(device, "fill", &kernel) == TA_OK);
     void *arguments[] = {&buffer, &value};
-    wrong += ta_kernel_launch(kernel, arguments) != TA_OK;
-    wrong += ta_kernel_destroy(kernel) != TA_OK;
-    wrong += ta_job_start(0, 7, data, 9000, &job) != TA_OK;
-    wrong += ta_job_destroy(job) != TA_OK || data[8999] != 7;
+    STEP(ta_kernel_launch(kernel, arguments) == TA_OK);
+    STEP(ta_kernel_destroy(kernel) == TA_OK);
+    STEP(ta_job_start(0, 7, data, 9000, &job) == TA_OK);
+    STEP(ta_job_destroy(job) == TA_OK);
+    STEP(data[8999] == 7);
     void *mapped = ta_buffer_map(buffer, TA_MAP_READ | TA_MAP_WRITE, 0, 20000, NULL);
-    wrong += ta_buffer_unmap(buffer, mapped) != TA_OK;
+    STEP(ta_buffer_unmap(buffer, mapped) == TA_OK);
     void *shared = ta_shared_alloc(100000);
-    wrong += shared && ta_shared_fill(shared, 100000, (uint8_t)round) != TA_OK;
+    STEP(!shared || ta_shared_fill(shared, 100000, (uint8_t)round) == TA_OK); // NULL where memory is mirrored
     if (shared)
         ta_shared_free(shared);
-    wrong += ta_buffer_destroy(wrapped) != TA_OK;
-    wrong += ta_buffer_destroy(buffer) != TA_OK;
+    STEP(ta_buffer_destroy(wrapped) == TA_OK);
+    STEP(ta_buffer_destroy(buffer) == TA_OK);
     while (__atomic_load_n(&notified, __ATOMIC_RELAXED) <= round)
         usleep(100);
     for (int i = 0; i < 4; i++)
-        wrong += ta_event_release(events[i]) != TA_OK;
-    wrong += ta_device_close(device) != TA_OK;
+        STEP(ta_event_release(events[i]) == TA_OK);
+    STEP(ta_device_close(device) == TA_OK);
     return wrong;
 }
 

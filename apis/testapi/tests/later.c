@@ -47,6 +47,13 @@ static void streams(void) {
     CHECK_EQ(ta_buffer_destroy(buffer), TA_OK);
 }
 
+static int notices;
+
+static void count_notice(ta_event event, ta_status status, void *context) {
+    (void)event, (void)status;
+    __atomic_fetch_add((int *)context, 1, __ATOMIC_RELEASE);
+}
+
 static void jobs(void) {
     static unsigned char result[10000];
     ta_job job = NULL, second = NULL;
@@ -74,6 +81,19 @@ static void jobs(void) {
     CHECK(b[0] == 2 && b[15] == 2);
     CHECK_EQ(ta_job_destroy(job), TA_OK);
     CHECK(a[0] == 1 && a[sizeof a - 1] == 1);
+    /* A callback comes from another thread while the job is being destroyed: what it carries along is not the
+       unfinished output. */
+    ta_event event = NULL;
+    memset(b, 0, sizeof b);
+    CHECK_EQ(ta_event_create(&event), TA_OK);
+    CHECK_EQ(ta_job_start(60, 3, b, sizeof b, &job), TA_OK);
+    CHECK_EQ(ta_event_notify(event, 20, count_notice, &notices), TA_OK);
+    CHECK_EQ(ta_job_destroy(job), TA_OK);
+    CHECK(b[0] == 3 && b[sizeof b - 1] == 3);
+    while (__atomic_load_n(&notices, __ATOMIC_ACQUIRE) == 0)
+        ;
+    CHECK_EQ(ta_event_release(event), TA_OK);
+
     CHECK_EQ(ta_job_start(1, 1, NULL, 10, &job), TA_INVALID_VALUE);
 }
 
