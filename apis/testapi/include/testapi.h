@@ -307,6 +307,30 @@ ta_status ta_legacy(void);
 int32_t ta_legacy_level(void);
 /* The process that runs the library. */
 int32_t ta_process(void);
+
+/* --- a synthetic accelerator ---------------------------------------------------------- */
+
+/* One device that runs one thing at a time, in the order of submission, and cannot be interrupted. It computes
+   nothing: a submission occupies it for the time that it says. All processes with the same TESTAPI_ACCELERATOR in
+   their environment (the name of a file, created on demand) share one; without it every process has its own. */
+
+/* Returns at once. `client` stands in the device's log. */
+ta_status ta_accelerator_submit(uint32_t client, uint64_t nanoseconds);
+/* Waits until everything is done that this process submitted. */
+ta_status ta_accelerator_finish(void);
+
+/* What the device did, oldest first: the layout of the file. */
+typedef struct ta_accelerator_record {
+    uint64_t begin, end; /* CLOCK_MONOTONIC, nanoseconds */
+    uint64_t client;
+} ta_accelerator_record;
+typedef struct ta_accelerator_file {
+    uint64_t free_at; /* when the device has done everything submitted so far */
+    uint64_t count;   /* of records ever made; the last TA_ACCELERATOR_RECORDS are kept */
+    ta_accelerator_record records[];
+} ta_accelerator_file;
+#define TA_ACCELERATOR_RECORDS (1u << 20)
+
 /* Answers without any device: sizes of elements by kind (0..3), else 0. */
 size_t ta_element_bytes(uint32_t kind);
 

@@ -1,11 +1,12 @@
 //! The node's configuration file, and amounts as people write them.
 
-use aviary_node::{Limits, Tenant};
+use aviary_node::{Limits, Rules, Scheduler, Settings, Share, Tenant};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
@@ -35,14 +36,60 @@ pub struct FileConfig {
     limits: BTreeMap<String, Amount>,
     #[serde(default)]
     tenants: BTreeMap<String, TenantConfig>,
+    /// How devices are scheduled, by their names; a name may end with `*`.
+    #[serde(default)]
+    devices: BTreeMap<String, DeviceConfig>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TenantConfig {
     users: Vec<u32>,
+    #[serde(default = "one")]
+    weight: u32,
+    #[serde(default)]
+    priority: i32,
     #[serde(default)]
     limits: BTreeMap<String, Amount>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceConfig {
+    scheduler: Option<Scheduler>,
+    slice: Option<Span>,
+    linger: Option<Span>,
+}
+
+/// `"6ms"`, `"200us"` or `"1.5s"`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct Span(Duration);
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        parse_span(&text).map(Self)
+    }
+}
+
+/// A time with its unit.
+pub fn parse_span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time such as \"6ms\", \"200us\" or \"1.5s\"");
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
 }
 
 /// `17` or `"2G"`.
@@ -87,6 +134,21 @@ impl FileConfig {
         Ok(())
     }
 
+    /// Longer names first, so that a name goes before a pattern that it fits.
+    pub fn devices(&self) -> Rules {
+        let settings = |device: &DeviceConfig| {
+            let usual = Settings::default();
+            Settings {
+                scheduler: device.scheduler.unwrap_or(usual.scheduler),
+                slice: device.slice.map_or(usual.slice, |span| span.0),
+                linger: device.linger.map_or(usual.linger, |span| span.0),
+            }
+        };
+        let mut rules: Vec<_> = self.devices.iter().map(|(name, device)| (name.clone(), settings(device))).collect();
+        rules.sort_by_key(|(name, _)| std::cmp::Reverse((!name.ends_with('*'), name.len())));
+        Rules(rules)
+    }
+
     pub fn limits(&self) -> Limits {
         amounts(&self.limits)
     }
@@ -96,6 +158,7 @@ impl FileConfig {
             name: name.clone(),
             users: tenant.users.clone(),
             limits: amounts(&tenant.limits),
+            share: Share { weight: tenant.weight, priority: tenant.priority },
         };
         self.tenants.iter().map(tenant).collect()
     }

@@ -2,17 +2,19 @@
 
 use crate::{
     apis,
-    config::{FileConfig, parse_limit, parse_mode},
+    config::{FileConfig, parse_limit, parse_mode, parse_span},
     remote::{NodeAddress, ServeArgs},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
-use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Tenants, default_socket};
+use aviary_node::{
+    ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Rules, Scheduler, Settings, Tenants, default_socket,
+};
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::{path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-const CONFIG_HELP: &str = r#"Configuration file (TOML, everything optional):
+const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   listen = "unix:/run/aviary/node.sock"
   mode = "660"
   spares = 2
@@ -23,7 +25,12 @@ const CONFIG_HELP: &str = r#"Configuration file (TOML, everything optional):
   device_memory = "2G"
   [tenants.research]            # users that are treated as one
   users = [1000, 1001]
-  limits = { device_memory = "8G" }"#;
+  weight = 2                    # of scheduled devices, relative to the other tenants
+  limits = { device_memory = "8G" }
+  [devices."*"]                 # schedule these devices; without it nobody waits for anybody
+  scheduler = "fair"            # or wfq-poll, wfq-aimd, round-robin, slices, priority, none
+  slice = "6ms"
+  linger = "200us""##;
 
 /// Let other processes use this machine's accelerators.
 ///
@@ -56,6 +63,13 @@ pub struct ServeCommand {
     /// Limit a resource of every session, as the API's specification names it (repeatable).
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
     limit: Vec<(String, u64)>,
+    /// Schedule all devices: fair, wfq-poll, wfq-aimd, round-robin, slices, priority, or for comparison credit,
+    /// strict-coscheduling [default: as the configuration file says, else none]
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<Scheduler>,
+    /// How long a tenant has a scheduled device at a time, such as 6ms [default: 6ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_span)]
+    slice: Option<Duration>,
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
@@ -118,6 +132,13 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.modules = apis::search_path(&directories)?;
     let mut limits = file.limits();
     limits.extend(command.limit);
+    config.devices = file.devices();
+    if command.scheduler.is_some() || command.slice.is_some() {
+        let usual = Settings::default();
+        let scheduler = command.scheduler.unwrap_or(usual.scheduler);
+        let settings = Settings { scheduler, slice: command.slice.unwrap_or(usual.slice), ..usual };
+        config.devices = Rules(vec![("*".into(), settings)]);
+    }
     config.tenants = Tenants { list: file.tenants(), limits };
     Ok(config)
 }

@@ -4,9 +4,11 @@
 //! scheduling policies plug in here.
 
 mod account;
+mod grants;
 mod holding;
 
 pub use account::{Account, Kind, Refused};
+pub use grants::{GrantPage, SEATS, Seat, grant, manner};
 pub use holding::Holding;
 
 /// A resource that an API declares: `continuous_rc` or `instantaneous_rc`.

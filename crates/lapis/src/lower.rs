@@ -622,5 +622,6 @@ fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
         visit(&c.amount);
     });
     function.after_server.iter().for_each(|g| visit(&g.value));
-    function.address.iter().chain(&function.device_time).for_each(visit);
+    let device = function.occupies.as_ref().map(|o| &o.device);
+    function.address.iter().chain(&function.device_time).chain(device).for_each(visit);
 }

@@ -238,6 +238,7 @@ pub struct Function {
     /// Server expression that evaluates to the vendor's function pointer.
     pub address: Option<Expr>,
     pub device_time: Option<Expr>,
+    pub occupies: Option<Occupies>,
     pub charges: Vec<Charge>,
     /// `register_buf` statements.
     pub registered: Vec<Registered>,
@@ -248,6 +249,17 @@ pub struct Function {
     /// Server expressions evaluated after the vendor's function succeeded.
     pub after_server: Vec<Guarded>,
     pub span: Span,
+}
+
+/// `occupies(device, drain, name)`: the call gives a device work.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Occupies {
+    /// Server expression: a number that stands for the device, 0 for none.
+    pub device: Expr,
+    /// Utility function that waits until the device has done what this process gave it.
+    pub drain: usize,
+    /// Utility function that answers the device's name.
+    pub name: usize,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -24,13 +24,15 @@ pub struct Assignment<'a> {
     pub guest: u32,
     pub modules: &'a [PathBuf],
     pub limits: &'a BTreeMap<String, u64>,
+    /// The node schedules devices.
+    pub scheduled: bool,
 }
 
 /// API server to node.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
-    /// Comes with the statistics' descriptor.
+    /// Comes with the statistics' descriptor and, where devices are scheduled, with page and bell of the session's.
     Started {
         session: u64,
         #[serde(default)]
@@ -57,7 +59,7 @@ pub enum Event {
 /// What `receive` found.
 #[derive(Debug)]
 pub enum Received {
-    Event(Event, Option<OwnedFd>),
+    Event(Event, Vec<OwnedFd>),
     /// Not understood: the API server is not trusted to speak well.
     Garbage(String),
     Nothing,
@@ -98,7 +100,7 @@ pub fn receive(control: BorrowedFd<'_>) -> Received {
         Err(Errno::WOULDBLOCK | Errno::INTR) => return Received::Nothing,
         Err(_) => return Received::Closed,
     };
-    let descriptor = first_descriptor(&mut ancillary);
+    let descriptors = descriptors(&mut ancillary);
     if message.bytes == 0 {
         return Received::Closed;
     }
@@ -106,22 +108,17 @@ pub fn receive(control: BorrowedFd<'_>) -> Received {
         return Received::Garbage("a message of more than 64 KiB".into());
     }
     match serde_json::from_slice(&bytes[..message.bytes]) {
-        Ok(event) => Received::Event(event, descriptor),
+        Ok(event) => Received::Event(event, descriptors),
         Err(error) => Received::Garbage(error.to_string()),
     }
 }
 
-/// More descriptors than announced are closed here.
-fn first_descriptor(ancillary: &mut RecvAncillaryBuffer<'_>) -> Option<OwnedFd> {
-    let mut first = None;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            for descriptor in descriptors {
-                first.get_or_insert(descriptor);
-            }
-        }
-    }
-    first
+fn descriptors(ancillary: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    rights.flatten().collect()
 }
 
 #[cfg(test)]

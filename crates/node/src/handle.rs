@@ -7,6 +7,7 @@ use crate::{
     log::{Level, Log},
     node::{Core, Goal},
     report,
+    scheduling::Rules,
     tenant::Tenants,
 };
 use aviary_transport::RemoteAddress;
@@ -38,6 +39,8 @@ pub struct NodeConfig {
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     pub tenants: Tenants,
+    /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
+    pub devices: Rules,
     /// Where other machines connect, and what serves each of them.
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
     pub log: Level,
@@ -54,6 +57,7 @@ impl NodeConfig {
             spares: 1,
             sessions_per_user: 4096,
             tenants: Tenants::default(),
+            devices: Rules::default(),
             remote: None,
             log: Level::Info,
         }
@@ -170,5 +174,6 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
         spares: registry.spares(),
         zygote,
         sessions: report::sessions(registry),
+        devices: core.devices(),
     })
 }

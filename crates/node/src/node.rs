@@ -9,7 +9,9 @@ use crate::{
     guest::Guest,
     listener::Listener,
     log::Log,
+    scheduling::{DeviceReport, Scheduling},
     sessions::{Registry, Server, Session},
+    tenant::Limits,
     zygote::Zygote,
 };
 use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
@@ -59,6 +61,8 @@ pub struct Core {
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
     reserve: Mutex<Option<OwnedFd>>,
+    /// `None`: no device is scheduled.
+    scheduling: Option<Scheduling>,
     /// Listeners for other machines.
     remote: Vec<OwnedFd>,
     state: Mutex<State>,
@@ -94,7 +98,9 @@ impl Core {
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
         let state = Mutex::new(State { registry, listener, gateways, refill_at, zygote: None, zygote_at });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
-        Ok(Self { config, log, epoll, wake, goal, reserve, remote, state })
+        let scheduled = !config.devices.0.is_empty();
+        let scheduling = scheduled.then(|| Scheduling::start(config.devices.clone(), log)).transpose()?;
+        Ok(Self { config, log, epoll, wake, goal, reserve, scheduling, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -105,6 +111,10 @@ impl Core {
 
     fn aims_at(&self, goal: Goal) -> bool {
         self.goal.load(Ordering::SeqCst) >= goal as u8
+    }
+
+    pub fn devices(&self) -> Vec<DeviceReport> {
+        self.scheduling.as_ref().map_or(Vec::new(), Scheduling::report)
     }
 
     pub fn busy(&self) -> usize {
@@ -336,21 +346,26 @@ impl Core {
         Ok(id)
     }
 
+    fn tenant_of(&self, session: &Session) -> (String, Limits) {
+        let tenants = &self.config.tenants;
+        match &session.tenant {
+            Some(name) => tenants.named(name),
+            None => tenants.of(session.guest.uid),
+        }
+    }
+
     fn assign(&self, state: &State, id: u64, session: &Session) -> Result<u32, NodeError> {
         let (Some(server), Some(socket)) = (state.registry.servers.get(&session.server), &session.pending) else {
             return Err(NodeError::HandOver(0, std::io::ErrorKind::NotFound.into()));
         };
-        let tenants = &self.config.tenants;
-        let (tenant, limits) = match &session.tenant {
-            Some(name) => tenants.named(name),
-            None => tenants.of(session.guest.uid),
-        };
+        let (tenant, limits) = self.tenant_of(session);
         let assignment = Assignment {
             session: id,
             tenant: &tenant,
             guest: session.guest.pid,
             modules: &self.config.modules,
             limits: &limits,
+            scheduled: self.scheduling.is_some(),
         };
         let pid = server.process.pid();
         control::send(server.process.control.as_fd(), &assignment, socket.as_fd())
@@ -477,7 +492,7 @@ impl Core {
         let mut state = self.state();
         let Some(server) = state.registry.servers.get(&id) else { return };
         match control::receive(server.process.control.as_fd()) {
-            Received::Event(event, descriptor) => self.note(&mut state, id, event, descriptor),
+            Received::Event(event, descriptors) => self.note(&mut state, id, event, descriptors),
             Received::Garbage(why) => {
                 let pid = server.process.pid();
                 self.log.warn(format_args!("API server {pid} sent a message that is not understood: {why}"));
@@ -491,7 +506,7 @@ impl Core {
     }
 
     /// An API server speaks for its own sessions only.
-    fn note(&self, state: &mut State, server: u64, event: Event, descriptor: Option<OwnedFd>) {
+    fn note(&self, state: &mut State, server: u64, event: Event, descriptors: Vec<OwnedFd>) {
         let (Event::Started { session: id, .. } | Event::Ended { session: id, .. }) = &event else { return };
         let Some(session) = state.registry.sessions.get_mut(id).filter(|session| session.server == server) else {
             return self.log.debug(format_args!("news of session {id}, which is not known"));
@@ -501,12 +516,21 @@ impl Core {
                 self.log.info(format_args!("session {id}: {api} started"));
                 session.pending = None;
                 session.api = api;
-                session.stats = descriptor;
+                // The statistics, and page and bell of the devices.
+                let mut descriptors = descriptors.into_iter();
+                session.stats = descriptors.next();
+                if let (Some(scheduling), Some(page), Some(bell)) =
+                    (&self.scheduling, descriptors.next(), descriptors.next())
+                {
+                    let (tenant, _) = self.tenant_of(session);
+                    scheduling.enter(id, &tenant, self.config.tenants.share(&tenant), &page, bell);
+                }
             }
             Event::Ended { session: id, reason } => {
                 let separator = if reason.is_empty() { "" } else { ": " };
                 self.log.info(format_args!("session {id}: ended{separator}{}", reason.escape_debug()));
                 state.registry.sessions.remove(&id);
+                self.unschedule(id);
             }
             Event::Born { .. } | Event::Ready | Event::Unfit { .. } | Event::Unknown => {}
         }
@@ -529,12 +553,18 @@ impl Core {
         }
     }
 
+    fn unschedule(&self, session: u64) {
+        if let Some(scheduling) = &self.scheduling {
+            scheduling.leave(session);
+        }
+    }
+
     fn hear_rest(&self, id: u64) {
         loop {
             let mut state = self.state();
             let Some(server) = state.registry.servers.get(&id) else { return };
             match control::receive(server.process.control.as_fd()) {
-                Received::Event(event, descriptor) => self.note(&mut state, id, event, descriptor),
+                Received::Event(event, descriptors) => self.note(&mut state, id, event, descriptors),
                 Received::Garbage(_) => {}
                 Received::Nothing | Received::Closed => return,
             }
@@ -545,6 +575,7 @@ impl Core {
     /// Not after a crash, which the session's own first bytes may have caused.
     fn settle(&self, state: &mut State, id: u64, status: Ending) {
         let Some(mut session) = state.registry.sessions.remove(&id) else { return };
+        self.unschedule(id);
         let clean = status == Ending::Status(0);
         if clean && session.pending.is_some() && !session.moved {
             session.moved = true;

@@ -1,6 +1,6 @@
 //! What `aviary ps` is told.
 
-use crate::{sessions::Registry, stats};
+use crate::{DeviceReport, sessions::Registry, stats};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -14,6 +14,9 @@ pub struct NodeReport {
     #[serde(default)]
     pub zygote: u32,
     pub sessions: Vec<SessionReport>,
+    /// Devices that are scheduled.
+    #[serde(default)]
+    pub devices: Vec<DeviceReport>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

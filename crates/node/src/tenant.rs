@@ -1,5 +1,6 @@
 //! Who a user is to this node, and what that tenant's sessions may use.
 
+use crate::scheduling::Share;
 use std::collections::BTreeMap;
 
 /// Limits by resource name.
@@ -12,6 +13,8 @@ pub struct Tenant {
     pub users: Vec<u32>,
     /// Of each of its sessions; they take the place of the node's own.
     pub limits: Limits,
+    /// What it is entitled to where devices are scheduled.
+    pub share: Share,
 }
 
 /// Tenants of a node. A user of none is a tenant of its own, with the node's limits.
@@ -34,6 +37,11 @@ impl Tenants {
         }
     }
 
+    /// What the tenant of this name is entitled to.
+    pub fn share(&self, name: &str) -> Share {
+        self.list.iter().find(|tenant| tenant.name == name).map_or(Share::default(), |tenant| tenant.share)
+    }
+
     /// Limits for a session of a tenant that showed its name from another machine.
     pub fn named(&self, name: &str) -> (String, Limits) {
         let mut limits = self.limits.clone();
@@ -53,7 +61,7 @@ mod tests {
         let limits = |pairs: &[(&str, u64)]| {
             pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect::<Limits>()
         };
-        let alice = Tenant { name: "alice".into(), users: vec![7], limits: limits(&[("memory", 1)]) };
+        let alice = Tenant { name: "alice".into(), users: vec![7], limits: limits(&[("memory", 1)]), share: Share::default() };
         let tenants = Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]) };
         assert_eq!(tenants.of(7), ("alice".into(), limits(&[("memory", 1), ("calls", 3)])));
         assert_eq!(tenants.of(8), ("uid-8".into(), limits(&[("memory", 9), ("calls", 3)])));

@@ -1,10 +1,11 @@
 //! The receiving end of a ring.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Spinner, wait};
+use crate::wait::{Spinner, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -99,6 +100,13 @@ impl Consumer {
                 return Ok(seal);
             }
         }
+    }
+
+    /// Waits for the next message without spinning, for at most so long; false if none has begun to arrive. May
+    /// return early.
+    pub fn await_message(&mut self, at_most: Duration) -> Result<bool, RingError> {
+        let (memory, at) = (&self.memory, self.read);
+        Ok(wait_within(memory.consumer_sleeps(), &self.liveness, at_most, || memory.seal(at).is_some())?)
     }
 
     /// Gives the space of everything read back to the producer. In quarters is enough: it never waits for

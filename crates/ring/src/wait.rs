@@ -150,6 +150,27 @@ pub(crate) fn wait(
     result
 }
 
+/// As [`wait`], without spinning and for at most so long; true if `ready` is.
+#[cold]
+pub(crate) fn wait_within(
+    flag: &AtomicU32,
+    liveness: &Liveness,
+    at_most: Duration,
+    ready: impl Fn() -> bool,
+) -> Result<bool, WaitError> {
+    flag.store(1, Ordering::SeqCst);
+    // As in `sleep`.
+    fence(Ordering::SeqCst);
+    if !ready() && !liveness.dead() {
+        futex::wait(flag, 1, Some(at_most));
+    }
+    flag.store(0, Ordering::Relaxed);
+    match ready() {
+        false if liveness.dead() => Err(WaitError),
+        is => Ok(is),
+    }
+}
+
 #[cold]
 fn sleep(flag: &AtomicU32, liveness: &Liveness, ready: impl Fn() -> bool) -> Result<(), WaitError> {
     let interval = liveness.interval();

@@ -7,6 +7,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use aviary_gate::Holding;
 use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, RequestHeader};
@@ -14,6 +15,7 @@ use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, Request
 use crate::api::Reject;
 use crate::clock;
 use crate::closures::{ClosureKey, Life};
+use crate::devices::{Drain, Name, Stay};
 use crate::config::MAX_SCRATCH;
 use crate::log::{Record, Recording};
 use crate::scratch::Scratch;
@@ -95,6 +97,10 @@ pub struct Call {
     pub(crate) recording: Option<Box<Recording>>,
     /// The record that is being replayed: its blocks stand in for the arena.
     pub(crate) replayed: Option<Arc<Record>>,
+    /// The device that the call gives work.
+    stay: Option<Stay>,
+    /// What that cost, if the library says so.
+    device_time: Option<Duration>,
     vendor_since: u64,
     /// Ticks inside the vendor library.
     pub(crate) vendor_ticks: u64,
@@ -123,6 +129,8 @@ impl Call {
             result: None,
             recording: None,
             replayed: None,
+            stay: None,
+            device_time: None,
             vendor_since: 0,
             vendor_ticks: 0,
             complaint: None,
@@ -399,9 +407,24 @@ impl Call {
         self.vendor_ticks += clock::ticks().saturating_sub(self.vendor_since);
     }
 
+    /// `occupies`: waits until the session may give the device work.
+    pub fn occupy(&mut self, device: u64, drain: Drain, name: Name) -> Result<(), Reject> {
+        let session = &self.session;
+        self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
+        Ok(())
+    }
+
     /// What the call cost the device, as the specification measures it.
     pub fn device_time(&mut self, ns: u64) {
+        self.device_time = Some(Duration::from_nanos(ns));
         self.session.stats.device_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// The device has its work, or will never get it.
+    pub fn vacate(&mut self) {
+        if let Some(stay) = self.stay.take() {
+            self.session.devices.vacate(stay, self.device_time.take());
+        }
     }
 
     /// The metadata of an object; NULL if there is no such object.

@@ -19,6 +19,8 @@ pub struct SessionConfig {
     pub limits: BTreeMap<String, u64>,
     /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
     pub vendors: BTreeMap<String, String>,
+    /// The node schedules devices.
+    pub scheduled: bool,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
 }

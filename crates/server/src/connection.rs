@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aviary_gate::GrantPage;
 use aviary_transport::{Arena, ControlSocket, LaneWaker, Liveness, accept_lane, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
@@ -16,6 +17,7 @@ use aviary_wire::{Control, Hello, WIRE_VERSION, Welcome};
 use crate::api::ApiDescriptor;
 use crate::clock;
 use crate::config::{MAX_ARENA, MAX_LANES, SessionConfig};
+use crate::devices::Devices;
 use crate::ffi;
 use crate::lane::Lane;
 use crate::memory::SessionMemory;
@@ -36,6 +38,8 @@ pub struct Connection {
     pub socket: Option<OwnedFd>,
     pub arena: Option<OwnedFd>,
     pub stats: Option<OwnedFd>,
+    /// Page and bell; none if the node schedules nothing.
+    pub grants: Option<(OwnedFd, OwnedFd)>,
     pub journal: Journal,
     pub hello: Vec<u8>,
     pub config: Vec<u8>,
@@ -97,6 +101,13 @@ fn admit(
     let gate = gate(api, &config);
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
     let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;
+    let devices = match connection.grants.take() {
+        Some((page, bell)) => {
+            let page = GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e))?;
+            Devices::new(Some(page), Some(bell))
+        }
+        None => Devices::new(None, None),
+    };
     let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
     // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
     // if anything may still use it.
@@ -104,7 +115,7 @@ fn admit(
     let flags = if arena.same_address() { welcome_flag::SAME_ADDRESS } else { 0 };
     send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     let socket = Some(ControlSocket::new(socket));
-    let parts = Parts { api, vendor, memory, stats, gate, journal: connection.journal, socket };
+    let parts = Parts { api, vendor, memory, stats, gate, devices, journal: connection.journal, socket };
     let session = Session::new(parts);
     clock::start();
     ffi::announce(&session);

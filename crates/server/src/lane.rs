@@ -129,6 +129,8 @@ impl Lane {
             return Ok(());
         }
         self.counters.report(&self.session.stats);
+        // A lane that fails meanwhile fails again below.
+        self.session.devices.rest(|at_most| end.await_message(at_most).unwrap_or(true));
         end.receive(into)
     }
 
@@ -354,6 +356,8 @@ fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, Stop> 
 
 /// Commits what the call noted for its success, or undoes what it did before it failed.
 fn conclude(call: &mut Call, success: bool) {
+    // A call that was rejected after it had got the device.
+    call.vacate();
     for used in call.handles.iter().filter(|h| h.ending) {
         call.session.handles.spared(used.id);
     }

@@ -15,6 +15,7 @@ mod config;
 mod confine;
 mod connection;
 mod counters;
+mod devices;
 pub mod ffi;
 mod handles;
 mod lane;

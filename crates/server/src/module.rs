@@ -14,7 +14,7 @@ use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -52,6 +52,9 @@ pub struct ServeArguments {
     /// -1 where the arena is mirrored.
     pub arena: RawFd,
     pub stats: RawFd,
+    /// Page and bell of the devices; -1 if the node schedules nothing.
+    pub grants: RawFd,
+    pub bell: RawFd,
     /// The node's log; remains the process's.
     pub journal: RawFd,
     /// A whole `Hello`.
@@ -146,6 +149,7 @@ impl Connection {
             socket: own(arguments.socket),
             arena: own(arguments.arena),
             stats: own(arguments.stats),
+            grants: own(arguments.grants).zip(own(arguments.bell)),
             journal: Journal { fd: arguments.journal, session: arguments.session },
             hello: bytes(arguments.hello, arguments.hello_length),
             config: bytes(arguments.config, arguments.config_length),

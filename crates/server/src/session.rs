@@ -15,6 +15,7 @@ use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, Life};
 use crate::config::{MAX_CALLBACKS, SessionConfig};
+use crate::devices::Devices;
 use crate::handles::{Ended, HandleTable};
 use crate::late::{Delivery, LateList, Pending};
 use crate::log::ObjectLog;
@@ -55,6 +56,7 @@ pub struct Session {
     pub log: ObjectLog,
     pub stats: StatsPage,
     pub callback_lane: CallbackLane,
+    pub devices: Devices,
     journal: Journal,
     /// `None` in replay.
     socket: Option<ControlSocket>,
@@ -82,6 +84,7 @@ pub struct Parts {
     pub memory: SessionMemory,
     pub stats: StatsPage,
     pub gate: Gate,
+    pub devices: Devices,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
 }
@@ -106,6 +109,7 @@ impl Session {
             log: ObjectLog::default(),
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
+            devices: parts.devices,
             journal: parts.journal,
             socket: parts.socket,
             sending: Mutex::default(),

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use aviary_ring::{Consumer, EMPTY, Liveness, Producer, RingMemory, WakeHandle};
 use aviary_wire::{Control, MAX_MESSAGE};
@@ -109,6 +110,14 @@ impl LaneEnd {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.try_receive(into)?),
             LaneEnd::Stream(lane) => lane.try_receive(into),
+        }
+    }
+
+    /// Waits for a message, for at most so long; false if none has begun to arrive.
+    pub fn await_message(&mut self, at_most: Duration) -> Result<bool, LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => Ok(lane.rx.await_message(at_most)?),
+            LaneEnd::Stream(lane) => Ok(lane.await_message(at_most)),
         }
     }
 

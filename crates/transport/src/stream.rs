@@ -113,13 +113,19 @@ impl StreamLane {
     }
 
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<bool, LaneError> {
-        let mut fd = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd; a timeout of 0 returns at once.
-        if unsafe { libc::poll(&mut fd, 1, 0) } <= 0 {
-            return Ok(false);
+        let there = self.await_message(Duration::ZERO);
+        if there {
+            self.receive(into)?;
         }
-        self.receive(into)?;
-        Ok(true)
+        Ok(there)
+    }
+
+    /// Waits for a message, for at most so long (in whole milliseconds, rounded up).
+    pub fn await_message(&mut self, at_most: Duration) -> bool {
+        let mut fd = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let milliseconds = at_most.as_micros().div_ceil(1000).min(60_000) as libc::c_int;
+        // SAFETY: one valid pollfd, alive during the call.
+        unsafe { libc::poll(&mut fd, 1, milliseconds) > 0 }
     }
 
     fn send_bytes(&self, bytes: &[u8]) -> Result<(), LaneError> {

@@ -155,6 +155,7 @@ impl Handler<'_> {
         let variables = self.variables();
         let request = self.lowered.arguments.iter().map(|i| self.request(i, cx));
         let admission = self.admission();
+        let (occupy, vacate) = (self.occupy(), self.function.occupies.as_ref().map(|_| quote!(call.vacate();)));
         let vendor = self.vendor_call();
         let error = self.error_code();
         let ok = self.succeeded();
@@ -169,6 +170,7 @@ impl Handler<'_> {
             #variables
             #(#request)*
             #admission
+            #occupy
             #vendor
             let code: i128 = #error;
             let ok: bool = #ok;
@@ -176,6 +178,7 @@ impl Handler<'_> {
             #result
             #(#reply)*
             #effects
+            #vacate
             call.finish(ok, code as i64);
             Ok(())
         }
@@ -214,6 +217,21 @@ impl Handler<'_> {
             guarded(cx, &c.condition, charge)
         });
         quote!(#(#requirements)* #(#charges)*)
+    }
+
+    /// Waits until the device is this session's.
+    fn occupy(&self) -> Option<TokenStream> {
+        let occupies = self.function.occupies.as_ref()?;
+        let device = self.cx().exact(&occupies.device);
+        let utility = |index: usize| format_ident!("{}", self.model.utility_functions[index].name);
+        let (drain, name) = (utility(occupies.drain), utility(occupies.name));
+        Some(quote! {
+            call.occupy(
+                (#device) as u64,
+                std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#drain as *const ()),
+                std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> *const std::ffi::c_char>(#name as *const ()),
+            )?;
+        })
     }
 
     fn vendor_call(&self) -> TokenStream {

@@ -163,6 +163,7 @@ impl<'a> Resolver<'a> {
             requirements: Vec::new(),
             address: None,
             device_time: None,
+            occupies: None,
             charges: Vec::new(),
             registered: Vec::new(),
             after: Vec::new(),

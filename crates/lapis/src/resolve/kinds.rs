@@ -176,7 +176,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// The name of the utility function that the `n`th argument gives.
-    fn utility_name(&mut self, d: &Descriptor, n: usize) -> Option<String> {
+    pub(super) fn utility_name(&mut self, d: &Descriptor, n: usize) -> Option<String> {
         let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
         let name = match &ast.kind {
             AstKind::Name(name) if self.utility(name).is_some() => return Some(name.clone()),

@@ -6,8 +6,8 @@ use crate::ast::{Argument, Descriptor, ExprKind as AstKind, Statement};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Binary, Charge, ChargeKind, Expr, ExprKind, Function, Guarded, Registered, Requirement, ResourceKind, Support,
-    Unary,
+    Binary, Charge, ChargeKind, Expr, ExprKind, Function, Guarded, Occupies, Registered, Requirement, ResourceKind,
+    Support, Unary,
 };
 use crate::suggest::similar;
 
@@ -85,6 +85,15 @@ impl<'a> Resolver<'a> {
             "device_time" => {
                 self.unconditional(d, condition);
                 function.device_time = single(self);
+            }
+            "occupies" => {
+                self.unconditional(d, condition);
+                let device = self.argument_value(d, 0, scope);
+                let mut utility = |n| self.utility_name(d, n).and_then(|name| self.utility(&name));
+                let (drain, name) = (utility(1), utility(2));
+                if let (Some(device), Some(drain), Some(name)) = (device, drain, name) {
+                    function.occupies = Some(Occupies { device, drain, name });
+                }
             }
             "allocates_rc" => self.charge(d, ChargeKind::Allocate, guard, function, scope),
             "deallocates_rc" => self.charge(d, ChargeKind::Deallocate, guard, function, scope),

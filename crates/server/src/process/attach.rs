@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use aviary_gate::GrantPage;
 use aviary_transport::receive_hello;
 use aviary_wire::attach::{hello_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::node::Announced;
 use super::{Shared, note};
@@ -70,12 +73,16 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
     let shown = rustix::io::fcntl_dupfd_cloexec(&stats, 3).map_err(|e| failed("the statistics", e))?;
     let socket = rustix::io::fcntl_dupfd_cloexec(&announced.socket, 3).map_err(|e| failed("the socket", e))?;
     let greeting = hello.to_bytes();
-    let watcher = Watcher { shared, session, api: &hello.api, stats: shown };
+    let seats = if announced.config.scheduled { Some(Seats::new()?) } else { None };
+    let (shown_seats, grants) = seats.map_or((None, None), |seats| (Some(seats.shown), Some(seats.own)));
+    let watcher = Watcher { shared, session, api: &hello.api, stats: shown, seats: shown_seats };
     let arguments = ServeArguments {
         session,
         socket: socket.into_raw_fd(),
         arena: belongings.arena.map_or(-1, IntoRawFd::into_raw_fd),
         stats: stats.into_raw_fd(),
+        grants: grants.as_ref().map_or(-1, |(page, _)| page.as_raw_fd()),
+        bell: grants.as_ref().map_or(-1, |(_, bell)| bell.as_raw_fd()),
         journal: shared.journal,
         hello: greeting.as_ptr(),
         hello_length: greeting.len(),
@@ -84,8 +91,28 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         event: watch,
         context: (&raw const watcher).cast_mut().cast(),
     };
+    // The module's from now on.
+    grants.map(|(page, bell)| (page.into_raw_fd(), bell.into_raw_fd()));
     (module.serve)(&arguments);
     Ok(())
+}
+
+/// Page and bell of a session's devices, for the module and for the node.
+struct Seats {
+    own: (OwnedFd, OwnedFd),
+    shown: (OwnedFd, OwnedFd),
+}
+
+impl Seats {
+    fn new() -> Result<Seats, Refusal> {
+        let make = || {
+            let page = GrantPage::create()?;
+            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
+            Ok(Seats { shown: (again(&page)?, again(&bell)?), own: (page, bell) })
+        };
+        make().map_err(|e: rustix::io::Errno| failed("the grants", e))
+    }
 }
 
 /// Hears what a module says about its connection.
@@ -94,13 +121,15 @@ struct Watcher<'a> {
     session: u64,
     api: &'a str,
     stats: OwnedFd,
+    seats: Option<(OwnedFd, OwnedFd)>,
 }
 
 extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: usize) {
     // SAFETY: `context` is the `Watcher` that `attach` passed, alive until `serve` returns.
     let watcher = unsafe { &*context.cast_const().cast::<Watcher>() };
     if what == event::STARTED {
-        watcher.shared.node.started(watcher.session, watcher.api, watcher.stats.as_fd());
+        let seats = watcher.seats.as_ref().map(|(page, bell)| (page.as_fd(), bell.as_fd()));
+        watcher.shared.node.started(watcher.session, watcher.api, watcher.stats.as_fd(), seats);
     } else if what == event::ENDED {
         // SAFETY: the module passes a text of this length, valid during the call.
         let text = unsafe { std::slice::from_raw_parts(text, length) };

@@ -130,27 +130,36 @@ impl Node {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
     }
 
-    pub fn started(&self, session: u64, api: &str, stats: BorrowedFd<'_>) {
-        self.send_json(&Event { session, event: "started", api: Some(api), reason: None }, Some(stats));
+    /// `seats`: page and bell of the session's devices.
+    pub fn started(
+        &self,
+        session: u64,
+        api: &str,
+        stats: BorrowedFd<'_>,
+        seats: Option<(BorrowedFd<'_>, BorrowedFd<'_>)>,
+    ) {
+        let mut fds = vec![stats];
+        fds.extend(seats.into_iter().flat_map(|(page, bell)| [page, bell]));
+        self.send_json(&Event { session, event: "started", api: Some(api), reason: None }, &fds);
     }
 
     pub fn ended(&self, session: u64, reason: &str) {
-        self.send_json(&Event { session, event: "ended", api: None, reason: Some(reason) }, None);
+        self.send_json(&Event { session, event: "ended", api: None, reason: Some(reason) }, &[]);
     }
 
     /// A copy of the zygote introduces itself.
     pub fn born(&self, pid: u32) {
-        self.send_json(&serde_json::json!({"event": "born", "pid": pid}), None);
+        self.send_json(&serde_json::json!({"event": "born", "pid": pid}), &[]);
     }
 
     /// A zygote has loaded everything.
     pub fn ready(&self) {
-        self.send_json(&serde_json::json!({"event": "ready"}), None);
+        self.send_json(&serde_json::json!({"event": "ready"}), &[]);
     }
 
     /// A zygote cannot be copied.
     pub fn unfit(&self, reason: &str) {
-        self.send_json(&serde_json::json!({"event": "unfit", "reason": reason}), None);
+        self.send_json(&serde_json::json!({"event": "unfit", "reason": reason}), &[]);
     }
 
     /// Whether the node is gone, also after `refuse_more`.
@@ -161,11 +170,10 @@ impl Node {
     }
 
     /// A node that is gone hears nothing.
-    fn send_json(&self, event: &impl Serialize, fd: Option<BorrowedFd<'_>>) {
+    fn send_json(&self, event: &impl Serialize, fds: &[BorrowedFd<'_>]) {
         let Ok(json) = serde_json::to_vec(event) else { return };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds = fd.as_slice();
         if !fds.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(fds));
         }

@@ -1,0 +1,177 @@
+"""Tenants that share the synthetic accelerator under a scheduler, and what the device's own log says of it."""
+
+import contextlib
+import mmap
+import os
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import measure
+from measure import Failure
+
+# Tenants are users: these are nobody's on any machine that we know.
+FIRST_USER = 60001
+HEADER = 16
+RECORD = struct.Struct("<QQQ")
+RECORDS = 1 << 20
+# How long after everybody has attached the measured time begins, in seconds.
+WARM_UP = 1.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a tenant does: `batch` submissions of `kernel_us`, a wait for all of them, a pause."""
+
+    kernel_us: object  # a number, or (shortest, longest)
+    batch: int = 1
+    pause_us: int = 0
+
+    def nanoseconds(self):
+        if isinstance(self.kernel_us, tuple):
+            return "-".join(str(int(us * 1000)) for us in self.kernel_us)
+        return str(int(self.kernel_us * 1000))
+
+
+@dataclass(frozen=True)
+class Tenant:
+    weight: int
+    load: Load
+    priority: int = 0
+    cpu: int = -1
+
+
+@dataclass
+class Outcome:
+    """What the device did between `begin` and `end` (nanoseconds), by tenant."""
+
+    records: list  # (begin, end, tenant), cut off at the measured time
+    begin: int
+    end: int
+    tenants: list
+
+    def busy(self, tenant=None, begin=None, end=None):
+        """Nanoseconds for which the device worked, for one tenant or all, between two times."""
+        begin, end = begin or self.begin, end or self.end
+        return sum(
+            max(0, min(e, end) - max(b, begin)) for b, e, t in self.records if tenant is None or t == tenant
+        )
+
+    def min_max_ratio(self):
+        """The smallest normalized share against the largest (FairGV 5.2)."""
+        normalized = [self.busy(i) / tenant.weight for i, tenant in enumerate(self.tenants)]
+        return min(normalized) / max(normalized)
+
+    def utilization(self):
+        return self.busy() / (self.end - self.begin)
+
+    def unfairness(self, window_s):
+        """|t1 - t2| / (t1 + t2) in every window (AvA 6.5)."""
+        window = int(window_s * 1e9)
+        found = []
+        for begin in range(self.begin, self.end - window + 1, window):
+            one, two = (self.busy(i, begin, begin + window) for i in range(2))
+            found.append(abs(one - two) / (one + two))
+        return found
+
+
+def require_root():
+    if os.geteuid() != 0:
+        raise Failure("tenants are users of their own here: only root can start processes as other users")
+
+
+class Stage:
+    """A folder with the accelerator, and the programs."""
+
+    def __enter__(self):
+        require_root()
+        self.library = measure.BUILD / "testapi"
+        measure.run(["sh", measure.ROOT / "apis/testapi/build", self.library])
+        self.folder = Path(tempfile.mkdtemp(prefix="aviary-tenants."))
+        self.folder.chmod(0o755)
+        # Other users cannot look into the project's folder.
+        self.programs = self.folder / "bin"
+        shutil.copytree(self.library, self.programs, symlinks=True)
+        self.guest = self.folder / "guest"
+        self.guest.mkdir()
+        shutil.copy(measure.ROOT / "target/aviary/testapi/libtestapi.so.1", self.guest)
+        self.runs = 0
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _node(self, scheduler, tenants, slice_ms, accelerator, extra):
+        lines = ['listen = "unix:%s/node.sock"' % self.folder, 'mode = "666"', "spares = 2"]
+        for i, tenant in enumerate(tenants):
+            lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
+            lines += [f"priority = {tenant.priority}"]
+        if scheduler:
+            lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', *extra]
+        config = self.folder / "node.toml"
+        config.write_text("\n".join(lines) + "\n")
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
+        log = open(self.folder / "node.log", "w", encoding="utf-8")
+        command = [measure.AVIARY, "serve", "--config", config]
+        node = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        while not (self.folder / "node.sock").exists():
+            if node.poll() is not None or time.monotonic() > deadline:
+                raise Failure(f"the node does not start: {(self.folder / 'node.log').read_text()[-2000:]}")
+            time.sleep(0.02)
+        return node
+
+    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=()):
+        """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
+        self.runs += 1
+        accelerator = self.folder / f"accelerator.{self.runs}"
+        accelerator.touch()
+        accelerator.chmod(0o666)
+        node = None if native else self._node(scheduler, tenants, slice_ms, accelerator, extra)
+        guests = []
+        try:
+            variables = {"LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
+            if not native:
+                variables = {"LD_LIBRARY_PATH": str(self.guest), "AVIARY_SERVER": f"unix:{self.folder}/node.sock"}
+            begin = time.monotonic() + 0.5 + 0.1 * len(tenants)
+            end = begin + WARM_UP + seconds + 0.2
+            for i, tenant in enumerate(tenants):
+                user = ["setpriv", f"--reuid={FIRST_USER + i}", f"--regid={FIRST_USER + i}", "--clear-groups"]
+                where = ["taskset", "-c", str(tenant.cpu)] if tenant.cpu >= 0 else []
+                load = tenant.load
+                what = [self.programs / "accelerate", i, load.nanoseconds(), load.batch, load.pause_us, begin, end]
+                command = [str(word) for word in [*user, *where, *what]]
+                guests.append(subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL))
+            for guest in guests:
+                if guest.wait(timeout=seconds + 120) != 0:
+                    log = "" if native else (self.folder / "node.log").read_text()[-2000:]
+                    raise Failure(f"a tenant ended with status {guest.returncode}\n{log}")
+        finally:
+            for process in [*guests, node]:
+                if process and process.poll() is None:
+                    process.send_signal(signal.SIGTERM)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(timeout=5)
+                    if process.poll() is None:
+                        process.kill()
+        first = int((begin + WARM_UP) * 1e9)
+        return Outcome(self._log(accelerator, first, first + int(seconds * 1e9)), first, first + int(seconds * 1e9), tenants)
+
+    @staticmethod
+    def _log(accelerator, begin, end):
+        with open(accelerator, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+            count = struct.unpack_from("<Q", memory, 8)[0]
+            if count > RECORDS:
+                raise Failure(f"{count} submissions are more than the accelerator's log keeps")
+            raw = memory[HEADER : HEADER + count * RECORD.size]
+        return [(b, e, t) for b, e, t in RECORD.iter_unpack(raw) if e > begin and b < end]
+
+
+def median(values):
+    return statistics.median(values)

@@ -1,0 +1,261 @@
+//! One device: who holds it, who wants it.
+
+use super::discipline::{Discipline, Manner, Pick, Settings, Share, Tenant};
+use aviary_gate::{GrantPage, Seat, grant, manner};
+use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
+
+/// A session on this device.
+#[derive(Debug)]
+struct Entry {
+    session: u64,
+    tenant: Tenant,
+    page: Arc<Page>,
+    seat: usize,
+    /// Of `Seat::used`, what was charged already.
+    charged: u64,
+    /// When it last got a slice, to take turns among the sessions of a tenant.
+    last: u64,
+    /// When its present slice began.
+    since: u64,
+    /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
+    expected: u64,
+}
+
+/// `GrantPage` that prints nothing.
+pub struct Page(pub GrantPage);
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Page")
+    }
+}
+
+/// A tenant as this device knows it.
+#[derive(Debug)]
+struct Known {
+    name: String,
+    share: Share,
+    awake: bool,
+    used: u64,
+}
+
+/// What a tenant got of a device.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Usage {
+    pub tenant: String,
+    pub weight: u32,
+    pub priority: i32,
+    /// Nanoseconds that its work took on the device.
+    pub used_ns: u64,
+    /// Sessions that have used the device.
+    pub sessions: usize,
+    /// Sessions that wait for it now.
+    pub waiting: usize,
+}
+
+#[derive(Debug)]
+pub struct Device {
+    settings: Settings,
+    discipline: Box<dyn Discipline>,
+    entries: Vec<Entry>,
+    tenants: Vec<Known>,
+    holder: Option<u64>,
+    turn: u64,
+}
+
+impl Entry {
+    fn seat(&self) -> &Seat {
+        &self.page.0.seats()[self.seat]
+    }
+
+    fn waits(&self) -> bool {
+        self.seat().waiting.load(SeqCst) > 0
+    }
+
+    fn wants(&self) -> bool {
+        self.waits() || self.seat().grant.load(SeqCst) == grant::ENDED
+    }
+}
+
+impl Device {
+    /// `None`: the device is not scheduled.
+    pub fn new(settings: Settings) -> Option<Device> {
+        let discipline = settings.discipline()?;
+        Some(Device { settings, discipline, entries: Vec::new(), tenants: Vec::new(), holder: None, turn: 0 })
+    }
+
+
+    pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<Page>, seat: usize) {
+        let tenant = self.set_share(tenant, share);
+        let entry =
+            Entry { session, tenant, page, seat, charged: 0, last: self.turn, since: 0, expected: 0 };
+        let manner = match self.discipline.manner() {
+            Manner::Measured => manner::MEASURED,
+            Manner::Blind => manner::BLIND,
+        };
+        let linger = u64::try_from(self.settings.linger.as_nanos()).unwrap_or(u64::MAX);
+        entry.seat().manner.store(manner, Relaxed);
+        entry.seat().linger.store(linger, Relaxed);
+        self.entries.push(entry);
+    }
+
+    /// Tenants stay known: what they used counts when they come back.
+    pub fn set_share(&mut self, name: &str, share: Share) -> Tenant {
+        let tenant = self.tenants.iter().position(|t| t.name == name).unwrap_or_else(|| {
+            self.tenants.push(Known { name: name.to_owned(), share, awake: false, used: 0 });
+            self.tenants.len() - 1
+        });
+        self.tenants[tenant].share = share;
+        self.discipline.set_share(tenant, share);
+        tenant
+    }
+
+    pub fn leave(&mut self, session: u64, now: u64) {
+        for entry in self.entries.iter_mut().filter(|e| e.session == session) {
+            let held = if self.holder == Some(session) { now.saturating_sub(entry.since) } else { 0 };
+            charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
+        }
+        self.entries.retain(|e| e.session != session);
+        if self.holder == Some(session) {
+            self.holder = None;
+        }
+    }
+
+    pub fn usage(&self) -> Vec<Usage> {
+        let one = |(at, tenant): (usize, &Known)| {
+            let of = || self.entries.iter().filter(move |e| e.tenant == at);
+            let uncharged: u64 = of().map(|e| e.seat().used.load(Relaxed).saturating_sub(e.charged)).sum();
+            Usage {
+                tenant: tenant.name.clone(),
+                weight: tenant.share.weight,
+                priority: tenant.share.priority,
+                used_ns: tenant.used + uncharged,
+                sessions: of().count(),
+                waiting: of().filter(|e| e.waits()).count(),
+            }
+        };
+        self.tenants.iter().enumerate().map(one).collect()
+    }
+
+    /// Brings everything up to date and decides. The result is when to look again.
+    pub fn step(&mut self, now: u64) -> Option<u64> {
+        self.hear(now);
+        self.review_holder(now);
+        if self.holder.is_some() {
+            return self.next_lapse(now);
+        }
+        self.grant_next(now)
+    }
+
+    /// Charges what was used and notices who woke up or went to rest.
+    fn hear(&mut self, now: u64) {
+        for entry in &mut self.entries {
+            // Who holds a slice is charged at its end as well.
+            charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
+        }
+        for tenant in 0..self.tenants.len() {
+            let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
+            let awake = of.any(|e| e.wants() || e.expected > now || self.holder == Some(e.session));
+            match (self.tenants[tenant].awake, awake) {
+                (false, true) => self.discipline.wakes(tenant, now),
+                (true, false) => self.discipline.rests(tenant),
+                _ => {}
+            }
+            self.tenants[tenant].awake = awake;
+        }
+    }
+
+    /// Whether the holder keeps the device.
+    fn review_holder(&mut self, now: u64) {
+        let Some(at) = self.entries.iter().position(|e| Some(e.session) == self.holder) else { return };
+        let others = self.entries.iter().enumerate().any(|(i, e)| i != at && e.waits());
+        let holder = &self.entries[at];
+        let seat = holder.seat();
+        let over = match seat.grant.load(SeqCst) {
+            grant::SLICE if !others => {
+                seat.change(grant::SLICE, grant::ALONE);
+                false
+            }
+            grant::SLICE => {
+                self.preempt(at, now);
+                false
+            }
+            grant::ALONE if others => {
+                seat.change(grant::ALONE, grant::SLICE);
+                false
+            }
+            // Nothing is under way: nobody has to be waited for.
+            grant::IDLE => others && seat.change(grant::IDLE, grant::CLOSED),
+            grant::SLICE.. => seat.grant.load(SeqCst) == grant::ENDED,
+            _ => true,
+        };
+        if over {
+            let held = now.saturating_sub(self.entries[at].since);
+            charge(&mut self.entries[at], &mut self.tenants, &mut *self.discipline, held, now);
+            self.holder = None;
+        }
+    }
+
+    /// Somebody who waits may take the device before the slice is over.
+    fn preempt(&mut self, holder: usize, now: u64) {
+        let of = self.entries[holder].tenant;
+        let waiting: Vec<Tenant> = self.entries.iter().filter(|e| e.waits()).map(|e| e.tenant).collect();
+        if waiting.into_iter().any(|tenant| self.discipline.preempts(tenant, of, now)) {
+            self.entries[holder].seat().budget.store(0, Relaxed);
+        }
+    }
+
+    fn grant_next(&mut self, now: u64) -> Option<u64> {
+        let mut wanting: Vec<Tenant> = self.entries.iter().filter(|e| e.wants()).map(|e| e.tenant).collect();
+        wanting.sort_unstable();
+        wanting.dedup();
+        if wanting.is_empty() {
+            return self.next_lapse(now);
+        }
+        let (tenant, budget) = match self.discipline.pick(&wanting, now) {
+            Pick::Grant(tenant, budget) => (tenant, budget),
+            Pick::Nobody { until } => return Some(until.max(now + 1)),
+        };
+        let candidates = (0..self.entries.len()).filter(|i| self.entries[*i].tenant == tenant && self.entries[*i].wants());
+        let chosen = candidates.min_by_key(|i| self.entries[*i].last)?;
+        self.give(chosen, budget, now);
+        self.next_lapse(now)
+    }
+
+    fn give(&mut self, chosen: usize, budget: u64, now: u64) {
+        self.turn += 1;
+        let expected = now + u64::try_from(self.settings.linger.as_nanos()).unwrap_or(0);
+        let others = self.entries.iter().enumerate().any(|(i, e)| i != chosen && e.wants());
+        for (i, entry) in self.entries.iter_mut().enumerate() {
+            // Somebody else is next: it waits like everybody, and is not forgotten if that takes it a moment.
+            if i != chosen && entry.seat().change(grant::ENDED, grant::CLOSED) {
+                entry.expected = expected;
+            }
+        }
+        let entry = &mut self.entries[chosen];
+        (entry.last, entry.since, entry.expected) = (self.turn, now, 0);
+        entry.seat().budget.store(budget, Relaxed);
+        let to = if others { grant::SLICE } else { grant::ALONE };
+        let seat = entry.seat();
+        if seat.change(grant::CLOSED, to) || seat.change(grant::ENDED, to) {
+            self.holder = Some(entry.session);
+        }
+    }
+
+    /// When somebody who was expected did not come.
+    fn next_lapse(&self, now: u64) -> Option<u64> {
+        self.entries.iter().map(|e| e.expected).filter(|at| *at > now).min()
+    }
+}
+
+/// Charges what the session used since the last look, and for how long it held the device.
+fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipline, held: u64, now: u64) {
+    let used = entry.seat().used.load(Relaxed);
+    // An API server that counts backwards harms its own tenant only.
+    let new = used.saturating_sub(entry.charged);
+    if new > 0 || held > 0 {
+        entry.charged = used;
+        tenants[entry.tenant].used += new;
+        discipline.charge(entry.tenant, new, held, now);
+    }
+}

@@ -1,0 +1,128 @@
+//! Who gets a device next: the interface of the disciplines, which are pure bookkeeping.
+//!
+//! Times are nanoseconds of one clock that starts anywhere.
+
+use serde::Deserialize;
+use std::{fmt, time::Duration};
+
+/// One tenant on one device, as long as the device exists.
+pub type Tenant = usize;
+
+/// What a tenant is entitled to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Relative to the other tenants'; at least 1.
+    pub weight: u32,
+    /// Higher goes first where priorities count.
+    pub priority: i32,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { weight: 1, priority: 0 }
+    }
+}
+
+/// What a discipline decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// This tenant may use the device for so many nanoseconds.
+    Grant(Tenant, u64),
+    /// None of them before then.
+    Nobody { until: u64 },
+}
+
+/// How holders behave under a discipline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    Measured,
+    Blind,
+}
+
+pub trait Discipline: fmt::Debug + Send {
+    /// A tenant is there, perhaps with another share than before.
+    fn set_share(&mut self, tenant: Tenant, share: Share);
+    /// A tenant that had nothing to do wants the device.
+    fn wakes(&mut self, tenant: Tenant, now: u64);
+    /// A tenant wants nothing any longer.
+    fn rests(&mut self, _tenant: Tenant) {}
+    /// A tenant used the device for `used` nanoseconds and held it, perhaps without using it, for `held`.
+    fn charge(&mut self, tenant: Tenant, used: u64, held: u64, now: u64);
+    /// Which of `wanting`, which is not empty, goes next.
+    fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick;
+    /// Whether the arrival of `tenant` ends the slice of `holder` early.
+    fn preempts(&mut self, _tenant: Tenant, _holder: Tenant, _now: u64) -> bool {
+        false
+    }
+    fn manner(&self) -> Manner {
+        Manner::Measured
+    }
+}
+
+/// The disciplines by their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// Nobody schedules the device.
+    None,
+    /// Start-time fair queueing (FairGV 3.2.1).
+    Fair,
+    /// Who used more than its share waits (AvA 5.2.2), looked at in fixed intervals.
+    WfqPoll,
+    /// As above, with a delay that adapts.
+    WfqAimd,
+    /// Equal slices in turn.
+    RoundRobin,
+    /// Slices in turn, as long as the weights say (Optimus 6.8).
+    Slices,
+    /// The highest priority first, in turn among equals (Optimus 6.8).
+    Priority,
+    /// Xen's credits, blind to what is queued on the device (FairGV 5.4). For comparison only.
+    Credit,
+    /// The same with Pegasus' rule: who comes with more credit takes the device at once. For comparison only.
+    StrictCoscheduling,
+}
+
+impl std::str::FromStr for Scheduler {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = serde::de::value::StrDeserializer::<serde::de::value::Error>::new(text);
+        Scheduler::deserialize(name).map_err(|error| error.to_string())
+    }
+}
+
+/// How one device is scheduled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub scheduler: Scheduler,
+    pub slice: Duration,
+    /// How long a holder without work keeps the device, because more usually follows.
+    pub linger: Duration,
+}
+
+impl Default for Settings {
+    /// FairGV's slice for devices that cannot be preempted.
+    fn default() -> Self {
+        let (slice, linger) = (Duration::from_millis(6), Duration::from_micros(200));
+        Self { scheduler: Scheduler::Fair, slice, linger }
+    }
+}
+
+impl Settings {
+    pub fn discipline(&self) -> Option<Box<dyn Discipline>> {
+        use super::{credit::Credit, fair::Fair, turns::Turns, wfq::Wfq};
+        let slice = u64::try_from(self.slice.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Some(match self.scheduler {
+            Scheduler::None => return None,
+            Scheduler::Fair => Box::new(Fair::new(slice)),
+            Scheduler::WfqPoll => Box::new(Wfq::polling(slice)),
+            Scheduler::WfqAimd => Box::new(Wfq::adaptive(slice)),
+            Scheduler::RoundRobin => Box::new(Turns::equal(slice)),
+            Scheduler::Slices => Box::new(Turns::weighted(slice)),
+            Scheduler::Priority => Box::new(Turns::by_priority(slice)),
+            Scheduler::Credit => Box::new(Credit::new(slice, false)),
+            Scheduler::StrictCoscheduling => Box::new(Credit::new(slice, true)),
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! Device schedulers: which session may give a device work now (FairGV 3.2, AvA 5.2.2, Optimus 5).
+//!
+//! A thread of the node hears the bells of all sessions, keeps one [`device::Device`] per device, and writes
+//! grants into the sessions' pages. A call that finds its grant open pays one atomic load; everything else
+//! happens between slices.
+
+mod credit;
+mod device;
+mod discipline;
+mod fair;
+mod turns;
+mod wfq;
+
+pub use device::Usage;
+pub use discipline::{Scheduler, Settings, Share};
+
+use crate::{NodeError, log::Log};
+use aviary_gate::{GrantPage, SEATS, grant};
+use device::{Device, Page};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem::MaybeUninit,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Instant,
+};
+
+/// What `aviary ps` and `aviary top` show of a device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeviceReport {
+    pub device: String,
+    pub tenants: Vec<Usage>,
+}
+
+/// Settings by the names of devices: the first rule that fits.
+#[derive(Debug, Clone, Default)]
+pub struct Rules(pub Vec<(String, Settings)>);
+
+impl Rules {
+    /// A name may end with `*`.
+    fn of(&self, device: &str) -> Option<&Settings> {
+        let fits = |pattern: &str| match pattern.strip_suffix('*') {
+            Some(start) => device.starts_with(start),
+            None => device == pattern,
+        };
+        self.0.iter().find(|(pattern, _)| fits(pattern)).map(|(_, settings)| settings)
+    }
+}
+
+/// The scheduling thread's handle. Dropping it ends the thread.
+#[derive(Debug)]
+pub struct Scheduling {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    over: AtomicBool,
+    rules: Rules,
+    log: Log,
+    since: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    sessions: HashMap<u64, Member>,
+    /// `None`: not scheduled.
+    devices: BTreeMap<String, Option<Device>>,
+}
+
+#[derive(Debug)]
+struct Member {
+    tenant: String,
+    share: Share,
+    page: Arc<Page>,
+    bell: OwnedFd,
+    /// The names of the seats taken so far.
+    seats: Vec<String>,
+}
+
+/// The epoll token of `wake`; sessions count from 1.
+const WAKE: u64 = 0;
+/// Bells heard at a time.
+const EVENTS: usize = 64;
+
+impl Scheduling {
+    pub fn start(rules: Rules, log: Log) -> Result<Scheduling, NodeError> {
+        let failed = |errno: rustix::io::Errno| NodeError::Watch(errno.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(failed)?;
+        let (over, state, since) = (AtomicBool::new(false), Mutex::default(), Instant::now());
+        let shared = Arc::new(Shared { epoll, wake, over, rules, log, since, state });
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("scheduler".into()).spawn(move || theirs.run());
+        let thread = thread.map_err(NodeError::Watch)?;
+        Ok(Scheduling { shared, thread: Some(thread) })
+    }
+
+    /// A session has begun; `page` and `bell` are what its API server sent.
+    pub fn enter(&self, session: u64, tenant: &str, share: Share, page: &OwnedFd, bell: OwnedFd) {
+        let shared = &self.shared;
+        let page = match GrantPage::open(page.as_fd()) {
+            Ok(page) => Arc::new(Page(page)),
+            Err(error) => return shared.log.warn(format_args!("session {session}: its page of grants: {error}")),
+        };
+        let data = epoll::EventData::new_u64(session);
+        // Edge-triggered: what was rung is not read, so that a bell costs one system call on each side.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let mut state = shared.state();
+        if let Err(errno) = epoll::add(&shared.epoll, &bell, data, flags) {
+            return shared.log.warn(format_args!("session {session}: its bell: {errno}"));
+        }
+        let member = Member { tenant: tenant.to_owned(), share, page, bell, seats: Vec::new() };
+        state.sessions.insert(session, member);
+    }
+
+    pub fn leave(&self, session: u64) {
+        let mut state = self.shared.state();
+        let Some(member) = state.sessions.remove(&session) else { return };
+        let _ = epoll::delete(&self.shared.epoll, &member.bell);
+        let now = self.shared.now();
+        state.devices.values_mut().flatten().for_each(|device| device.leave(session, now));
+        drop(state);
+        self.shared.alert();
+    }
+
+    /// A tenant's weight or priority has changed.
+    pub fn set_share(&self, tenant: &str, share: Share) {
+        let mut state = self.shared.state();
+        state.sessions.values_mut().filter(|m| m.tenant == tenant).for_each(|m| m.share = share);
+        state.devices.values_mut().flatten().for_each(|device| {
+            device.set_share(tenant, share);
+        });
+    }
+
+    pub fn report(&self) -> Vec<DeviceReport> {
+        let state = self.shared.state();
+        let scheduled = state.devices.iter().filter_map(|(name, device)| Some((name, device.as_ref()?)));
+        scheduled.map(|(name, device)| DeviceReport { device: name.clone(), tenants: device.usage() }).collect()
+    }
+}
+
+impl Drop for Scheduling {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        self.shared.alert();
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Shared {
+    fn now(&self) -> u64 {
+        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn alert(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut look: Option<u64> = None;
+        while !self.over.load(Ordering::SeqCst) {
+            let timeout = look.map(|at| {
+                let left = at.saturating_sub(self.now());
+                Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
+            });
+            let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
+            let events = match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+                Ok((events, _)) => events,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(errno) => return self.log.error(format_args!("the scheduler cannot wait: {errno}")),
+            };
+            let mut state = self.state();
+            for event in events {
+                match event.data.u64() {
+                    WAKE => {
+                        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+                    }
+                    session => self.seat(&mut state, session),
+                }
+            }
+            let now = self.now();
+            look = state.devices.values_mut().flatten().filter_map(|device| device.step(now)).min();
+        }
+    }
+
+    /// Finds the seats that a session took since the last look.
+    fn seat(&self, state: &mut State, session: u64) {
+        let State { sessions, devices } = state;
+        let Some(member) = sessions.get_mut(&session) else { return };
+        while member.seats.len() < SEATS {
+            let at = member.seats.len();
+            let seat = &member.page.0.seats()[at];
+            let Some(name) = seat.name() else { return };
+            let device = devices.entry(name.clone()).or_insert_with(|| {
+                let settings = self.rules.of(&name).cloned();
+                settings.and_then(Device::new)
+            });
+            match device {
+                Some(device) => device.join(session, &member.tenant, member.share, member.page.clone(), at),
+                None => {
+                    seat.change(grant::CLOSED, grant::FREE);
+                }
+            }
+            member.seats.push(name);
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! The devices that a session gives work: waiting for the grant, measuring what was done with it, giving it back.
+//!
+//! The node grants one session at a time a slice of a device (FairGV 3.2, 3.3). The device is not preemptive, so
+//! the session itself gives it back: when the slice is used up, or when there is nothing more to do. What a call
+//! costs is found by waiting for the device after it. Waiting after every call would cost up to 7 percent;
+//! therefore only the first calls of a slice are measured, and how many more fit is inferred (FairGV 3.3.2).
+
+use std::ffi::{CStr, c_char, c_int};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aviary_gate::{GrantPage, Seat, grant, manner};
+
+/// Waits until a device has done everything that this process gave it; non-zero: it gave up waiting.
+pub type Drain = unsafe extern "C" fn(u64) -> c_int;
+/// The name of a device, NUL-terminated and never freed; NULL: unknown.
+pub type Name = unsafe extern "C" fn(u64) -> *const c_char;
+
+/// Calls at the beginning of a slice that are measured one by one.
+const SAMPLES: u32 = 5;
+/// How often a thread that waits for its grant looks whether its session still lives.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The seats of one session, and the bell that the node hears.
+pub struct Devices {
+    page: Option<GrantPage>,
+    bell: Option<OwnedFd>,
+    known: Mutex<Vec<Known>>,
+}
+
+/// A device of the vendor's that has a seat.
+struct Known {
+    device: u64,
+    seat: usize,
+    drain: Drain,
+    state: Holding,
+}
+
+/// What this session does with a device now.
+#[derive(Default)]
+struct Holding {
+    /// Threads between `occupy` and `vacate`.
+    active: u32,
+    /// Calls that the device may not have done yet.
+    under_way: u32,
+    /// When the device got the first of them.
+    busy_since: Option<Instant>,
+    /// When a slice began that lasts a span of time.
+    since: Option<Instant>,
+    /// Of this slice.
+    used: Duration,
+    samples: u32,
+    sampled: Duration,
+    /// Calls to let pass before the next measurement.
+    unmeasured: u32,
+    /// The slice is used up: nobody gets in until it is given back and granted anew.
+    closing: bool,
+}
+
+/// A call's stay on a device: ended by [`Devices::vacate`].
+#[derive(Debug, Clone, Copy)]
+pub struct Stay {
+    known: usize,
+}
+
+impl Devices {
+    /// `page` and `bell`: none if the node schedules nothing.
+    pub fn new(page: Option<GrantPage>, bell: Option<OwnedFd>) -> Devices {
+        Devices { page, bell, known: Mutex::default() }
+    }
+
+    /// Waits until the session may give the device work. `None`: nobody schedules it. An error: the session is over.
+    pub fn occupy(&self, device: u64, drain: Drain, name: Name, over: impl Fn() -> bool) -> Result<Option<Stay>, ()> {
+        let Some(page) = &self.page else { return Ok(None) };
+        if device == 0 {
+            return Ok(None);
+        }
+        let mut known = self.known();
+        let Some(at) = self.seat_of(&mut known, page, device, drain, name) else { return Ok(None) };
+        let seat = &page.seats()[known[at].seat];
+        let mut waiting_since = None;
+        let outcome = loop {
+            let granted = seat.grant.load(Ordering::SeqCst);
+            if granted == grant::FREE {
+                break Ok(false);
+            }
+            if !known[at].state.closing && (granted == grant::SLICE || granted == grant::ALONE) {
+                break Ok(true);
+            }
+            if granted == grant::IDLE {
+                seat.change(grant::IDLE, grant::ALONE);
+                continue;
+            }
+            drop(known);
+            if waiting_since.is_none() {
+                waiting_since = Some(Instant::now());
+                seat.waiting.fetch_add(1, Ordering::SeqCst);
+            }
+            match seat.grant.load(Ordering::SeqCst) {
+                now @ (grant::CLOSED | grant::ENDED) => {
+                    self.ring();
+                    seat.sleep(now, LOOK);
+                }
+                // Another thread of this session is about to give the slice back.
+                grant::SLICE => std::thread::sleep(Duration::from_micros(50)),
+                _ => {}
+            }
+            known = self.known();
+            if over() {
+                break Err(());
+            }
+        };
+        if let Some(since) = waiting_since {
+            seat.waiting.fetch_sub(1, Ordering::SeqCst);
+            seat.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        if !outcome? {
+            return Ok(None);
+        }
+        let state = &mut known[at].state;
+        state.active += 1;
+        let now = Instant::now();
+        state.busy_since.get_or_insert(now);
+        state.since.get_or_insert(now);
+        Ok(Some(Stay { known: at }))
+    }
+
+    /// The call has given the device its work. `measured`: what that cost, if the library says so.
+    pub fn vacate(&self, stay: Stay, measured: Option<Duration>) {
+        let Some(page) = &self.page else { return };
+        let mut known = self.known();
+        let entry = &mut known[stay.known];
+        let seat = &page.seats()[entry.seat];
+        seat.calls.fetch_add(1, Ordering::Relaxed);
+        if seat.manner.load(Ordering::Relaxed) == manner::BLIND {
+            let over = entry.state.since.is_some_and(|since| since.elapsed() >= budget(seat));
+            entry.state.active -= 1;
+            if over {
+                self.close(entry, seat, grant::ENDED);
+            }
+            return;
+        }
+        let state = &mut entry.state;
+        match measured {
+            Some(time) => state.account(seat, time),
+            None => {
+                state.under_way += 1;
+                if state.unmeasured > 0 {
+                    state.unmeasured -= 1;
+                } else {
+                    known = self.measure(known, stay.known, seat);
+                }
+            }
+        }
+        let entry = &mut known[stay.known];
+        entry.state.active -= 1;
+        if entry.state.under_way == 0 && entry.state.active == 0 {
+            entry.state.busy_since = None;
+        }
+        if entry.state.used >= budget(seat) || entry.state.closing {
+            self.close(entry, seat, grant::ENDED);
+        }
+    }
+
+    /// A lane has no message. Work that was not waited for yet is waited for and a slice is given back, if no message
+    /// comes meanwhile: `message` waits for one, for at most the time given.
+    pub fn rest(&self, mut message: impl FnMut(Duration) -> bool) {
+        let Some(page) = &self.page else { return };
+        let mut known = self.known();
+        for at in 0..known.len() {
+            let seat = &page.seats()[known[at].seat];
+            let granted = seat.grant.load(Ordering::SeqCst);
+            if known[at].state.active > 0 || !matches!(granted, grant::SLICE | grant::ALONE | grant::ENDED) {
+                continue;
+            }
+            if seat.manner.load(Ordering::Relaxed) == manner::BLIND {
+                drop(known);
+                known = self.rest_blindly(at, seat, &mut message);
+                continue;
+            }
+            let linger = Duration::from_nanos(seat.linger.load(Ordering::Relaxed));
+            // Alone on the device, the work goes on while this lane is ready for the next call.
+            if known[at].state.under_way > 0 && granted == grant::ALONE {
+                drop(known);
+                if message(linger) {
+                    return;
+                }
+                known = self.known();
+            }
+            if known[at].state.under_way > 0 && known[at].state.active == 0 {
+                known = self.measure(known, at, seat);
+            }
+            drop(known);
+            if message(linger) {
+                return;
+            }
+            known = self.known();
+            let state = &known[at].state;
+            if state.active == 0 && state.under_way == 0 {
+                self.close(&mut known[at], seat, grant::CLOSED);
+            }
+        }
+    }
+
+    /// A slice that is a span of time lasts as long as it lasts, with or without work.
+    fn rest_blindly(
+        &self,
+        at: usize,
+        seat: &Seat,
+        message: &mut impl FnMut(Duration) -> bool,
+    ) -> MutexGuard<'_, Vec<Known>> {
+        loop {
+            let mut known = self.known();
+            let passed = known[at].state.since.map_or(Duration::MAX, |since| since.elapsed());
+            if passed >= budget(seat) {
+                if known[at].state.active == 0 {
+                    self.close(&mut known[at], seat, grant::CLOSED);
+                }
+                return known;
+            }
+            drop(known);
+            if message((budget(seat) - passed).min(LOOK)) {
+                return self.known();
+            }
+        }
+    }
+
+    /// Waits for the device and accounts what was under way. The lock is free meanwhile.
+    fn measure<'a>(&'a self, known: MutexGuard<'a, Vec<Known>>, at: usize, seat: &Seat) -> MutexGuard<'a, Vec<Known>> {
+        let (device, drain) = (known[at].device, known[at].drain);
+        let calls = known[at].state.under_way;
+        drop(known);
+        // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
+        // called at any time, from any thread.
+        unsafe { drain(device) };
+        let mut known = self.known();
+        let state = &mut known[at].state;
+        // Another thread's wait may have covered these calls already.
+        state.under_way = state.under_way.saturating_sub(calls);
+        if let Some(since) = state.busy_since {
+            let now = Instant::now();
+            state.busy_since = (state.under_way > 0 || state.active > 1).then_some(now);
+            state.account(seat, now - since);
+            state.learn(calls, now - since, budget(seat));
+        }
+        known
+    }
+
+    /// Gives the slice back as `to` says: `ENDED` or `CLOSED`. Who is alone on the device keeps it.
+    fn close(&self, entry: &mut Known, seat: &Seat, to: u32) {
+        let state = &mut entry.state;
+        if seat.grant.load(Ordering::SeqCst) == grant::ALONE
+            && (to == grant::ENDED || seat.change(grant::ALONE, grant::IDLE))
+        {
+            return state.renew();
+        }
+        state.closing = true;
+        if state.active == 0 {
+            *state = Holding::default();
+            seat.grant.store(to, Ordering::SeqCst);
+            self.ring();
+        }
+    }
+
+    /// Where the device is in the list. `None`: there is no seat for it.
+    fn seat_of(
+        &self,
+        known: &mut Vec<Known>,
+        page: &GrantPage,
+        device: u64,
+        drain: Drain,
+        name: Name,
+    ) -> Option<usize> {
+        if let Some(at) = known.iter().position(|k| k.device == device) {
+            return Some(at);
+        }
+        let seat = known.len();
+        // SAFETY: the specification's own function, given a device that its own expression answered.
+        let text = unsafe { name(device) };
+        let text = match text.is_null() {
+            true => "unknown".into(),
+            // SAFETY: not NULL, so it ends with a NUL and is never freed, as `Name` says.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
+        };
+        page.seats().get(seat)?.take(&text);
+        known.push(Known { device, seat, drain, state: Holding::default() });
+        Some(seat)
+    }
+
+    fn ring(&self) {
+        // A bell that is full has been rung.
+        let _ = self.bell.as_ref().map(|bell| rustix::io::write(bell, &1u64.to_ne_bytes()));
+    }
+
+    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn budget(seat: &Seat) -> Duration {
+    Duration::from_nanos(seat.budget.load(Ordering::Relaxed))
+}
+
+impl Holding {
+    fn account(&mut self, seat: &Seat, time: Duration) {
+        self.used += time;
+        seat.used.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
+    fn learn(&mut self, calls: u32, time: Duration, budget: Duration) {
+        if self.samples < SAMPLES {
+            self.samples += calls;
+            self.sampled += time;
+        }
+        let left = budget.saturating_sub(self.used);
+        let each = self.sampled / self.samples.max(1);
+        self.unmeasured = match self.samples < SAMPLES || each.is_zero() {
+            true => 0,
+            // The last of them is measured.
+            false => (left.as_nanos() / each.as_nanos()).saturating_sub(1).min(u128::from(u32::MAX)) as u32,
+        };
+    }
+
+    /// A further slice for who is alone. What its calls cost is known.
+    fn renew(&mut self) {
+        self.used = Duration::ZERO;
+        self.since = None;
+        self.unmeasured = 0;
+        self.closing = false;
+    }
+}
+
+#[cfg(test)]
+#[path = "devices_tests.rs"]
+mod tests;
