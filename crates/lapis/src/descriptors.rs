@@ -50,7 +50,7 @@ pub const ALL: &[Info] = &[
     with("require", FUNCTION, (2, 2), "require(e, v)"),
     with("address", FUNCTION, (1, 1), "address(e)"),
     with("device_time", FUNCTION, (1, 1), "device_time(e)"),
-    with("occupies", FUNCTION, (3, 3), "occupies(device, drain, name)"),
+    with("occupies", FUNCTION, (3, 4), "occupies(device, drain, name) or occupies(device, drain, name, begin)"),
     with("allocates_rc", FUNCTION, (2, 2), "allocates_rc(resource, amount)"),
     with("deallocates_rc", FUNCTION, (2, 2), "deallocates_rc(resource, amount)"),
     with("consumes_rc", FUNCTION, (2, 2), "consumes_rc(resource, amount)"),

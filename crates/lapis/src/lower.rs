@@ -622,6 +622,6 @@ fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
         visit(&c.amount);
     });
     function.after_server.iter().for_each(|g| visit(&g.value));
-    let device = function.occupies.as_ref().map(|o| &o.device);
+    let device = function.occupies.iter().flat_map(|o| std::iter::once(&o.device).chain(&o.begin));
     function.address.iter().chain(&function.device_time).chain(device).for_each(visit);
 }

@@ -260,6 +260,8 @@ pub struct Occupies {
     pub drain: usize,
     /// Utility function that answers the device's name.
     pub name: usize,
+    /// Server expression, evaluated when the call may give the device work.
+    pub begin: Option<Expr>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

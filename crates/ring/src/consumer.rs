@@ -102,11 +102,11 @@ impl Consumer {
         }
     }
 
-    /// Waits for the next message without spinning, for at most so long; false if none has begun to arrive. May
-    /// return early.
+    /// Waits for the next message, for at most so long; false if none has begun to arrive. May return early.
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, RingError> {
         let (memory, at) = (&self.memory, self.read);
-        Ok(wait_within(memory.consumer_sleeps(), &self.liveness, at_most, || memory.seal(at).is_some())?)
+        let (flag, ready) = (memory.consumer_sleeps(), || memory.seal(at).is_some());
+        Ok(wait_within(flag, &self.liveness, &mut self.spinner, self.peer_cpu, at_most, ready)?)
     }
 
     /// Gives the space of everything read back to the producer. In quarters is enough: it never waits for

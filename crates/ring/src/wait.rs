@@ -135,14 +135,10 @@ pub(crate) fn wait(
     peer_cpu: u32,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
-    let shared = peer_cpu != 0 && peer_cpu == current_cpu();
-    let rounds = if shared { 0 } else { spinner.rounds() };
-    for _ in 0..rounds {
-        if ready() {
-            spinner.learn(true);
-            return Ok(());
-        }
-        hint::spin_loop();
+    let rounds = rounds(spinner, peer_cpu);
+    if spin(rounds, &ready) {
+        spinner.learn(true);
+        return Ok(());
     }
     let asleep = Instant::now();
     let result = sleep(flag, liveness, ready);
@@ -150,14 +146,22 @@ pub(crate) fn wait(
     result
 }
 
-/// As [`wait`], without spinning and for at most so long; true if `ready` is.
-#[cold]
+/// As [`wait`], but sleeps for at most so long; true if `ready` is. A sleep that was not long enough teaches the
+/// spinner nothing: the wait goes on elsewhere.
 pub(crate) fn wait_within(
     flag: &AtomicU32,
     liveness: &Liveness,
+    spinner: &mut Spinner,
+    peer_cpu: u32,
     at_most: Duration,
     ready: impl Fn() -> bool,
 ) -> Result<bool, WaitError> {
+    let rounds = rounds(spinner, peer_cpu);
+    if spin(rounds, &ready) {
+        spinner.learn(true);
+        return Ok(true);
+    }
+    let asleep = Instant::now();
     flag.store(1, Ordering::SeqCst);
     // As in `sleep`.
     fence(Ordering::SeqCst);
@@ -166,9 +170,28 @@ pub(crate) fn wait_within(
     }
     flag.store(0, Ordering::Relaxed);
     match ready() {
+        true => {
+            spinner.learn(rounds == 0 && asleep.elapsed() < longest_spin());
+            Ok(true)
+        }
         false if liveness.dead() => Err(WaitError),
-        is => Ok(is),
+        false => Ok(false),
     }
+}
+
+fn rounds(spinner: &Spinner, peer_cpu: u32) -> u32 {
+    let shared = peer_cpu != 0 && peer_cpu == current_cpu();
+    if shared { 0 } else { spinner.rounds() }
+}
+
+fn spin(rounds: u32, ready: impl Fn() -> bool) -> bool {
+    for _ in 0..rounds {
+        if ready() {
+            return true;
+        }
+        hint::spin_loop();
+    }
+    false
 }
 
 #[cold]

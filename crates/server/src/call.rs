@@ -407,11 +407,17 @@ impl Call {
         self.vendor_ticks += clock::ticks().saturating_sub(self.vendor_since);
     }
 
-    /// `occupies`: waits until the session may give the device work.
-    pub fn occupy(&mut self, device: u64, drain: Drain, name: Name) -> Result<(), Reject> {
+    /// The node schedules devices.
+    #[inline]
+    pub fn scheduled(&self) -> bool {
+        self.session.devices.scheduled()
+    }
+
+    /// `occupies`: waits until the session may give the device work. False: nobody schedules this device.
+    pub fn occupy(&mut self, device: u64, drain: Drain, name: Name) -> Result<bool, Reject> {
         let session = &self.session;
         self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
-        Ok(())
+        Ok(self.stay.is_some())
     }
 
     /// What the call cost the device, as the specification measures it.

@@ -71,6 +71,11 @@ impl Devices {
         Devices { page, bell, known: Mutex::default() }
     }
 
+    #[inline]
+    pub fn scheduled(&self) -> bool {
+        self.page.is_some()
+    }
+
     /// Waits until the session may give the device work. `None`: nobody schedules it. An error: the session is over.
     pub fn occupy(&self, device: u64, drain: Drain, name: Name, over: impl Fn() -> bool) -> Result<Option<Stay>, ()> {
         let Some(page) = &self.page else { return Ok(None) };

@@ -46,7 +46,9 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
     checker.optional(&function.address, moment(Side::Server, false, "`address`"));
     checker.optional(&function.device_time, moment(Side::Server, true, "`device_time`"));
     if let Some(occupies) = &function.occupies {
-        checker.expr(&occupies.device, moment(Side::Server, false, "`occupies`"));
+        let place = moment(Side::Server, false, "`occupies`");
+        checker.expr(&occupies.device, place);
+        checker.optional(&occupies.begin, place);
     }
     for requirement in &function.requirements {
         let place = moment(Side::Server, false, "`require`");

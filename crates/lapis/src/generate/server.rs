@@ -225,12 +225,20 @@ impl Handler<'_> {
         let device = self.cx().exact(&occupies.device);
         let utility = |index: usize| format_ident!("{}", self.model.utility_functions[index].name);
         let (drain, name) = (utility(occupies.drain), utility(occupies.name));
+        let begin = occupies.begin.as_ref().map(|e| {
+            let value = self.cx().exact(e);
+            quote!(let _ = #value;)
+        });
         Some(quote! {
-            call.occupy(
-                (#device) as u64,
-                std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#drain as *const ()),
-                std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> *const std::ffi::c_char>(#name as *const ()),
-            )?;
+            if call.scheduled()
+                && call.occupy(
+                    (#device) as u64,
+                    std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#drain as *const ()),
+                    std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> *const std::ffi::c_char>(#name as *const ()),
+                )?
+            {
+                #begin
+            }
         })
     }
 

@@ -91,8 +91,10 @@ impl<'a> Resolver<'a> {
                 let device = self.argument_value(d, 0, scope);
                 let mut utility = |n| self.utility_name(d, n).and_then(|name| self.utility(&name));
                 let (drain, name) = (utility(1), utility(2));
+                let four = d.arguments.as_ref().is_some_and(|arguments| arguments.len() > 3);
+                let begin = if four { self.argument_value(d, 3, scope) } else { None };
                 if let (Some(device), Some(drain), Some(name)) = (device, drain, name) {
-                    function.occupies = Some(Occupies { device, drain, name });
+                    function.occupies = Some(Occupies { device, drain, name, begin });
                 }
             }
             "allocates_rc" => self.charge(d, ChargeKind::Allocate, guard, function, scope),

@@ -10,6 +10,8 @@ mod discipline;
 mod fair;
 mod turns;
 mod wfq;
+#[cfg(test)]
+mod tests;
 
 pub use device::Usage;
 pub use discipline::{Scheduler, Settings, Share};
@@ -90,6 +92,8 @@ struct Member {
 
 /// The epoll token of `wake`; sessions count from 1.
 const WAKE: u64 = 0;
+/// Of the scheduling thread.
+const NICE: i32 = -15;
 /// Bells heard at a time.
 const EVENTS: usize = 64;
 
@@ -173,6 +177,8 @@ impl Shared {
     }
 
     fn run(&self) {
+        // While this thread waits for a processor, the device stands still. Refused where the node is not root.
+        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
         let mut look: Option<u64> = None;
         while !self.over.load(Ordering::SeqCst) {
             let timeout = look.map(|at| {
