@@ -111,9 +111,7 @@ impl Seat {
         // SAFETY: the word is live and aligned, as a reference to an atomic; the kernel only reads it. Without the
         // private flag it also matches a waker in another process. `timeout` outlives the call. A peer that
         // writes the word only makes this return early or late by `at_most`; callers look again.
-        unsafe {
-            libc::syscall(libc::SYS_futex, self.grant.as_ptr(), libc::FUTEX_WAIT, is, &raw const timeout)
-        };
+        unsafe { libc::syscall(libc::SYS_futex, self.grant.as_ptr(), libc::FUTEX_WAIT, is, &raw const timeout) };
     }
 
     /// Wakes all who sleep.

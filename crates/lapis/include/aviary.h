@@ -26,6 +26,10 @@ void aviary_zerocopy_lend(void *pointer);
 void aviary_zerocopy_return(void *pointer);
 int aviary_is_zerocopy(const void *pointer);
 
+/* Server, in a thread that makes no calls: work of many parts is between two of them on this device (see `occupies`).
+   Waits if the session's slice of the device is used up. */
+void aviary_device_pause(uint64_t device);
+
 /* Guest only: whether a value is a live handle. */
 int aviary_is_handle(const void *handle);
 

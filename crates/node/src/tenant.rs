@@ -61,7 +61,8 @@ mod tests {
         let limits = |pairs: &[(&str, u64)]| {
             pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect::<Limits>()
         };
-        let alice = Tenant { name: "alice".into(), users: vec![7], limits: limits(&[("memory", 1)]), share: Share::default() };
+        let alice =
+            Tenant { name: "alice".into(), users: vec![7], limits: limits(&[("memory", 1)]), share: Share::default() };
         let tenants = Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]) };
         assert_eq!(tenants.of(7), ("alice".into(), limits(&[("memory", 1), ("calls", 3)])));
         assert_eq!(tenants.of(8), ("uid-8".into(), limits(&[("memory", 9), ("calls", 3)])));

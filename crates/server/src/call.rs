@@ -15,8 +15,8 @@ use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, Request
 use crate::api::Reject;
 use crate::clock;
 use crate::closures::{ClosureKey, Life};
-use crate::devices::{Drain, Name, Stay};
 use crate::config::MAX_SCRATCH;
+use crate::devices::{Drain, Name, Stay};
 use crate::log::{Record, Recording};
 use crate::scratch::Scratch;
 use crate::session::Session;

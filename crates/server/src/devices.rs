@@ -84,6 +84,23 @@ impl Devices {
         }
         let mut known = self.known();
         let Some(at) = self.seat_of(&mut known, page, device, drain, name) else { return Ok(None) };
+        let Some(mut known) = self.await_grant(known, page, at, over)? else { return Ok(None) };
+        let state = &mut known[at].state;
+        state.active += 1;
+        let now = Instant::now();
+        state.busy_since.get_or_insert(now);
+        state.since.get_or_insert(now);
+        Ok(Some(Stay { known: at }))
+    }
+
+    /// Waits until the grant is open. `None`: nobody schedules the device. An error: the session is over.
+    fn await_grant<'a>(
+        &'a self,
+        mut known: MutexGuard<'a, Vec<Known>>,
+        page: &GrantPage,
+        at: usize,
+        over: impl Fn() -> bool,
+    ) -> Result<Option<MutexGuard<'a, Vec<Known>>>, ()> {
         let seat = &page.seats()[known[at].seat];
         let mut waiting_since = None;
         let outcome = loop {
@@ -121,15 +138,36 @@ impl Devices {
             seat.waiting.fetch_sub(1, Ordering::SeqCst);
             seat.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
-        if !outcome? {
-            return Ok(None);
-        }
+        Ok(outcome?.then_some(known))
+    }
+
+    /// Work of many parts, done by a thread that makes no calls, is between two of them: the device has finished
+    /// the last one. If the slice is used up, this waits for the next.
+    pub fn pause(&self, device: u64, over: impl Fn() -> bool) {
+        let Some(page) = &self.page else { return };
+        let mut known = self.known();
+        let Some(at) = known.iter().position(|k| k.device == device) else { return };
+        let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
-        state.active += 1;
         let now = Instant::now();
-        state.busy_since.get_or_insert(now);
-        state.since.get_or_insert(now);
-        Ok(Some(Stay { known: at }))
+        if let Some(since) = state.busy_since.replace(now) {
+            state.account(seat, now - since);
+        }
+        if state.used < budget(seat) {
+            return;
+        }
+        if seat.grant.load(Ordering::SeqCst) == grant::ALONE {
+            return state.renew();
+        }
+        // Calls of other threads may be under way: they wait for this work, or come after it.
+        if seat.change(grant::SLICE, grant::ENDED) {
+            state.renew();
+            state.busy_since = None;
+            self.ring();
+        }
+        if let Ok(Some(mut known)) = self.await_grant(known, page, at, over) {
+            known[at].state.busy_since = Some(Instant::now());
+        }
     }
 
     /// The call has given the device its work. `measured`: what that cost, if the library says so.
@@ -264,8 +302,10 @@ impl Devices {
         state.closing = true;
         if state.active == 0 {
             *state = Holding::default();
-            seat.grant.store(to, Ordering::SeqCst);
-            self.ring();
+            // If the node has made it `ALONE` meanwhile, giving it back costs a moment and harms nobody.
+            if seat.change(grant::SLICE, to) || seat.change(grant::ALONE, to) {
+                self.ring();
+            }
         }
     }
 

@@ -1,0 +1,148 @@
+use super::*;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
+static QUEUED_US: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+static DRAINS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+
+unsafe extern "C" fn drain(device: u64) -> c_int {
+    DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
+    let queued = QUEUED_US[device as usize].swap(0, Ordering::SeqCst);
+    let until = Instant::now() + Duration::from_micros(queued);
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    0
+}
+
+unsafe extern "C" fn name(_: u64) -> *const c_char {
+    c"test device".as_ptr()
+}
+
+fn page() -> (GrantPage, Arc<Devices>) {
+    let fd = GrantPage::create().unwrap();
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let devices = Devices::new(Some(GrantPage::open(fd.as_fd()).unwrap()), Some(bell));
+    (GrantPage::open(fd.as_fd()).unwrap(), Arc::new(devices))
+}
+
+fn open(node: &GrantPage, to: u32, budget: Duration) {
+    let seat = &node.seats()[0];
+    seat.budget.store(budget.as_nanos() as u64, Ordering::SeqCst);
+    seat.grant.store(to, Ordering::SeqCst);
+    seat.wake();
+}
+
+fn call(devices: &Devices, device: u64, us: u64) {
+    let stay = devices.occupy(device, drain, name, || false).unwrap().unwrap();
+    QUEUED_US[device as usize].fetch_add(us, Ordering::SeqCst);
+    devices.vacate(stay, None);
+}
+
+#[test]
+fn a_call_waits_for_its_grant() {
+    let (node, devices) = page();
+    let theirs = devices.clone();
+    let caller = std::thread::spawn(move || {
+        let since = Instant::now();
+        call(&theirs, 1, 0);
+        since.elapsed()
+    });
+    while node.seats()[0].waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(node.seats()[0].name().unwrap(), "test device");
+    std::thread::sleep(Duration::from_millis(20));
+    open(&node, grant::SLICE, Duration::from_secs(1));
+    assert!(caller.join().unwrap() >= Duration::from_millis(20));
+    assert_eq!(node.seats()[0].waiting.load(Ordering::SeqCst), 0);
+    assert!(node.seats()[0].waited.load(Ordering::SeqCst) >= 20_000_000);
+}
+
+#[test]
+fn a_slice_ends_when_it_is_used_up() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    seat.take("test device");
+    open(&node, grant::SLICE, Duration::from_millis(4));
+    let mut calls = 0;
+    while seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+        call(&devices, 2, 500);
+        calls += 1;
+    }
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::ENDED);
+    // Five are measured one by one, the others together.
+    let drains = DRAINS[2].load(Ordering::SeqCst);
+    assert!((5..=8).contains(&calls) && drains <= 7, "{calls} calls, {drains} waits");
+    let used = seat.used.load(Ordering::SeqCst);
+    assert!(used >= calls * 500_000, "{calls} calls, {used} ns");
+}
+
+#[test]
+fn long_sequences_are_measured_rarely() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_millis(20));
+    let mut calls = 0;
+    while seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+        call(&devices, 3, 50);
+        calls += 1;
+    }
+    let drains = DRAINS[3].load(Ordering::SeqCst);
+    assert!(calls > 100 && drains < calls / 5, "{calls} calls, {drains} waits");
+}
+
+#[test]
+fn who_is_alone_goes_on_and_rests_without_giving_anything_back() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::ALONE, Duration::from_millis(1));
+    (0..10).for_each(|_| call(&devices, 4, 300));
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::ALONE);
+    devices.rest(|_| false);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::IDLE);
+    assert_eq!(QUEUED_US[4].load(Ordering::SeqCst), 0, "what was under way has been waited for");
+    call(&devices, 4, 0);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::ALONE);
+}
+
+#[test]
+fn a_slice_without_work_is_given_back_unless_a_message_comes() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_secs(1));
+    call(&devices, 5, 0);
+    devices.rest(|_| true);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::SLICE);
+    devices.rest(|_| false);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::CLOSED);
+}
+
+#[test]
+fn a_session_that_ends_waits_no_longer() {
+    let (_node, devices) = page();
+    assert!(devices.occupy(6, drain, name, || true).is_err());
+}
+
+#[test]
+fn parts_give_way_when_the_slice_is_used_up() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_millis(1));
+    let stay = devices.occupy(7, drain, name, || false).unwrap().unwrap();
+    devices.pause(7, || false);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::SLICE, "a moment is no slice");
+    std::thread::sleep(Duration::from_millis(2));
+    let theirs = devices.clone();
+    let worker = std::thread::spawn(move || theirs.pause(7, || false));
+    while seat.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::ENDED);
+    open(&node, grant::SLICE, Duration::from_millis(1));
+    worker.join().unwrap();
+    devices.vacate(stay, None);
+    assert!(seat.used.load(Ordering::SeqCst) >= 2_000_000);
+}

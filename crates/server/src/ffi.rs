@@ -71,6 +71,15 @@ pub unsafe fn zerocopy_return(pointer: *const c_void) {
     guarded(|| owner().into_iter().for_each(|s| s.return_memory(pointer.cast())), ());
 }
 
+/// Work of many parts is between two of them on a device: waits if the session's slice of it is used up.
+///
+/// # Safety
+/// None: the device is a number. `unsafe` because C calls it.
+pub unsafe fn device_pause(device: u64) {
+    let pause = || session().into_iter().for_each(|s| s.devices.pause(device, || s.is_dead()));
+    guarded(pause, ());
+}
+
 /// One line in the node's log.
 ///
 /// # Safety

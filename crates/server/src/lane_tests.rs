@@ -47,7 +47,16 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
     let vendor = load_vendor(&API, None).unwrap();
     let journal = Journal { fd: 2, session: 0 };
     let memory = SessionMemory::none();
-    let session = Session::new(Parts { api: &API, vendor, memory, stats, gate, journal, socket: None });
+    let session = Session::new(Parts {
+        api: &API,
+        vendor,
+        memory,
+        stats,
+        gate,
+        devices: crate::devices::Devices::new(None, None),
+        journal,
+        socket: None,
+    });
     (Lane::new(session, server), guest)
 }
 

@@ -70,7 +70,16 @@ fn session(memory: SessionMemory) -> Arc<Session> {
     let stats = StatsPage::create().unwrap();
     let stats = StatsPage::publish(stats.as_fd(), &gate).unwrap();
     let vendor = load_vendor(&API, None).unwrap();
-    Session::new(Parts { api: &API, vendor, memory, stats, gate, journal: Journal { fd: 2, session: 0 }, socket: None })
+    Session::new(Parts {
+        api: &API,
+        vendor,
+        memory,
+        stats,
+        gate,
+        devices: crate::devices::Devices::new(None, None),
+        journal: Journal { fd: 2, session: 0 },
+        socket: None,
+    })
 }
 
 fn perform(session: &Arc<Session>, function: u32, write: impl FnOnce(&mut Encoder)) -> u64 {

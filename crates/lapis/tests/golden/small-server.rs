@@ -167,6 +167,10 @@ unsafe extern "C" fn aviary_zerocopy_return(pointer: usize) {
     unsafe { aviary_server::ffi::zerocopy_return(pointer as *const std::ffi::c_void) }
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_device_pause(device: u64) {
+    unsafe { aviary_server::ffi::device_pause(device) }
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {
     unsafe { aviary_server::ffi::function(name) as usize }
 }

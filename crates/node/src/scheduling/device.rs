@@ -84,11 +84,9 @@ impl Device {
         Some(Device { settings, discipline, entries: Vec::new(), tenants: Vec::new(), holder: None, turn: 0 })
     }
 
-
     pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<Page>, seat: usize) {
         let tenant = self.set_share(tenant, share);
-        let entry =
-            Entry { session, tenant, page, seat, charged: 0, last: self.turn, since: 0, expected: 0 };
+        let entry = Entry { session, tenant, page, seat, charged: 0, last: self.turn, since: 0, expected: 0 };
         let manner = match self.discipline.manner() {
             Manner::Measured => manner::MEASURED,
             Manner::Blind => manner::BLIND,
@@ -216,7 +214,8 @@ impl Device {
             Pick::Grant(tenant, budget) => (tenant, budget),
             Pick::Nobody { until } => return Some(until.max(now + 1)),
         };
-        let candidates = (0..self.entries.len()).filter(|i| self.entries[*i].tenant == tenant && self.entries[*i].wants());
+        let candidates =
+            (0..self.entries.len()).filter(|i| self.entries[*i].tenant == tenant && self.entries[*i].wants());
         let chosen = candidates.min_by_key(|i| self.entries[*i].last)?;
         self.give(chosen, budget, now);
         self.next_lapse(now)

@@ -8,10 +8,10 @@ mod credit;
 mod device;
 mod discipline;
 mod fair;
-mod turns;
-mod wfq;
 #[cfg(test)]
 mod tests;
+mod turns;
+mod wfq;
 
 pub use device::Usage;
 pub use discipline::{Scheduler, Settings, Share};

@@ -103,6 +103,8 @@ impl Guest {
                 socket,
                 arena: file,
                 stats,
+                grants: -1,
+                bell: -1,
                 journal: 2,
                 hello: hello.as_ptr(),
                 hello_length: hello.len(),
