@@ -12,6 +12,7 @@ import sys
 import time
 
 import callcost
+import fair
 import idle
 import machine
 import measure
@@ -93,6 +94,12 @@ BENCHMARKS = {
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
+BENCHMARKS |= {f"fair.{name}": (measured, [f"fair.{name}."]) for name, measured in fair.EXPERIMENTS.items()}
+
+
+def meaning(figure):
+    """What a figure's name stands for."""
+    return FIGURES.get(figure) or (fair.FIGURES.get(figure.rsplit(".", 1)[1], "") if figure.startswith("fair.") else "")
 
 
 def selected(names):
@@ -127,7 +134,7 @@ def table(results, about):
     print(f"\n{about['cpu']}, {about['cpus']} CPUs, {about['system']}, {about['date']}, load {about['load']}")
     width = max((len(name) for name in results), default=0)
     for name, value in results.items():
-        print(f"  {name:{width}}  {value:12.3f}  {FIGURES.get(name, '')}".rstrip())
+        print(f"  {name:{width}}  {value:12.3f}  {meaning(name)}".rstrip())
 
 
 def main():

@@ -1,6 +1,7 @@
 """Tenants that share the synthetic accelerator under a scheduler, and what the device's own log says of it."""
 
 import contextlib
+import json
 import mmap
 import os
 import shutil
@@ -55,6 +56,7 @@ class Outcome:
     begin: int
     end: int
     tenants: list
+    total: list  # nanoseconds by tenant, before and after the measured time too
 
     def busy(self, tenant=None, begin=None, end=None):
         """Nanoseconds for which the device worked, for one tenant or all, between two times."""
@@ -107,6 +109,20 @@ class Stage:
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def believed(self, load, seconds):
+        """Nanoseconds of device time that the node charged a tenant for, and that the device's log shows."""
+        reports = []
+
+        def ask():
+            command = [measure.AVIARY, "ps", "--json", "--server", f"unix:{self.folder}/node.sock"]
+            report = json.loads(measure.run(command))[0]
+            tenants = [t for device in report["devices"] for t in device["tenants"] if t["tenant"] == "t0"]
+            reports.append(sum(t["used_ns"] for t in tenants))
+
+        tenants = [Tenant(1, load), Tenant(1, Load(100, pause_us=50_000))]
+        outcome = self.run("fair", tenants, seconds, finally_=ask)
+        return reports[-1], outcome.total[0]
+
     def _node(self, scheduler, tenants, slice_ms, accelerator, extra):
         lines = ['listen = "unix:%s/node.sock"' % self.folder, 'mode = "666"', "spares = 2"]
         for i, tenant in enumerate(tenants):
@@ -127,7 +143,7 @@ class Stage:
             time.sleep(0.02)
         return node
 
-    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=()):
+    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=(), finally_=None):
         """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
         self.runs += 1
         accelerator = self.folder / f"accelerator.{self.runs}"
@@ -152,6 +168,8 @@ class Stage:
                 if guest.wait(timeout=seconds + 120) != 0:
                     log = "" if native else (self.folder / "node.log").read_text()[-2000:]
                     raise Failure(f"a tenant ended with status {guest.returncode}\n{log}")
+            if finally_:
+                finally_()
         finally:
             for process in [*guests, node]:
                 if process and process.poll() is None:
@@ -161,16 +179,19 @@ class Stage:
                     if process.poll() is None:
                         process.kill()
         first = int((begin + WARM_UP) * 1e9)
-        return Outcome(self._log(accelerator, first, first + int(seconds * 1e9)), first, first + int(seconds * 1e9), tenants)
+        last = first + int(seconds * 1e9)
+        records = self._log(accelerator)
+        total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))]
+        return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total)
 
     @staticmethod
-    def _log(accelerator, begin, end):
+    def _log(accelerator):
         with open(accelerator, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
             count = struct.unpack_from("<Q", memory, 8)[0]
             if count > RECORDS:
                 raise Failure(f"{count} submissions are more than the accelerator's log keeps")
             raw = memory[HEADER : HEADER + count * RECORD.size]
-        return [(b, e, t) for b, e, t in RECORD.iter_unpack(raw) if e > begin and b < end]
+        return list(RECORD.iter_unpack(raw))
 
 
 def median(values):

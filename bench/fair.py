@@ -1,0 +1,164 @@
+"""How fairly tenants share one device: FairGV's figures 8 to 11, AvA's figure 13, Optimus' section 6.8.
+
+The device is testapi's synthetic accelerator, whose own log says who had it when; PoCL is in fair_pocl.py.
+Ratios are against the same load alone on the device, without Aviary, in the same run.
+"""
+
+import itertools
+import random
+
+from tenants import Load, Stage, Tenant, median
+
+# FairGV's matrixMul (207 us), launched one after the other with a wait after each, or fifty at a time.
+INTERACTIVE = Load(207)
+BATCH = Load(207, batch=50)
+LOADS = {"interactive": INTERACTIVE, "batch": BATCH}
+BASELINES = ("credit", "strict-coscheduling")
+SCHEDULERS = ("fair", "wfq-poll", "wfq-aimd", "slices", *BASELINES)
+# FairGV, figure 11, and beyond it.
+BACKGROUND_US = (21, 100, 500, 1605, 100_000)
+
+
+def seconds(quick):
+    return 4 if quick else 20
+
+
+def _shared(stage, scheduler, tenants, native, length, **options):
+    """Min-max ratio, and device time that the same loads get alone against what all of them get together."""
+    outcome = stage.run(scheduler, tenants, length, **options)
+    return outcome.min_max_ratio(), native / outcome.utilization()
+
+
+def _weights(experiment, weights, cpus, quick):
+    """One set of weights under every scheduler, interactive and not: the worse of both counts."""
+    length, results = seconds(quick), {}
+    with Stage() as stage:
+        for name, load in LOADS.items():
+            native = stage.run(None, [Tenant(1, load)], length / 2, native=True).utilization()
+            tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
+            for scheduler in SCHEDULERS:
+                mmr, overhead = _shared(stage, scheduler, tenants, native, length)
+                key = f"fair.{experiment}.{scheduler}"
+                results[f"{key}.mmr_{name}"], results[f"{key}.overhead_{name}"] = mmr, overhead
+                results[f"{key}.mmr"] = min(mmr, results.get(f"{key}.mmr", 1.0))
+                results[f"{key}.overhead"] = max(overhead, results.get(f"{key}.overhead", 0.0))
+    return results
+
+
+def w123(quick):
+    """FairGV, figure 8: three tenants on one core."""
+    return _weights("w123", (1, 2, 3), (0, 0, 0), quick)
+
+
+def w122334(quick):
+    """FairGV, figure 9: six tenants; three cores there, two here."""
+    return _weights("w122334", (1, 2, 2, 3, 3, 4), (0, 0, 0, 1, 1, 1), quick)
+
+
+def mixed_kernels(quick):
+    """FairGV, figure 11: kernels of other sizes in the background. 1.0 is the foreground's entitlement."""
+    length, results = seconds(quick), {}
+    with Stage() as stage:
+        alone = stage.run(None, [Tenant(1, INTERACTIVE)], length / 2, native=True).busy() / (length / 2)
+        for scheduler in ("fair", *BASELINES):
+            worst, worst_overhead = 1.0, 0.0
+            for background in BACKGROUND_US:
+                tenants = [Tenant(1, INTERACTIVE), Tenant(1, Load(background, batch=max(1, 10_000 // background)))]
+                outcome = stage.run(scheduler, tenants, length)
+                # Run time against the one alone, halved: half of the device is what it is entitled to.
+                normalized = alone / (2 * outcome.busy(0) / length)
+                results[f"fair.mixed_kernels.{scheduler}.runtime_{background}us"] = normalized
+                worst = min(worst, outcome.min_max_ratio())
+                worst_overhead = max(worst_overhead, alone / 1e9 / outcome.utilization())
+            results[f"fair.mixed_kernels.{scheduler}.mmr"] = worst
+            results[f"fair.mixed_kernels.{scheduler}.overhead"] = worst_overhead
+    return results
+
+
+def pairs(quick):
+    """AvA, figure 13: pairs of tenants whose kernels take 1 to 100 ms."""
+    length, results = 10 if quick else 30, {}
+    sizes = (1000, 5000, 20_000, 50_000, 100_000)
+    chosen = list(itertools.combinations(sizes, 2))
+    if quick:
+        chosen = random.Random(1).sample(chosen, 3)
+    with Stage() as stage:
+        for scheduler in ("wfq-poll", "wfq-aimd", "fair"):
+            halves, wholes, overheads = [], [], []
+            for one, two in chosen:
+                loads = [Load(one), Load(two)]
+                native = sum(stage.run(None, [Tenant(1, load)], 2, native=True).utilization() for load in loads) / 2
+                outcome = stage.run(scheduler, [Tenant(1, load) for load in loads], length)
+                halves += outcome.unfairness(0.5)
+                wholes += outcome.unfairness(1.0)
+                overheads.append(native / outcome.utilization())
+            key = f"fair.pairs.{scheduler}"
+            results[f"{key}.unfairness_500ms"] = median(halves)
+            results[f"{key}.unfairness_1s"] = median(wholes)
+            results[f"{key}.overhead"] = median(overheads)
+    return results
+
+
+def sleepers(quick):
+    """FairGV, figure 10: one tenant that could use the whole device, one that sleeps for part of its time."""
+    length, results = seconds(quick), {}
+    with Stage() as stage:
+        for percent in (50, 60, 70, 80):
+            # 5 ms of work, then a pause that makes it `percent` of the whole.
+            pause = int(5000 * percent / (100 - percent))
+            tenants = [Tenant(1, BATCH), Tenant(1, Load(500, batch=10, pause_us=pause))]
+            outcome = stage.run("fair", tenants, length)
+            results[f"fair.sleepers.fair.utilization_{percent}"] = outcome.utilization()
+        results["fair.sleepers.fair.utilization"] = min(results.values())
+    return results
+
+
+def turns(quick):
+    """Optimus, 6.8: expected against actual time with weighted slices, one to sixteen tenants."""
+    length, results, errors = seconds(quick), {}, []
+    with Stage() as stage:
+        for count in (1, 2, 4, 8, 16):
+            tenants = [Tenant(1 + i % 2, Load(500, batch=10), priority=1) for i in range(count)]
+            outcome = stage.run("slices", tenants, length, slice_ms=10)
+            weights = sum(tenant.weight for tenant in tenants)
+            for i, tenant in enumerate(tenants):
+                errors.append(abs(outcome.busy(i) / (outcome.busy() * tenant.weight / weights) - 1))
+            results[f"fair.turns.slices.utilization_{count}"] = outcome.utilization()
+        results["fair.turns.slices.error"] = sum(errors) / len(errors)
+        high = [Tenant(1, BATCH, priority=2), Tenant(1, BATCH, priority=1)]
+        outcome = stage.run("priority", high, length)
+        results["fair.turns.priority.share_of_the_highest"] = outcome.busy(0) / outcome.busy()
+    return results
+
+
+def accounting(quick):
+    """What the node believes that a tenant used, against the device's log (FairGV, table 2: below 3 percent)."""
+    results, errors = {}, []
+    with Stage() as stage:
+        for kernel in (171, 207, 377, 391, 2000):
+            believed, real = stage.believed(Load(kernel, batch=20), 2 if quick else 5)
+            error = believed / real - 1
+            results[f"fair.accounting.error_{kernel}us"] = error
+            errors.append(abs(error))
+    results["fair.accounting.error"] = max(errors)
+    return results
+
+
+FIGURES = {
+    "mmr": "min-max ratio of normalized device time (target >= 0.99 for `fair`)",
+    "overhead": "device time alone and native / together (target <= 1.02 for `fair`)",
+    "unfairness_500ms": "|t1-t2|/(t1+t2) in windows of 500 ms, median (target <= 0.02 for wfq)",
+    "unfairness_1s": "... of 1 s",
+    "utilization": "of the device, the worst of 50 to 80% sleep (target >= 0.97)",
+    "error": "between expected and actual time",
+    "share_of_the_highest": "what the higher priority got",
+}
+EXPERIMENTS = {
+    "w123": w123,
+    "w122334": w122334,
+    "mixed_kernels": mixed_kernels,
+    "pairs": pairs,
+    "sleepers": sleepers,
+    "turns": turns,
+    "accounting": accounting,
+}
