@@ -320,6 +320,10 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
         return Err(Stop::Broken(format!("function number {} does not exist", header.function)));
     };
     call.start(header);
+    if call.session.policy.denies(header.function) {
+        let refused = call.session.deny(header.function);
+        return Ok(reject(call, refused));
+    }
     // SAFETY: the call was set up for this function's message just now.
     let handled = catch_unwind(AssertUnwindSafe(|| unsafe { (function.handler)(call) }));
     let handled = handled.unwrap_or_else(|panic| Err(rejected_by(panic)));
@@ -333,12 +337,14 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
             Ok(Outcome::Done { success, error })
         }
         Err(Reject::Malformed(what)) => broken(call, function.name, what),
-        Err(reject) => {
-            call.abandon_untils();
-            conclude(call, false);
-            Ok(Outcome::Rejected(reject))
-        }
+        Err(why) => Ok(reject(call, why)),
     }
+}
+
+fn reject(call: &mut Call, why: Reject) -> Outcome {
+    call.abandon_untils();
+    conclude(call, false);
+    Outcome::Rejected(why)
 }
 
 /// A handler unwinds with a `Reject` when it asks for too much memory; anything else is a mistake in it.

@@ -14,7 +14,7 @@ use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -52,6 +52,8 @@ pub struct ServeArguments {
     /// -1 where the arena is mirrored.
     pub arena: RawFd,
     pub stats: RawFd,
+    /// The accounts of the tenant; -1: the session has its own.
+    pub tenant_page: RawFd,
     /// The node's log; remains the process's.
     pub journal: RawFd,
     /// A whole `Hello`.
@@ -146,6 +148,7 @@ impl Connection {
             socket: own(arguments.socket),
             arena: own(arguments.arena),
             stats: own(arguments.stats),
+            tenant_page: own(arguments.tenant_page),
             journal: Journal { fd: arguments.journal, session: arguments.session },
             hello: bytes(arguments.hello, arguments.hello_length),
             config: bytes(arguments.config, arguments.config_length),

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aviary_gate::{Gate, Holding, Resource};
+use aviary_gate::{Gate, Holding, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, control::control_kind};
 
@@ -20,6 +20,7 @@ use crate::late::{Delivery, LateList, Pending};
 use crate::log::ObjectLog;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
+use crate::policy::Policy;
 use crate::stats::StatsPage;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -48,6 +49,7 @@ pub struct Session {
     pub vendor: &'static Vendor,
     pub handles: HandleTable,
     pub gate: Gate,
+    pub policy: Policy,
     pub tickets: Tickets,
     pub late: LateList,
     pub memory: SessionMemory,
@@ -82,14 +84,19 @@ pub struct Parts {
     pub memory: SessionMemory,
     pub stats: StatsPage,
     pub gate: Gate,
+    pub policy: Policy,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
 }
 
-/// The accounts of a session as its API and its configuration say.
-pub fn gate(api: &ApiDescriptor, config: &SessionConfig) -> Gate {
+/// The accounts of a session as its API says: parts of its tenant's, or without a tenant's page its own, with the
+/// limits of its configuration.
+pub fn gate(api: &ApiDescriptor, config: &SessionConfig, page: Option<BorrowedFd<'_>>) -> Result<Gate, String> {
     let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind });
-    Gate::new(resources, |name| config.limits.get(name).copied())
+    let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
+    let page = TenantPage::open(page).map_err(|error| error.to_string())?;
+    let seat = Seat::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
+    Gate::of_tenant(resources, &seat).map_err(|error| error.to_string())
 }
 
 impl Session {
@@ -99,6 +106,7 @@ impl Session {
             vendor: parts.vendor,
             handles: HandleTable::new(parts.api.metadata_size),
             gate: parts.gate,
+            policy: parts.policy,
             tickets: Tickets::default(),
             late: LateList::default(),
             memory: parts.memory,
@@ -184,22 +192,52 @@ impl Session {
         }
     }
 
-    pub fn charge(&self, resource: usize, amount: u64) -> Result<(), Reject> {
+    /// `function`: the number of the function that asks.
+    pub fn charge(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.charge(resource, amount);
-        self.show(resource, result.is_ok());
-        result.map_err(|_| Reject::Refused)
+        self.show(resource);
+        result.map_err(|refused| self.refuse(function, resource, amount, refused))
     }
 
-    pub fn consume(&self, resource: usize, amount: u64) -> Result<(), Reject> {
+    pub fn consume(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.consume(resource, amount);
-        self.show(resource, result.is_ok());
-        result.map_err(|_| Reject::Refused)
+        self.show(resource);
+        result.map_err(|refused| self.refuse(function, resource, amount, refused))
     }
 
-    fn show(&self, resource: usize, granted: bool) {
-        if !granted {
-            self.stats.refused.fetch_add(1, Ordering::Relaxed);
-        }
+    #[cold]
+    fn refuse(&self, function: u32, resource: usize, amount: u64, refused: Refused) -> Reject {
+        let resource = self.api.resources.get(resource).map_or("?", |(name, _)| name);
+        let Refused { used, limit } = refused;
+        let figures = format_args!("resource={resource} asked={amount} used={used} limit={limit}");
+        self.audit(self.function_name(function), figures);
+        Reject::Refused
+    }
+
+    /// The call is to be refused because the tenant may not call this function.
+    #[cold]
+    pub fn deny(&self, function: u32) -> Reject {
+        self.audit(self.function_name(function), format_args!("denied"));
+        Reject::Refused
+    }
+
+    fn function_name(&self, number: u32) -> &'static str {
+        self.api.functions.get(number as usize).map_or("?", |function| function.name)
+    }
+
+    /// Counts a refusal and writes a line about it, unless the tenant has too many of them now.
+    pub fn audit(&self, what: &str, figures: std::fmt::Arguments<'_>) {
+        self.stats.refused.fetch_add(1, Ordering::Relaxed);
+        let Some(untold) = self.gate.admit_line() else { return };
+        let Policy { tenant, guest, .. } = &self.policy;
+        let untold = if untold > 0 { format!(" ({untold} more of this tenant were not told)") } else { String::new() };
+        self.note(&format!(
+            "refused: tenant={tenant} session={} pid={guest} function={what} {figures}{untold}",
+            self.journal.session
+        ));
+    }
+
+    fn show(&self, resource: usize) {
         if let Some(account) = self.gate.accounts().get(resource) {
             self.stats.show_account(resource, account);
         }
@@ -212,7 +250,7 @@ impl Session {
         }
         for (resource, amount) in holding.drain() {
             self.gate.uncharge(resource, amount);
-            self.show(resource, true);
+            self.show(resource);
         }
     }
 
@@ -232,7 +270,7 @@ impl Session {
             returned += self.handles.take(id, resource, amount - returned);
         }
         self.gate.uncharge(resource, returned);
-        self.show(resource, true);
+        self.show(resource);
     }
 
     pub fn object_ended(&self, mut ended: Ended) {

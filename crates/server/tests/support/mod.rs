@@ -103,6 +103,7 @@ impl Guest {
                 socket,
                 arena: file,
                 stats,
+                tenant_page: -1,
                 journal: 2,
                 hello: hello.as_ptr(),
                 hello_length: hello.len(),
