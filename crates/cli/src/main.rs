@@ -14,6 +14,7 @@ mod run;
 mod serve;
 mod signals;
 mod spec;
+mod tenant;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,6 +35,8 @@ enum Command {
     Run(run::RunCommand),
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
+    Tenant(tenant::TenantCommand),
+    Reload(tenant::ReloadCommand),
     Spec(spec::SpecCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
@@ -48,6 +51,8 @@ fn main() -> ExitCode {
         Command::Run(command) => run::run(command),
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
+        Command::Tenant(command) => tenant::run(command),
+        Command::Reload(command) => tenant::reload(&command),
         Command::Spec(command) => spec::run(command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
