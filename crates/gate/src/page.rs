@@ -297,6 +297,23 @@ impl TenantPage {
         Ok(())
     }
 
+    /// Into a new page: what an earlier one of the same tenant had counted. Nothing is held.
+    pub fn restore(&self, balances: &[Balance]) -> Result<(), PageError> {
+        for balance in balances {
+            let account = &self.layout().accounts[self.register(NODE, NODES_PATIENCE, &balance.name)?];
+            let (kind, used) = match balance.kind {
+                None => (0, 0),
+                Some(Kind::Continuous) => (1, 0),
+                Some(Kind::Instantaneous) => (2, balance.used),
+            };
+            account.kind.store(kind, Ordering::Relaxed);
+            account.used.store(used, Ordering::Relaxed);
+            account.peak.store(balance.peak, Ordering::Relaxed);
+            account.refused.store(balance.refused, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     /// The API server of this slot is gone, reaped: what it held is free, and if it died with the lock, so is that.
     pub fn release(&self, slot: u32) {
         let layout = self.layout();

@@ -108,6 +108,24 @@ fn a_limited_total_is_the_tenants_and_an_unlimited_one_the_sessions() {
 }
 
 #[test]
+fn counters_go_on_in_a_new_page() {
+    let old = page(1);
+    let (memory, launches) =
+        (old.account(0, "memory", Kind::Continuous).unwrap(), old.account(0, "launches", Kind::Instantaneous).unwrap());
+    old.set_limit("memory", Some(5)).unwrap();
+    old.set_limit("launches", Some(5)).unwrap();
+    old.charge(0, memory, 5).unwrap();
+    assert!(old.charge(0, memory, 1).is_err());
+    old.consume(launches, 3).unwrap();
+    old.release(0);
+    let new = page(1);
+    new.restore(&old.balances()).unwrap();
+    let (memory, launches) = (balance(&new, "memory"), balance(&new, "launches"));
+    assert_eq!((memory.used, memory.held, memory.peak, memory.refused, memory.limit), (0, 0, 5, 1, None));
+    assert_eq!((launches.used, launches.kind), (3, Some(Kind::Instantaneous)));
+}
+
+#[test]
 fn names_are_checked() {
     let page = page(1);
     assert_eq!(page.account(0, &"x".repeat(33), Kind::Continuous), Err(PageError::LongName));

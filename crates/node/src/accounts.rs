@@ -15,69 +15,93 @@ pub struct Seat {
     pub slot: u32,
 }
 
+/// A page exists while an API server of the tenant does: an idle tenant costs no descriptor. What was counted is
+/// kept, as totals must not begin anew.
 #[derive(Debug)]
-struct Page {
-    page: TenantPage,
-    /// What API servers get.
-    descriptor: OwnedFd,
-    taken: BTreeSet<u32>,
+enum State {
+    InUse {
+        page: TenantPage,
+        /// What API servers get.
+        descriptor: OwnedFd,
+        taken: BTreeSet<u32>,
+    },
+    Idle(Vec<Balance>),
 }
 
-/// A tenant's page stays for good once there is one: totals must not begin anew.
 #[derive(Debug, Default)]
 pub struct Accounts {
-    pages: BTreeMap<String, Page>,
+    tenants: BTreeMap<String, State>,
 }
 
 impl Accounts {
     /// A place for one more API server of this tenant.
     pub fn seat(&mut self, tenant: &Tenant) -> Result<Seat, NodeError> {
-        let page = match self.pages.get_mut(&tenant.name) {
-            Some(page) => page,
-            None => {
-                let page = new_page(tenant)?;
-                self.pages.entry(tenant.name.clone()).or_insert(page)
-            }
-        };
-        let free = (0..SLOTS as u32).find(|slot| !page.taken.contains(slot));
-        let slot = free.ok_or_else(|| NodeError::NoSlot(tenant.name.clone(), SLOTS))?;
-        page.taken.insert(slot);
-        page.page.seat(slot);
-        Ok(Seat { tenant: tenant.name.clone(), slot })
+        let name = || tenant.name.clone();
+        let state = self.tenants.entry(name()).or_insert_with(|| State::Idle(Vec::new()));
+        if let State::Idle(balances) = state {
+            *state = open(tenant, balances).map_err(|error| NodeError::Page(name(), error))?;
+        }
+        let full = || NodeError::NoSlot(name(), SLOTS);
+        let State::InUse { page, taken, .. } = state else { return Err(full()) };
+        let slot = (0..SLOTS as u32).find(|slot| !taken.contains(slot)).ok_or_else(full)?;
+        taken.insert(slot);
+        page.seat(slot);
+        Ok(Seat { tenant: name(), slot })
     }
 
     pub fn descriptor(&self, seat: &Seat) -> Option<BorrowedFd<'_>> {
-        self.pages.get(&seat.tenant).map(|page| page.descriptor.as_fd())
+        match self.tenants.get(&seat.tenant)? {
+            State::InUse { descriptor, .. } => Some(descriptor.as_fd()),
+            State::Idle(_) => None,
+        }
     }
 
     /// Its API server was reaped. Answers how many refusals of the tenant were not told in the log.
     pub fn release(&mut self, seat: &Seat) -> u64 {
-        let Some(page) = self.pages.get_mut(&seat.tenant) else { return 0 };
-        page.page.release(seat.slot);
-        page.taken.remove(&seat.slot);
-        page.page.take_untold()
+        let Some(state) = self.tenants.get_mut(&seat.tenant) else { return 0 };
+        let State::InUse { page, taken, .. } = state else { return 0 };
+        page.release(seat.slot);
+        taken.remove(&seat.slot);
+        let untold = page.take_untold();
+        if taken.is_empty() {
+            *state = State::Idle(page.balances());
+        }
+        untold
     }
 
-    /// Gives a tenant's page the limits that the tenant has now.
-    pub fn apply(&self, tenant: &Tenant) -> Result<(), PageError> {
-        self.pages.get(&tenant.name).map_or(Ok(()), |page| set_limits(&page.page, tenant))
+    /// Gives a tenant's accounts the limits that the tenant has now.
+    pub fn apply(&mut self, tenant: &Tenant) -> Result<(), PageError> {
+        match self.tenants.get_mut(&tenant.name) {
+            Some(State::InUse { page, .. }) => set_limits(page, tenant),
+            Some(State::Idle(balances)) => {
+                for balance in balances {
+                    balance.limit = tenant.limits.get(&balance.name).copied().filter(|limit| *limit != u64::MAX);
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Tenants that have or had sessions.
     pub fn names(&self) -> Vec<String> {
-        self.pages.keys().cloned().collect()
+        self.tenants.keys().cloned().collect()
     }
 
     pub fn balances(&self, tenant: &str) -> Vec<Balance> {
-        self.pages.get(tenant).map(|page| page.page.balances()).unwrap_or_default()
+        match self.tenants.get(tenant) {
+            Some(State::InUse { page, .. }) => page.balances(),
+            Some(State::Idle(balances)) => balances.clone(),
+            None => Vec::new(),
+        }
     }
 }
 
-fn new_page(tenant: &Tenant) -> Result<Page, NodeError> {
-    let failed = |error: String| NodeError::Page(tenant.name.clone(), error);
-    let (page, descriptor) = TenantPage::create().map_err(|error| failed(error.to_string()))?;
-    set_limits(&page, tenant).map_err(|error| failed(error.to_string()))?;
-    Ok(Page { page, descriptor, taken: BTreeSet::new() })
+fn open(tenant: &Tenant, balances: &[Balance]) -> Result<State, String> {
+    let (page, descriptor) = TenantPage::create().map_err(|error| error.to_string())?;
+    let filled = page.restore(balances).and_then(|()| set_limits(&page, tenant));
+    filled.map_err(|error| error.to_string())?;
+    Ok(State::InUse { page, descriptor, taken: BTreeSet::new() })
 }
 
 fn set_limits(page: &TenantPage, tenant: &Tenant) -> Result<(), PageError> {
@@ -106,6 +130,22 @@ mod tests {
         accounts.apply(&tenant).unwrap();
         assert_eq!(limit(&accounts), None);
         assert_eq!(accounts.balances("alice")[1].limit, Some(3));
+    }
+
+    #[test]
+    fn an_idle_tenant_has_no_page_and_new_limits() {
+        let mut accounts = Accounts::default();
+        let mut tenant = Tenant::new("alice");
+        tenant.limits.insert("memory".into(), 5);
+        let seat = accounts.seat(&tenant).unwrap();
+        assert!(accounts.descriptor(&seat).is_some());
+        accounts.release(&seat);
+        assert!(accounts.descriptor(&seat).is_none());
+        tenant.limits.insert("memory".into(), 6);
+        accounts.apply(&tenant).unwrap();
+        assert_eq!(accounts.balances("alice")[0].limit, Some(6));
+        accounts.seat(&tenant).unwrap();
+        assert_eq!(accounts.balances("alice")[0].limit, Some(6));
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl Core {
         state.tenants = tenants;
         state.sessions_per_user = sessions_per_user;
         for name in state.accounts.names() {
-            if let Err(error) = state.accounts.apply(&state.tenants.called(&name)) {
+            let tenant = state.tenants.called(&name);
+            if let Err(error) = state.accounts.apply(&tenant) {
                 notes.push(format!("tenant {name} keeps some of its earlier limits: {error}"));
             }
         }
