@@ -24,7 +24,7 @@ PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED = range(6)
 STOP, PAUSE = range(2)
 FINE, ATTACH, LOST = 0, 2, 3
 # Mean seconds between two kills, between two samples, and between two comparisons with the guests.
-KILL, SAMPLE, COMPARE = 0.08, 0.004, 4.0
+KILL, SAMPLE, COMPARE = 0.05, 0.004, 4.0
 # Half of what the guests would like to hold.
 LIMIT_PER_SESSION = 80_000
 # User ids of the guests, by tenant; where the test may not become them all guests are one tenant's.

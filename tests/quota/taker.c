@@ -89,7 +89,9 @@ int main(int argc, char **argv) {
             return 2;
     }
     puts("ready");
-    while (fgets(line, sizeof line, stdin))
-        printf(command(line[0], piece) ? "%d\n" : "wrong, with %d\n", count);
+    while (fgets(line, sizeof line, stdin)) {
+        int right = command(line[0], piece);
+        printf(right ? "%d\n" : "wrong, with %d\n", count);
+    }
     return 0;
 }
