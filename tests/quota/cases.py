@@ -182,8 +182,35 @@ def remote(tools):
         wait_until(5, "nothing is used", lambda: accounts(node, "alice")["used"] == 0)
 
 
+def opencl(*arguments):
+    """A program on a private node: its output."""
+    limit = 100 << 20
+    run = [AVIARY, "run", "--api", "opencl", "--limit", f"device_memory={limit}", "--", *arguments, str(limit)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def opencl_hidden(tools):
+    """OpenCL memory that was released but is still in use counts against the limit."""
+    check(opencl(tools.program("hidden_cl")) == "ok\n", "it says ok")
+
+
+def opencl_leftovers(tools):
+    """What one tenant left in OpenCL memory the next one does not find."""
+    with serving(tools, "spares = 2\n") as node:
+        for user in (40001, 40002) if OWN == 0 else (OWN, OWN):
+            run = [AVIARY, "run", "--api", "opencl", "--server", node.address, "--", tools.program("leftovers_cl")]
+            options = {"user": user} if OWN == 0 else {}
+            done = subprocess.run(
+                run, env={**os.environ, "HOME": "/tmp"}, capture_output=True, text=True, check=False, timeout=120, **options
+            )
+            check(done.stdout == "found 0\n", f"user {user}: {done.stdout} {done.stderr[-2000:]}")
+
+
 CASES = {
-    function.__name__: function for function in (processes_share, users_are_apart, reload, rules, audit, remote)
+    function.__name__: function
+    for function in (processes_share, users_are_apart, reload, rules, audit, remote, opencl_hidden, opencl_leftovers)
 }
 
 

@@ -21,7 +21,8 @@ class Tools:
         self.run(["sh", ROOT / "apis/testapi/build", self.vendor])
         for source in HERE.glob("*.c"):
             flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "apis/testapi/include"]
-            self.run(["gcc", *flags, "-o", self.vendor / source.stem, source, "-L", self.vendor, "-ltestapi", "-lpthread"])
+            libraries = ["-lOpenCL"] if source.stem.endswith("_cl") else ["-L", self.vendor, "-ltestapi", "-lpthread"]
+            self.run(["gcc", *flags, "-o", self.vendor / source.stem, source, *libraries])
 
     @staticmethod
     def run(command):

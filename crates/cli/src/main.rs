@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod dropin;
 mod launch;
+mod manual;
 mod ps;
 mod remote;
 mod run;
@@ -40,6 +41,8 @@ enum Command {
     Spec(spec::SpecCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
+    Completions(manual::CompletionsCommand),
+    Man(manual::ManCommand),
     #[command(hide = true)]
     Gateway(remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
@@ -56,6 +59,8 @@ fn main() -> ExitCode {
         Command::Spec(command) => spec::run(command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
+        Command::Completions(command) => manual::completions::<Arguments>(&command),
+        Command::Man(command) => manual::man::<Arguments>(&command),
         Command::Gateway(command) => remote::gateway(command),
         Command::ApiServer(command) => api_server::run(&command),
     };

@@ -15,6 +15,7 @@ use crate::call::Call;
 use crate::closures::Life;
 use crate::config::MAX_NESTING;
 use crate::counters::{Counters, add};
+use crate::ffi;
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
 use crate::session::Session;
@@ -369,11 +370,15 @@ fn conclude(call: &mut Call, success: bool) {
         }
     }
     let mut noted = std::mem::take(&mut call.on_success);
+    let kept = ffi::take_kept();
     if !success {
         call.session.settle(&mut call.holding);
         return;
     }
-    call.session.hold(noted.created, &mut call.holding);
+    match kept {
+        Some(number) => call.session.keep(number, &mut call.holding),
+        None => call.session.hold(noted.created, &mut call.holding),
+    }
     for (resource, amount) in noted.uncharged.drain(..) {
         call.session.uncharge(resource, amount, call.handles.iter().map(|h| h.id));
     }

@@ -66,6 +66,8 @@ pub struct Session {
     yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
     unbound: Mutex<Holding>,
+    /// Charges that last until the specification's server code says so, by its number.
+    kept: Mutex<HashMap<u64, Holding>>,
     closures: Mutex<Closures>,
     me: Weak<Session>,
 }
@@ -120,6 +122,7 @@ impl Session {
             dead: AtomicBool::new(false),
             yielded: AtomicUsize::new(0),
             unbound: Mutex::default(),
+            kept: Mutex::default(),
             closures: Mutex::default(),
             me: me.clone(),
         })
@@ -262,6 +265,17 @@ impl Session {
         self.unbound().merge(holding);
     }
 
+    /// Keeps the charges of a successful call until [`Session::return_kept`].
+    pub fn keep(&self, number: u64, holding: &mut Holding) {
+        self.kept().entry(number).or_default().merge(holding);
+    }
+
+    /// False: nothing is kept under this number here.
+    pub fn return_kept(&self, number: u64) -> bool {
+        let kept = self.kept().remove(&number);
+        kept.map(|mut holding| self.settle(&mut holding)).is_some()
+    }
+
     /// `deallocates_rc`: returns at most what was charged and is still held, so accounts cannot drift:
     /// first what no object holds, then what the objects hold that the call names.
     pub fn uncharge(&self, resource: usize, amount: u64, named: impl Iterator<Item = u64>) {
@@ -316,6 +330,10 @@ impl Session {
 
     fn closures(&self) -> MutexGuard<'_, Closures> {
         self.closures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Holding>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unbound(&self) -> MutexGuard<'_, Holding> {
