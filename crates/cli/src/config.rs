@@ -179,8 +179,8 @@ pub fn check_names(tenants: &[Tenant], limits: &Limits, apis: &[Api]) -> Result<
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     for tenant in tenants {
-        let named = tenant.functions.allow.iter().flatten().chain(&tenant.functions.deny);
-        for function in named.filter(|function| complete && !known(|api| &api.functions, function)) {
+        let mut named = tenant.functions.allow.iter().flatten().chain(&tenant.functions.deny);
+        if let Some(function) = named.find(|function| complete && !known(|api| &api.functions, function)) {
             return Err(ConfigError::NoFunction(tenant.name.clone(), function.clone()));
         }
         for api in tenant.apis.iter().flatten().filter(|name| apis.iter().all(|api| api.name != **name)) {

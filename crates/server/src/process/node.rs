@@ -33,7 +33,7 @@ pub struct Announced {
 }
 
 pub enum Received {
-    Connection(Announced),
+    Connection(Box<Announced>),
     Nothing,
     Closed,
     Unusable(String),
@@ -85,7 +85,9 @@ impl Node {
         };
         let Some(socket) = fds.next() else { return Received::Unusable("no socket came with it".into()) };
         match serde_json::from_slice(&bytes) {
-            Ok(config) => Received::Connection(Announced { config, json: bytes, socket, tenant_page: fds.next() }),
+            Ok(config) => {
+                Received::Connection(Box::new(Announced { config, json: bytes, socket, tenant_page: fds.next() }))
+            }
             Err(error) => Received::Unusable(error.to_string()),
         }
     }
