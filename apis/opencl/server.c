@@ -181,6 +181,21 @@ static void CL_CALLBACK destroyed(cl_mem buffer, void *place) {
     aviary_zerocopy_return(place);
 }
 
+/* The vendor keeps memory as long as a sub-buffer, an image made from it or a command uses it, whatever the
+ * application released: so long it counts against the tenant's limit. */
+static void CL_CALLBACK charge_ends(cl_mem memory, void *charge) {
+    (void)memory;
+    aviary_charge_return((uint64_t)(uintptr_t)charge);
+}
+
+void opencl_keep_charge(cl_mem memory) {
+    static cl_ulong last;
+    cl_ulong charge = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+    if (memory
+        && clSetMemObjectDestructorCallback(memory, charge_ends, (void *)(uintptr_t)charge) == CL_SUCCESS)
+        aviary_charge_keep(charge);
+}
+
 void opencl_keep_place(cl_mem buffer, void *place) {
     struct opencl_object *object = place ? metadata(struct opencl_object, buffer) : NULL;
     if (!object)

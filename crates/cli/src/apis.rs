@@ -32,6 +32,9 @@ pub struct Api {
     /// The guest library.
     pub library: PathBuf,
     pub launch: Vec<Launch>,
+    /// Names, for checking those in a configuration. Empty: it was built before they were written down.
+    pub functions: Vec<String>,
+    pub resources: Vec<String>,
 }
 
 /// What a program needs to find the guest library.
@@ -49,6 +52,10 @@ struct Description {
     library: PathBuf,
     #[serde(default)]
     launch: Vec<Value>,
+    #[serde(default)]
+    functions: Vec<String>,
+    #[serde(default)]
+    resources: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -75,8 +82,8 @@ impl Api {
         let places = Placeholders { directory: &directory, library: &library };
         let launch = description.launch.iter().filter_map(|step| places.launch(step).transpose());
         let launch = launch.collect::<Result<_, _>>().map_err(malformed)?;
-        let Description { name, version, soname, .. } = description;
-        Ok(Self { name, version, soname, directory, library, launch })
+        let Description { name, version, soname, functions, resources, .. } = description;
+        Ok(Self { name, version, soname, directory, library, launch, functions, resources })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The node's configuration file, and amounts as people write them.
 
-use aviary_node::{Limits, Rules, Scheduler, Settings, Share, Tenant};
+use crate::apis::Api;
+use aviary_node::{DeviceSettings, FunctionRule, Limits, Rules, Scheduler, Tenant};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     collections::BTreeMap,
@@ -15,8 +16,24 @@ pub enum ConfigError {
     Unreadable(PathBuf, io::Error),
     /// {0}: {1}
     Malformed(PathBuf, Box<toml::de::Error>),
-    /// {0}: user {1} belongs to tenant `{2}` and to tenant `{3}`
-    TwoTenants(PathBuf, u32, String, String),
+    /// {0}: {1} belongs to tenant `{2}` and to tenant `{3}`
+    TwoTenants(PathBuf, String, String, String),
+    /// {0}: `{1}` cannot be the name of a tenant: letters, digits, `-`, `_` and `.` can be in it
+    BadName(PathBuf, String),
+    /// {0}: tenant `{1}` has weight 0: the least is 1
+    NoWeight(PathBuf, String),
+    /// tenant `{0}`: no API that is built here has a function `{1}`
+    NoFunction(String, String),
+}
+
+/// Settings that a running node does not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fixed {
+    listen: Option<String>,
+    mode: Option<String>,
+    spares: Option<usize>,
+    log_level: Option<String>,
+    api_dirs: Vec<PathBuf>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -31,7 +48,7 @@ pub struct FileConfig {
     pub log_level: Option<String>,
     #[serde(default)]
     pub api_dirs: Vec<PathBuf>,
-    /// Of each session of a user that belongs to no tenant.
+    /// Of every tenant that says nothing else.
     #[serde(default)]
     limits: BTreeMap<String, Amount>,
     #[serde(default)]
@@ -44,17 +61,26 @@ pub struct FileConfig {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TenantConfig {
-    users: Vec<u32>,
-    #[serde(default = "one")]
-    weight: u32,
     #[serde(default)]
-    priority: i32,
+    users: Vec<u32>,
+    #[serde(default)]
+    certificates: Vec<String>,
     #[serde(default)]
     limits: BTreeMap<String, Amount>,
+    sessions: Option<usize>,
+    threads: Option<usize>,
+    apis: Option<Vec<String>>,
+    functions: Option<FunctionsConfig>,
+    weight: Option<u32>,
+    priority: Option<i32>,
 }
 
-fn one() -> u32 {
-    1
+/// `{ deny = [...] }` or `{ allow = [...] }`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FunctionsConfig {
+    Allow(Vec<String>),
+    Deny(Vec<String>),
 }
 
 #[derive(Debug, Deserialize)]
@@ -118,16 +144,26 @@ impl FileConfig {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable(path.into(), error))?;
         let config: Self =
             toml::from_str(&text).map_err(|error| ConfigError::Malformed(path.into(), Box::new(error)))?;
-        config.check_users(path)?;
+        config.check_tenants(path)?;
         Ok(config)
     }
 
-    fn check_users(&self, path: &Path) -> Result<(), ConfigError> {
-        let mut owners: BTreeMap<u32, &String> = BTreeMap::new();
+    fn check_tenants(&self, path: &Path) -> Result<(), ConfigError> {
+        let mut owners: BTreeMap<String, &String> = BTreeMap::new();
         for (name, tenant) in &self.tenants {
-            for user in &tenant.users {
-                if let Some(other) = owners.insert(*user, name) {
-                    return Err(ConfigError::TwoTenants(path.into(), *user, other.clone(), name.clone()));
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+            if name.is_empty() || !name.chars().all(plain) {
+                return Err(ConfigError::BadName(path.into(), name.clone()));
+            }
+            if tenant.weight == Some(0) {
+                return Err(ConfigError::NoWeight(path.into(), name.clone()));
+            }
+            let users = tenant.users.iter().map(|user| format!("user {user}"));
+            // A tenant's own name is one that its certificates can show.
+            let shown = tenant.certificates.iter().filter(|shown| *shown != name).chain([name]);
+            for identity in users.chain(shown.map(|shown| format!("certificate `{shown}`"))) {
+                if let Some(other) = owners.insert(identity.clone(), name) {
+                    return Err(ConfigError::TwoTenants(path.into(), identity, other.clone(), name.clone()));
                 }
             }
         }
@@ -137,8 +173,8 @@ impl FileConfig {
     /// Longer names first, so that a name goes before a pattern that it fits.
     pub fn devices(&self) -> Rules {
         let settings = |device: &DeviceConfig| {
-            let usual = Settings::default();
-            Settings {
+            let usual = DeviceSettings::default();
+            DeviceSettings {
                 scheduler: device.scheduler.unwrap_or(usual.scheduler),
                 slice: device.slice.map_or(usual.slice, |span| span.0),
                 linger: device.linger.map_or(usual.linger, |span| span.0),
@@ -149,6 +185,16 @@ impl FileConfig {
         Rules(rules)
     }
 
+    pub fn fixed(&self) -> Fixed {
+        Fixed {
+            listen: self.listen.clone(),
+            mode: self.mode.clone(),
+            spares: self.spares,
+            log_level: self.log_level.clone(),
+            api_dirs: self.api_dirs.clone(),
+        }
+    }
+
     pub fn limits(&self) -> Limits {
         amounts(&self.limits)
     }
@@ -157,8 +203,18 @@ impl FileConfig {
         let tenant = |(name, tenant): (&String, &TenantConfig)| Tenant {
             name: name.clone(),
             users: tenant.users.clone(),
+            certificates: tenant.certificates.clone(),
             limits: amounts(&tenant.limits),
-            share: Share { weight: tenant.weight, priority: tenant.priority },
+            sessions: tenant.sessions,
+            threads: tenant.threads,
+            apis: tenant.apis.clone(),
+            functions: match &tenant.functions {
+                Some(FunctionsConfig::Allow(names)) => FunctionRule { allow: Some(names.clone()), deny: Vec::new() },
+                Some(FunctionsConfig::Deny(names)) => FunctionRule { allow: None, deny: names.clone() },
+                None => FunctionRule::default(),
+            },
+            weight: tenant.weight.unwrap_or(1),
+            priority: tenant.priority.unwrap_or(0),
         };
         self.tenants.iter().map(tenant).collect()
     }
@@ -166,6 +222,38 @@ impl FileConfig {
 
 fn amounts(limits: &BTreeMap<String, Amount>) -> Limits {
     limits.iter().map(|(name, amount)| (name.clone(), amount.0)).collect()
+}
+
+/// A function that does not exist would stay allowed where the operator means to deny it, so that is a mistake. Limits
+/// and APIs may be meant for what is built later: those are worth a note.
+pub fn check_names(tenants: &[Tenant], limits: &Limits, apis: &[Api]) -> Result<Vec<String>, ConfigError> {
+    let known = |names: fn(&Api) -> &Vec<String>, name: &String| apis.iter().any(|api| names(api).contains(name));
+    // Builds that say nothing may have anything.
+    let complete = apis.iter().all(|api| !api.functions.is_empty());
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
+    for tenant in tenants {
+        let mut named = tenant.functions.allow.iter().flatten().chain(&tenant.functions.deny);
+        if let Some(function) = named.find(|function| complete && !known(|api| &api.functions, function)) {
+            return Err(ConfigError::NoFunction(tenant.name.clone(), function.clone()));
+        }
+        for api in tenant.apis.iter().flatten().filter(|name| apis.iter().all(|api| api.name != **name)) {
+            note(format!("tenant {}: the API `{api}` is not built here", tenant.name));
+        }
+    }
+    let of_tenants = tenants.iter().flat_map(|tenant| tenant.limits.keys().map(|key| (tenant.name.as_str(), key)));
+    for (whose, resource) in limits.keys().map(|key| ("all tenants", key)).chain(of_tenants) {
+        if complete && !known(|api| &api.resources, resource) {
+            let mut there: Vec<&str> = apis.iter().flat_map(|api| api.resources.iter().map(String::as_str)).collect();
+            there.sort_unstable();
+            there.dedup();
+            let there = there.join(", ");
+            note(format!(
+                "limits of {whose}: no API that is built here has a resource `{resource}`; there are {there}"
+            ));
+        }
+    }
+    Ok(notes)
 }
 
 /// `RESOURCE=AMOUNT` of the command line.
@@ -234,6 +322,38 @@ mod tests {
     }
 
     #[test]
+    fn all_about_a_tenant() {
+        let text = "[tenants.a]\nusers = [7]\ncertificates = [\"laptop\"]\nsessions = 2\nthreads = 3\napis = [\"x\"]\n\
+                    functions = { deny = [\"f\"] }\nweight = 4\npriority = -1\n[tenants.b]\nfunctions = { allow = [] }\n";
+        let tenants = read(text).unwrap().tenants();
+        let (a, b) = (&tenants[0], &tenants[1]);
+        assert_eq!((a.sessions, a.threads, a.weight, a.priority), (Some(2), Some(3), 4, -1));
+        assert_eq!((a.certificates[0].as_str(), a.functions.deny[0].as_str()), ("laptop", "f"));
+        assert_eq!(b, &Tenant { functions: FunctionRule { allow: Some(vec![]), deny: vec![] }, ..Tenant::new("b") });
+    }
+
+    #[test]
+    fn names_that_do_not_exist_are_noticed() {
+        let api = |functions: &[&str]| Api {
+            name: "x".into(),
+            version: String::new(),
+            soname: String::new(),
+            directory: PathBuf::new(),
+            library: PathBuf::new(),
+            launch: Vec::new(),
+            functions: functions.iter().map(|name| (*name).to_owned()).collect(),
+            resources: vec!["memory".into()],
+        };
+        let text = "[limits]\nmemry = 1\n[tenants.a]\napis = [\"x\", \"y\"]\nfunctions = { deny = [\"f\"] }\n";
+        let config = read(text).unwrap();
+        let check = |functions: &[&str]| check_names(&config.tenants(), &config.limits(), &[api(functions)]);
+        let notes = check(&["f", "g"]).unwrap();
+        assert!(notes.len() == 2 && notes[0].contains("`y`") && notes[1].contains("`memry`"), "{notes:?}");
+        assert!(check(&["g"]).unwrap_err().to_string().contains("`f`"));
+        assert_eq!(check(&[]).unwrap().len(), 1, "an old build says nothing about its functions");
+    }
+
+    #[test]
     fn mistakes_are_shown_where_they_are() {
         let error = read("spares = 3\nspare = 4\n").unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("spare"), "{error}");
@@ -241,5 +361,11 @@ mod tests {
         assert!(error.contains("line 2"), "{error}");
         let error = read("[tenants.a]\nusers = [7]\n[tenants.b]\nusers = [7]\n").unwrap_err().to_string();
         assert!(error.contains("`a`") && error.contains("`b`"), "{error}");
+        for wrong in
+            ["[tenants.a]\n[tenants.b]\ncertificates = [\"a\"]\n", "[tenants.\"a b\"]\n", "[tenants.a]\nweight = 0\n"]
+        {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        assert!(read("[tenants.a]\nfunctions = { deny = [], allow = [] }\n").is_err());
     }
 }

@@ -84,7 +84,8 @@ mod tests {
         let library = root.join(format!("lib{name}.so"));
         std::fs::write(&library, "").unwrap();
         let (version, soname) = ("1".into(), "s".into());
-        Api { name: name.into(), version, soname, directory: root.into(), library, launch }
+        let (functions, resources) = (Vec::new(), Vec::new());
+        Api { name: name.into(), version, soname, directory: root.into(), library, launch, functions, resources }
     }
 
     fn dropin(soname: &str, only_if_missing: bool) -> Launch {

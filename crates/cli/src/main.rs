@@ -8,12 +8,14 @@ mod config;
 mod doctor;
 mod dropin;
 mod launch;
+mod manual;
 mod ps;
 mod remote;
 mod run;
 mod serve;
 mod signals;
 mod spec;
+mod tenant;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,9 +36,13 @@ enum Command {
     Run(run::RunCommand),
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
+    Tenant(tenant::TenantCommand),
+    Reload(tenant::ReloadCommand),
     Spec(spec::SpecCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
+    Completions(manual::CompletionsCommand),
+    Man(manual::ManCommand),
     #[command(hide = true)]
     Gateway(remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
@@ -48,9 +54,13 @@ fn main() -> ExitCode {
         Command::Run(command) => run::run(command),
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
+        Command::Tenant(command) => tenant::run(command),
+        Command::Reload(command) => tenant::reload(&command),
         Command::Spec(command) => spec::run(command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
+        Command::Completions(command) => manual::completions::<Arguments>(&command),
+        Command::Man(command) => manual::man::<Arguments>(&command),
         Command::Gateway(command) => remote::gateway(command),
         Command::ApiServer(command) => api_server::run(&command),
     };

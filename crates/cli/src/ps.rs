@@ -40,12 +40,15 @@ fn print(reports: &[NodeReport]) {
     }
     for report in reports {
         println!("node {} (pid {}, {} spare)", report.address, report.pid, report.spares);
-        let rows: Vec<[String; 9]> = report.sessions.iter().map(row).collect();
-        print_table(&["SESSION", "API", "PROGRAM", "PID", "USER", "SERVER", "TIME", "CALLS", "COUNTERS"], &rows);
+        let rows: Vec<[String; 10]> = report.sessions.iter().map(row).collect();
+        print_table(
+            &["SESSION", "API", "PROGRAM", "PID", "USER", "TENANT", "SERVER", "TIME", "CALLS", "COUNTERS"],
+            &rows,
+        );
     }
 }
 
-fn row(session: &SessionReport) -> [String; 9] {
+fn row(session: &SessionReport) -> [String; 10] {
     let api = if session.api.is_empty() { "(attaching)" } else { &session.api };
     [
         session.session.to_string(),
@@ -53,6 +56,7 @@ fn row(session: &SessionReport) -> [String; 9] {
         session.program.clone(),
         session.guest.to_string(),
         session.uid.to_string(),
+        session.tenant.escape_debug().to_string(),
         session.server.to_string(),
         duration(session.seconds),
         session.counters.get("calls").map_or_else(|| "-".into(), u64::to_string),

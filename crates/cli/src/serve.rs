@@ -2,16 +2,18 @@
 
 use crate::{
     apis,
-    config::{FileConfig, parse_limit, parse_mode, parse_span},
+    config::{FileConfig, Fixed, check_names, parse_limit, parse_mode, parse_span},
     remote::{NodeAddress, ServeArgs},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Rules, Scheduler, Settings, Tenants, default_socket,
+    ApiServerCommand, DeviceSettings, Level, Limits, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler, Settings,
+    Tenants, default_socket,
 };
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::SIGHUP;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
@@ -21,21 +23,29 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   sessions_per_user = 64
   log_level = "info"
   api_dirs = ["/opt/aviary/apis"]
-  [limits]                      # of each session, by the resources that the API's specification names
+  [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
   [tenants.research]            # users that are treated as one
   users = [1000, 1001]
-  weight = 2                    # of scheduled devices, relative to the other tenants
-  limits = { device_memory = "8G" }
+  certificates = ["lab-7"]      # and names that certificates or tokens show (its own is one)
+  limits = { device_memory = "8G" }   # of all its sessions together
+  sessions = 32                 # at a time
+  threads = 64                  # of one session
+  apis = ["opencl"]             # all others are refused
+  functions = { deny = ["clCreatePipe"] }   # or allow = [...]: all others are refused
+  weight = 2                    # share of a scheduled device [1]
+  priority = 0
   [devices."*"]                 # schedule these devices; without it nobody waits for anybody
   scheduler = "fair"            # or wfq-poll, wfq-aimd, round-robin, slices, priority, none
   slice = "6ms"
-  linger = "200us""##;
+  linger = "200us"
+
+SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits] and [tenants] change at once."##;
 
 /// Let other processes use this machine's accelerators.
 ///
 /// A guest attaches with AVIARY_SERVER set to the address, or with
-/// `aviary run --server ADDR`. SIGTERM or SIGINT ends all sessions and the node.
+/// `aviary run --server ADDR`. SIGTERM or SIGINT ends all sessions and the node, and so does SIGHUP without --config.
 #[derive(Args)]
 #[command(after_long_help = CONFIG_HELP)]
 pub struct ServeCommand {
@@ -60,7 +70,7 @@ pub struct ServeCommand {
     /// Start every API server by itself instead of copying one that has all vendors' libraries loaded.
     #[arg(long)]
     no_zygote: bool,
-    /// Limit a resource of every session, as the API's specification names it (repeatable).
+    /// Limit a resource of every tenant, as the API's specification names it (repeatable).
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
     limit: Vec<(String, u64)>,
     /// Schedule all devices: fair, wfq-poll, wfq-aimd, round-robin, slices, priority, or for comparison credit,
@@ -81,18 +91,51 @@ pub struct ServeCommand {
 pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     // Holds the socket of a node that only other machines use.
     let directory = PrivateDir::create()?;
+    let reloads = command.config.is_some();
     let config = configure(command, &directory)?;
-    apis::select(&config.modules, &[])?;
     raise_descriptor_limit();
     let signals = Signals::catch().context("cannot catch signals")?;
     let node = Node::start(config)?;
-    while signals.noted().is_none() {
-        if node.is_finished() {
-            bail!("the node ended unexpectedly");
+    loop {
+        match signals.take_noted() {
+            // What is wrong is in the log.
+            Some(SIGHUP) if reloads => drop(node.reload()),
+            Some(_) => return Ok(ExitCode::SUCCESS),
+            None if node.is_finished() => bail!("the node ended unexpectedly"),
+            None => signals.wait(node.ended()).context("cannot wait for signals")?,
         }
-        signals.wait(node.ended()).context("cannot wait for signals")?;
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// What of the command line goes before what the file says about tenants, whenever it is read.
+struct Source {
+    file: Option<PathBuf>,
+    limits: Vec<(String, u64)>,
+    sessions_per_user: Option<usize>,
+    modules: Vec<PathBuf>,
+    default_sessions: usize,
+}
+
+impl Source {
+    fn settings(&self, file: &FileConfig) -> anyhow::Result<Settings> {
+        let mut limits: Limits = file.limits();
+        limits.extend(self.limits.iter().cloned());
+        let tenants = Tenants { list: file.tenants(), limits };
+        let notes = check_names(&tenants.list, &tenants.limits, &apis::select(&self.modules, &[])?)?;
+        let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
+        Ok(Settings { tenants, sessions_per_user, notes })
+    }
+
+    fn read_again(&self, before: &Fixed) -> anyhow::Result<Settings> {
+        let path = self.file.as_deref().context("the node has no configuration file (--config)")?;
+        let file = FileConfig::read(path)?;
+        let mut settings = self.settings(&file)?;
+        if file.fixed() != *before {
+            let text = "listen, mode, spares, log_level and api_dirs take effect when the node is started again";
+            settings.notes.push(text.into());
+        }
+        Ok(settings)
+    }
 }
 
 /// Command line before file before defaults.
@@ -124,22 +167,30 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     let text_mode = file.mode.as_deref().map(parse_mode).transpose().map_err(|error| anyhow!("mode: {error}"))?;
     config.mode = command.mode.or(text_mode).unwrap_or(config.mode);
     config.spares = command.spares.or(file.spares).unwrap_or(config.spares);
-    config.sessions_per_user = command.sessions_per_user.or(file.sessions_per_user).unwrap_or(config.sessions_per_user);
     let text_level =
         file.log_level.as_deref().map(str::parse).transpose().map_err(|error: String| anyhow!("log_level: {error}"))?;
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
-    let mut limits = file.limits();
-    limits.extend(command.limit);
     config.devices = file.devices();
     if command.scheduler.is_some() || command.slice.is_some() {
-        let usual = Settings::default();
+        let usual = DeviceSettings::default();
         let scheduler = command.scheduler.unwrap_or(usual.scheduler);
-        let settings = Settings { scheduler, slice: command.slice.unwrap_or(usual.slice), ..usual };
+        let settings = DeviceSettings { scheduler, slice: command.slice.unwrap_or(usual.slice), ..usual };
         config.devices = Rules(vec![("*".into(), settings)]);
     }
-    config.tenants = Tenants { list: file.tenants(), limits };
+    let source = Source {
+        file: command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?,
+        limits: command.limit,
+        sessions_per_user: command.sessions_per_user,
+        modules: config.modules.clone(),
+        default_sessions: config.sessions_per_user,
+    };
+    let Settings { tenants, sessions_per_user, notes } = source.settings(&file)?;
+    notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
+    (config.tenants, config.sessions_per_user) = (tenants, sessions_per_user);
+    let before = file.fixed();
+    config.reload = Some(Reload::new(move || source.read_again(&before).map_err(|error| format!("{error:#}"))));
     Ok(config)
 }
 

@@ -7,7 +7,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::low_level::siginfo::Cause;
 use std::{
-    io::{self, PipeReader, PipeWriter, Write},
+    io::{self, PipeReader, PipeWriter, Read, Write},
     os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -75,10 +75,25 @@ impl Signals {
         }
     }
 
+    /// The noted signal, which is then forgotten: the next one is noted again.
+    pub fn take_noted(&self) -> Option<i32> {
+        let mut target = self.target();
+        let Target::Noted(signal) = &mut *target else { return None };
+        let taken = signal.take();
+        if taken.is_some() {
+            // The byte that `deliver` wrote, with the lock held as here.
+            let _ = (&self.0.rung).read(&mut [0]);
+        }
+        taken
+    }
+
     fn deliver(&self, signal: i32, from_terminal: bool) {
         match &mut *self.target() {
             Target::Noted(noted) => {
-                // Once is enough, and a full pipe would block.
+                // Once is enough, and a full pipe would block. The end is not put off by a later SIGHUP.
+                if matches!(noted, Some(SIGINT | SIGTERM)) {
+                    return;
+                }
                 if noted.replace(signal).is_none() {
                     let _ = (&self.0.bell).write(&[0]);
                 }

@@ -1,5 +1,6 @@
 //! One exact 64-bit account.
 
+use crate::Seat;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,16 +11,19 @@ pub enum Kind {
     Instantaneous,
 }
 
-/// the tenant's limit is reached
+/// the limit of {limit} is reached: {used} are used
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the tenant's limit is reached")]
-pub struct Refused;
+#[error("the limit of {limit} is reached: {used} are used")]
+pub struct Refused {
+    pub used: u64,
+    pub limit: u64,
+}
 
 /// How much of one resource a session has.
 ///
-/// Invariant: `used <= limit` at every moment, seen from every thread. Every
-/// change is one compare-and-swap on `used`, so that concurrent charges can
-/// neither overshoot nor lose an update.
+/// Without a tenant's page the limit is this account's own: every change is one compare-and-swap on `used`, so that
+/// concurrent charges can neither overshoot nor lose an update. With a page the limit, and what counts against it,
+/// are the tenant's; the numbers here only say which part of it is this session's.
 #[derive(Debug)]
 pub struct Account {
     name: String,
@@ -28,12 +32,19 @@ pub struct Account {
     used: AtomicU64,
     peak: AtomicU64,
     refused: AtomicU64,
+    /// The tenant's account, by its number in the page.
+    tenant: Option<(Seat, usize)>,
 }
 
 impl Account {
     pub fn new(name: &str, kind: Kind, limit: Option<u64>) -> Account {
         let zero = || AtomicU64::new(0);
-        Account { name: name.to_owned(), kind, limit, used: zero(), peak: zero(), refused: zero() }
+        Account { name: name.to_owned(), kind, limit, used: zero(), peak: zero(), refused: zero(), tenant: None }
+    }
+
+    /// A part of the tenant's account with this number.
+    pub(crate) fn of_tenant(name: &str, kind: Kind, seat: Seat, number: usize) -> Account {
+        Account { tenant: Some((seat, number)), ..Account::new(name, kind, None) }
     }
 
     pub fn name(&self) -> &str {
@@ -45,7 +56,10 @@ impl Account {
     }
 
     pub fn limit(&self) -> Option<u64> {
-        self.limit
+        match &self.tenant {
+            Some((seat, number)) => seat.page.limit(*number),
+            None => self.limit,
+        }
     }
 
     /// Held now (continuous) or used up so far (instantaneous).
@@ -63,16 +77,31 @@ impl Account {
     }
 
     pub(crate) fn charge(&self, amount: u64) -> Result<(), Refused> {
-        let limit = self.limit.unwrap_or(u64::MAX);
+        let Some((seat, number)) = &self.tenant else { return self.raise(amount, self.limit.unwrap_or(u64::MAX)) };
+        self.count(seat.page.charge(seat.slot, *number, amount), amount)
+    }
+
+    /// Notes what the tenant's account said.
+    fn count(&self, answer: Result<(), Refused>, amount: u64) -> Result<(), Refused> {
+        match answer {
+            Ok(()) => self.raise(amount, u64::MAX),
+            Err(refused) => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                Err(refused)
+            }
+        }
+    }
+
+    fn raise(&self, amount: u64, limit: u64) -> Result<(), Refused> {
         let raised = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised) {
             Ok(before) => {
                 self.peak.fetch_max(before + amount, Ordering::Relaxed);
                 Ok(())
             }
-            Err(_) => {
+            Err(used) => {
                 self.refused.fetch_add(1, Ordering::Relaxed);
-                Err(Refused)
+                Err(Refused { used, limit })
             }
         }
     }
@@ -80,14 +109,24 @@ impl Account {
     /// Callers return only what a holding proves was charged; the clamp keeps
     /// a mistake from turning into an account near 2^64.
     pub(crate) fn uncharge(&self, amount: u64) {
+        // First here: whoever adds up what sessions hold never finds more than the tenant's account says.
         let lowered = |used: u64| Some(used.saturating_sub(amount));
         let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lowered);
+        if let (Some((seat, number)), true) = (&self.tenant, amount > 0) {
+            seat.page.uncharge(seat.slot, *number, amount);
+        }
     }
 
-    /// An unlimited total only counts, and saturates: it must not refuse a call after centuries.
+    /// An unlimited total only counts, in the session, and saturates: it must not refuse a call after centuries.
     pub(crate) fn consume(&self, amount: u64) -> Result<(), Refused> {
-        if self.limit.is_some() {
-            return self.charge(amount);
+        match &self.tenant {
+            Some((seat, number)) if seat.page.limit(*number).is_some() => {
+                seat.page.consume(*number, amount).inspect_err(|_| {
+                    self.refused.fetch_add(1, Ordering::Relaxed);
+                })?;
+            }
+            None if self.limit.is_some() => return self.charge(amount),
+            _ => {}
         }
         let raised = |used: u64| Some(used.saturating_add(amount));
         let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised);
@@ -105,7 +144,7 @@ mod tests {
     fn the_last_byte_is_granted_and_the_next_is_refused() {
         let account = Account::new("memory", Kind::Continuous, Some(10));
         account.charge(10).unwrap();
-        assert_eq!(account.charge(1), Err(Refused));
+        assert_eq!(account.charge(1), Err(Refused { used: 10, limit: 10 }));
         account.charge(0).unwrap();
         account.uncharge(1);
         account.charge(1).unwrap();
@@ -116,7 +155,7 @@ mod tests {
     fn a_sum_beyond_64_bits_is_refused_not_wrapped() {
         let account = Account::new("memory", Kind::Continuous, None);
         account.charge(u64::MAX).unwrap();
-        assert_eq!(account.charge(1), Err(Refused));
+        assert!(account.charge(1).is_err());
         assert_eq!(account.used(), u64::MAX);
     }
 

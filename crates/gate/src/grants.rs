@@ -11,15 +11,15 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Devices that one session can use.
-pub const SEATS: usize = 16;
+pub const DEVICE_SEATS: usize = 16;
 /// Longest name of a device, in bytes.
 pub const NAME: usize = 64;
 
-/// What [`Seat::grant`] says.
+/// What [`DeviceSeat::grant`] says.
 pub mod grant {
     /// Nobody may give the device work. The node's answer to a seat that wants.
     pub const CLOSED: u32 = 0;
-    /// Until [`Seat::budget`] is used up, or there is nothing more to do.
+    /// Until [`DeviceSeat::budget`] is used up, or there is nothing more to do.
     pub const SLICE: u32 = 1;
     /// As long as nobody else wants the device; there is work under way.
     pub const ALONE: u32 = 2;
@@ -44,7 +44,7 @@ pub mod manner {
 /// One device of a session.
 #[repr(C, align(64))]
 #[derive(Default)]
-pub struct Seat {
+pub struct DeviceSeat {
     /// The API server has written the name; never taken back.
     pub taken: AtomicU32,
     /// See [`grant`].
@@ -68,12 +68,12 @@ pub struct Seat {
 
 #[repr(C)]
 struct Page {
-    seats: [Seat; SEATS],
+    seats: [DeviceSeat; DEVICE_SEATS],
 }
 
 const BYTES: usize = size_of::<Page>().next_multiple_of(4096);
 
-impl Seat {
+impl DeviceSeat {
     /// Takes the seat for a device. Names are cut off at [`NAME`] bytes.
     pub fn take(&self, name: &str) {
         let bytes = &name.as_bytes()[..name.floor_char_boundary(NAME)];
@@ -153,7 +153,7 @@ impl GrantPage {
         Ok(GrantPage { address: address.cast() })
     }
 
-    pub fn seats(&self) -> &[Seat; SEATS] {
+    pub fn seats(&self) -> &[DeviceSeat; DEVICE_SEATS] {
         // SAFETY: mapped with at least `size_of::<Page>()` bytes until drop, page-aligned; every bit pattern is a
         // valid atomic, so a peer that writes nonsense shows nonsense and nothing worse.
         unsafe { &(*self.address).seats }

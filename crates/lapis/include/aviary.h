@@ -24,6 +24,10 @@ void *aviary_zerocopy_alloc_uninitialized(size_t size);
 /* Guest: the vendor's library uses the memory from now on. Server: it no longer does; the guest frees it. */
 void aviary_zerocopy_lend(void *pointer);
 void aviary_zerocopy_return(void *pointer);
+/* In `after_server`: what this call charges stays charged until the number is returned, not until the end of the
+ * object that it creates. The number must be new in this process. May be returned on any thread. */
+void aviary_charge_keep(uint64_t number);
+void aviary_charge_return(uint64_t number);
 int aviary_is_zerocopy(const void *pointer);
 
 /* Server, in a thread that makes no calls: work of many parts is between two of them on this device (see `occupies`).

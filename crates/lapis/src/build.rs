@@ -171,6 +171,9 @@ fn write_launch_files(model: &Model, directory: &Path, library: &Path) -> Result
         "soname": model.api.soname,
         "library": model.api.soname,
         "launch": launch,
+        // What a node's configuration may name.
+        "functions": model.functions.iter().map(|f| &f.name).collect::<Vec<_>>(),
+        "resources": model.resources.iter().map(|r| &r.name).collect::<Vec<_>>(),
     });
     write(&directory.join("api.json"), &format!("{description:#}\n"))
 }

@@ -1,6 +1,8 @@
 //! The admin socket: one request line, one JSON answer. Only the node's own user reaches it.
 
-use crate::{NodeError, NodeReport, log::Log};
+use crate::{NodeError, NodeReport, TenantChange, log::Log};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
     os::unix::net::{UnixListener, UnixStream},
@@ -8,11 +10,23 @@ use std::{
     time::Duration,
 };
 
-const REQUEST_LIMIT: u64 = 4096;
+const REQUEST_LIMIT: u64 = 64 << 10;
 const ANSWER_LIMIT: u64 = 64 << 20;
 /// After an error, for instance when there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a node can be asked; one line of JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Request {
+    Ps,
+    Tenants,
+    Set(TenantChange),
+    Reload,
+}
+
+type Answerer<'a> = &'a dyn Fn(Request) -> Result<Value, String>;
 
 /// The admin socket that belongs to a node's socket.
 pub fn admin_path(socket: &Path) -> PathBuf {
@@ -21,7 +35,7 @@ pub fn admin_path(socket: &Path) -> PathBuf {
 
 /// Answers until the listener is shut down. Runs on a thread of its own, so
 /// that a slow client holds up other `aviary ps` only, and those briefly.
-pub fn serve(listener: &UnixListener, report: &dyn Fn() -> NodeReport, log: Log) {
+pub fn serve(listener: &UnixListener, answerer: Answerer<'_>, log: Log) {
     for connection in listener.incoming() {
         let connection = match connection {
             Ok(connection) => connection,
@@ -33,33 +47,41 @@ pub fn serve(listener: &UnixListener, report: &dyn Fn() -> NodeReport, log: Log)
                 continue;
             }
         };
-        if let Err(error) = answer(connection, report) {
+        if let Err(error) = answer(connection, answerer) {
             log.debug(format_args!("admin request failed: {error}"));
         }
     }
 }
 
-fn answer(mut connection: UnixStream, report: &dyn Fn() -> NodeReport) -> io::Result<()> {
+fn answer(mut connection: UnixStream, answerer: Answerer<'_>) -> io::Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     connection.set_write_timeout(Some(PATIENCE))?;
     let mut request = String::new();
     BufReader::new(connection.try_clone()?.take(REQUEST_LIMIT)).read_line(&mut request)?;
-    let text = match request.trim_end() {
-        "ps" => serde_json::to_vec(&report())?,
-        other => {
-            serde_json::to_vec(&serde_json::json!({ "error": format!("unknown request `{other}`: expected `ps`") }))?
-        }
-    };
-    connection.write_all(&text)
+    let result = serde_json::from_str(&request).map_err(|error| format!("the request is not understood: {error}"));
+    let answer = result.and_then(answerer).unwrap_or_else(|error| json!({ "error": error }));
+    connection.write_all(&serde_json::to_vec(&answer)?)
 }
 
 /// Asks the node that listens on `socket`.
-pub fn query(socket: &Path) -> Result<NodeReport, NodeError> {
+pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> Result<T, NodeError> {
     let no_node = |error| NodeError::NoNode(socket.into(), error);
+    let strange = |error: serde_json::Error| NodeError::Answer(socket.into(), error.to_string());
     let mut connection = UnixStream::connect(admin_path(socket)).map_err(no_node)?;
     connection.set_read_timeout(Some(PATIENCE)).map_err(no_node)?;
-    connection.write_all(b"ps\n").map_err(no_node)?;
+    let mut line = serde_json::to_vec(request).map_err(strange)?;
+    line.push(b'\n');
+    connection.write_all(&line).map_err(no_node)?;
     let mut answer = Vec::new();
     connection.take(ANSWER_LIMIT).read_to_end(&mut answer).map_err(no_node)?;
-    serde_json::from_slice(&answer).map_err(|error| NodeError::Answer(socket.into(), error.to_string()))
+    let answer: Value = serde_json::from_slice(&answer).map_err(strange)?;
+    match answer.get("error").and_then(Value::as_str) {
+        Some(error) => Err(NodeError::Denied(socket.into(), error.to_owned())),
+        None => serde_json::from_value(answer).map_err(strange),
+    }
+}
+
+/// Its sessions.
+pub fn query(socket: &Path) -> Result<NodeReport, NodeError> {
+    ask(socket, &Request::Ps)
 }

@@ -1,5 +1,6 @@
 //! Messages on an API server's control socket (docs/runtime.md, "Attaching").
 
+use aviary_server::FunctionRule;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -7,7 +8,6 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeMap,
     io::{self, IoSlice, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{BorrowedFd, OwnedFd},
@@ -16,14 +16,17 @@ use std::{
 
 const MESSAGE_LIMIT: usize = 64 * 1024;
 
-/// Node to API server, together with the guest's socket.
+/// Node to API server, together with the guest's socket and the tenant's page.
 #[derive(Debug, Serialize)]
 pub struct Assignment<'a> {
     pub session: u64,
     pub tenant: &'a str,
     pub guest: u32,
     pub modules: &'a [PathBuf],
-    pub limits: &'a BTreeMap<String, u64>,
+    pub slot: u32,
+    pub threads: Option<usize>,
+    pub apis: Option<&'a [String]>,
+    pub functions: &'a FunctionRule,
     /// The node schedules devices.
     pub scheduled: bool,
 }
@@ -66,24 +69,16 @@ pub enum Received {
     Closed,
 }
 
-pub fn send(control: BorrowedFd<'_>, assignment: &Assignment<'_>, socket: BorrowedFd<'_>) -> io::Result<()> {
-    send_json(control, assignment, Some(socket))
-}
-
-/// One message, perhaps with a descriptor.
-pub fn send_json(
-    control: BorrowedFd<'_>,
-    message: &impl Serialize,
-    descriptor: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
+/// One message, perhaps with one or two descriptors.
+pub fn send(control: BorrowedFd<'_>, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     if text.len() > MESSAGE_LIMIT {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is longer than 64 KiB"));
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptor.as_slice().is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(descriptor.as_slice()));
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     sendmsg(control, &[IoSlice::new(&text)], &mut ancillary, flags)?;

@@ -29,6 +29,16 @@ pub enum NodeError {
     Copy(io::Error),
     /// cannot hand a connection to API server {0}: {1}
     HandOver(u32, io::Error),
+    /// tenant `{0}` has {1} guest processes already
+    NoSlot(String, usize),
+    /// no accounts for tenant `{0}`: {1}
+    Page(String, String),
+    /// there is no tenant `{0}`: it is not configured, and it never attached
+    NoTenantNamed(String),
+    /// the configuration was not read again: {0}
+    Reload(String),
+    /// the node on {0} says: {1}
+    Denied(PathBuf, String),
     /// cannot watch descriptors: {0}
     Watch(io::Error),
     /// no credentials of the connecting process: {0}

@@ -1,7 +1,8 @@
 //! Starting and ending a node from outside.
 
 use crate::{
-    GatewayCommand, NodeError, NodeReport, PrivateDir, admin,
+    GatewayCommand, NodeError, NodeReport, PrivateDir,
+    admin::{self, Request},
     api_server::ApiServerCommand,
     listener::{Address, Listener},
     log::{Level, Log},
@@ -24,6 +25,37 @@ use std::{
     thread::JoinHandle,
 };
 
+/// What may change while a node runs.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub tenants: Tenants,
+    pub sessions_per_user: usize,
+    /// What whoever asked for the change should know.
+    pub notes: Vec<String>,
+}
+
+type ReadSettings = dyn Fn() -> Result<Settings, String> + Send + Sync;
+
+/// Reads the configuration again.
+#[derive(Clone)]
+pub struct Reload(Arc<ReadSettings>);
+
+impl Reload {
+    pub fn new(read: impl Fn() -> Result<Settings, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    pub(crate) fn run(&self) -> Result<Settings, String> {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Reload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Reload")
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     pub socket: PathBuf,
@@ -41,6 +73,8 @@ pub struct NodeConfig {
     pub tenants: Tenants,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
+    /// How the configuration is read again.
+    pub reload: Option<Reload>,
     /// Where other machines connect, and what serves each of them.
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
     pub log: Level,
@@ -58,6 +92,7 @@ impl NodeConfig {
             sessions_per_user: 4096,
             tenants: Tenants::default(),
             devices: Rules::default(),
+            reload: None,
             remote: None,
             log: Level::Info,
         }
@@ -105,6 +140,11 @@ impl Node {
 
     pub fn report(&self) -> NodeReport {
         report_of(&self.core, &self.address)
+    }
+
+    /// Reads the configuration again; sessions go on. What is wrong is also told in the log.
+    pub fn reload(&self) -> Result<Vec<String>, NodeError> {
+        self.core.reload()
     }
 
     /// Guest processes that are served now.
@@ -163,7 +203,20 @@ fn run_core(core: &Arc<Core>, alive: PipeWriter, log: Log) -> JoinHandle<()> {
 
 fn run_admin(admin: &Arc<UnixListener>, core: &Arc<Core>, address: &Address, log: Log) -> JoinHandle<()> {
     let (admin, core, address) = (Arc::clone(admin), Arc::clone(core), address.clone());
-    std::thread::spawn(move || admin::serve(&admin, &|| report_of(&core, &address), log))
+    std::thread::spawn(move || admin::serve(&admin, &|request| answer(&core, &address, request), log))
+}
+
+fn answer(core: &Core, address: &Address, request: Request) -> Result<serde_json::Value, String> {
+    let json = |value: serde_json::Result<serde_json::Value>| value.map_err(|error| error.to_string());
+    match request {
+        Request::Ps => json(serde_json::to_value(report_of(core, address))),
+        Request::Tenants => json(serde_json::to_value(core.tenants())),
+        Request::Set(change) => {
+            let report = core.change_tenant(&change).map_err(|error| error.to_string())?;
+            json(serde_json::to_value(report))
+        }
+        Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
+    }
 }
 
 fn report_of(core: &Core, address: &Address) -> NodeReport {

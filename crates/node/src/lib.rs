@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod admin;
 mod api_server;
 mod control;
@@ -23,17 +24,20 @@ mod report;
 mod scheduling;
 mod sessions;
 mod stats;
+mod tenancy;
 mod tenant;
 mod zygote;
 
-pub use admin::{admin_path, query};
+pub use admin::{Request, admin_path, ask, query};
 pub use api_server::ApiServerCommand;
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
-pub use handle::{Node, NodeConfig};
+pub use handle::{Node, NodeConfig, Reload, Settings};
 pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
 pub use private::{PrivateDir, private_nodes};
-pub use report::{NodeReport, SessionReport};
-pub use scheduling::{DeviceReport, Rules, Scheduler, Settings, Share};
-pub use tenant::{Limits, Tenant, Tenants};
+pub use report::{AccountReport, NodeReport, SessionReport, TenantReport};
+pub use scheduling::{DeviceReport, DeviceSettings, Rules, Scheduler, Share, Usage};
+pub use tenant::{Limits, Tenant, TenantChange, Tenants};
+
+pub use aviary_server::FunctionRule;

@@ -1,9 +1,10 @@
 //! The node's loop: every event of listener, API servers and guests, one after the other.
 
 use crate::{
-    NodeConfig, NodeError,
+    NodeConfig, NodeError, Tenants,
+    accounts::Accounts,
     api_server::{ApiServer, Ending},
-    control::{self, Assignment, Event, Received},
+    control::{self, Event, Received},
     epoll::{Epoll, Token},
     gateways::Gateways,
     guest::Guest,
@@ -11,7 +12,6 @@ use crate::{
     log::Log,
     scheduling::{DeviceReport, Scheduling},
     sessions::{Registry, Server, Session},
-    tenant::Limits,
     zygote::Zygote,
 };
 use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
@@ -54,26 +54,30 @@ pub enum Goal {
 
 #[derive(Debug)]
 pub struct Core {
-    config: NodeConfig,
-    log: Log,
+    pub(crate) config: NodeConfig,
+    pub(crate) log: Log,
     epoll: Epoll,
     wake: OwnedFd,
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
     reserve: Mutex<Option<OwnedFd>>,
     /// `None`: no device is scheduled.
-    scheduling: Option<Scheduling>,
+    pub(crate) scheduling: Option<Scheduling>,
     /// Listeners for other machines.
     remote: Vec<OwnedFd>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct State {
-    registry: Registry,
+pub(crate) struct State {
+    pub registry: Registry,
+    pub accounts: Accounts,
+    pub tenants: Tenants,
+    /// Connections that one user may have at a time.
+    pub sessions_per_user: usize,
     /// Taken when the node ends, which removes the socket.
     listener: Option<Listener>,
-    gateways: Gateways,
+    pub gateways: Gateways,
     refill_at: Option<Instant>,
     zygote: Option<Zygote>,
     /// When the next zygote is started.
@@ -96,7 +100,19 @@ impl Core {
         let refill_at = (config.spares > 0).then(Instant::now);
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
-        let state = Mutex::new(State { registry, listener, gateways, refill_at, zygote: None, zygote_at });
+        let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
+        let sessions_per_user = config.sessions_per_user;
+        let state = Mutex::new(State {
+            registry,
+            accounts,
+            tenants,
+            sessions_per_user,
+            listener,
+            gateways,
+            refill_at,
+            zygote: None,
+            zygote_at,
+        });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
         let scheduled = !config.devices.0.is_empty();
         let scheduling = scheduled.then(|| Scheduling::start(config.devices.clone(), log)).transpose()?;
@@ -132,7 +148,7 @@ impl Core {
 
     /// Every change under the lock is complete before anything can panic, so that
     /// a poisoned lock still guards a usable state.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -267,14 +283,21 @@ impl Core {
             Ok(guest) => guest,
             Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
         };
-        if state.registry.sessions_of_user(guest.uid) >= self.config.sessions_per_user {
-            let why = format!("user {} has {} sessions already", guest.uid, self.config.sessions_per_user);
+        if state.registry.sessions_of_user(guest.uid) >= state.sessions_per_user {
+            let why = format!("user {} has {} sessions already", guest.uid, state.sessions_per_user);
             self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
             return refuse(&socket, &why);
         }
-        let tenant = match state.gateways.tenant_of(guest.pid).transpose() {
+        let remote = match state.gateways.tenant_of(guest.pid).transpose() {
             Ok(name) => name.filter(|name| !name.is_empty()),
             Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+        };
+        let tenant = match self.tenant_for(state, &guest, remote.as_deref()) {
+            Ok(tenant) => tenant,
+            Err(why) => {
+                self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
+                return refuse(&socket, &why);
+            }
         };
         let id = state.registry.new_session_id();
         let session = Session {
@@ -308,8 +331,10 @@ impl Core {
             session.server = server;
             match self.assign(state, id, &session) {
                 Ok(pid) => {
-                    let Guest { pid: guest, uid, .. } = guest;
-                    self.log.info(format_args!("session {id}: guest {guest} (user {uid}) goes to API server {pid}"));
+                    let (Guest { pid: guest, uid, .. }, tenant) = (guest, session.tenant.escape_debug());
+                    self.log.info(format_args!(
+                        "session {id}: guest {guest} (user {uid}, tenant {tenant}) goes to API server {pid}"
+                    ));
                     state.registry.sessions.insert(id, session);
                     return;
                 }
@@ -344,33 +369,6 @@ impl Core {
             return Err(error);
         }
         Ok(id)
-    }
-
-    fn tenant_of(&self, session: &Session) -> (String, Limits) {
-        let tenants = &self.config.tenants;
-        match &session.tenant {
-            Some(name) => tenants.named(name),
-            None => tenants.of(session.guest.uid),
-        }
-    }
-
-    fn assign(&self, state: &State, id: u64, session: &Session) -> Result<u32, NodeError> {
-        let (Some(server), Some(socket)) = (state.registry.servers.get(&session.server), &session.pending) else {
-            return Err(NodeError::HandOver(0, std::io::ErrorKind::NotFound.into()));
-        };
-        let (tenant, limits) = self.tenant_of(session);
-        let assignment = Assignment {
-            session: id,
-            tenant: &tenant,
-            guest: session.guest.pid,
-            modules: &self.config.modules,
-            limits: &limits,
-            scheduled: self.scheduling.is_some(),
-        };
-        let pid = server.process.pid();
-        control::send(server.process.control.as_fd(), &assignment, socket.as_fd())
-            .map(|()| pid)
-            .map_err(|error| NodeError::HandOver(pid, error))
     }
 
     // API servers.
@@ -522,8 +520,8 @@ impl Core {
                 if let (Some(scheduling), Some(page), Some(bell)) =
                     (&self.scheduling, descriptors.next(), descriptors.next())
                 {
-                    let (tenant, _) = self.tenant_of(session);
-                    scheduling.enter(id, &tenant, self.config.tenants.share(&tenant), &page, bell);
+                    let share = state.tenants.called(&session.tenant).share();
+                    scheduling.enter(id, &session.tenant, share, &page, bell);
                 }
             }
             Event::Ended { session: id, reason } => {
@@ -541,9 +539,11 @@ impl Core {
         self.hear_rest(id);
         let mut state = self.state();
         let orphans = state.registry.sessions_of(id);
-        let Some(server) = state.registry.remove_server(id) else { return };
-        let spare = server.guest.is_none();
+        let Some(mut server) = state.registry.remove_server(id) else { return };
+        let (spare, seat) = (server.guest.is_none(), server.seat.take());
         let status = self.release(server);
+        // Not earlier: as long as the process lives it holds what it was granted.
+        seat.iter().for_each(|seat| self.settle_accounts(&mut state, seat));
         if spare {
             self.log.error(format_args!("a spare API server ended: {status}"));
             state.refill_at = Some(Instant::now() + REFILL_BACKOFF);

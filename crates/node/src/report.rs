@@ -1,6 +1,8 @@
-//! What `aviary ps` is told.
+//! What `aviary ps` and `aviary tenant` are told.
 
-use crate::{DeviceReport, sessions::Registry, stats};
+use crate::{DeviceReport, Tenant, node::State, sessions::Registry, stats};
+use aviary_gate::{Balance, Kind};
+use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -26,6 +28,8 @@ pub struct SessionReport {
     pub program: String,
     pub guest: u32,
     pub uid: u32,
+    #[serde(default)]
+    pub tenant: String,
     /// Process id of the API server.
     pub server: u32,
     pub seconds: u64,
@@ -41,9 +45,80 @@ pub fn sessions(registry: &Registry) -> Vec<SessionReport> {
         program: session.guest.program(),
         guest: session.guest.pid,
         uid: session.guest.uid,
+        tenant: session.tenant.clone(),
         server: registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
         counters: session.stats.as_ref().map(stats::read).unwrap_or_default(),
     };
     registry.sessions.iter().map(entry).collect()
+}
+
+/// What `aviary tenant` shows of one tenant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TenantReport {
+    pub name: String,
+    pub users: Vec<u32>,
+    pub certificates: Vec<String>,
+    pub weight: u32,
+    pub priority: i32,
+    /// Sessions now, and the most of them.
+    pub sessions: usize,
+    pub most_sessions: Option<usize>,
+    /// The most threads of a session.
+    pub threads: Option<usize>,
+    pub apis: Option<Vec<String>>,
+    pub functions: FunctionRule,
+    pub accounts: Vec<AccountReport>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AccountReport {
+    pub resource: String,
+    /// `None`: no API server has said yet.
+    pub instantaneous: Option<bool>,
+    pub limit: Option<u64>,
+    /// An instantaneous resource without a limit is counted by its sessions only.
+    pub used: u64,
+    pub peak: u64,
+    pub refused: u64,
+    /// What the API servers hold, added up: differs from `used` only while one of them changes both.
+    pub held: u64,
+}
+
+pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
+    let mut accounts: Vec<AccountReport> = state.accounts.balances(&tenant.name).into_iter().map(account).collect();
+    // Before its first session a tenant has limits only.
+    for (resource, limit) in &tenant.limits {
+        if !accounts.iter().any(|account| account.resource == *resource) {
+            let (resource, limit) = (resource.clone(), Some(*limit));
+            accounts.push(AccountReport {
+                resource,
+                instantaneous: None,
+                limit,
+                used: 0,
+                peak: 0,
+                refused: 0,
+                held: 0,
+            });
+        }
+    }
+    TenantReport {
+        sessions: state.registry.sessions_of_tenant(&tenant.name),
+        name: tenant.name,
+        users: tenant.users,
+        certificates: tenant.certificates,
+        weight: tenant.weight,
+        priority: tenant.priority,
+        most_sessions: tenant.sessions,
+        threads: tenant.threads,
+        apis: tenant.apis,
+        functions: tenant.functions,
+        accounts,
+    }
+}
+
+fn account(balance: Balance) -> AccountReport {
+    let Balance { name: resource, kind, limit, used, peak, refused, held } = balance;
+    let instantaneous = kind.map(|kind| kind == Kind::Instantaneous);
+    AccountReport { resource, instantaneous, limit, used, peak, refused, held }
 }

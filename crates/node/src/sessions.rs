@@ -1,6 +1,6 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
-use crate::{api_server::ApiServer, guest::Guest};
+use crate::{accounts::Seat, api_server::ApiServer, guest::Guest};
 use std::{
     collections::{BTreeMap, HashMap},
     os::fd::OwnedFd,
@@ -12,8 +12,8 @@ use std::{
 pub struct Session {
     pub server: u64,
     pub guest: Guest,
-    /// Of another machine: who its gateway says it is.
-    pub tenant: Option<String>,
+    /// Whose limits it has.
+    pub tenant: String,
     pub since: SystemTime,
     /// The node's copy of the socket, kept until the API server has said that it
     /// took the session: if it ends before, the session goes to another one.
@@ -29,6 +29,8 @@ pub struct Session {
 pub struct Server {
     pub process: ApiServer,
     pub guest: Option<Guest>,
+    /// From its first session to its end.
+    pub seat: Option<Seat>,
     /// Watches the guest process.
     pub guest_exit: Option<OwnedFd>,
     /// The guest is gone: the process is killed if it is still there then.
@@ -48,7 +50,7 @@ pub struct Registry {
 impl Registry {
     pub fn add_spare(&mut self, process: ApiServer) -> u64 {
         self.last_server += 1;
-        let server = Server { process, guest: None, guest_exit: None, kill_at: None };
+        let server = Server { process, guest: None, seat: None, guest_exit: None, kill_at: None };
         self.servers.insert(self.last_server, server);
         self.spares.push(self.last_server);
         self.last_server
@@ -105,6 +107,10 @@ impl Registry {
 
     pub fn sessions_of_user(&self, uid: u32) -> usize {
         self.sessions.values().filter(|session| session.guest.uid == uid).count()
+    }
+
+    pub fn sessions_of_tenant(&self, name: &str) -> usize {
+        self.sessions.values().filter(|session| session.tenant == name).count()
     }
 
     /// When the next API server without a guest is due to be killed.

@@ -1,70 +1,176 @@
 //! Who a user is to this node, and what that tenant's sessions may use.
 
 use crate::scheduling::Share;
+use aviary_server::FunctionRule;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Limits by resource name.
 pub type Limits = BTreeMap<String, u64>;
 
-/// Users that are treated as one. The kernel says which user a guest is: nobody can claim to be another.
+/// Users and remote identities that are treated as one. The kernel says which user a guest is, the certificate or
+/// token which tenant a remote one is: nobody can claim to be another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tenant {
     pub name: String,
     pub users: Vec<u32>,
-    /// Of each of its sessions; they take the place of the node's own.
+    /// Names that its certificates and tokens show, beside its own.
+    pub certificates: Vec<String>,
+    /// Of all its sessions together; they take the place of the node's own.
     pub limits: Limits,
+    /// Sessions at a time.
+    pub sessions: Option<usize>,
+    /// Threads of one session that call.
+    pub threads: Option<usize>,
+    /// APIs it may use; `None`: all.
+    pub apis: Option<Vec<String>>,
+    pub functions: FunctionRule,
+    /// Its share of a device against the others'.
+    pub weight: u32,
+    pub priority: i32,
+}
+
+impl Tenant {
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            users: Vec::new(),
+            certificates: Vec::new(),
+            limits: Limits::new(),
+            sessions: None,
+            threads: None,
+            apis: None,
+            functions: FunctionRule::default(),
+            weight: 1,
+            priority: 0,
+        }
+    }
+
     /// What it is entitled to where devices are scheduled.
-    pub share: Share,
+    pub fn share(&self) -> Share {
+        Share { weight: self.weight, priority: self.priority }
+    }
+
+    fn shows(&self, name: &str) -> bool {
+        self.name == name || self.certificates.iter().any(|certificate| certificate == name)
+    }
+}
+
+/// What `aviary tenant set` changes until the configuration is read again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TenantChange {
+    pub name: String,
+    /// `None`: no limit.
+    pub limits: BTreeMap<String, Option<u64>>,
+    pub sessions: Option<usize>,
+    pub threads: Option<usize>,
+    pub weight: Option<u32>,
+    pub priority: Option<i32>,
 }
 
 /// Tenants of a node. A user of none is a tenant of its own, with the node's limits.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tenants {
     pub list: Vec<Tenant>,
     pub limits: Limits,
 }
 
 impl Tenants {
-    /// Name and limits for a session of this user.
-    pub fn of(&self, uid: u32) -> (String, Limits) {
-        let mut limits = self.limits.clone();
-        match self.list.iter().find(|tenant| tenant.users.contains(&uid)) {
-            Some(tenant) => {
-                limits.extend(tenant.limits.clone());
-                (tenant.name.clone(), limits)
-            }
-            None => (format!("uid-{uid}"), limits),
-        }
+    /// The tenant that a user of this machine belongs to.
+    pub fn of(&self, uid: u32) -> Tenant {
+        let found = self.list.iter().find(|tenant| tenant.users.contains(&uid));
+        found.map_or_else(|| self.called(&name_of_user(uid)), |tenant| self.whole(tenant))
     }
 
-    /// What the tenant of this name is entitled to.
-    pub fn share(&self, name: &str) -> Share {
-        self.list.iter().find(|tenant| tenant.name == name).map_or(Share::default(), |tenant| tenant.share)
+    /// The tenant that showed this name from another machine.
+    pub fn named(&self, name: &str) -> Tenant {
+        let found = self.list.iter().find(|tenant| tenant.shows(name));
+        found.map_or_else(|| self.called(name), |tenant| self.whole(tenant))
     }
 
-    /// Limits for a session of a tenant that showed its name from another machine.
-    pub fn named(&self, name: &str) -> (String, Limits) {
-        let mut limits = self.limits.clone();
-        if let Some(tenant) = self.list.iter().find(|tenant| tenant.name == name) {
-            limits.extend(tenant.limits.clone());
-        }
-        (name.to_owned(), limits)
+    /// The tenant of this name, configured or not.
+    pub fn called(&self, name: &str) -> Tenant {
+        let found = self.list.iter().find(|tenant| tenant.name == name);
+        self.whole(found.unwrap_or(&Tenant::new(name)))
     }
+
+    /// With the limits that it has from the node.
+    fn whole(&self, tenant: &Tenant) -> Tenant {
+        let mut whole = tenant.clone();
+        for (resource, amount) in &self.limits {
+            whole.limits.entry(resource.clone()).or_insert(*amount);
+        }
+        whole
+    }
+
+    /// A tenant without an entry gets one: of the user whose number its name says, or of nobody but the name.
+    pub fn change(&mut self, change: &TenantChange) {
+        if !self.list.iter().any(|tenant| tenant.name == change.name) {
+            let users = user_of_name(&change.name).into_iter().collect();
+            self.list.push(Tenant { users, ..Tenant::new(&change.name) });
+        }
+        let Some(tenant) = self.list.iter_mut().find(|tenant| tenant.name == change.name) else { return };
+        for (resource, limit) in &change.limits {
+            // No limit of its own would mean the node's.
+            tenant.limits.insert(resource.clone(), limit.unwrap_or(u64::MAX));
+        }
+        tenant.sessions = change.sessions.or(tenant.sessions);
+        tenant.threads = change.threads.or(tenant.threads);
+        tenant.weight = change.weight.unwrap_or(tenant.weight);
+        tenant.priority = change.priority.unwrap_or(tenant.priority);
+    }
+}
+
+fn name_of_user(uid: u32) -> String {
+    format!("uid-{uid}")
+}
+
+fn user_of_name(name: &str) -> Option<u32> {
+    let uid = name.strip_prefix("uid-")?.parse().ok()?;
+    (name_of_user(uid) == name).then_some(uid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn limits(pairs: &[(&str, u64)]) -> Limits {
+        pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
+    }
+
+    fn tenants() -> Tenants {
+        let (users, limits_of_alice) = (vec![7], limits(&[("memory", 1)]));
+        let certificates = vec!["laptop".into()];
+        let alice = Tenant { users, certificates, limits: limits_of_alice, ..Tenant::new("alice") };
+        Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]) }
+    }
+
     #[test]
     fn a_tenants_limits_come_before_the_nodes() {
-        let limits = |pairs: &[(&str, u64)]| {
-            pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect::<Limits>()
-        };
-        let alice =
-            Tenant { name: "alice".into(), users: vec![7], limits: limits(&[("memory", 1)]), share: Share::default() };
-        let tenants = Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]) };
-        assert_eq!(tenants.of(7), ("alice".into(), limits(&[("memory", 1), ("calls", 3)])));
-        assert_eq!(tenants.of(8), ("uid-8".into(), limits(&[("memory", 9), ("calls", 3)])));
+        let tenants = tenants();
+        let all = |tenant: Tenant| (tenant.name, tenant.limits);
+        assert_eq!(all(tenants.of(7)), ("alice".into(), limits(&[("memory", 1), ("calls", 3)])));
+        assert_eq!(all(tenants.of(8)), ("uid-8".into(), limits(&[("memory", 9), ("calls", 3)])));
+    }
+
+    #[test]
+    fn a_remote_tenant_is_who_its_certificate_names() {
+        let tenants = tenants();
+        assert_eq!(tenants.named("alice"), tenants.of(7));
+        assert_eq!(tenants.named("laptop"), tenants.of(7));
+        assert_eq!(tenants.named("bob").name, "bob");
+        assert_eq!(tenants.called("laptop").users, [0; 0], "a name of a certificate is no tenant's");
+    }
+
+    #[test]
+    fn changes_apply_to_tenants_with_and_without_an_entry() {
+        let mut tenants = tenants();
+        let change = |name: &str| TenantChange { name: name.into(), weight: Some(3), ..TenantChange::default() };
+        tenants.change(&TenantChange { limits: [("memory".into(), None)].into(), ..change("alice") });
+        assert_eq!((tenants.of(7).weight, tenants.of(7).limits["memory"]), (3, u64::MAX));
+        tenants.change(&TenantChange { sessions: Some(2), ..change("uid-8") });
+        assert_eq!((tenants.of(8).weight, tenants.of(8).sessions, tenants.of(8).limits["memory"]), (3, Some(2), 9));
+        assert_eq!(user_of_name("uid-08"), None);
     }
 }

@@ -32,7 +32,7 @@ impl Zygote {
     pub fn start(command: &ApiServerCommand, modules: &[PathBuf]) -> Result<Self, NodeError> {
         let process = ApiServer::spawn(command)?;
         let request = serde_json::json!({ "preload": modules });
-        match control::send_json(process.control.as_fd(), &request, None) {
+        match control::send(process.control.as_fd(), &request, &[]) {
             Ok(()) => Ok(Self { process, ready: false }),
             Err(error) => {
                 process.discard();
@@ -49,7 +49,7 @@ impl Zygote {
     fn try_copy(&self) -> io::Result<ApiServer> {
         let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let request = serde_json::json!({ "copy": true });
-        control::send_json(self.process.control.as_fd(), &request, Some(theirs.as_fd()))?;
+        control::send(self.process.control.as_fd(), &request, &[theirs.as_fd()])?;
         // The only copies left are the zygote's and the new process's: their deaths can be seen.
         drop(theirs);
         ApiServer::adopt(birth(&control)?, control)

@@ -1,9 +1,13 @@
 //! A node with API servers and guests that are real processes: this test program, started again.
 //!
 //! The stand-in for the API server greets a guest with its process id and then
-//! does what the guest's bytes say: `c` crash, `h` hang for ever.
+//! does what the guest's bytes say: `c` crash, `h` hang for ever, `a` allocate 2 of `memory` (it answers y or n).
 
-use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, query};
+use aviary_gate::{Gate, Kind, Resource, Seat, TenantPage};
+use aviary_node::{
+    ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Reload, Request, Settings, Tenant, TenantChange,
+    TenantReport, Tenants, ask, query,
+};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
 };
@@ -42,7 +46,7 @@ fn fake_api_server() {
     let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let control = Arc::new(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap());
     let open = Arc::new(AtomicUsize::new(0));
-    while let Some((session, guest)) = take_session(control.as_fd()) {
+    while let Some((session, guest, gate)) = take_session(control.as_fd()) {
         // The first API server to create the mark ends although a session was given to it.
         if env::var_os(MARK).is_some_and(|mark| std::fs::File::create_new(mark).is_ok()) {
             std::process::exit(0);
@@ -51,7 +55,7 @@ fn fake_api_server() {
         let (control, open) = (Arc::clone(&control), Arc::clone(&open));
         std::thread::spawn(move || {
             tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"started","api":"fake"}}"#));
-            serve(guest.into());
+            serve(guest.into(), &gate);
             tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"ended","reason":"bye"}}"#));
             if open.fetch_sub(1, Ordering::SeqCst) == 1 {
                 std::process::exit(0);
@@ -61,7 +65,7 @@ fn fake_api_server() {
     std::process::exit(0);
 }
 
-fn serve(mut guest: UnixStream) {
+fn serve(mut guest: UnixStream, gate: &Gate) {
     let _ = writeln!(guest, "{}", std::process::id());
     let mut byte = [0];
     while guest.read(&mut byte).is_ok_and(|count| count == 1) {
@@ -70,24 +74,31 @@ fn serve(mut guest: UnixStream) {
             b'h' => loop {
                 std::thread::park();
             },
+            b'a' => {
+                let granted = gate.charge(0, 2).is_ok();
+                let _ = guest.write_all(if granted { b"y" } else { b"n" });
+            }
             _ => {}
         }
     }
 }
 
-fn take_session(control: BorrowedFd<'_>) -> Option<(u64, OwnedFd)> {
+fn take_session(control: BorrowedFd<'_>) -> Option<(u64, OwnedFd, Gate)> {
     let mut bytes = [0; 65536];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
     let config: serde_json::Value = serde_json::from_slice(&bytes[..message.bytes]).ok()?;
     assert_eq!(config["modules"], serde_json::json!(["/modules"]));
-    assert_eq!(config["limits"]["memory"], 5);
-    let socket = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+    let descriptors = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors.collect::<Vec<_>>()),
         _ => None,
-    })?;
-    Some((config["session"].as_u64()?, socket))
+    });
+    let [socket, page]: [OwnedFd; 2] = descriptors?.try_into().expect("a socket and a page");
+    let slot = config["slot"].as_u64().expect("a slot") as u32;
+    let seat = Seat::new(TenantPage::open(page.as_fd()).expect("a page"), slot).expect("a slot");
+    let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
+    Some((config["session"].as_u64()?, socket, gate))
 }
 
 fn tell(control: BorrowedFd<'_>, text: &str) {
@@ -128,6 +139,14 @@ impl Guest {
 
     fn send(&mut self, byte: u8) {
         self.socket.get_mut().write_all(&[byte]).unwrap();
+    }
+
+    /// Whether it gets 2 of `memory`.
+    fn allocate(&mut self) -> bool {
+        self.send(b'a');
+        let mut answer = [0];
+        self.socket.read_exact(&mut answer).unwrap();
+        answer == *b"y"
     }
 
     fn is_lost(&mut self) -> bool {
@@ -184,6 +203,10 @@ impl Fixture {
     }
 
     fn with(environment: &[(&str, &str)]) -> Self {
+        Self::configured(environment, |_| {})
+    }
+
+    fn configured(environment: &[(&str, &str)], change: impl FnOnce(&mut NodeConfig)) -> Self {
         let mut variables: Vec<(OsString, OsString)> = vec![(ROLE.into(), "api-server".into())];
         variables.extend(environment.iter().map(|(name, value)| (name.into(), value.into())));
         let command = ApiServerCommand {
@@ -196,12 +219,26 @@ impl Fixture {
         config.modules = vec!["/modules".into()];
         config.tenants.limits.insert("memory".into(), 5);
         config.log = Level::Debug;
+        change(&mut config);
         let node = Node::start_private(&directory, config).unwrap();
         Self { node, directory }
     }
 
     fn socket(&self) -> &Path {
         self.node.address().path()
+    }
+
+    /// Of the tenant that this user is.
+    fn tenant(&self) -> TenantReport {
+        let name = format!("uid-{}", rustix::process::getuid().as_raw());
+        let tenants: Vec<TenantReport> = ask(self.socket(), &Request::Tenants).unwrap();
+        tenants.into_iter().find(|tenant| tenant.name == name).expect("a tenant")
+    }
+
+    /// Limit, use and sum of what is held of `memory`.
+    fn memory(&self) -> (Option<u64>, u64, u64) {
+        let account = &self.tenant().accounts[0];
+        (account.limit, account.used, account.held)
     }
 }
 
@@ -339,4 +376,92 @@ fn an_api_server_that_cannot_start_is_no_end_of_the_node() {
     socket.read_to_end(&mut answer).unwrap();
     assert!(answer.windows(6).any(|part| part == b"cannot"), "the guest is told, then comes the hang-up");
     assert!(!node.is_finished());
+}
+
+#[test]
+fn all_processes_of_a_tenant_share_its_limit_until_they_are_reaped() {
+    let fixture = Fixture::new();
+    let mut one = Guest::attach(fixture.socket());
+    let mut other = GuestProcess::start(fixture.socket());
+    assert!(one.allocate());
+    other.send(b'a');
+    eventually("the other's part", SOON, || fixture.memory() == (Some(5), 4, 4));
+    assert!(!one.allocate(), "the tenant has 1 of 5 left");
+    let server = other.server;
+    other.send(b'c');
+    eventually("a crashed part comes back", SOON, || fixture.memory() == (Some(5), 2, 2));
+    assert!(!is_alive(server));
+    assert!(one.allocate() && !one.allocate());
+    // A connection that ends leaves its API server, which another connection keeps alive, what it holds.
+    let again = Guest::attach(fixture.socket());
+    assert_eq!(again.server, one.server);
+    drop(one);
+    eventually("one session is left", SOON, || fixture.node.report().sessions.len() == 1);
+    assert_eq!(fixture.memory(), (Some(5), 4, 4));
+    drop(again);
+    eventually("nothing is held", SOON, || fixture.memory() == (Some(5), 0, 0));
+    assert_eq!(fixture.tenant().accounts[0].refused, 2);
+}
+
+#[test]
+fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
+    let uid = rustix::process::getuid().as_raw();
+    let read = || {
+        let limits = [("memory".into(), 7)].into();
+        Ok(Settings { tenants: Tenants { list: Vec::new(), limits }, sessions_per_user: 9, notes: vec!["note".into()] })
+    };
+    let fixture = Fixture::configured(&[], |config| config.reload = Some(Reload::new(read)));
+    let mut guest = Guest::attach(fixture.socket());
+    assert!(guest.allocate() && guest.allocate() && !guest.allocate());
+    let name = format!("uid-{uid}");
+    let change = |limit| {
+        let limits = [("memory".into(), limit)].into();
+        let change = TenantChange { name: name.clone(), limits, weight: Some(4), ..TenantChange::default() };
+        ask::<TenantReport>(fixture.socket(), &Request::Set(change)).unwrap()
+    };
+    assert_eq!(change(Some(6)).weight, 4);
+    assert!(guest.allocate() && !guest.allocate());
+    // Below what is used: nothing is taken back, nothing more is granted.
+    change(Some(1));
+    assert_eq!(fixture.memory(), (Some(1), 6, 6));
+    assert!(!guest.allocate());
+    change(None);
+    assert!(guest.allocate());
+    let notes: Vec<String> = ask(fixture.socket(), &Request::Reload).unwrap();
+    assert_eq!(notes, ["note"]);
+    assert_eq!((fixture.memory(), fixture.tenant().weight), ((Some(7), 8, 8), 1));
+    assert!(!guest.allocate());
+    let unknown = TenantChange { name: "nobody".into(), ..TenantChange::default() };
+    let error = ask::<TenantReport>(fixture.socket(), &Request::Set(unknown)).unwrap_err().to_string();
+    assert!(error.contains("`nobody`"), "{error}");
+}
+
+#[test]
+fn a_failed_reload_changes_nothing_and_says_why() {
+    let fixture = Fixture::configured(&[], |config| {
+        config.reload = Some(Reload::new(|| Err("line 3: nonsense".into())));
+    });
+    let mut guest = Guest::attach(fixture.socket());
+    let error = ask::<Vec<String>>(fixture.socket(), &Request::Reload).unwrap_err().to_string();
+    assert!(error.contains("line 3: nonsense"), "{error}");
+    assert!(guest.allocate() && guest.allocate() && !guest.allocate());
+}
+
+#[test]
+fn a_tenant_has_no_more_sessions_than_it_may() {
+    let fixture = Fixture::configured(&[], |config| {
+        let users = vec![rustix::process::getuid().as_raw()];
+        config.tenants.list.push(Tenant { users, sessions: Some(2), ..Tenant::new("few") });
+    });
+    let one = Guest::attach(fixture.socket());
+    let _two = Guest::attach(fixture.socket());
+    let refused = |socket: &Path| {
+        let mut text = Vec::new();
+        let _ = UnixStream::connect(socket).unwrap().read_to_end(&mut text);
+        String::from_utf8_lossy(&text).contains("tenant few has 2 sessions already")
+    };
+    assert!(refused(fixture.socket()));
+    drop(one);
+    eventually("room again", SOON, || fixture.node.report().sessions.len() == 1);
+    let _three = Guest::attach(fixture.socket());
 }

@@ -384,14 +384,14 @@ impl Call {
 
     /// `allocates_rc`: taken now, given back if the call fails.
     pub fn charge(&mut self, resource: u32, amount: u64) -> Result<(), Reject> {
-        self.session.charge(resource as usize, amount)?;
+        self.session.charge(self.header.function, resource as usize, amount)?;
         self.holding.add(resource as usize, amount);
         Ok(())
     }
 
     /// `consumes_rc`.
     pub fn consume(&mut self, resource: u32, amount: u64) -> Result<(), Reject> {
-        self.session.consume(resource as usize, amount)
+        self.session.consume(self.header.function, resource as usize, amount)
     }
 
     /// `deallocates_rc`: takes effect if the call succeeds.

@@ -15,14 +15,30 @@ pub struct SessionConfig {
     pub guest: u32,
     /// Searched in order for `<api>/server.so`.
     pub modules: Vec<PathBuf>,
-    /// Per resource, what the session may hold or consume.
+    /// Its API server's place in the tenant's page, whose descriptor comes with the socket.
+    pub slot: u32,
+    /// Without a tenant's page: per resource, what the session may hold or consume.
     pub limits: BTreeMap<String, u64>,
+    /// Lanes, that is threads, of the session.
+    pub threads: Option<usize>,
+    /// What the tenant may use; `None`: every API.
+    pub apis: Option<Vec<String>>,
+    pub functions: FunctionRule,
     /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
     pub vendors: BTreeMap<String, String>,
     /// The node schedules devices.
     pub scheduled: bool,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
+}
+
+/// Names of functions, of whatever API: those of other APIs are ignored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FunctionRule {
+    /// `None`: all.
+    pub allow: Option<Vec<String>>,
+    pub deny: Vec<String>,
 }
 
 /// Lanes, that is threads, of one connection.

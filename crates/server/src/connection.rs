@@ -22,6 +22,7 @@ use crate::ffi;
 use crate::lane::Lane;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
+use crate::policy::Policy;
 use crate::session::{Journal, Parts, Session, gate};
 use crate::stats::StatsPage;
 
@@ -40,6 +41,7 @@ pub struct Connection {
     pub stats: Option<OwnedFd>,
     /// Page and bell; none if the node schedules nothing.
     pub grants: Option<(OwnedFd, OwnedFd)>,
+    pub tenant_page: Option<OwnedFd>,
     pub journal: Journal,
     pub hello: Vec<u8>,
     pub config: Vec<u8>,
@@ -61,9 +63,9 @@ pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String 
     let Some(socket) = connection.socket.take() else { return "there is no socket".into() };
     let told = rustix::io::fcntl_dupfd_cloexec(&socket, 3);
     match admit(api, &mut connection, socket) {
-        Ok((session, arena)) => {
+        Ok((session, arena, threads)) => {
             (connection.started)();
-            Connected::new(session, arena).run()
+            Connected::new(session, arena, threads).run()
         }
         Err(refusal) => {
             connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
@@ -85,7 +87,7 @@ fn admit(
     api: &'static ApiDescriptor,
     connection: &mut Connection,
     socket: OwnedFd,
-) -> Result<(Arc<Session>, Arc<Arena>), Refusal> {
+) -> Result<(Arc<Session>, Arc<Arena>, usize), Refusal> {
     let failed = |what: &str, error: &dyn std::fmt::Display| Refusal {
         status: welcome_status::FAILED,
         text: format!("{what}: {error}"),
@@ -98,7 +100,8 @@ fn admit(
     let arena = open_arena(&hello, connection.arena.take(), &config)?;
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
         .or_else(|text| refuse(welcome_status::FAILED, text))?;
-    let gate = gate(api, &config);
+    let page = connection.tenant_page.take();
+    let gate = gate(api, &config, page.as_ref().map(AsFd::as_fd)).map_err(|e| failed("the tenant's accounts", &e))?;
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
     let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;
     let devices = match connection.grants.take() {
@@ -115,11 +118,12 @@ fn admit(
     let flags = if arena.same_address() { welcome_flag::SAME_ADDRESS } else { 0 };
     send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     let socket = Some(ControlSocket::new(socket));
-    let parts = Parts { api, vendor, memory, stats, gate, devices, journal: connection.journal, socket };
+    let policy = Policy::new(api, &config);
+    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, journal: connection.journal, socket };
     let session = Session::new(parts);
     clock::start();
     ffi::announce(&session);
-    Ok((session, arena))
+    Ok((session, arena, config.threads.unwrap_or(MAX_LANES).min(MAX_LANES)))
 }
 
 fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), Refusal> {
@@ -184,11 +188,13 @@ struct Connected {
     arena: Arc<Arena>,
     lanes: HashMap<u32, Shadow>,
     closing: Vec<Shadow>,
+    /// The most lanes at a time.
+    threads: usize,
 }
 
 impl Connected {
-    fn new(session: Arc<Session>, arena: Arc<Arena>) -> Connected {
-        Connected { session, arena, lanes: HashMap::new(), closing: Vec::new() }
+    fn new(session: Arc<Session>, arena: Arc<Arena>, threads: usize) -> Connected {
+        Connected { session, arena, lanes: HashMap::new(), closing: Vec::new(), threads }
     }
 
     fn run(mut self) -> String {
@@ -228,8 +234,8 @@ impl Connected {
     }
 
     fn open(&mut self, message: Control, fd: Option<OwnedFd>) -> Result<(), String> {
-        if self.lanes.len() + self.closing.len() >= MAX_LANES {
-            return Err(format!("the guest opened more than {MAX_LANES} lanes"));
+        if message.flags & CALLBACK_LANE == 0 {
+            self.make_room()?;
         }
         if self.lanes.contains_key(&message.lane) {
             return Err(format!("lane {} is open already", message.lane));
@@ -253,6 +259,18 @@ impl Connected {
         let thread = thread.map_err(|e| format!("no thread for lane {number}: {e}"))?;
         self.lanes.insert(number, Shadow { thread, liveness, waker });
         Ok(())
+    }
+
+    /// For one more thread of the guest. The lane of one that ended a moment ago may still be at work.
+    fn make_room(&mut self) -> Result<(), String> {
+        if self.lanes.len() < self.threads && self.lanes.len() + self.closing.len() >= self.threads {
+            await_end(&mut self.closing, FAREWELL);
+        }
+        if self.lanes.len() + self.closing.len() < self.threads {
+            return Ok(());
+        }
+        self.session.audit("thread", format_args!("limit={}", self.threads));
+        Err(format!("the guest has more than {} threads that call, which its tenant may not", self.threads))
     }
 
     /// What was published before the hang-up still runs; then nobody waits any longer.

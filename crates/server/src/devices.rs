@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_gate::{GrantPage, Seat, grant, manner};
+use aviary_gate::{DeviceSeat, GrantPage, grant, manner};
 
 /// Waits until a device has done everything that this process gave it; non-zero: it gave up waiting.
 pub type Drain = unsafe extern "C" fn(u64) -> c_int;
@@ -251,7 +251,7 @@ impl Devices {
     fn rest_blindly(
         &self,
         at: usize,
-        seat: &Seat,
+        seat: &DeviceSeat,
         message: &mut impl FnMut(Duration) -> bool,
     ) -> MutexGuard<'_, Vec<Known>> {
         loop {
@@ -271,7 +271,12 @@ impl Devices {
     }
 
     /// Waits for the device and accounts what was under way. The lock is free meanwhile.
-    fn measure<'a>(&'a self, known: MutexGuard<'a, Vec<Known>>, at: usize, seat: &Seat) -> MutexGuard<'a, Vec<Known>> {
+    fn measure<'a>(
+        &'a self,
+        known: MutexGuard<'a, Vec<Known>>,
+        at: usize,
+        seat: &DeviceSeat,
+    ) -> MutexGuard<'a, Vec<Known>> {
         let (device, drain) = (known[at].device, known[at].drain);
         let calls = known[at].state.under_way;
         drop(known);
@@ -292,7 +297,7 @@ impl Devices {
     }
 
     /// Gives the slice back as `to` says: `ENDED` or `CLOSED`. Who is alone on the device keeps it.
-    fn close(&self, entry: &mut Known, seat: &Seat, to: u32) {
+    fn close(&self, entry: &mut Known, seat: &DeviceSeat, to: u32) {
         let state = &mut entry.state;
         if seat.grant.load(Ordering::SeqCst) == grant::ALONE
             && (to == grant::ENDED || seat.change(grant::ALONE, grant::IDLE))
@@ -344,12 +349,12 @@ impl Devices {
     }
 }
 
-fn budget(seat: &Seat) -> Duration {
+fn budget(seat: &DeviceSeat) -> Duration {
     Duration::from_nanos(seat.budget.load(Ordering::Relaxed))
 }
 
 impl Holding {
-    fn account(&mut self, seat: &Seat, time: Duration) {
+    fn account(&mut self, seat: &DeviceSeat, time: Duration) {
         self.used += time;
         seat.used.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }

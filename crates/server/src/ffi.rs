@@ -1,5 +1,6 @@
 //! What utility code of a specification may call, and what keeps panics inside.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -78,6 +79,34 @@ pub unsafe fn zerocopy_return(pointer: *const c_void) {
 pub unsafe fn device_pause(device: u64) {
     let pause = || session().into_iter().for_each(|s| s.devices.pause(device, || s.is_dead()));
     guarded(pause, ());
+}
+
+thread_local! {
+    /// What `charge_keep` said during the call under way.
+    static KEPT: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// What the call under way charges stays charged until [`charge_return`] is called with this number, instead of until
+/// the end of the object that it creates: the vendor's library may use the memory longer. For `after_server`; the
+/// number must be new.
+///
+/// # Safety
+/// None. `unsafe` because C calls it.
+pub unsafe fn charge_keep(number: u64) {
+    KEPT.set(Some(number));
+}
+
+pub(crate) fn take_kept() -> Option<u64> {
+    KEPT.take()
+}
+
+/// What was charged under this number is free. On any thread, also inside the vendor's library.
+///
+/// # Safety
+/// None. `unsafe` because C calls it.
+pub unsafe fn charge_return(number: u64) {
+    let all = || -> Vec<_> { sessions().iter().filter_map(Weak::upgrade).collect() };
+    guarded(|| all().iter().any(|session| session.return_kept(number)), false);
 }
 
 /// One line in the node's log.

@@ -15,6 +15,7 @@ use crate::call::Call;
 use crate::closures::Life;
 use crate::config::MAX_NESTING;
 use crate::counters::{Counters, add};
+use crate::ffi;
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
 use crate::session::Session;
@@ -322,6 +323,10 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
         return Err(Stop::Broken(format!("function number {} does not exist", header.function)));
     };
     call.start(header);
+    if call.session.policy.denies(header.function) {
+        let refused = call.session.deny(header.function);
+        return Ok(reject(call, refused));
+    }
     // SAFETY: the call was set up for this function's message just now.
     let handled = catch_unwind(AssertUnwindSafe(|| unsafe { (function.handler)(call) }));
     let handled = handled.unwrap_or_else(|panic| Err(rejected_by(panic)));
@@ -335,12 +340,14 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
             Ok(Outcome::Done { success, error })
         }
         Err(Reject::Malformed(what)) => broken(call, function.name, what),
-        Err(reject) => {
-            call.abandon_untils();
-            conclude(call, false);
-            Ok(Outcome::Rejected(reject))
-        }
+        Err(why) => Ok(reject(call, why)),
     }
+}
+
+fn reject(call: &mut Call, why: Reject) -> Outcome {
+    call.abandon_untils();
+    conclude(call, false);
+    Outcome::Rejected(why)
 }
 
 /// A handler unwinds with a `Reject` when it asks for too much memory; anything else is a mistake in it.
@@ -367,11 +374,15 @@ fn conclude(call: &mut Call, success: bool) {
         }
     }
     let mut noted = std::mem::take(&mut call.on_success);
+    let kept = ffi::take_kept();
     if !success {
         call.session.settle(&mut call.holding);
         return;
     }
-    call.session.hold(noted.created, &mut call.holding);
+    match kept {
+        Some(number) => call.session.keep(number, &mut call.holding),
+        None => call.session.hold(noted.created, &mut call.holding),
+    }
     for (resource, amount) in noted.uncharged.drain(..) {
         call.session.uncharge(resource, amount, call.handles.iter().map(|h| h.id));
     }

@@ -8,6 +8,7 @@ use crate::api::{ApiDescriptor, FunctionInfo};
 use crate::config::SessionConfig;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
+use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
 use crate::stats::StatsPage;
 
@@ -42,7 +43,7 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
     LaneEnd::clear(&arena, AT, LENGTH).unwrap();
     let guest = LaneEnd::shared(&arena, AT, LENGTH, Side::Guest, &liveness).unwrap();
     let server = LaneEnd::shared(&arena, AT, LENGTH, Side::Server, &liveness).unwrap();
-    let gate = gate(&API, &SessionConfig::default());
+    let gate = gate(&API, &SessionConfig::default(), None).unwrap();
     let stats = StatsPage::publish(StatsPage::create().unwrap().as_fd(), &gate).unwrap();
     let vendor = load_vendor(&API, None).unwrap();
     let journal = Journal { fd: 2, session: 0 };
@@ -54,6 +55,7 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
         stats,
         gate,
         devices: crate::devices::Devices::new(None, None),
+        policy: Policy::default(),
         journal,
         socket: None,
     });

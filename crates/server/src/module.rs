@@ -55,6 +55,8 @@ pub struct ServeArguments {
     /// Page and bell of the devices; -1 if the node schedules nothing.
     pub grants: RawFd,
     pub bell: RawFd,
+    /// The accounts of the tenant; -1: the session has its own.
+    pub tenant_page: RawFd,
     /// The node's log; remains the process's.
     pub journal: RawFd,
     /// A whole `Hello`.
@@ -150,6 +152,7 @@ impl Connection {
             arena: own(arguments.arena),
             stats: own(arguments.stats),
             grants: own(arguments.grants).zip(own(arguments.bell)),
+            tenant_page: own(arguments.tenant_page),
             journal: Journal { fd: arguments.journal, session: arguments.session },
             hello: bytes(arguments.hello, arguments.hello_length),
             config: bytes(arguments.config, arguments.config_length),

@@ -107,7 +107,7 @@ fn attend(shared: &Arc<Shared>) -> i32 {
         }
         while accepts {
             match shared.node.receive() {
-                Received::Connection(announced) => start(shared, announced),
+                Received::Connection(announced) => start(shared, *announced),
                 Received::Nothing => break,
                 Received::Closed => accepts = false,
                 Received::Unusable(reason) => note(shared, 0, &format!("a message of the node is unusable: {reason}")),
@@ -128,7 +128,7 @@ fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
     if accepts {
         shared.node.refuse_more();
         while let Received::Connection(announced) = shared.node.receive() {
-            start(shared, announced);
+            start(shared, *announced);
             found = true;
         }
     }

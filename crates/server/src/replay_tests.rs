@@ -8,6 +8,7 @@ use crate::api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Reject, Role};
 use crate::config::SessionConfig;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
+use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
 use crate::stats::StatsPage;
 
@@ -66,18 +67,20 @@ unsafe fn destroy(call: &mut Call) -> Result<(), Reject> {
 }
 
 fn session(memory: SessionMemory) -> Arc<Session> {
-    let gate = gate(&API, &SessionConfig::default());
+    let gate = gate(&API, &SessionConfig::default(), None).unwrap();
     let stats = StatsPage::create().unwrap();
     let stats = StatsPage::publish(stats.as_fd(), &gate).unwrap();
     let vendor = load_vendor(&API, None).unwrap();
+    let (policy, journal) = (Policy::default(), Journal { fd: 2, session: 0 });
     Session::new(Parts {
         api: &API,
         vendor,
         memory,
         stats,
         gate,
+        policy,
         devices: crate::devices::Devices::new(None, None),
-        journal: Journal { fd: 2, session: 0 },
+        journal,
         socket: None,
     })
 }

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aviary_gate::{Gate, Holding, Resource};
+use aviary_gate::{Gate, Holding, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, control::control_kind};
 
@@ -21,6 +21,7 @@ use crate::late::{Delivery, LateList, Pending};
 use crate::log::ObjectLog;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
+use crate::policy::Policy;
 use crate::stats::StatsPage;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -49,6 +50,7 @@ pub struct Session {
     pub vendor: &'static Vendor,
     pub handles: HandleTable,
     pub gate: Gate,
+    pub policy: Policy,
     pub tickets: Tickets,
     pub late: LateList,
     pub memory: SessionMemory,
@@ -66,6 +68,8 @@ pub struct Session {
     yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
     unbound: Mutex<Holding>,
+    /// Charges that last until the specification's server code says so, by its number.
+    kept: Mutex<HashMap<u64, Holding>>,
     closures: Mutex<Closures>,
     me: Weak<Session>,
 }
@@ -85,14 +89,19 @@ pub struct Parts {
     pub stats: StatsPage,
     pub gate: Gate,
     pub devices: Devices,
+    pub policy: Policy,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
 }
 
-/// The accounts of a session as its API and its configuration say.
-pub fn gate(api: &ApiDescriptor, config: &SessionConfig) -> Gate {
+/// The accounts of a session as its API says: parts of its tenant's, or without a tenant's page its own, with the
+/// limits of its configuration.
+pub fn gate(api: &ApiDescriptor, config: &SessionConfig, page: Option<BorrowedFd<'_>>) -> Result<Gate, String> {
     let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind });
-    Gate::new(resources, |name| config.limits.get(name).copied())
+    let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
+    let page = TenantPage::open(page).map_err(|error| error.to_string())?;
+    let seat = Seat::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
+    Gate::of_tenant(resources, &seat).map_err(|error| error.to_string())
 }
 
 impl Session {
@@ -102,6 +111,7 @@ impl Session {
             vendor: parts.vendor,
             handles: HandleTable::new(parts.api.metadata_size),
             gate: parts.gate,
+            policy: parts.policy,
             tickets: Tickets::default(),
             late: LateList::default(),
             memory: parts.memory,
@@ -116,6 +126,7 @@ impl Session {
             dead: AtomicBool::new(false),
             yielded: AtomicUsize::new(0),
             unbound: Mutex::default(),
+            kept: Mutex::default(),
             closures: Mutex::default(),
             me: me.clone(),
         })
@@ -188,22 +199,52 @@ impl Session {
         }
     }
 
-    pub fn charge(&self, resource: usize, amount: u64) -> Result<(), Reject> {
+    /// `function`: the number of the function that asks.
+    pub fn charge(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.charge(resource, amount);
-        self.show(resource, result.is_ok());
-        result.map_err(|_| Reject::Refused)
+        self.show(resource);
+        result.map_err(|refused| self.refuse(function, resource, amount, refused))
     }
 
-    pub fn consume(&self, resource: usize, amount: u64) -> Result<(), Reject> {
+    pub fn consume(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.consume(resource, amount);
-        self.show(resource, result.is_ok());
-        result.map_err(|_| Reject::Refused)
+        self.show(resource);
+        result.map_err(|refused| self.refuse(function, resource, amount, refused))
     }
 
-    fn show(&self, resource: usize, granted: bool) {
-        if !granted {
-            self.stats.refused.fetch_add(1, Ordering::Relaxed);
-        }
+    #[cold]
+    fn refuse(&self, function: u32, resource: usize, amount: u64, refused: Refused) -> Reject {
+        let resource = self.api.resources.get(resource).map_or("?", |(name, _)| name);
+        let Refused { used, limit } = refused;
+        let figures = format_args!("resource={resource} asked={amount} used={used} limit={limit}");
+        self.audit(self.function_name(function), figures);
+        Reject::Refused
+    }
+
+    /// The call is to be refused because the tenant may not call this function.
+    #[cold]
+    pub fn deny(&self, function: u32) -> Reject {
+        self.audit(self.function_name(function), format_args!("denied"));
+        Reject::Refused
+    }
+
+    fn function_name(&self, number: u32) -> &'static str {
+        self.api.functions.get(number as usize).map_or("?", |function| function.name)
+    }
+
+    /// Counts a refusal and writes a line about it, unless the tenant has too many of them now.
+    pub fn audit(&self, what: &str, figures: std::fmt::Arguments<'_>) {
+        self.stats.refused.fetch_add(1, Ordering::Relaxed);
+        let Some(untold) = self.gate.admit_line() else { return };
+        let Policy { tenant, guest, .. } = &self.policy;
+        let untold = if untold > 0 { format!(" ({untold} more of this tenant were not told)") } else { String::new() };
+        self.note(&format!(
+            "refused: tenant={tenant} session={} pid={guest} function={what} {figures}{untold}",
+            self.journal.session
+        ));
+    }
+
+    fn show(&self, resource: usize) {
         if let Some(account) = self.gate.accounts().get(resource) {
             self.stats.show_account(resource, account);
         }
@@ -216,7 +257,7 @@ impl Session {
         }
         for (resource, amount) in holding.drain() {
             self.gate.uncharge(resource, amount);
-            self.show(resource, true);
+            self.show(resource);
         }
     }
 
@@ -228,6 +269,17 @@ impl Session {
         self.unbound().merge(holding);
     }
 
+    /// Keeps the charges of a successful call until [`Session::return_kept`].
+    pub fn keep(&self, number: u64, holding: &mut Holding) {
+        self.kept().entry(number).or_default().merge(holding);
+    }
+
+    /// False: nothing is kept under this number here.
+    pub fn return_kept(&self, number: u64) -> bool {
+        let kept = self.kept().remove(&number);
+        kept.map(|mut holding| self.settle(&mut holding)).is_some()
+    }
+
     /// `deallocates_rc`: returns at most what was charged and is still held, so accounts cannot drift:
     /// first what no object holds, then what the objects hold that the call names.
     pub fn uncharge(&self, resource: usize, amount: u64, named: impl Iterator<Item = u64>) {
@@ -236,7 +288,7 @@ impl Session {
             returned += self.handles.take(id, resource, amount - returned);
         }
         self.gate.uncharge(resource, returned);
-        self.show(resource, true);
+        self.show(resource);
     }
 
     pub fn object_ended(&self, mut ended: Ended) {
@@ -282,6 +334,10 @@ impl Session {
 
     fn closures(&self) -> MutexGuard<'_, Closures> {
         self.closures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Holding>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unbound(&self) -> MutexGuard<'_, Holding> {

@@ -57,6 +57,10 @@ pub fn server_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_device_pause(device: u64) { unsafe { aviary_server::ffi::device_pause(device) } }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_charge_keep(number: u64) { unsafe { aviary_server::ffi::charge_keep(number) } }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_charge_return(number: u64) { unsafe { aviary_server::ffi::charge_return(number) } }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {
             unsafe { aviary_server::ffi::function(name) as usize }
         }

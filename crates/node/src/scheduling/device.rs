@@ -1,7 +1,7 @@
 //! One device: who holds it, who wants it.
 
-use super::discipline::{Discipline, Manner, Pick, Settings, Share, Tenant};
-use aviary_gate::{GrantPage, Seat, grant, manner};
+use super::discipline::{DeviceSettings, Discipline, Manner, Pick, Share, Tenant};
+use aviary_gate::{DeviceSeat, GrantPage, grant, manner};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 
 /// A session on this device.
@@ -11,7 +11,7 @@ struct Entry {
     tenant: Tenant,
     page: Arc<Page>,
     seat: usize,
-    /// Of `Seat::used`, what was charged already.
+    /// Of `DeviceSeat::used`, what was charged already.
     charged: u64,
     /// When it last got a slice, to take turns among the sessions of a tenant.
     last: u64,
@@ -55,7 +55,7 @@ pub struct Usage {
 
 #[derive(Debug)]
 pub struct Device {
-    settings: Settings,
+    settings: DeviceSettings,
     discipline: Box<dyn Discipline>,
     entries: Vec<Entry>,
     tenants: Vec<Known>,
@@ -64,7 +64,7 @@ pub struct Device {
 }
 
 impl Entry {
-    fn seat(&self) -> &Seat {
+    fn seat(&self) -> &DeviceSeat {
         &self.page.0.seats()[self.seat]
     }
 
@@ -79,7 +79,7 @@ impl Entry {
 
 impl Device {
     /// `None`: the device is not scheduled.
-    pub fn new(settings: Settings) -> Option<Device> {
+    pub fn new(settings: DeviceSettings) -> Option<Device> {
         let discipline = settings.discipline()?;
         Some(Device { settings, discipline, entries: Vec::new(), tenants: Vec::new(), holder: None, turn: 0 })
     }
@@ -184,7 +184,8 @@ impl Device {
             }
             // Nothing is under way: nobody has to be waited for.
             grant::IDLE => others && seat.change(grant::IDLE, grant::CLOSED),
-            grant::SLICE.. => seat.grant.load(SeqCst) == grant::ENDED,
+            grant::ALONE => false,
+            // `CLOSED` or `ENDED`.
             _ => true,
         };
         if over {

@@ -94,14 +94,14 @@ impl std::str::FromStr for Scheduler {
 
 /// How one device is scheduled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct DeviceSettings {
     pub scheduler: Scheduler,
     pub slice: Duration,
     /// How long a holder without work keeps the device, because more usually follows.
     pub linger: Duration,
 }
 
-impl Default for Settings {
+impl Default for DeviceSettings {
     /// FairGV's slice for devices that cannot be preempted.
     fn default() -> Self {
         let (slice, linger) = (Duration::from_millis(6), Duration::from_micros(200));
@@ -109,7 +109,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl DeviceSettings {
     pub fn discipline(&self) -> Option<Box<dyn Discipline>> {
         use super::{credit::Credit, fair::Fair, turns::Turns, wfq::Wfq};
         let slice = u64::try_from(self.slice.as_nanos()).unwrap_or(u64::MAX).max(1);

@@ -14,10 +14,10 @@ mod turns;
 mod wfq;
 
 pub use device::Usage;
-pub use discipline::{Scheduler, Settings, Share};
+pub use discipline::{DeviceSettings, Scheduler, Share};
 
 use crate::{NodeError, log::Log};
-use aviary_gate::{GrantPage, SEATS, grant};
+use aviary_gate::{DEVICE_SEATS, GrantPage, grant};
 use device::{Device, Page};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use serde::{Deserialize, Serialize};
@@ -40,13 +40,13 @@ pub struct DeviceReport {
     pub tenants: Vec<Usage>,
 }
 
-/// Settings by the names of devices: the first rule that fits.
+/// DeviceSettings by the names of devices: the first rule that fits.
 #[derive(Debug, Clone, Default)]
-pub struct Rules(pub Vec<(String, Settings)>);
+pub struct Rules(pub Vec<(String, DeviceSettings)>);
 
 impl Rules {
     /// A name may end with `*`.
-    fn of(&self, device: &str) -> Option<&Settings> {
+    fn of(&self, device: &str) -> Option<&DeviceSettings> {
         let fits = |pattern: &str| match pattern.strip_suffix('*') {
             Some(start) => device.starts_with(start),
             None => device == pattern,
@@ -209,7 +209,7 @@ impl Shared {
     fn seat(&self, state: &mut State, session: u64) {
         let State { sessions, devices } = state;
         let Some(member) = sessions.get_mut(&session) else { return };
-        while member.seats.len() < SEATS {
+        while member.seats.len() < DEVICE_SEATS {
             let at = member.seats.len();
             let seat = &member.page.0.seats()[at];
             let Some(name) = seat.name() else { return };

@@ -1,6 +1,6 @@
 //! The disciplines on a simulated device that cannot be preempted.
 
-use super::discipline::{Discipline, Pick, Scheduler, Settings, Share, Tenant};
+use super::discipline::{DeviceSettings, Pick, Scheduler, Share, Tenant};
 use std::time::Duration;
 
 const US: u64 = 1000;
@@ -25,7 +25,7 @@ fn simulate(scheduler: Scheduler, loads: &[Load], duration: u64) -> (Vec<u64>, u
 }
 
 fn simulate_on(scheduler: Scheduler, slice_ms: u64, loads: &[Load], duration: u64) -> (Vec<u64>, u64) {
-    let settings = Settings { scheduler, slice: Duration::from_millis(slice_ms), ..Settings::default() };
+    let settings = DeviceSettings { scheduler, slice: Duration::from_millis(slice_ms), ..DeviceSettings::default() };
     let mut discipline = settings.discipline().unwrap();
     let mut awake = vec![false; loads.len()];
     let (mut used, mut wasted, mut now) = (vec![0; loads.len()], 0, 0);
@@ -89,7 +89,7 @@ fn fair_queueing_gives_no_credit_for_sleep() {
 
 #[test]
 fn a_nap_does_not_forgive_an_overrun() {
-    let mut fair = Settings::default().discipline().unwrap();
+    let mut fair = DeviceSettings::default().discipline().unwrap();
     (0..2).for_each(|tenant| fair.set_share(tenant, Share::default()));
     fair.wakes(0, 0);
     fair.wakes(1, 0);

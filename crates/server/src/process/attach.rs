@@ -63,6 +63,11 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         let text = format!("the guest library speaks wire version {}, the server {WIRE_VERSION}", hello.wire_version);
         return Err((welcome_status::WIRE_VERSION, text));
     }
+    if announced.config.apis.as_ref().is_some_and(|apis| !apis.contains(&hello.api)) {
+        let tenant = &announced.config.tenant;
+        let text = format!("tenant {tenant} may not use the API {:?} on this node", hello.api);
+        return Err((welcome_status::REFUSED, text));
+    }
     let belongings = sort(&hello, fds);
     if !shared.adopted.swap(true, Ordering::SeqCst) {
         let raw = |fd: &Option<OwnedFd>| fd.as_ref().map(|f| f.as_raw_fd());
@@ -71,7 +76,9 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
     let module = load(&find(&announced.config.modules, &hello.api)?)?;
     let stats = StatsPage::create().map_err(|e| failed("the statistics", e))?;
     let shown = rustix::io::fcntl_dupfd_cloexec(&stats, 3).map_err(|e| failed("the statistics", e))?;
-    let socket = rustix::io::fcntl_dupfd_cloexec(&announced.socket, 3).map_err(|e| failed("the socket", e))?;
+    let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
+    let socket = copy(&announced.socket).map_err(|e| failed("the socket", e))?;
+    let page = announced.tenant_page.as_ref().map(copy).transpose().map_err(|e| failed("the tenant's accounts", e))?;
     let greeting = hello.to_bytes();
     let seats = if announced.config.scheduled { Some(Seats::new()?) } else { None };
     let (shown_seats, grants) = seats.map_or((None, None), |seats| (Some(seats.shown), Some(seats.own)));
@@ -83,6 +90,7 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         stats: stats.into_raw_fd(),
         grants: grants.as_ref().map_or(-1, |(page, _)| page.as_raw_fd()),
         bell: grants.as_ref().map_or(-1, |(_, bell)| bell.as_raw_fd()),
+        tenant_page: page.map_or(-1, IntoRawFd::into_raw_fd),
         journal: shared.journal,
         hello: greeting.as_ptr(),
         hello_length: greeting.len(),

@@ -28,10 +28,12 @@ pub struct Announced {
     /// The JSON as it came, for the module.
     pub json: Vec<u8>,
     pub socket: OwnedFd,
+    /// The accounts of the guest's tenant.
+    pub tenant_page: Option<OwnedFd>,
 }
 
 pub enum Received {
-    Connection(Announced),
+    Connection(Box<Announced>),
     Nothing,
     Closed,
     Unusable(String),
@@ -54,7 +56,7 @@ struct PreloadMessage {
 
 /// One message as it came.
 enum Message {
-    Whole(Vec<u8>, Option<OwnedFd>),
+    Whole(Vec<u8>, std::vec::IntoIter<OwnedFd>),
     Nothing,
     Closed,
 }
@@ -76,14 +78,16 @@ impl Node {
 
     /// The next message, without waiting.
     pub fn receive(&self) -> Received {
-        let (bytes, socket) = match self.message() {
-            Message::Whole(bytes, Some(socket)) => (bytes, socket),
-            Message::Whole(_, None) => return Received::Unusable("no socket came with it".into()),
+        let (bytes, mut fds) = match self.message() {
+            Message::Whole(bytes, fds) => (bytes, fds),
             Message::Nothing => return Received::Nothing,
             Message::Closed => return Received::Closed,
         };
+        let Some(socket) = fds.next() else { return Received::Unusable("no socket came with it".into()) };
         match serde_json::from_slice(&bytes) {
-            Ok(config) => Received::Connection(Announced { config, json: bytes, socket }),
+            Ok(config) => {
+                Received::Connection(Box::new(Announced { config, json: bytes, socket, tenant_page: fds.next() }))
+            }
             Err(error) => Received::Unusable(error.to_string()),
         }
     }
@@ -91,10 +95,10 @@ impl Node {
     /// The same in a zygote.
     pub fn receive_as_zygote(&self) -> ToZygote {
         match self.message() {
-            Message::Whole(_, Some(control)) => ToZygote::Copy(control),
-            Message::Whole(bytes, None) => match serde_json::from_slice::<PreloadMessage>(&bytes) {
-                Ok(message) => ToZygote::Preload(message.preload),
-                Err(_) => ToZygote::Nothing,
+            Message::Whole(bytes, mut fds) => match fds.next() {
+                Some(control) => ToZygote::Copy(control),
+                None => serde_json::from_slice::<PreloadMessage>(&bytes)
+                    .map_or(ToZygote::Nothing, |message| ToZygote::Preload(message.preload)),
             },
             Message::Nothing => ToZygote::Nothing,
             Message::Closed => ToZygote::Closed,
@@ -120,9 +124,8 @@ impl Node {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        // Surplus ones are closed when the buffer is dropped.
-        let first = fds.flatten().next();
-        Message::Whole(bytes, first)
+        let fds: Vec<OwnedFd> = fds.flatten().collect();
+        Message::Whole(bytes, fds.into_iter())
     }
 
     /// The node's further messages fail, so that it looks for another process.

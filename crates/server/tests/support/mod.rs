@@ -105,6 +105,7 @@ impl Guest {
                 stats,
                 grants: -1,
                 bell: -1,
+                tenant_page: -1,
                 journal: 2,
                 hello: hello.as_ptr(),
                 hello_length: hello.len(),

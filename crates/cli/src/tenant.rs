@@ -1,0 +1,154 @@
+//! `aviary tenant` and `aviary reload`: what a running node's tenants have and may have.
+
+use crate::config::parse_limit;
+use aviary_node::{AccountReport, Address, Request, TenantChange, TenantReport, ask, default_socket};
+use clap::{Args, Subcommand};
+use std::{path::PathBuf, process::ExitCode};
+
+/// Show and change the tenants of a running node.
+#[derive(Args)]
+pub struct TenantCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// One line per tenant.
+    List(Node),
+    /// Everything about one tenant.
+    Show {
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        node: Node,
+    },
+    /// Change a tenant until the node reads its configuration again.
+    ///
+    /// Limits hold at once, for running sessions too. A limit below what is used takes nothing back: it refuses more.
+    Set {
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// Limit a resource (repeatable).
+        #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
+        limit: Vec<(String, u64)>,
+        /// Take the limit of a resource away (repeatable).
+        #[arg(long, value_name = "RESOURCE")]
+        no_limit: Vec<String>,
+        /// Sessions at a time.
+        #[arg(long, value_name = "N")]
+        sessions: Option<usize>,
+        /// Threads of a session that call; for new sessions.
+        #[arg(long, value_name = "N")]
+        threads: Option<usize>,
+        /// Share of a device against other tenants'.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        weight: Option<u32>,
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        priority: Option<i32>,
+        #[command(flatten)]
+        node: Node,
+    },
+}
+
+#[derive(Args)]
+struct Node {
+    /// The node's address, unix:/PATH [default: the default node's]
+    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
+    server: Option<Address>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Make a running node read its configuration file again; sessions go on.
+#[derive(Args)]
+pub struct ReloadCommand {
+    /// The node's address, unix:/PATH [default: the default node's]
+    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
+    server: Option<Address>,
+}
+
+fn socket(address: Option<&Address>) -> PathBuf {
+    address.map_or_else(default_socket, |address| address.path().to_owned())
+}
+
+pub fn reload(command: &ReloadCommand) -> anyhow::Result<ExitCode> {
+    let notes: Vec<String> = ask(&socket(command.server.as_ref()), &Request::Reload)?;
+    notes.iter().for_each(|note| println!("{note}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
+    match command.action {
+        Action::List(node) => {
+            let tenants = all(&node)?;
+            if node.json {
+                println!("{}", serde_json::to_string_pretty(&tenants)?);
+            } else {
+                tenants.iter().for_each(|tenant| println!("{}", line(tenant)));
+            }
+        }
+        Action::Show { name, node } => {
+            let mut tenants = all(&node)?;
+            tenants.retain(|tenant| tenant.name == name);
+            match tenants.first() {
+                Some(tenant) => show(tenant, node.json)?,
+                None => anyhow::bail!("there is no tenant `{name}`: it is not configured, and it never attached"),
+            }
+        }
+        Action::Set { name, limit, no_limit, sessions, threads, weight, priority, node } => {
+            let given = limit.into_iter().map(|(resource, amount)| (resource, Some(amount)));
+            let limits = given.chain(no_limit.into_iter().map(|resource| (resource, None))).collect();
+            let change = TenantChange { name, limits, sessions, threads, weight, priority };
+            let tenant: TenantReport = ask(&socket(node.server.as_ref()), &Request::Set(change))?;
+            show(&tenant, node.json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn all(node: &Node) -> anyhow::Result<Vec<TenantReport>> {
+    Ok(ask(&socket(node.server.as_ref()), &Request::Tenants)?)
+}
+
+fn line(tenant: &TenantReport) -> String {
+    let accounts: Vec<String> = tenant.accounts.iter().map(account).collect();
+    let TenantReport { name, sessions, weight, priority, .. } = tenant;
+    let name = name.escape_debug();
+    format!("{name}  sessions={sessions} weight={weight} priority={priority}  {}", accounts.join(" "))
+        .trim_end()
+        .to_owned()
+}
+
+fn account(account: &AccountReport) -> String {
+    let limit = account.limit.map(|limit| format!("/{limit}")).unwrap_or_default();
+    format!("{}={}{limit}", account.resource, account.used)
+}
+
+fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(tenant)?);
+        return Ok(());
+    }
+    let most = |most: Option<usize>| most.map_or_else(|| "no limit".into(), |most| most.to_string());
+    let list = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(", ") };
+    println!("tenant        {}", tenant.name.escape_debug());
+    println!("users         {}", list(&tenant.users.iter().map(u32::to_string).collect::<Vec<_>>()));
+    println!("certificates  {}", list(&tenant.certificates));
+    println!("weight        {}", tenant.weight);
+    println!("priority      {}", tenant.priority);
+    println!("sessions      {} (most: {})", tenant.sessions, most(tenant.most_sessions));
+    println!("threads       {} per session", most(tenant.threads));
+    println!("APIs          {}", tenant.apis.as_ref().map_or_else(|| "all".into(), |apis| list(apis)));
+    match &tenant.functions.allow {
+        Some(allowed) => println!("functions     only {}", list(allowed)),
+        None => println!("functions     all but {}", list(&tenant.functions.deny)),
+    }
+    for account in &tenant.accounts {
+        let limit = account.limit.map_or_else(|| "none".into(), |limit| limit.to_string());
+        let AccountReport { resource, used, peak, refused, .. } = account;
+        println!("resource      {resource}: used {used}, limit {limit}, peak {peak}, refused {refused}");
+    }
+    Ok(())
+}

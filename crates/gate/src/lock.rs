@@ -1,0 +1,70 @@
+//! A lock in shared memory that says who holds it, so that a dead holder's can be taken over.
+
+use rustix::thread::futex;
+use rustix::time::Timespec;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Somebody sleeps until the lock is free.
+const WAITED_FOR: u32 = 1 << 31;
+/// Looks at the word before sleeping: the lock is held for some ten instructions.
+const LOOKS: u32 = 100;
+/// A sleeper looks again after this long, whatever became of its wake-up.
+const NAP: Duration = Duration::from_millis(20);
+
+/// 0: free. Otherwise the holder's number, which is not 0, and perhaps [`WAITED_FOR`].
+#[repr(transparent)]
+pub struct OwnedLock(AtomicU32);
+
+impl OwnedLock {
+    /// Who holds it; 0: nobody.
+    pub fn owner(&self) -> u32 {
+        self.0.load(Ordering::Acquire) & !WAITED_FOR
+    }
+
+    /// False: not within `patience`.
+    pub fn lock(&self, owner: u32, patience: Duration) -> bool {
+        if self.0.compare_exchange(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return true;
+        }
+        self.wait_for(owner, patience)
+    }
+
+    #[cold]
+    fn wait_for(&self, owner: u32, patience: Duration) -> bool {
+        for _ in 0..LOOKS {
+            if self.0.compare_exchange_weak(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        let since = Instant::now();
+        loop {
+            // Who has slept once cannot know whether others still do: it leaves the mark.
+            match self.0.compare_exchange(0, owner | WAITED_FOR, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(held) if held & WAITED_FOR == 0 => {
+                    let _ = self.0.compare_exchange(held, held | WAITED_FOR, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                Err(held) => sleep(&self.0, held),
+            }
+            if since.elapsed() >= patience {
+                return false;
+            }
+        }
+    }
+
+    /// By its holder, or by who takes a dead holder's place.
+    pub fn unlock(&self) {
+        if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            // All of them: one that was chosen and then died would leave the others asleep until their nap ends.
+            let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+fn sleep(word: &AtomicU32, expected: u32) {
+    let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(NAP.subsec_nanos()) };
+    // Woken, timed out, interrupted or too late: the caller looks again in any case.
+    let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&nap));
+}

@@ -1,0 +1,401 @@
+//! The tenant page: the accounts of one tenant, shared by the node and that tenant's API servers.
+//!
+//! What each API server holds (`held`, by its slot) is the truth; `used` is its sum, kept at hand for the check
+//! against the limit. Both change under a lock that names its holder's slot. An API server may be killed between any
+//! two stores: once it is reaped, the node takes its lock over, forgets what it held and adds `used` up again.
+//!
+//! Who shares the page is trusted as far as the tenant goes: an API server that was taken over can spoil the accounts
+//! of its own tenant, whose device it holds anyway. The node believes nothing here that would matter to others, and
+//! never waits for long.
+
+use crate::account::{Kind, Refused};
+use crate::audit::Window;
+use crate::lock::OwnedLock;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// "AVTENAN" and the layout's version.
+const MAGIC: u64 = u64::from_le_bytes(*b"AVTENAN\x01");
+/// Resources of all APIs that a tenant uses.
+pub const ACCOUNTS: usize = 32;
+/// API servers of one tenant at a time.
+pub const SLOTS: usize = 4096;
+const NAME: usize = 32;
+const UNLIMITED: u64 = u64::MAX;
+/// The node as the lock's holder; slots are counted from 1 there.
+const NODE: u32 = SLOTS as u32 + 1;
+/// How long a charge waits for the lock before it is refused. Only a stopped or hostile API server of the same
+/// tenant makes it wait that long: a dead one is repaired in milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+const NODES_PATIENCE: Duration = Duration::from_millis(50);
+
+#[repr(C)]
+struct Layout {
+    magic: AtomicU64,
+    lock: OwnedLock,
+    /// Accounts in use; written after the account itself.
+    count: AtomicU32,
+    audit: Window,
+    accounts: [Shared; ACCOUNTS],
+    held: [[AtomicU64; ACCOUNTS]; SLOTS],
+}
+
+#[repr(C)]
+struct Shared {
+    name: [AtomicU64; NAME / 8],
+    /// 0 not known yet, 1 continuous, 2 instantaneous.
+    kind: AtomicU32,
+    limit: AtomicU64,
+    used: AtomicU64,
+    peak: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What one account says, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Balance {
+    pub name: String,
+    pub kind: Option<Kind>,
+    pub limit: Option<u64>,
+    pub used: u64,
+    pub peak: u64,
+    pub refused: u64,
+    /// Sum over all slots. Differs from `used` only while somebody is changing both.
+    pub held: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    /// the tenant has accounts of 32 resources already
+    #[error("the tenant has accounts of {ACCOUNTS} resources already")]
+    Full,
+    /// the name of the resource is longer than 32 bytes
+    #[error("the name of the resource is longer than {NAME} bytes")]
+    LongName,
+    /// another API declares a resource of this name as continuous where this one says instantaneous, or the reverse
+    #[error("another API declares a resource of this name with the other of `continuous_rc` and `instantaneous_rc`")]
+    OtherKind,
+    /// the tenant's accounts are locked by an API server that does not go on
+    #[error("the tenant's accounts are locked by an API server that does not go on")]
+    Busy,
+}
+
+/// A mapping of the page.
+#[derive(Debug)]
+pub struct TenantPage {
+    address: *mut Layout,
+    /// The node's: slots that were ever given out. The rest of `held` is never touched and costs no memory.
+    seats: AtomicU32,
+}
+
+// SAFETY: the page consists of atomics only and stays mapped while the value lives.
+unsafe impl Send for TenantPage {}
+// SAFETY: as above.
+unsafe impl Sync for TenantPage {}
+
+/// A point at which a process may be killed; tests do that.
+#[cfg(not(test))]
+#[inline(always)]
+fn point() {}
+#[cfg(test)]
+use tests::point;
+
+impl TenantPage {
+    /// A new page, sealed at its size, and the descriptor that gives it to others.
+    pub fn create() -> rustix::io::Result<(TenantPage, OwnedFd)> {
+        let fd = rustix::fs::memfd_create("aviary-tenant", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, size_of::<Layout>() as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let page = TenantPage::map(std::os::fd::AsFd::as_fd(&fd))?;
+        page.layout().magic.store(MAGIC, Ordering::Release);
+        Ok((page, fd))
+    }
+
+    /// Maps a page that the node made.
+    pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<TenantPage> {
+        let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
+        if !sealed || rustix::fs::fstat(fd)?.st_size < size_of::<Layout>() as i64 {
+            return Err(rustix::io::Errno::INVAL);
+        }
+        let page = TenantPage::map(fd)?;
+        if page.layout().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(rustix::io::Errno::INVAL);
+        }
+        Ok(page)
+    }
+
+    fn map(fd: BorrowedFd<'_>) -> rustix::io::Result<TenantPage> {
+        let (length, access) = (size_of::<Layout>(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
+        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, 0)? };
+        Ok(TenantPage { address: address.cast(), seats: AtomicU32::new(0) })
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: mapped with the layout's size until drop (the file is sealed against shrinking), page-aligned, and
+        // every bit pattern is a valid atomic. Others change the words at any time, which atomics allow; what a
+        // lying peer writes is only ever used as a number, and indexes are clamped.
+        unsafe { &*self.address }
+    }
+
+    fn accounts(&self) -> &[Shared] {
+        let count = self.layout().count.load(Ordering::Acquire) as usize;
+        &self.layout().accounts[..count.min(ACCOUNTS)]
+    }
+
+    pub(crate) fn audit(&self) -> &Window {
+        &self.layout().audit
+    }
+
+    // An API server's part.
+
+    /// The account of a resource, made if there is none.
+    pub(crate) fn account(&self, slot: u32, name: &str, kind: Kind) -> Result<usize, PageError> {
+        let index = match self.find(name) {
+            Some(index) => index,
+            None => self.register(slot + 1, PATIENCE, name)?,
+        };
+        let mine = 1 + u32::from(kind == Kind::Instantaneous);
+        let known = &self.layout().accounts[index].kind;
+        match known.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Acquire) {
+            Err(other) if other != mine => Err(PageError::OtherKind),
+            _ => Ok(index),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let wanted = words_of(name).ok()?;
+        let same = |account: &Shared| {
+            account.name.iter().zip(wanted).all(|(word, wanted)| word.load(Ordering::Relaxed) == wanted)
+        };
+        self.accounts().iter().position(same)
+    }
+
+    /// A new account without a limit. It counts only once `count` says so: whoever dies before leaves nothing.
+    fn register(&self, owner: u32, patience: Duration, name: &str) -> Result<usize, PageError> {
+        let words = words_of(name)?;
+        let layout = self.layout();
+        if !layout.lock.lock(owner, patience) {
+            return Err(PageError::Busy);
+        }
+        // Somebody else may have made it meanwhile.
+        let result = self.find(name).map_or_else(
+            || {
+                let next = self.accounts().len();
+                let account = layout.accounts.get(next).ok_or(PageError::Full)?;
+                point();
+                for (word, value) in account.name.iter().zip(words) {
+                    word.store(value, Ordering::Relaxed);
+                }
+                for counter in [&account.used, &account.peak, &account.refused] {
+                    counter.store(0, Ordering::Relaxed);
+                }
+                account.limit.store(UNLIMITED, Ordering::Relaxed);
+                account.kind.store(0, Ordering::Relaxed);
+                point();
+                layout.count.store(next as u32 + 1, Ordering::Release);
+                point();
+                Ok(next)
+            },
+            Ok,
+        );
+        layout.lock.unlock();
+        result
+    }
+
+    pub(crate) fn limit(&self, index: usize) -> Option<u64> {
+        let limit = self.layout().accounts[index].limit.load(Ordering::Relaxed);
+        (limit != UNLIMITED).then_some(limit)
+    }
+
+    pub(crate) fn charge(&self, slot: u32, index: usize, amount: u64) -> Result<(), Refused> {
+        let layout = self.layout();
+        let (account, held) = (&layout.accounts[index], &layout.held[slot as usize][index]);
+        if !layout.lock.lock(slot + 1, PATIENCE) {
+            return Err(self.refuse(account));
+        }
+        point();
+        let used = account.used.load(Ordering::Relaxed);
+        let limit = account.limit.load(Ordering::Relaxed);
+        let Some(sum) = used.checked_add(amount).filter(|sum| *sum <= limit) else {
+            let refused = self.refuse(account);
+            layout.lock.unlock();
+            return Err(refused);
+        };
+        // The node may lower `used` meanwhile, without the lock: so it is added to, not set.
+        account.used.fetch_add(amount, Ordering::Relaxed);
+        point();
+        held.fetch_add(amount, Ordering::Relaxed);
+        point();
+        account.peak.fetch_max(sum, Ordering::Relaxed);
+        point();
+        layout.lock.unlock();
+        point();
+        Ok(())
+    }
+
+    #[cold]
+    fn refuse(&self, account: &Shared) -> Refused {
+        account.refused.fetch_add(1, Ordering::Relaxed);
+        Refused { used: account.used.load(Ordering::Relaxed), limit: account.limit.load(Ordering::Relaxed) }
+    }
+
+    /// At most what this slot holds. A freed resource is returned sooner or later: this waits for the lock however
+    /// long that takes. The process can end meanwhile, which returns everything.
+    pub(crate) fn uncharge(&self, slot: u32, index: usize, amount: u64) {
+        let layout = self.layout();
+        let (account, held) = (&layout.accounts[index], &layout.held[slot as usize][index]);
+        while !layout.lock.lock(slot + 1, PATIENCE) {}
+        point();
+        let returned = amount.min(held.load(Ordering::Relaxed));
+        held.fetch_sub(returned, Ordering::Relaxed);
+        point();
+        lower(&account.used, returned);
+        point();
+        layout.lock.unlock();
+        point();
+    }
+
+    /// Of an instantaneous resource that has a limit.
+    pub(crate) fn consume(&self, index: usize, amount: u64) -> Result<(), Refused> {
+        let account = &self.layout().accounts[index];
+        let raised = |used: u64| {
+            let limit = account.limit.load(Ordering::Relaxed);
+            used.checked_add(amount).filter(|sum| *sum <= limit)
+        };
+        match account.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised) {
+            Ok(before) => {
+                account.peak.fetch_max(before + amount, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(_) => Err(self.refuse(account)),
+        }
+    }
+
+    // The node's part.
+
+    /// Before a slot is given to an API server.
+    pub fn seat(&self, slot: u32) {
+        self.seats.fetch_max(slot.saturating_add(1), Ordering::Relaxed);
+    }
+
+    fn rows(&self) -> &[[AtomicU64; ACCOUNTS]] {
+        &self.layout().held[..(self.seats.load(Ordering::Relaxed) as usize).min(SLOTS)]
+    }
+
+    /// From now on; `None` takes the limit away. What is held beyond a lower limit stays held.
+    pub fn set_limit(&self, name: &str, limit: Option<u64>) -> Result<(), PageError> {
+        let index = match self.find(name) {
+            Some(index) => index,
+            None if limit.is_none() => return Ok(()),
+            None => self.register(NODE, NODES_PATIENCE, name)?,
+        };
+        self.layout().accounts[index].limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Into a new page: what an earlier one of the same tenant had counted. Nothing is held.
+    pub fn restore(&self, balances: &[Balance]) -> Result<(), PageError> {
+        for balance in balances {
+            let account = &self.layout().accounts[self.register(NODE, NODES_PATIENCE, &balance.name)?];
+            let (kind, used) = match balance.kind {
+                None => (0, 0),
+                Some(Kind::Continuous) => (1, 0),
+                Some(Kind::Instantaneous) => (2, balance.used),
+            };
+            account.kind.store(kind, Ordering::Relaxed);
+            account.used.store(used, Ordering::Relaxed);
+            account.peak.store(balance.peak, Ordering::Relaxed);
+            account.refused.store(balance.refused, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The API server of this slot is gone, reaped: what it held is free, and if it died with the lock, so is that.
+    pub fn release(&self, slot: u32) {
+        let layout = self.layout();
+        let Some(held) = self.rows().get(slot as usize) else { return };
+        if layout.lock.owner() == slot + 1 {
+            // Nobody else is between two stores: `used` can be added up.
+            held.iter().for_each(|amount| amount.store(0, Ordering::Relaxed));
+            let count = self.accounts().len();
+            let mut sums = [0u64; ACCOUNTS];
+            for row in self.rows() {
+                for (sum, amount) in sums[..count].iter_mut().zip(row) {
+                    *sum = sum.saturating_add(amount.load(Ordering::Relaxed));
+                }
+            }
+            for (account, sum) in layout.accounts[..count].iter().zip(sums) {
+                if account.kind.load(Ordering::Relaxed) == 1 {
+                    account.used.store(sum, Ordering::Relaxed);
+                }
+            }
+            layout.lock.unlock();
+        } else {
+            for (account, amount) in layout.accounts.iter().zip(held) {
+                lower(&account.used, amount.swap(0, Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Refusals of which no line was written, told only once.
+    pub fn take_untold(&self) -> u64 {
+        self.layout().audit.take_untold()
+    }
+
+    pub fn balances(&self) -> Vec<Balance> {
+        let sum = |index: usize| {
+            let amounts = self.rows().iter().map(|row| row[index].load(Ordering::Relaxed));
+            amounts.fold(0u64, u64::saturating_add)
+        };
+        let balance = |(index, account): (usize, &Shared)| Balance {
+            name: name_of(&account.name),
+            kind: match account.kind.load(Ordering::Relaxed) {
+                1 => Some(Kind::Continuous),
+                2 => Some(Kind::Instantaneous),
+                _ => None,
+            },
+            limit: self.limit(index),
+            used: account.used.load(Ordering::Relaxed),
+            peak: account.peak.load(Ordering::Relaxed),
+            refused: account.refused.load(Ordering::Relaxed),
+            held: sum(index),
+        };
+        self.accounts().iter().enumerate().map(balance).collect()
+    }
+}
+
+impl Drop for TenantPage {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; `layout` ties every borrow of it to `self`.
+        let _ = unsafe { rustix::mm::munmap(self.address.cast(), size_of::<Layout>()) };
+    }
+}
+
+fn lower(account: &AtomicU64, amount: u64) {
+    let _ = account.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(amount)));
+}
+
+fn words_of(name: &str) -> Result<[u64; NAME / 8], PageError> {
+    let mut bytes = [0; NAME];
+    bytes.get_mut(..name.len()).ok_or(PageError::LongName)?.copy_from_slice(name.as_bytes());
+    let mut words = [0; NAME / 8];
+    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    }
+    Ok(words)
+}
+
+/// Printed on terminals: nothing but the characters that a resource's name can have.
+fn name_of(words: &[AtomicU64; NAME / 8]) -> String {
+    let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
+    let name = bytes.take_while(|byte| *byte != 0).map(char::from);
+    name.filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
+}
+
+#[cfg(test)]
+#[path = "page_tests.rs"]
+mod tests;

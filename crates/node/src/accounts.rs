@@ -1,0 +1,159 @@
+//! The tenants' pages: who has which place in them, and what they say.
+
+use crate::{NodeError, Tenant};
+use aviary_gate::{Balance, PageError, SLOTS, TenantPage};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// An API server's place in its tenant's page, until the process is reaped: it holds what it was granted as long as
+/// it lives, whatever sessions it has or had.
+#[derive(Debug)]
+pub struct Seat {
+    pub tenant: String,
+    pub slot: u32,
+}
+
+/// A page exists while an API server of the tenant does: an idle tenant costs no descriptor. What was counted is
+/// kept, as totals must not begin anew.
+#[derive(Debug)]
+enum State {
+    InUse {
+        page: TenantPage,
+        /// What API servers get.
+        descriptor: OwnedFd,
+        taken: BTreeSet<u32>,
+    },
+    Idle(Vec<Balance>),
+}
+
+#[derive(Debug, Default)]
+pub struct Accounts {
+    tenants: BTreeMap<String, State>,
+}
+
+impl Accounts {
+    /// A place for one more API server of this tenant.
+    pub fn seat(&mut self, tenant: &Tenant) -> Result<Seat, NodeError> {
+        let name = || tenant.name.clone();
+        let state = self.tenants.entry(name()).or_insert_with(|| State::Idle(Vec::new()));
+        if let State::Idle(balances) = state {
+            *state = open(tenant, balances).map_err(|error| NodeError::Page(name(), error))?;
+        }
+        let full = || NodeError::NoSlot(name(), SLOTS);
+        let State::InUse { page, taken, .. } = state else { return Err(full()) };
+        let slot = (0..SLOTS as u32).find(|slot| !taken.contains(slot)).ok_or_else(full)?;
+        taken.insert(slot);
+        page.seat(slot);
+        Ok(Seat { tenant: name(), slot })
+    }
+
+    pub fn descriptor(&self, seat: &Seat) -> Option<BorrowedFd<'_>> {
+        match self.tenants.get(&seat.tenant)? {
+            State::InUse { descriptor, .. } => Some(descriptor.as_fd()),
+            State::Idle(_) => None,
+        }
+    }
+
+    /// Its API server was reaped. Answers how many refusals of the tenant were not told in the log.
+    pub fn release(&mut self, seat: &Seat) -> u64 {
+        let Some(state) = self.tenants.get_mut(&seat.tenant) else { return 0 };
+        let State::InUse { page, taken, .. } = state else { return 0 };
+        page.release(seat.slot);
+        taken.remove(&seat.slot);
+        let untold = page.take_untold();
+        if taken.is_empty() {
+            *state = State::Idle(page.balances());
+        }
+        untold
+    }
+
+    /// Gives a tenant's accounts the limits that the tenant has now.
+    pub fn apply(&mut self, tenant: &Tenant) -> Result<(), PageError> {
+        match self.tenants.get_mut(&tenant.name) {
+            Some(State::InUse { page, .. }) => set_limits(page, tenant),
+            Some(State::Idle(balances)) => {
+                for balance in balances {
+                    balance.limit = tenant.limits.get(&balance.name).copied().filter(|limit| *limit != u64::MAX);
+                }
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tenants that have or had sessions.
+    pub fn names(&self) -> Vec<String> {
+        self.tenants.keys().cloned().collect()
+    }
+
+    pub fn balances(&self, tenant: &str) -> Vec<Balance> {
+        match self.tenants.get(tenant) {
+            Some(State::InUse { page, .. }) => page.balances(),
+            Some(State::Idle(balances)) => balances.clone(),
+            None => Vec::new(),
+        }
+    }
+}
+
+fn open(tenant: &Tenant, balances: &[Balance]) -> Result<State, String> {
+    let (page, descriptor) = TenantPage::create().map_err(|error| error.to_string())?;
+    let filled = page.restore(balances).and_then(|()| set_limits(&page, tenant));
+    filled.map_err(|error| error.to_string())?;
+    Ok(State::InUse { page, descriptor, taken: BTreeSet::new() })
+}
+
+fn set_limits(page: &TenantPage, tenant: &Tenant) -> Result<(), PageError> {
+    for balance in page.balances().iter().filter(|balance| !tenant.limits.contains_key(&balance.name)) {
+        page.set_limit(&balance.name, None)?;
+    }
+    tenant.limits.iter().try_for_each(|(resource, limit)| page.set_limit(resource, Some(*limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_reused_and_limits_follow_the_tenant() {
+        let mut accounts = Accounts::default();
+        let mut tenant = Tenant::new("alice");
+        tenant.limits.insert("memory".into(), 5);
+        let (one, two) = (accounts.seat(&tenant).unwrap(), accounts.seat(&tenant).unwrap());
+        assert_eq!((one.slot, two.slot), (0, 1));
+        accounts.release(&one);
+        assert_eq!(accounts.seat(&tenant).unwrap().slot, 0);
+        let limit = |accounts: &Accounts| accounts.balances("alice")[0].limit;
+        assert_eq!(limit(&accounts), Some(5));
+        tenant.limits = [("calls".into(), 3)].into();
+        accounts.apply(&tenant).unwrap();
+        assert_eq!(limit(&accounts), None);
+        assert_eq!(accounts.balances("alice")[1].limit, Some(3));
+    }
+
+    #[test]
+    fn an_idle_tenant_has_no_page_and_new_limits() {
+        let mut accounts = Accounts::default();
+        let mut tenant = Tenant::new("alice");
+        tenant.limits.insert("memory".into(), 5);
+        let seat = accounts.seat(&tenant).unwrap();
+        assert!(accounts.descriptor(&seat).is_some());
+        accounts.release(&seat);
+        assert!(accounts.descriptor(&seat).is_none());
+        tenant.limits.insert("memory".into(), 6);
+        accounts.apply(&tenant).unwrap();
+        assert_eq!(accounts.balances("alice")[0].limit, Some(6));
+        accounts.seat(&tenant).unwrap();
+        assert_eq!(accounts.balances("alice")[0].limit, Some(6));
+    }
+
+    #[test]
+    fn a_tenant_has_no_more_places_than_its_page() {
+        let mut accounts = Accounts::default();
+        let tenant = Tenant::new("alice");
+        (0..SLOTS).for_each(|_| drop(accounts.seat(&tenant).unwrap()));
+        assert!(matches!(accounts.seat(&tenant), Err(NodeError::NoSlot(..))));
+        accounts.seat(&Tenant::new("bob")).unwrap();
+    }
+}

@@ -1,0 +1,125 @@
+//! What the node does for its tenants: whose a guest is, what it is told about that, changes while it runs.
+
+use crate::{
+    NodeError, Settings, Tenant, TenantChange,
+    accounts::Seat,
+    control::{self, Assignment},
+    guest::Guest,
+    node::{Core, State},
+    report::{self, TenantReport},
+    sessions::Session,
+};
+use std::os::fd::AsFd;
+
+impl Core {
+    /// The tenant of a new session, unless that has too many.
+    pub(crate) fn tenant_for(&self, state: &State, guest: &Guest, remote: Option<&str>) -> Result<String, String> {
+        let seated = state.registry.server_of(guest).and_then(|id| state.registry.servers.get(&id)?.seat.as_ref());
+        let tenant = match (seated, remote) {
+            // A process stays with its tenant, also if the configuration has changed.
+            (Some(seat), _) => state.tenants.called(&seat.tenant),
+            (None, Some(name)) => state.tenants.named(name),
+            (None, None) => state.tenants.of(guest.uid),
+        };
+        match tenant.sessions {
+            Some(most) if state.registry.sessions_of_tenant(&tenant.name) >= most => {
+                Err(format!("tenant {} has {most} sessions already", tenant.name))
+            }
+            _ => Ok(tenant.name),
+        }
+    }
+
+    /// Hands a session to its API server, which gets a place in the tenant's page with its first one.
+    pub(crate) fn assign(&self, state: &mut State, id: u64, session: &Session) -> Result<u32, NodeError> {
+        let gone = || NodeError::HandOver(0, std::io::ErrorKind::NotFound.into());
+        let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
+        let tenant = state.tenants.called(&session.tenant);
+        let seat: &Seat = match &mut server.seat {
+            Some(seat) => seat,
+            none => none.insert(state.accounts.seat(&tenant)?),
+        };
+        let socket = session.pending.as_ref().ok_or_else(gone)?;
+        let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
+        let assignment = Assignment {
+            session: id,
+            tenant: &seat.tenant,
+            guest: session.guest.pid,
+            modules: &self.config.modules,
+            slot: seat.slot,
+            threads: tenant.threads,
+            apis: tenant.apis.as_deref(),
+            functions: &tenant.functions,
+            scheduled: self.scheduling.is_some(),
+        };
+        let pid = server.process.pid();
+        control::send(server.process.control.as_fd(), &assignment, &[socket.as_fd(), page])
+            .map(|()| pid)
+            .map_err(|error| NodeError::HandOver(pid, error))
+    }
+
+    /// An API server was reaped: what it held is its tenant's again.
+    pub(crate) fn settle_accounts(&self, state: &mut State, seat: &Seat) {
+        let untold = state.accounts.release(seat);
+        if untold > 0 {
+            self.log.warn(format_args!("{untold} refusals of tenant {} were not told", seat.tenant.escape_debug()));
+        }
+    }
+
+    /// Until the configuration is read again.
+    pub fn change_tenant(&self, change: &TenantChange) -> Result<TenantReport, NodeError> {
+        let mut state = self.state();
+        let known = state.tenants.list.iter().any(|tenant| tenant.name == change.name)
+            || state.accounts.names().contains(&change.name);
+        if !known {
+            return Err(NodeError::NoTenantNamed(change.name.clone()));
+        }
+        let mut tenants = state.tenants.clone();
+        tenants.change(change);
+        let tenant = tenants.called(&change.name);
+        state.accounts.apply(&tenant).map_err(|error| NodeError::Page(tenant.name.clone(), error.to_string()))?;
+        state.tenants = tenants;
+        self.share_anew(&tenant);
+        self.log.info(format_args!("tenant {} was changed: {change:?}", tenant.name));
+        Ok(report::tenant(&state, tenant))
+    }
+
+    /// Reads the configuration again. What does not work leaves everything as it was. Answers what is worth knowing.
+    pub fn reload(&self) -> Result<Vec<String>, NodeError> {
+        let read = self.config.reload.as_ref().ok_or_else(|| NodeError::Reload("there is no file".into()))?;
+        // Without the lock: a slow disk holds up nobody else.
+        let answer = read.run().map_err(NodeError::Reload);
+        if let Err(error) = &answer {
+            self.log.error(error);
+        }
+        let Settings { tenants, sessions_per_user, mut notes } = answer?;
+        let mut state = self.state();
+        state.tenants = tenants;
+        state.sessions_per_user = sessions_per_user;
+        for name in state.accounts.names() {
+            let tenant = state.tenants.called(&name);
+            if let Err(error) = state.accounts.apply(&tenant) {
+                notes.push(format!("tenant {name} keeps some of its earlier limits: {error}"));
+            }
+            self.share_anew(&tenant);
+        }
+        self.log.info("the configuration was read again");
+        notes.iter().for_each(|note| self.log.warn(note));
+        Ok(notes)
+    }
+
+    fn share_anew(&self, tenant: &Tenant) {
+        if let Some(scheduling) = &self.scheduling {
+            scheduling.set_share(&tenant.name, tenant.share());
+        }
+    }
+
+    pub fn tenants(&self) -> Vec<TenantReport> {
+        let state = self.state();
+        let configured = state.tenants.list.iter().map(|tenant| tenant.name.clone());
+        let mut names: Vec<String> = configured.chain(state.accounts.names()).collect();
+        names.sort();
+        names.dedup();
+        let whole = |name: &String| -> Tenant { state.tenants.called(name) };
+        names.iter().map(|name| report::tenant(&state, whole(name))).collect()
+    }
+}

@@ -1,0 +1,221 @@
+"""Single cases: who shares a limit, who cannot get around it, changes while the node runs."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+
+from node import AVIARY, ROOT, Wrong, wait_until
+from tenants import Taker, accounts, ask, check, command, guests_environment, serving, taking
+
+OWN = os.getuid()
+LIMIT = 100_000
+PIECE = 1_000
+MOST = LIMIT // PIECE
+
+
+def tenant(name, more="", users=(OWN,), limit=LIMIT):
+    return f"[tenants.{name}]\nusers = {list(users)}\nlimits = {{ device_memory = {limit} }}\n{more}\n"
+
+
+def processes_share(tools):
+    """Several processes, a fork, and one that claims to be somebody else get the limit together, to the byte."""
+    with serving(tools, tenant("shared") + tenant("other", users=[OWN + 40000])) as node, contextlib.ExitStack() as stack:
+        honest = guests_environment(node)
+        lies = {
+            "AVIARY_TENANT": "other", "AVIARY_LIMIT": "device_memory=1T", "AVIARY_SESSION": "9", "AVIARY_UID": "0",
+            "AVIARY_ARENA": "1G", "AVIARY_SYNC": "1", "USER": "other",
+        }
+        enter = stack.enter_context
+        takers = [
+            enter(taking(tools, honest, PIECE)),
+            enter(taking(tools, {**honest, **lies}, PIECE)),
+            enter(taking(tools, {**honest, "AVIARY_TRANSPORT": "stream"}, PIECE)),
+            enter(taking(tools, honest, PIECE, "fork")),
+        ]
+        # The fork's parent holds one piece.
+        for at, taker in enumerate(takers):
+            for _ in range(10 * (at + 1)):
+                taker.tell("1")
+        held = [taker.tell("t") for taker in takers]
+        check(sum(held) == MOST - 1, f"{held} pieces and one of {MOST}")
+        account = accounts(node, "shared")
+        check(account["used"] == account["held"] == account["peak"] == LIMIT, f"{account}")
+        check(accounts(node, "other")["used"] == 0, "the other tenant uses nothing")
+        # Returning what one does not hold, and impossible sizes.
+        check(takers[0].tell("u") == held[0] and accounts(node, "shared")["used"] == LIMIT, "nothing was returned")
+        # What one returns another one gets.
+        returned = held[0] - takers[0].tell("r")
+        check(takers[1].tell("t") == held[1] + returned, "another process gets what was returned")
+        # A killed process gives everything back.
+        takers[1].process.kill()
+        wait_until(5, "it is returned", lambda: accounts(node, "shared")["used"] < LIMIT)
+        check(takers[2].tell("t") == held[2] + held[1] + returned, "and another one gets that")
+
+
+def users_are_apart(tools):
+    """A tenant's users share its limit; another user has another one."""
+    if OWN:
+        return
+    config = tenant("lab", users=[40001, 40002]) + f"[limits]\ndevice_memory = {LIMIT // 2}\n"
+    with serving(tools, config) as node, contextlib.ExitStack() as stack:
+        environment = guests_environment(node)
+        one, two, stranger = (
+            stack.enter_context(taking(tools, environment, PIECE, user=user)) for user in (40001, 40002, 40003)
+        )
+        for _ in range(30):
+            one.tell("1")
+        check(two.tell("t") == MOST - 30, "the second user gets the rest")
+        check(stranger.tell("t") == MOST // 2, "a stranger has the node's limit")
+        check(accounts(node, "uid-40003")["used"] == LIMIT // 2, "as a tenant of its own")
+
+
+def reload(tools):
+    """New limits hold at once; a bad file changes nothing; sessions go on."""
+    with serving(tools, tenant("t")) as node, taking(tools, guests_environment(node), PIECE) as taker:
+        check(taker.tell("t") == MOST, "the limit of the file")
+        node.config.write_text(tenant("t", "weight = 3", limit=LIMIT + PIECE), encoding="utf-8")
+        node.process.send_signal(signal.SIGHUP)
+        wait_until(5, "SIGHUP", lambda: accounts(node, "t")["limit"] == LIMIT + PIECE)
+        check(taker.tell("t") == MOST + 1, "a higher limit")
+        for bad, why in [
+            (tenant("t", limit=1) + "nonsense = 1\n", "nonsense"),
+            (tenant("t", limit=1) + tenant("u"), "belongs to tenant"),
+            (tenant("t", 'functions = { deny = ["ta_nothing"] }', limit=1), "ta_nothing"),
+        ]:
+            node.config.write_text(bad, encoding="utf-8")
+            status, text = command(node, "reload")
+            check(status == 1 and why in text, f"a bad file is refused: {status} {text}")
+            check(accounts(node, "t")["limit"] == LIMIT + PIECE, "and the old one stays")
+        node.config.write_text(tenant("t", limit=PIECE) + "[limits]\ndevice_memry = 1\n", encoding="utf-8")
+        status, text = command(node, "reload")
+        check(status == 0 and "device_memry" in text and "device_memory" in text, f"a name to look at: {status} {text}")
+        check(accounts(node, "t")["used"] == LIMIT + PIECE, "a lower limit takes nothing back")
+        check(taker.tell("1") == MOST + 1, "and grants nothing")
+        check(taker.tell("r") == 0 and taker.tell("t") == 1, "what is returned counts against it")
+        status, text = command(node, "tenant", "set", "t", "--limit", "device_memory=5K", "--weight", "7")
+        check(status == 0 and "limit 5120" in text, f"{status} {text}")
+        check(taker.tell("t") == 5, "aviary tenant set")
+        check(command(node, "tenant", "set", "nobody", "--weight", "2")[0] == 1, "nobody is no tenant")
+        status, text = command(node, "tenant", "show", "t")
+        check(status == 0 and "weight        7" in text and "used 5000" in text, f"{status} {text}")
+        command(node, "tenant", "set", "t", "--no-limit", "device_memory")
+        for _ in range(20):
+            taker.tell("1")
+        check(taker.tell("1") == 26, "no limit")
+        check(len(ask(node, "ps")["sessions"]) == 1, "it is still the first session")
+
+
+def rules(tools):
+    """APIs, functions, sessions and threads that a tenant may use."""
+    more = 'sessions = 2\nthreads = 1\nfunctions = { deny = ["ta_reserve"] }'
+    with serving(tools, tenant("ruled", more)) as node, contextlib.ExitStack() as stack:
+        environment = guests_environment(node)
+        one = stack.enter_context(taking(tools, environment, PIECE))
+        check(one.tell("d") == 0, "a denied function answers like a refused call, and others work")
+        check("function=ta_reserve denied" in node.log.read_text(), "and the log says so")
+        stack.enter_context(taking(tools, environment, PIECE))
+        third = Taker(tools, environment, PIECE)
+        check(not third.attached, "a third session")
+        text = third.errors()
+        check("tenant ruled has 2 sessions already" in text, f"is told why: {text}")
+        third.end()
+        with contextlib.suppress(Wrong):
+            one.tell("p")
+            raise AssertionError("a second thread calls")
+        wait_until(5, "the log says so", lambda: "function=thread limit=1" in node.log.read_text())
+    with serving(tools, tenant("ruled", 'apis = ["opencl"]')) as node:
+        other = Taker(tools, guests_environment(node), PIECE)
+        check(not other.attached, "another API")
+        text = other.errors()
+        check("may not use the API" in text, f"is refused: {text}")
+        other.end()
+    with serving(tools, tenant("ruled", 'functions = { allow = ["ta_device_open", "ta_noop"] }')) as node:
+        with taking(tools, guests_environment(node), PIECE) as taker:
+            check(taker.tell("d") == 0, "what is not allowed is denied")
+
+
+def audit(tools):
+    """Refusals are told with all that matters, ten a second, and the rest is counted."""
+    with serving(tools, tenant("told")) as node:
+        with taking(tools, guests_environment(node), PIECE) as taker:
+            taker.tell("t")
+            taker.tell("m")
+        wait_until(5, "nothing is used", lambda: accounts(node, "told")["used"] == 0)
+        refused = accounts(node, "told")["refused"]
+        text = node.log.read_text()
+        lines = [line for line in text.splitlines() if ": refused: tenant=told " in line]
+        first = r"session=\d+ pid=\d+ function=ta_buffer_create resource=device_memory asked=1000 used=100000 limit=100000"
+        check(lines and re.search(first, lines[0]), f"{lines[:1]}")
+        # A second may have ended twice meanwhile.
+        check(len(lines) <= 40, f"{len(lines)} lines about {refused} refusals")
+        untold = sum(int(n) for n in re.findall(r"\((\d+) more of this tenant were not told\)", text))
+        untold += sum(int(n) for n in re.findall(r"(\d+) refusals of tenant told were not told", text))
+        check(refused == 1001 and len(lines) + untold == refused, f"{refused} refused, {len(lines)} told, {untold} not")
+
+
+def remote(tools):
+    """A tenant of another machine has its limit over all its links."""
+    keys = tools.directory / "keys"
+    for name in ("alice", "laptop"):
+        made = subprocess.run([AVIARY, "tls", "init", keys, "--tenant", name], capture_output=True, text=True, check=False)
+        check(made.returncode == 0, made.stderr)
+    with contextlib.closing(__import__("socket").create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    config = tenant("alice", 'certificates = ["laptop"]', users=[])
+    with serving(tools, config, "--listen", f"127.0.0.1:{port}", "--tls-dir", keys / "node") as node:
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("AVIARY_")}
+        environment = {**plain, "LD_LIBRARY_PATH": str(tools.vendor), "AVIARY_API_PATH": str(ROOT / "target/aviary")}
+
+        def over(name):
+            run = [AVIARY, "run", "--api", "testapi", "--server", f"127.0.0.1:{port}", "--tls-dir", keys / f"tenant-{name}"]
+            return taking(tools, environment, PIECE, prefix=[*run, "--"])
+
+        with over("alice") as one, over("laptop") as two, over("alice") as three:
+            for _ in range(30):
+                one.tell("1")
+                two.tell("1")
+            check(three.tell("t") == MOST - 60, "the third gets the rest")
+            check(two.tell("t") == 30 and two.tell("r") == 0 and one.tell("t") == 60, "what one returns another gets")
+            check(accounts(node, "alice")["used"] == LIMIT, f"{accounts(node, 'alice')}")
+        wait_until(5, "nothing is used", lambda: accounts(node, "alice")["used"] == 0)
+
+
+def opencl(*arguments):
+    """A program on a private node: its output."""
+    limit = 100 << 20
+    run = [AVIARY, "run", "--api", "opencl", "--limit", f"device_memory={limit}", "--", *arguments, str(limit)]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def opencl_hidden(tools):
+    """OpenCL memory that was released but is still in use counts against the limit."""
+    check(opencl(tools.program("hidden_cl")) == "ok\n", "it says ok")
+
+
+def opencl_leftovers(tools):
+    """What one tenant left in OpenCL memory the next one does not find."""
+    with serving(tools, "spares = 2\n") as node:
+        for user in (40001, 40002) if OWN == 0 else (OWN, OWN):
+            run = [AVIARY, "run", "--api", "opencl", "--server", node.address, "--", tools.program("leftovers_cl")]
+            options = {"user": user} if OWN == 0 else {}
+            done = subprocess.run(
+                run, env={**os.environ, "HOME": "/tmp"}, capture_output=True, text=True, check=False, timeout=120, **options
+            )
+            check(done.stdout == "found 0\n", f"user {user}: {done.stdout} {done.stderr[-2000:]}")
+
+
+CASES = {
+    function.__name__: function
+    for function in (processes_share, users_are_apart, reload, rules, audit, remote, opencl_hidden, opencl_leftovers)
+}
+
+
+def selected(prefixes):
+    """Cases whose names begin like this; all if nothing is asked for."""
+    return [
+        (name, case) for name, case in CASES.items() if not prefixes or any(name.startswith(p) for p in prefixes)
+    ]
