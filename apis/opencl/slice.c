@@ -11,15 +11,13 @@ static size_t largest_divisor(size_t of, size_t most) {
     return divisor;
 }
 
-/* The work-group size where the application leaves it to the implementation: what the kernel requires, or about 256 work-items that
- * divide the range. */
+/* The work-group size where the application leaves it to the implementation: up to 256 work-items that divide the range. If the kernel
+ * requires a size, leaving it out may be an error, which is the vendor's to tell. */
 static int choose_local(cl_kernel kernel, cl_device_id device, cl_uint dimensions, const size_t *size, size_t *local) {
     size_t required[3] = {0}, most = 0, left;
     if (clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof required, required, NULL) == CL_SUCCESS
-        && required[0]) {
-        memcpy(local, required, sizeof required);
-        return 1;
-    }
+        && required[0])
+        return 0;
     if (clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL) != CL_SUCCESS || most == 0)
         return 0;
     left = smaller(most, 256);

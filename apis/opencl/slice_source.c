@@ -506,15 +506,18 @@ static enum slice_verdict slice_judge(const char *source, const char *options, c
 /* Built-in functions whose answers belong to the whole NDRange are computed from four more parameters of
  * every kernel and function that needs them: offset, size, number of groups, first group of the part. */
 static const char slice_prologue[] =
-    "size_t _aviary_of(ulong4 v, uint d, size_t other) { return (size_t)(d == 0 ? v.x : d == 1 ? v.y : d == 2 ? v.z : other); }\n"
-    "size_t _aviary_group_id(ulong4 b, uint d) { return get_group_id(d) + _aviary_of(b, d, 0); }\n"
+    "size_t _aviary_of(ulong4 v, uint d) { return (size_t)(d == 0 ? v.x : d == 1 ? v.y : v.z); }\n"
+    "size_t _aviary_group_id(ulong4 b, uint d) { return get_group_id(d) + (d < 3 ? _aviary_of(b, d) : 0); }\n"
+    "size_t _aviary_num_groups(ulong4 g, uint d) { return d < 3 ? _aviary_of(g, d) : get_num_groups(d); }\n"
+    "size_t _aviary_size(ulong4 n, uint d) { return d < 3 ? _aviary_of(n, d) : get_global_size(d); }\n"
+    "size_t _aviary_offset(ulong4 o, uint d) { return d < 3 ? _aviary_of(o, d) : get_global_offset(d); }\n"
     "size_t _aviary_linear(ulong4 o, ulong4 n) {\n"
     "  return ((get_global_id(2) - (size_t)o.z) * (size_t)n.y + get_global_id(1) - (size_t)o.y) * (size_t)n.x\n"
     "         + get_global_id(0) - (size_t)o.x;\n}\n"
     "#define get_group_id(d) _aviary_group_id(_aviary_b, d)\n"
-    "#define get_num_groups(d) _aviary_of(_aviary_g, d, 1)\n"
-    "#define get_global_size(d) _aviary_of(_aviary_n, d, 1)\n"
-    "#define get_global_offset(d) _aviary_of(_aviary_o, d, 0)\n"
+    "#define get_num_groups(d) _aviary_num_groups(_aviary_g, d)\n"
+    "#define get_global_size(d) _aviary_size(_aviary_n, d)\n"
+    "#define get_global_offset(d) _aviary_offset(_aviary_o, d)\n"
     "#define get_global_linear_id() _aviary_linear(_aviary_o, _aviary_n)\n"
     "#line 1\n";
 static const char slice_parameters[] = "ulong4 _aviary_o, ulong4 _aviary_n, ulong4 _aviary_g, ulong4 _aviary_b";
