@@ -4,6 +4,7 @@
  * functions and macros of that name, whatever #if says. Whoever is in doubt is not sliced. It is not there to see through a
  * program that disguises itself: that program would only get wrong results of its own. */
 #include <ctype.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
