@@ -85,8 +85,9 @@ static cl_int enqueue_last(struct slice_job *job, cl_command_queue queue, cl_eve
     return status == CL_SUCCESS ? enqueue_box(job, queue, &box, 1, &job->parts_done, event) : status;
 }
 
-/* A job for a launch that is worth it; NULL: the launch goes to the vendor as it is. */
-static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id device, const struct slice_range *range) {
+/* A job for a launch that is worth it; NULL: the launch goes to the vendor as it is, to be watched if that is a guess. */
+static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id device, const struct slice_range *range,
+                                       struct slice_watch *watch) {
     cl_uint units = 1;
     clGetDeviceInfo(device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
     size_t least = slicing.least_groups > units ? slicing.least_groups : units ? units : 1;
@@ -99,8 +100,12 @@ static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id
     struct slice_code *code = judged_code(kernel, device);
     if (code && code->verdict != SLICE_NEVER) {
         cl_ulong likeness = slice_likeness(kernel, device, range->size, range->local);
-        double cost = known_cost(code, likeness);
-        int worth = slicing.fixed_groups || cost == 0 || cost * (double)range->total > slicing.slice_ns;
+        doubt_late_costs(code);
+        const struct slice_cost *known = cost_of(code, likeness);
+        double cost = known ? known->group_ns : 0;
+        int worth = slicing.fixed_groups || cost == 0 || known->late >= SLICE_DOUBTS || cost * (double)range->total > slicing.slice_ns;
+        if (!worth)
+            *watch = (struct slice_watch){code->number, likeness, slice_now_ns()};
         cl_kernel copy = worth ? kernel_to_slice(kernel, device) : NULL;
         if (copy && (job = calloc(1, sizeof *job))) {
             *job = (struct slice_job){.kernel = copy, .hidden = kernel->count, .rewritten = code->verdict == SLICE_BY_REWRITING,
@@ -160,18 +165,26 @@ static cl_int launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimension
                      const size_t *local, cl_uint waits, const cl_event *wait_list, cl_event *event) {
     struct slice_kernel *known = slice_kernel_of(kernel);
     struct slice_range range;
+    struct slice_watch watch = {0};
     cl_device_id device = NULL;
+    cl_event own = NULL;
     sliced_here = 0;
     if (known && queue && clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) == CL_SUCCESS
         && slice_range_of(&range, kernel, device, dimensions, offset, size, local)) {
-        struct slice_job *job = slice_job_for(known, device, &range);
+        struct slice_job *job = slice_job_for(known, device, &range, &watch);
         if (job && launch_in_parts(job, queue, device, waits, wait_list, event))
             return CL_SUCCESS;
         if (job)
             free_slice_job(job);
     }
     /* Also where the attempt failed: the error is the one of the launch as it is. */
-    return clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, size, local, waits, wait_list, event);
+    cl_event *told = event || !watch.code ? event : &own;
+    cl_int status = clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, size, local, waits, wait_list, told);
+    if (status == CL_SUCCESS && watch.code)
+        watch_launch(watch, *told);
+    if (own)
+        clReleaseEvent(own);
+    return status;
 }
 
 void *opencl_launch_function(void) {

@@ -39,14 +39,16 @@ static int slicing_is_on(void) {
 struct slice_cost {
     cl_ulong likeness;
     double group_ns;
+    unsigned late; /* How often it took far longer than that. */
 };
-enum { SLICE_COSTS = 32 };
+enum { SLICE_COSTS = 32, SLICE_DOUBTS = 3 };
 
 /* A kernel function of a program. */
 struct slice_code {
     struct slice_code *next;
     char *name;
     enum slice_verdict verdict;
+    unsigned long number;
     struct slice_cost costs[SLICE_COSTS];
     unsigned oldest;
 };
@@ -276,6 +278,7 @@ static struct slice_code *judged_code(struct slice_kernel *kernel, cl_device_id 
     for (struct slice_code *known = kernel->program->codes; known; known = known->next)
         if (strcmp(known->name, name) == 0)
             return kernel->code = known;
+    static unsigned long numbers;
     struct slice_code *code = calloc(1, sizeof *code);
     if (!code || !(code->name = strdup(name))) {
         free(code);
@@ -283,6 +286,7 @@ static struct slice_code *judged_code(struct slice_kernel *kernel, cl_device_id 
     }
     size_t variables = 0;
     char *source = text_of_program(program, device, 0), *options = text_of_program(program, device, 1);
+    code->number = ++numbers;
     code->verdict = SLICE_NEVER;
     if (clGetProgramBuildInfo(program, device, CL_PROGRAM_BUILD_GLOBAL_VARIABLE_TOTAL_SIZE, sizeof variables, &variables, NULL)
             == CL_SUCCESS && variables > 0)
@@ -378,18 +382,18 @@ static cl_ulong slice_likeness(const struct slice_kernel *kernel, cl_device_id d
     return hash | 1;
 }
 
-static double known_cost(const struct slice_code *code, cl_ulong likeness) {
+static struct slice_cost *cost_of(struct slice_code *code, cl_ulong likeness) {
     for (int i = 0; i < SLICE_COSTS; i++)
         if (code->costs[i].likeness == likeness)
-            return code->costs[i].group_ns;
-    return 0;
+            return &code->costs[i];
+    return NULL;
 }
 
 static void learn_cost(struct slice_code *code, cl_ulong likeness, double group_ns) {
-    for (int i = 0; i < SLICE_COSTS; i++)
-        if (code->costs[i].likeness == likeness) {
-            code->costs[i].group_ns = group_ns;
-            return;
-        }
-    code->costs[code->oldest++ % SLICE_COSTS] = (struct slice_cost){likeness, group_ns};
+    struct slice_cost *cost = cost_of(code, likeness);
+    if (!cost) {
+        cost = &code->costs[code->oldest++ % SLICE_COSTS];
+        *cost = (struct slice_cost){.likeness = likeness};
+    }
+    cost->group_ns = group_ns;
 }

@@ -37,7 +37,7 @@ struct slice_job {
     struct slice_worker *worker;
     cl_int status;
     /* What came of it. */
-    size_t launches;
+    size_t launches, late; /* Late: longer than two slices. */
     cl_ulong first_start;
     double longest_ns, total_ns;
 };
@@ -176,6 +176,7 @@ static cl_int run_box(struct slice_job *job, const struct slice_box *box, double
     if (*ns > job->longest_ns)
         job->longest_ns = *ns;
     job->total_ns += *ns;
+    job->late += *ns > 2 * slicing.slice_ns;
     return status;
 }
 
@@ -187,14 +188,14 @@ static size_t whole_rounds(const struct slice_job *job, double groups) {
     return count > job->least ? count : job->least;
 }
 
-/* How many work-groups the next part gets, after `count` took `ns`. What is unknown is tried with few, then with four times as many. */
-static size_t next_count(const struct slice_job *job, size_t count, double ns) {
+/* How many work-groups the next part gets, after one of `count`. What is unknown is tried with few, then with four times as many. */
+static size_t next_count(const struct slice_job *job, size_t count) {
     if (slicing.fixed_groups)
         return slicing.fixed_groups;
-    if (count == 0)
-        return job->group_ns > 0 ? whole_rounds(job, slicing.slice_ns / job->group_ns) : job->least;
-    double fitting = slicing.slice_ns / (ns / (double)count), most = 4.0 * (double)count;
-    return whole_rounds(job, fitting < most ? fitting : most);
+    if (job->group_ns == 0)
+        return job->least;
+    double fitting = slicing.slice_ns / job->group_ns, most = 4.0 * (double)count;
+    return whole_rounds(job, count == 0 || fitting < most ? fitting : most);
 }
 
 static cl_int run_parts(struct slice_job *job) {
@@ -203,8 +204,11 @@ static cl_int run_parts(struct slice_job *job) {
     double ns = 0;
     for (size_t at = 0; status == CL_SUCCESS && at < job->limit; at += count) {
         struct slice_box box;
-        count = next_box(&job->range, at, job->limit, next_count(job, count, ns), &box);
+        count = next_box(&job->range, at, job->limit, next_count(job, count), &box);
         status = run_box(job, &box, &ns);
+        double group_ns = ns / (double)count;
+        /* Believed at once when it costs more, by and by when it costs less. */
+        job->group_ns = group_ns > job->group_ns ? group_ns : (job->group_ns + group_ns) / 2;
         /* THE PLACE to give way: the part has finished on the device and the next one is not there yet. */
         if (aviary_device_pause)
             aviary_device_pause();
@@ -240,8 +244,8 @@ static void run_slice_job(struct slice_job *job) {
         learn_cost(job->code, job->likeness, job->total_ns / (double)job->limit);
     pthread_mutex_unlock(&slice_lock);
     if (slicing.told || status != CL_SUCCESS)
-        aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms, all %.3f ms, status %d", job->code->name,
-                   job->range.total, job->launches + 1, job->longest_ns / 1e6, job->total_ns / 1e6, status);
+        aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms, %zu longer than two slices, all %.3f ms, status %d",
+                   job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->late, job->total_ns / 1e6, status);
     /* A part that failed ends the launch's own event with its error. */
     clSetUserEventStatus(job->parts_done, status == CL_SUCCESS ? CL_COMPLETE : status);
     free_slice_job(job);

@@ -191,8 +191,18 @@ def sliced_kernels(work, runtime):
     verdict(f"slicing: number of parts on {runtime}", counts == {171} and {status for *_, status in found} == {"0"}, found)
 
 
+def doubts(work):
+    """A wrong prediction is noticed: the third launch goes whole and takes long, the fourth one goes in parts."""
+    done = Place("pocl", True, work).run(
+        [compile_c(HERE / "doubt.c", CACHE / "opencl-programs")], limit=120, AVIARY_SLICE_MS=1, AVIARY_SLICE_LOG=1)
+    parts = [int(n) for n in re.findall(r"(\d+) sub-launches", done.errors)]
+    good = done.status == 0 and 2 <= len(parts) <= 3 and parts[-1] > 10
+    verdict("slicing: a wrong prediction is not made again", good, f"{parts} {done.errors}")
+
+
 def slicing(work):
     rules(work)
+    doubts(work)
     settings = ({"AVIARY_SLICE_GROUPS": "1"}, {"AVIARY_SLICE_GROUPS": "7"}, {"AVIARY_SLICE_MS": "1"})
     for runtime in ("pocl", "intel"):
         if vendor_folder(runtime) is None:
