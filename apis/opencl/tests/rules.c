@@ -1,5 +1,6 @@
 /* What the lexer behind slicing says of small programs: built and run by checks.py without OpenCL. */
 #define _GNU_SOURCE
+#include "../slice_text.c"
 #include "../slice_source.c"
 
 #define AGAIN "kernel void k(global int *p) { p[get_global_id(0)] = 1; }"
@@ -44,6 +45,9 @@ static const struct {
     {SLICE_NEVER, "#define C(a, b) a##b\nkernel void k(global int *p) { p[0] = C(get_group, _id)(0); }", ""},
     {SLICE_NEVER, "#define F(a) void f##a(global int *p) { while (atomic_inc(p)) ; }\nF(1)\nkernel void k(global int *p) { f1(p); }", ""},
     {SLICE_NEVER, "#define F(f) void f(global int *p) { while (atomic_inc(p)) ; }\nF(g)\nkernel void k(global int *p) { g(p); }", ""},
+    {SLICE_NEVER, "#define F(f) void f(global int *p)\nF(g) { while (atomic_inc(p)) ; } kernel void k(global int *p) { g(p); }", ""},
+    {SLICE_NEVER, "#define F void g(global int *p)\nF { while (atomic_inc(p)) ; } kernel void k(global int *p) { g(p); }", ""},
+    {SLICE_BY_OFFSET, "struct __attribute__((packed)) s { int a; }; constant int t[2] = {1, 2}; constant int u = (int){1};" AGAIN, ""},
     {SLICE_NEVER, "#define K(n) kernel void n(global int *p) { *p = 1; }\nK(k)", ""},
     {SLICE_NEVER, "#define get_group_id(d) 0\n" AGAIN, ""},
     {SLICE_NEVER, AGAIN, "-Dget_global_id=mine"},
