@@ -37,7 +37,7 @@ def timed(program, *arguments, **settings):
         raise Failure(f"slicing was not done after {expired.timeout:.0f} s") from expired
     if done.returncode:
         raise Failure(f"slicing: status {done.returncode}\n{done.stderr[-2000:]}")
-    told = re.findall(r"sliced \w+: \d+ work-groups, (\d+) sub-launches, longest ([\d.]+) ms, (\d+) longer", done.stderr)
+    told = re.findall(r"sliced \w+: \d+ work-groups, (\d+) sub-launches, longest ([\d.]+) ms \(\d+ work-groups\), (\d+) longer", done.stderr)
     used = processor_seconds() - before
     return json.loads(done.stdout)["ms"], used, [(int(parts), float(longest), int(late)) for parts, longest, late in told]
 

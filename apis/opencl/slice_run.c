@@ -38,6 +38,7 @@ struct slice_job {
     cl_int status;
     /* What came of it. */
     size_t launches, late; /* Late: longer than two slices. */
+    size_t longest_groups;
     cl_ulong first_start;
     double longest_ns, total_ns;
 };
@@ -155,7 +156,7 @@ static cl_int enqueue_box(struct slice_job *job, cl_command_queue queue, const s
 }
 
 /* Runs a box to its end and says how long it was on the device. */
-static cl_int run_box(struct slice_job *job, const struct slice_box *box, double *ns) {
+static cl_int run_box(struct slice_job *job, const struct slice_box *box, size_t groups, double *ns) {
     cl_event event = NULL;
     cl_int ended = CL_COMPLETE, status = enqueue_box(job, job->queue, box, 0, NULL, &event);
     if (status != CL_SUCCESS)
@@ -173,8 +174,10 @@ static cl_int run_box(struct slice_job *job, const struct slice_box *box, double
     if (job->launches++ == 0)
         job->first_start = start;
     *ns = end > start ? (double)(end - start) : 1;
-    if (*ns > job->longest_ns)
+    if (*ns > job->longest_ns) {
         job->longest_ns = *ns;
+        job->longest_groups = groups;
+    }
     job->total_ns += *ns;
     job->late += *ns > 2 * slicing.slice_ns;
     return status;
@@ -205,7 +208,7 @@ static cl_int run_parts(struct slice_job *job) {
     for (size_t at = 0; status == CL_SUCCESS && at < job->limit; at += count) {
         struct slice_box box;
         count = next_box(&job->range, at, job->limit, next_count(job, count), &box);
-        status = run_box(job, &box, &ns);
+        status = run_box(job, &box, count, &ns);
         double group_ns = ns / (double)count;
         /* Believed at once when it costs more, by and by when it costs less. */
         job->group_ns = group_ns > job->group_ns ? group_ns : (job->group_ns + group_ns) / 2;
@@ -244,8 +247,8 @@ static void run_slice_job(struct slice_job *job) {
         learn_cost(job->code, job->likeness, job->total_ns / (double)job->limit);
     pthread_mutex_unlock(&slice_lock);
     if (slicing.told || status != CL_SUCCESS)
-        aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms, %zu longer than two slices, all %.3f ms, status %d",
-                   job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->late, job->total_ns / 1e6, status);
+        aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms (%zu work-groups), %zu longer than two slices, all %.3f ms, status %d",
+                   job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late, job->total_ns / 1e6, status);
     /* A part that failed ends the launch's own event with its error. */
     clSetUserEventStatus(job->parts_done, status == CL_SUCCESS ? CL_COMPLETE : status);
     free_slice_job(job);
