@@ -139,8 +139,8 @@ static cl_int set_hidden(cl_kernel kernel, cl_uint index, const size_t *values) 
     return clSetKernelArg(kernel, index, sizeof vector, &vector);
 }
 
-static cl_int enqueue_box(struct slice_job *job, cl_command_queue queue, const struct slice_box *box, cl_uint waits, const cl_event *wait_list,
-                          cl_event *event) {
+static cl_int enqueue_box(struct slice_job *job, cl_command_queue queue, const struct slice_box *box, cl_uint waits,
+                          const cl_event *wait_list, cl_event *event) {
     const struct slice_range *range = &job->range;
     size_t offset[3], size[3];
     for (int d = 0; d < 3; d++) {
@@ -247,8 +247,10 @@ static void run_slice_job(struct slice_job *job) {
         learn_cost(job->code, job->likeness, job->total_ns / (double)job->limit);
     pthread_mutex_unlock(&slice_lock);
     if (slicing.told || status != CL_SUCCESS)
-        aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms (%zu work-groups), %zu longer than two slices, all %.3f ms, status %d",
-                   job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late, job->total_ns / 1e6, status);
+        aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms (%zu work-groups), %zu longer than two slices, "
+                   "all %.3f ms, status %d",
+                   job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late,
+                   job->total_ns / 1e6, status);
     /* A part that failed ends the launch's own event with its error. */
     clSetUserEventStatus(job->parts_done, status == CL_SUCCESS ? CL_COMPLETE : status);
     free_slice_job(job);

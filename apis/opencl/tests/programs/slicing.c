@@ -247,6 +247,32 @@ static void order(struct device *d, cl_program program, cl_command_queue_propert
     MUST(clReleaseMemObject(buffer));
 }
 
+/* A launch that waits for what fails does not run, and fails too. */
+static void failing(struct device *d, cl_program program) {
+    static int total[1];
+    cl_int status, ended = 0;
+    size_t size = 512, local = 8;
+    cl_kernel kernel = kernel_of(program, "sum");
+    cl_mem buffer = buffer_of(d, CL_MEM_COPY_HOST_PTR, sizeof total, total);
+    cl_command_queue queue = clCreateCommandQueue(d->context, d->device, 0, &status);
+    MUST(status);
+    cl_event user = clCreateUserEvent(d->context, &status), event;
+    MUST(status);
+    MUST(clSetKernelArg(kernel, 0, sizeof buffer, &buffer));
+    MUST(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &size, &local, 1, &user, &event));
+    MUST(clFlush(queue));
+    MUST(clSetUserEventStatus(user, -5));
+    printf("waiting fails: %d\n", clWaitForEvents(1, &event) != CL_SUCCESS);
+    MUST(clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof ended, &ended, NULL));
+    MUST(clEnqueueReadBuffer(d->queue, buffer, CL_TRUE, 0, sizeof total, total, 0, NULL, NULL));
+    printf("failed: %d, total %d\n", ended < 0, total[0]);
+    MUST(clReleaseEvent(event));
+    MUST(clReleaseEvent(user));
+    MUST(clReleaseCommandQueue(queue));
+    MUST(clReleaseKernel(kernel));
+    MUST(clReleaseMemObject(buffer));
+}
+
 static void mistakes(struct device *d, cl_program program) {
     size_t size = 512, local = 8, crooked = 7, end = (size_t)-4;
     cl_event nothing = NULL;
@@ -311,6 +337,7 @@ int main(void) {
     order(&d, program, 0);
     order(&d, program, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
     mistakes(&d, program);
+    failing(&d, program);
     clones(&d);
     MUST(clReleaseProgram(program));
     close_device(&d);
