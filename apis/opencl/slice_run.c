@@ -246,7 +246,7 @@ static void run_slice_job(struct slice_job *job) {
     if (status == CL_SUCCESS && job->limit > 0)
         learn_cost(job->code, job->likeness, job->total_ns / (double)job->limit);
     pthread_mutex_unlock(&slice_lock);
-    if (slicing.told || status != CL_SUCCESS)
+    if (slicing.told || (status != CL_SUCCESS && job->launches > 0))
         aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms (%zu work-groups), %zu longer than two slices, "
                    "all %.3f ms, status %d",
                    job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late,
