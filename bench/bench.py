@@ -17,6 +17,7 @@ import idle
 import machine
 import measure
 import net
+import slicing
 from measure import Failure
 
 # Every figure and what it means.
@@ -74,6 +75,16 @@ FIGURES = {
     "idle.opencl_rss_mb_1000_sessions": "...",
     "idle.opencl_guests_mb_1000_sessions": "...",
     "idle.opencl_busy_ratio": "...",
+    "slicing.1.overhead": "product of matrices on PoCL, in one piece: time / time in one piece, minus 1 (what the others are uncertain by)",
+    **{f"slicing.{parts}.overhead": f"... as {parts} sub-launches" for parts in slicing.PARTS[1:]},
+    "slicing.chosen.overhead": "... with a slice of 6 ms, sub-launches as long as that says (target <= 0.05)",
+    **{f"slicing.{parts}.processor": "... processor time of all processes instead of time" for parts in (*slicing.PARTS, "chosen")},
+    "slicing.chosen.parts": "... how many they were",
+    "slicing.chosen.longest_ms": "... the longest of them",
+    "slicing.long_s": "a kernel that takes long, in one piece",
+    "slicing.long_overhead": "... with a slice of 6 ms: time / time in one piece, minus 1",
+    "slicing.longest_ms": "... its longest sub-launch (target <= 12)",
+    "slicing.late_percent": "... sub-launches longer than 12 ms",
     "kills.count": "guests, API servers and nodes killed at random points under load",
     "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
     "kills.slowest_end_s": "... longest time from a death to the end of who depended on it (target < 2)",
@@ -89,6 +100,7 @@ BENCHMARKS = {
     "breakdown": (measure.breakdown, [name for name in FIGURES if name.startswith("breakdown.")]),
     "bulk": (measure.bulk, [name for name in FIGURES if name.startswith("bulk.")]),
     "net": (net.net, [name for name in FIGURES if name.startswith("net.")]),
+    "slicing": (slicing.slicing, [name for name in FIGURES if name.startswith("slicing.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
@@ -144,6 +156,7 @@ def main():
     parser.add_argument("--record", metavar="FILE", help="append the results, with machine, load and date, as one JSON line")
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
     parser.add_argument("--count", type=int, help="how many kills (default: 1000)")
+    parser.add_argument("--long", type=float, default=slicing.LONG_SECONDS, help="seconds of slicing's long kernel (default: 10)")
     parser.add_argument("--list", action="store_true", help="name the benchmarks and their figures")
     arguments = parser.parse_args()
     if arguments.list:
@@ -152,6 +165,7 @@ def main():
         return 0
 
     measure.KILLS = arguments.count or (measure.KILLS_QUICK if arguments.quick else measure.KILLS)
+    slicing.LONG_SECONDS = arguments.long
     about, results, failed = machine.describe(), {}, []
     for name in selected(arguments.names):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

@@ -148,7 +148,7 @@ def limits(work):
 # ---- programs -----------------------------------------------------------------------------------
 
 
-def compare(work, runtime, choose, two=False, option=()):
+def compare(work, runtime, choose, two=False, option=(), title=""):
     if vendor_folder(runtime) is None:
         print(f"skipped: the {runtime} runtime is not installed", flush=True)
         return
@@ -158,9 +158,73 @@ def compare(work, runtime, choose, two=False, option=()):
         if runtime in program.runtimes and choose(program):
             comparison.compare(program)
             result = comparison.results[-1]
-            title = f"{program.name} on {runtime}{' twice' if two else ''}{''.join(' ' + o for o in option)}"
-            verdict(title, result["equal"], "differs from the native run, see above")
+            what = f"{program.name} on {runtime}{' twice' if two else ''}{''.join(' ' + o for o in option)} {title}".strip()
+            verdict(what, result["equal"], "differs from the native run, see above")
 
+
+# ---- slicing: launches in parts ------------------------------------------------------------------
+
+SLICED = {"places", "plain", "saxpy", "reduce", "sum", "required", "negative"}
+WHOLE = {"waiting", "watching", "made_here", "pasting"}
+
+
+def rules(_work):
+    """What the lexer says of small programs, under sanitizers."""
+    binary = CACHE / "opencl-programs" / "rules"
+    binary.parent.mkdir(parents=True, exist_ok=True)
+    flags = ["-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["gcc", *flags, "-o", binary, HERE / "rules.c"], check=True)
+    done = subprocess.run([binary], capture_output=True, text=True, timeout=120)
+    verdict("rules: which kernels may be sliced", done.returncode == 0, done.stdout + done.stderr)
+
+
+def sliced_kernels(work, runtime):
+    """Which kernels of programs/slicing.c ran in parts: all that may, none else."""
+    program = compile_c(HERE / "programs" / "slicing.c", CACHE / "opencl-programs")
+    done = Place(runtime, True, work).run([program], limit=120, AVIARY_SLICE_GROUPS=3, AVIARY_SLICE_LOG=1)
+    found = re.findall(r"sliced (\w+): (\d+) work-groups, (\d+) sub-launches.* status (-?\d+)", done.errors)
+    refused = set(re.findall(r"kernel (\w+) is not sliced", done.errors))
+    verdict(f"slicing: kernels in parts on {runtime}", {name for name, *_ in found} == SLICED, done.errors[-2000:])
+    verdict(f"slicing: kernels left whole on {runtime}", refused == WHOLE, refused)
+    # In one dimension three work-groups a part are known in advance.
+    counts = {int(parts) for name, groups, parts, _ in found if name == "saxpy" and groups == "512"}
+    # One launch of the program waits for what fails: nothing of it may run.
+    failed_parts = {(name, parts) for name, _, parts, status in found if status != "0"}
+    good = counts == {171} and failed_parts <= {("sum", "1")}
+    verdict(f"slicing: number of parts on {runtime}", good, found)
+
+
+def doubts(work):
+    """A wrong prediction is noticed: the third launch goes whole and takes long, the fourth one goes in parts."""
+    done = Place("pocl", True, work).run(
+        [compile_c(HERE / "doubt.c", CACHE / "opencl-programs")], limit=120, AVIARY_SLICE_MS=1, AVIARY_SLICE_LOG=1)
+    parts = [int(n) for n in re.findall(r"(\d+) sub-launches", done.errors)]
+    good = done.status == 0 and 2 <= len(parts) <= 3 and parts[-1] > 10
+    verdict("slicing: a wrong prediction is not made again", good, f"{parts} {done.errors}")
+
+
+def slicing(work):
+    rules(work)
+    doubts(work)
+    settings = ({"AVIARY_SLICE_GROUPS": "1"}, {"AVIARY_SLICE_GROUPS": "7"}, {"AVIARY_SLICE_MS": "1"})
+    for runtime in ("pocl", "intel"):
+        if vendor_folder(runtime) is None:
+            continue
+        sliced_kernels(work, runtime)
+        for setting in settings:
+            os.environ.update(setting)
+            try:
+                several = runtime == "pocl" and "AVIARY_SLICE_MS" in setting
+                title = " ".join(f"{name}={value}" for name, value in setting.items())
+                compare(work, runtime, lambda p: p.name in SLICED_TOO if several else p.name == "slicing", title=title)
+            finally:
+                for name in setting:
+                    del os.environ[name]
+
+
+# Programs that run with slicing on, too: those of our own, and some that nobody here wrote.
+OTHERS_SLICED = ("ffmpeg-avgblur", "ffmpeg-convolution", "clblast-xaxpy", "clblast-xger", "hashcat-md5", "pyopencl-wrapper")
+SLICED_TOO = {p.name for p in catalog() if p.kind == "own"} | set(OTHERS_SLICED)
 
 INTEL_SMOKE = ("clinfo", "ffmpeg-avgblur", "clblast-xaxpy", "pyopencl-wrapper")
 
@@ -173,6 +237,7 @@ CHECKS = {
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
     # Zero-copy memory, and with it SVM, does not exist without shared memory.
     "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name != "svm", option=["--mirror"]),
+    "slicing": slicing,
     "intel": lambda work: compare(work, "intel", lambda p: p.kind == "own" or p.name in INTEL_SMOKE),
 }
 

@@ -99,6 +99,20 @@ impl NodeConfig {
     }
 }
 
+/// Tells API servers to run what takes longer in parts (apis/opencl/README.md).
+const SLICE: &str = "AVIARY_SLICE_MS";
+
+impl NodeConfig {
+    /// Launches longer than a slice run in parts where devices are scheduled, unless the environment says otherwise.
+    fn slice_launches(&mut self) {
+        let Some(slice) = self.devices.shortest_slice().filter(|_| std::env::var_os(SLICE).is_none()) else { return };
+        let milliseconds = (slice.as_secs_f64() * 1000.0).to_string();
+        for command in self.zygote.iter_mut().chain([&mut self.api_server]) {
+            command.environment.push((SLICE.into(), milliseconds.clone().into()));
+        }
+    }
+}
+
 /// A running node. Dropping it ends all its sessions and removes its sockets.
 #[derive(Debug)]
 pub struct Node {
@@ -112,7 +126,8 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+    pub fn start(mut config: NodeConfig) -> Result<Self, NodeError> {
+        config.slice_launches();
         let log = Log::new(config.log);
         let address = Address::Unix(config.socket.clone());
         let listener = Listener::bind(&config.socket, config.mode)?;

@@ -30,7 +30,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// What `aviary ps` and `aviary top` show of a device.
@@ -52,6 +52,14 @@ impl Rules {
             None => device == pattern,
         };
         self.0.iter().find(|(pattern, _)| fits(pattern)).map(|(_, settings)| settings)
+    }
+}
+
+impl Rules {
+    /// The shortest slice of a scheduled device.
+    pub fn shortest_slice(&self) -> Option<Duration> {
+        let scheduled = self.0.iter().filter(|(_, settings)| settings.scheduler != Scheduler::None);
+        scheduled.map(|(_, settings)| settings.slice).min()
     }
 }
 

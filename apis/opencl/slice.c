@@ -1,0 +1,229 @@
+/* Which launches run in parts (slice_run.c says how): those whose predicted time exceeds the slice, or whose cost nobody knows yet. */
+
+static _Thread_local unsigned long sliced_here;
+
+/* ---- Sizes --------------------------------------------------------------------------------------- */
+
+static size_t largest_divisor(size_t of, size_t most) {
+    size_t divisor = smaller(of, most);
+    while (of % divisor)
+        divisor--;
+    return divisor;
+}
+
+/* The work-group size where the application leaves it to the implementation: up to 256 work-items that divide the range. If the kernel
+ * requires a size, leaving it out may be an error, which is the vendor's to tell. */
+static int choose_local(cl_kernel kernel, cl_device_id device, cl_uint dimensions, const size_t *size, size_t *local) {
+    size_t required[3] = {0}, most = 0, left;
+    if (clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof required, required, NULL) == CL_SUCCESS
+        && required[0])
+        return 0;
+    if (clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL) != CL_SUCCESS || most == 0)
+        return 0;
+    left = smaller(most, 256);
+    for (cl_uint d = 0; d < 3; d++) {
+        local[d] = d < dimensions ? largest_divisor(size[d], left) : 1;
+        left = left / local[d];
+    }
+    return 1;
+}
+
+/* The launch's range; 0 if the vendor had better look at it as it is. */
+static int slice_range_of(struct slice_range *range, cl_kernel kernel, cl_device_id device, cl_uint dimensions, const size_t *offset,
+                          const size_t *size, const size_t *local) {
+    *range = (struct slice_range){.dimensions = dimensions, .size = {1, 1, 1}, .local = {1, 1, 1}, .total = 1};
+    if (dimensions < 1 || dimensions > 3 || !size)
+        return 0;
+    for (cl_uint d = 0; d < dimensions; d++) {
+        size_t end;
+        range->offset[d] = offset ? offset[d] : 0;
+        range->size[d] = size[d];
+        if (size[d] == 0 || __builtin_add_overflow(range->offset[d], size[d], &end) || (local && (local[d] == 0 || local[d] > size[d])))
+            return 0;
+        if (local)
+            range->local[d] = local[d];
+    }
+    if (!local && !choose_local(kernel, device, dimensions, range->size, range->local))
+        return 0;
+    for (int d = 0; d < 3; d++) {
+        range->groups[d] = range->size[d] / range->local[d] + (range->size[d] % range->local[d] != 0);
+        if (__builtin_mul_overflow(range->total, range->groups[d], &range->total))
+            return 0;
+    }
+    return 1;
+}
+
+/* ---- Launches ------------------------------------------------------------------------------------ */
+
+/* Marks in the queue when the launch may begin. A marker without a wait list would wait for all earlier commands also where the queue
+ * does not keep order. */
+static cl_int mark_begin(struct slice_job *job, cl_command_queue queue, cl_context context, int in_order, cl_uint waits,
+                         const cl_event *wait_list) {
+    cl_int status;
+    if (in_order || waits > 0)
+        return clEnqueueMarkerWithWaitList(queue, waits, wait_list, &job->begin);
+    cl_event past = clCreateUserEvent(context, &status);
+    if (status != CL_SUCCESS)
+        return status;
+    clSetUserEventStatus(past, CL_COMPLETE);
+    status = clEnqueueMarkerWithWaitList(queue, 1, &past, &job->begin);
+    clReleaseEvent(past);
+    return status;
+}
+
+/* Puts the last part into the application's queue; the vendor checks the whole launch's arguments with it. */
+static cl_int enqueue_last(struct slice_job *job, cl_command_queue queue, cl_event *event) {
+    struct slice_box box;
+    const struct slice_range *range = &job->range;
+    cl_int status = CL_SUCCESS;
+    next_box(range, job->limit, range->total, range->total - job->limit, &box);
+    if (job->rewritten) {
+        const size_t *const values[] = {range->offset, range->size, range->groups};
+        for (cl_uint i = 0; status == CL_SUCCESS && i < 3; i++)
+            status = set_hidden(job->kernel, job->hidden + i, values[i]);
+    }
+    return status == CL_SUCCESS ? enqueue_box(job, queue, &box, 1, &job->parts_done, event) : status;
+}
+
+/* A job for a launch that is worth it; NULL: the launch goes to the vendor as it is, to be watched if that is a guess. */
+static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id device, const struct slice_range *range,
+                                       struct slice_watch *watch) {
+    cl_uint units = 1;
+    clGetDeviceInfo(device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
+    size_t least = slicing.least_groups > units ? slicing.least_groups : units ? units : 1;
+    if (slicing.fixed_groups)
+        least = slicing.fixed_groups;
+    if (range->total <= least)
+        return NULL;
+    struct slice_job *job = NULL;
+    pthread_mutex_lock(&slice_lock);
+    struct slice_code *code = judged_code(kernel, device);
+    if (code && code->verdict != SLICE_NEVER) {
+        cl_ulong likeness = slice_likeness(kernel, device, range->size, range->local);
+        doubt_late_costs(code);
+        const struct slice_cost *known = cost_of(code, likeness);
+        double cost = known ? known->group_ns : 0;
+        int worth = slicing.fixed_groups || cost == 0 || known->late >= SLICE_DOUBTS || cost * (double)range->total > slicing.slice_ns;
+        if (!worth)
+            *watch = (struct slice_watch){code->number, likeness, slice_now_ns()};
+        cl_kernel copy = worth ? kernel_to_slice(kernel, device) : NULL;
+        if (copy && (job = calloc(1, sizeof *job))) {
+            *job = (struct slice_job){.kernel = copy, .hidden = kernel->count, .rewritten = code->verdict == SLICE_BY_REWRITING,
+                                      .range = *range, .least = least, .units = units ? units : 1, .program = kernel->program,
+                                      .code = code, .likeness = likeness, .group_ns = cost};
+            /* The last part stays within its row. */
+            job->limit = range->total - smaller(least, range->groups[0]);
+            kernel->program->uses++;
+        } else if (copy) {
+            clReleaseKernel(copy);
+        }
+    }
+    pthread_mutex_unlock(&slice_lock);
+    return job;
+}
+
+/* Whether the launch is on its way in parts. If not, nothing of it has happened. */
+static int launch_in_parts(struct slice_job *job, cl_command_queue queue, cl_device_id device, cl_uint waits, const cl_event *wait_list,
+                           cl_event *event) {
+    static unsigned long serials;
+    cl_context context = NULL;
+    cl_command_queue_properties properties = 0;
+    cl_int status = clGetCommandQueueInfo(queue, CL_QUEUE_CONTEXT, sizeof context, &context, NULL);
+    if (status == CL_SUCCESS)
+        status = clGetCommandQueueInfo(queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
+    if (status == CL_SUCCESS)
+        job->queue = clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &status);
+    if (status == CL_SUCCESS)
+        job->parts_done = clCreateUserEvent(context, &status);
+    if (status != CL_SUCCESS || !(job->worker = slice_worker_of(device)))
+        return 0;
+    status = mark_begin(job, queue, context, !(properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE), waits, wait_list);
+    if (status == CL_SUCCESS)
+        status = enqueue_last(job, queue, event);
+    if (status != CL_SUCCESS)
+        return 0;
+    job->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
+    if (event && (properties & CL_QUEUE_PROFILING_ENABLE)) {
+        expect_slice_start(*event, job->serial);
+        sliced_here = job->serial;
+    }
+    cl_event begin = job->begin, parts_done = job->parts_done;
+    clRetainEvent(begin);
+    clRetainEvent(parts_done);
+    /* From here on the job belongs to the callback. */
+    if (clSetEventCallback(begin, CL_COMPLETE, may_begin, job) != CL_SUCCESS) {
+        clSetUserEventStatus(parts_done, CL_OUT_OF_RESOURCES);
+        free_slice_job(job);
+    }
+    clReleaseEvent(begin);
+    clReleaseEvent(parts_done);
+    clFlush(queue);
+    return 1;
+}
+
+static cl_int launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, const size_t *offset, const size_t *size,
+                     const size_t *local, cl_uint waits, const cl_event *wait_list, cl_event *event) {
+    struct slice_kernel *known = slice_kernel_of(kernel);
+    struct slice_range range;
+    struct slice_watch watch = {0};
+    cl_device_id device = NULL;
+    cl_event own = NULL;
+    sliced_here = 0;
+    if (known && queue && clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) == CL_SUCCESS
+        && slice_range_of(&range, kernel, device, dimensions, offset, size, local)) {
+        struct slice_job *job = slice_job_for(known, device, &range, &watch);
+        if (job && launch_in_parts(job, queue, device, waits, wait_list, event))
+            return CL_SUCCESS;
+        if (job)
+            free_slice_job(job);
+    }
+    /* Also where the attempt failed: the error is the one of the launch as it is. */
+    cl_event *told = event || !watch.code ? event : &own;
+    cl_int status = clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, size, local, waits, wait_list, told);
+    if (status == CL_SUCCESS && watch.code)
+        watch_launch(watch, *told);
+    if (own)
+        clReleaseEvent(own);
+    return status;
+}
+
+void *opencl_launch_function(void) {
+    return (void *)launch;
+}
+
+/* ---- Profiling ----------------------------------------------------------------------------------- */
+
+/* The event of the launch that this thread has just made. */
+void opencl_note_sliced(cl_event event) {
+    unsigned long serial = sliced_here;
+    struct opencl_object *object = serial ? metadata(struct opencl_object, event) : NULL;
+    sliced_here = 0;
+    if (!object)
+        return;
+    pthread_mutex_lock(&slice_lock);
+    object->sliced = serial;
+    struct slice_start *start = slice_start_of(serial);
+    if (start)
+        start->noted = 1;
+    pthread_mutex_unlock(&slice_lock);
+}
+
+/* A sliced launch's event is the last part's: it began when the first part did. */
+static cl_int event_profiling(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret) {
+    cl_int status = clGetEventProfilingInfo(event, name, size, value, size_ret);
+    const struct opencl_object *object = slicing_is_on() ? metadata(struct opencl_object, event) : NULL;
+    cl_ulong *time = value;
+    if (status != CL_SUCCESS || !time || size < sizeof *time || !object || !object->sliced
+        || (name != CL_PROFILING_COMMAND_START && name != CL_PROFILING_COMMAND_SUBMIT))
+        return status;
+    pthread_mutex_lock(&slice_lock);
+    const struct slice_start *start = slice_start_of(object->sliced);
+    if (start && start->ns && start->ns < *time)
+        *time = start->ns;
+    pthread_mutex_unlock(&slice_lock);
+    return status;
+}
+
+void *opencl_profiling_function(void) {
+    return (void *)event_profiling;
+}
