@@ -52,6 +52,8 @@ class Board:
 class Guest:
     def __init__(self, process, place, tenant):
         self.process, self.place, self.tenant = process, place, tenant
+        # What earlier guests in this place have done.
+        self.before = 0
         # After a kill it may end like this.
         self.allowed = {FINE}
 
@@ -93,6 +95,7 @@ class Churn:
             command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **user
         )
         self.guests[place] = Guest(process, place, tenant)
+        self.guests[place].before = self.board.get(place, OPERATIONS)
         self.counts["guests"] += 1
 
     def reap(self):
@@ -157,7 +160,14 @@ class Churn:
             wait_until(5, f"the books of {tenant} agree: {self.books(tenant)}", lambda tenant=tenant: self.agree(tenant))
         self.counts["comparisons"] += 1
         self.counts["compared"] += len(self.attached())
+        wait_until(5, "every operation was a call of an API server", self.all_arrived)
         self.board.set(0, PAUSE, 0)
+
+    def all_arrived(self):
+        """No operation was answered by anybody else: each attached guest's API server counted as many calls."""
+        calls = {session["guest"]: session["counters"].get("calls", 0) for session in ask(self.node, "ps")["sessions"]}
+        own = {guest.process.pid: self.board.get(guest.place, OPERATIONS) - guest.before for guest in self.guests.values()}
+        return all(count >= own[pid] for pid, count in calls.items() if pid in own)
 
     def attached(self):
         return {session["guest"] for session in ask(self.node, "ps")["sessions"]}
