@@ -26,8 +26,13 @@ pub struct Context {
     pub expected_ns: u64,
     /// Commands waiting in the session's queue.
     pub queued: u64,
-    amounts: [(u64, u64); RESOURCES],
+    pub amounts: Amounts,
 }
+
+/// What a report says of resources; filled by [`Context::add`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amounts([(u64, u64); RESOURCES]);
 
 impl Context {
     /// Bytes that a program may read.
@@ -36,7 +41,7 @@ impl Context {
     /// Adds an amount of a resource to the report; false: there is no room for another resource.
     pub fn add(&mut self, resource: u32, amount: u64) -> bool {
         let wanted = u64::from(resource);
-        match self.amounts.iter_mut().find(|(id, _)| *id == wanted || *id == 0) {
+        match self.amounts.0.iter_mut().find(|(id, _)| *id == wanted || *id == 0) {
             Some(entry) => {
                 *entry = (wanted, entry.1.saturating_add(amount));
                 true
@@ -49,7 +54,7 @@ impl Context {
     pub(crate) fn amount(&self, resource: u64) -> u64 {
         // A program passes an `int`: what lies above is of no meaning.
         let wanted = resource & u64::from(u32::MAX);
-        self.amounts.iter().find(|(id, _)| *id == wanted && wanted != 0).map_or(0, |(_, amount)| *amount)
+        self.amounts.0.iter().find(|(id, _)| *id == wanted && wanted != 0).map_or(0, |(_, amount)| *amount)
     }
 
     /// The field at an offset of the visible part.

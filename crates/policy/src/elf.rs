@@ -149,9 +149,7 @@ impl<'a> Reader<'a> {
     fn function_at(&self, section: SectionIndex, start: u64) -> Option<String> {
         let mut symbols = self.file.symbols();
         let found = symbols.find(|symbol| {
-            symbol.kind() == SymbolKind::Text
-                && symbol.section_index() == Some(section)
-                && symbol.address() == start
+            symbol.kind() == SymbolKind::Text && symbol.section_index() == Some(section) && symbol.address() == start
         })?;
         Some(Self::name(&found))
     }

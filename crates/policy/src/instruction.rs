@@ -55,21 +55,70 @@ pub enum AtomicOperation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
-    Alu { wide: bool, operation: Arithmetic, to: Register, from: Operand },
-    Negate { wide: bool, to: Register },
+    Alu {
+        wide: bool,
+        operation: Arithmetic,
+        to: Register,
+        from: Operand,
+    },
+    Negate {
+        wide: bool,
+        to: Register,
+    },
     /// Keeps the low `bits`, in reverse order of bytes if `swap`.
-    ByteOrder { to: Register, bits: u8, swap: bool },
-    LoadConstant { to: Register, value: u64 },
-    LoadMap { to: Register, map: usize },
-    LoadData { to: Register, section: usize, offset: u32 },
+    ByteOrder {
+        to: Register,
+        bits: u8,
+        swap: bool,
+    },
+    LoadConstant {
+        to: Register,
+        value: u64,
+    },
+    LoadMap {
+        to: Register,
+        map: usize,
+    },
+    LoadData {
+        to: Register,
+        section: usize,
+        offset: u32,
+    },
     /// The second half of one of the three above; nothing jumps here.
     Half,
-    Load { bytes: u8, to: Register, base: Register, offset: i16 },
-    Store { bytes: u8, base: Register, offset: i16, from: Operand },
-    Atomic { wide: bool, operation: AtomicOperation, fetch: bool, base: Register, offset: i16, register: Register },
-    Jump { target: usize },
-    Branch { wide: bool, condition: Condition, left: Register, right: Operand, target: usize },
-    Call { helper: u32 },
+    Load {
+        bytes: u8,
+        to: Register,
+        base: Register,
+        offset: i16,
+    },
+    Store {
+        bytes: u8,
+        base: Register,
+        offset: i16,
+        from: Operand,
+    },
+    Atomic {
+        wide: bool,
+        operation: AtomicOperation,
+        fetch: bool,
+        base: Register,
+        offset: i16,
+        register: Register,
+    },
+    Jump {
+        target: usize,
+    },
+    Branch {
+        wide: bool,
+        condition: Condition,
+        left: Register,
+        right: Operand,
+        target: usize,
+    },
+    Call {
+        helper: u32,
+    },
     Exit,
 }
 

@@ -36,14 +36,20 @@ fn address(region: u64, offset: u64) -> u64 {
     region << SHIFT | offset
 }
 
-pub fn interpret(program: &[Instruction], memory: &mut Memory, context: &Context) -> Result<u64, Fault> {
+/// `longest`: how many instructions a decision has at most, as the verifier found.
+pub fn interpret(
+    program: &[Instruction],
+    longest: usize,
+    memory: &mut Memory,
+    context: &Context,
+) -> Result<u64, Fault> {
     let stack = vec![Cell::new(0); limits::STACK as usize];
     let mut machine = Machine { registers: [0; 11], stack, memory, context };
     machine.registers[1] = address(CONTEXT, 0);
     // The frame pointer is the first offset behind the stack.
     machine.registers[10] = address(STACK, limits::STACK as u64);
     let mut at = 0;
-    for _ in 0..=limits::STEPS {
+    for _ in 0..longest {
         let instruction = program.get(at).ok_or(Fault::OutOfProgram)?;
         at += 1;
         match *instruction {
@@ -60,7 +66,7 @@ pub fn interpret(program: &[Instruction], memory: &mut Memory, context: &Context
     Err(Fault::Steps)
 }
 
-fn holds(condition: Condition, wide: bool, a: u64, b: u64) -> bool {
+pub fn holds(condition: Condition, wide: bool, a: u64, b: u64) -> bool {
     let (a, b) = if wide { (a, b) } else { (a & 0xffff_ffff, b & 0xffff_ffff) };
     let (sa, sb) = if wide { (a as i64, b as i64) } else { (i64::from(a as i32), i64::from(b as i32)) };
     match condition {
@@ -78,7 +84,7 @@ fn holds(condition: Condition, wide: bool, a: u64, b: u64) -> bool {
     }
 }
 
-fn calculate(operation: Arithmetic, wide: bool, a: u64, b: u64) -> u64 {
+pub fn calculate(operation: Arithmetic, wide: bool, a: u64, b: u64) -> u64 {
     if !wide {
         return u64::from(calculate_low(operation, a as u32, b as u32));
     }

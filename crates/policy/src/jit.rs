@@ -75,9 +75,8 @@ pub fn compile(program: &[Instruction]) -> io::Result<Machine> {
     let code = emit(program);
     let length = code.len().next_multiple_of(4096);
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
-    let pages = unsafe {
-        mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?
-    };
+    let pages =
+        unsafe { mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)? };
     // SAFETY: the mapping is writable, ours alone, and `length` is at least the code's length.
     unsafe { std::ptr::copy_nonoverlapping(code.as_ptr(), pages.cast::<u8>(), code.len()) };
     // SAFETY: the whole mapping above, to which no Rust reference exists.

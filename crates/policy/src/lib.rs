@@ -8,6 +8,8 @@
 mod btf;
 mod compile;
 mod context;
+#[cfg(test)]
+mod differential;
 mod disassemble;
 mod elf;
 mod error;
@@ -23,7 +25,7 @@ mod run;
 mod slot;
 mod verify;
 
-pub use context::{Context, RESOURCES, resource_id};
+pub use context::{Amounts, Context, RESOURCES, resource_id};
 pub use error::{PolicyError, Rejection};
 pub use map::{Declaration, Kind};
 pub use policy::{HOLD, Policy, Summary};

@@ -76,7 +76,11 @@ pub fn check_total(declarations: &[Declaration]) -> Result<(), String> {
         return Err(format!("{} maps; at most {} are possible", declarations.len(), limits::MAPS));
     }
     if sum(false) > limits::SHARED_BYTES {
-        return Err(format!("the shared maps have {} bytes; at most {} are possible", sum(false), limits::SHARED_BYTES));
+        return Err(format!(
+            "the shared maps have {} bytes; at most {} are possible",
+            sum(false),
+            limits::SHARED_BYTES
+        ));
     }
     if sum(true) > limits::TENANT_BYTES {
         return Err(format!(

@@ -60,7 +60,12 @@ impl Policy {
         let mut policy = Self {
             consume: None,
             schedule: None,
-            summary: Summary { programs: Vec::new(), maps: object.maps.clone(), helpers: Vec::new(), machine_code: true },
+            summary: Summary {
+                programs: Vec::new(),
+                maps: object.maps.clone(),
+                helpers: Vec::new(),
+                machine_code: true,
+            },
             memory: Mutex::new(Memory { maps: object.maps.iter().map(Map::new).collect(), data: data_of(&object) }),
         };
         let mut verified: Vec<&[Instruction]> = Vec::new();
@@ -74,7 +79,7 @@ impl Policy {
                 instructions: instructions.len(),
                 longest,
             });
-            let runnable = Program::new(instructions.to_vec(), program.returns_int);
+            let runnable = Program::new(instructions.to_vec(), longest, program.returns_int);
             policy.summary.machine_code &= runnable.is_machine_code();
             *(if answers { &mut policy.schedule } else { &mut policy.consume }) = Some(runnable);
         }
@@ -88,10 +93,9 @@ impl Policy {
         let mut text = String::new();
         for program in &object.programs {
             text += &format!("{}:\n", program.name);
-            let instructions =
-                program.instructions.as_ref().map_err(|failure| {
-                    PolicyError::Rejected(rejection(program, failure.at, failure.problem.clone(), None))
-                })?;
+            let instructions = program.instructions.as_ref().map_err(|failure| {
+                PolicyError::Rejected(rejection(program, failure.at, failure.problem.clone(), None))
+            })?;
             for (at, instruction) in instructions.iter().enumerate() {
                 if let Some((_, file, line, source)) = program.lines.iter().find(|(from, ..)| *from == at) {
                     text += &format!("; {file}:{line}: {}\n", source.trim());

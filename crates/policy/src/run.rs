@@ -21,6 +21,8 @@ pub struct Memory {
 /// A program that the verifier accepted.
 pub struct Program {
     pub instructions: Vec<Instruction>,
+    /// Instructions that one decision executes at most.
+    pub longest: usize,
     /// The C function returns 32 bits, which are to be sign-extended.
     pub returns_int: bool,
     #[cfg(target_arch = "x86_64")]
@@ -29,12 +31,13 @@ pub struct Program {
 
 impl Program {
     /// `instructions` must have been accepted by the verifier for the memory that it will run with.
-    pub fn new(instructions: Vec<Instruction>, returns_int: bool) -> Self {
+    pub fn new(instructions: Vec<Instruction>, longest: usize, returns_int: bool) -> Self {
         Self {
             // Where a system forbids memory that was written to be executed, programs are interpreted.
             #[cfg(target_arch = "x86_64")]
             machine: crate::jit::compile(&instructions).ok(),
             instructions,
+            longest,
             returns_int,
         }
     }
@@ -65,7 +68,7 @@ impl Program {
         if let Some(machine) = &self.machine {
             return machine.run(memory, context);
         }
-        let answer = interpret(&self.instructions, memory, context);
+        let answer = interpret(&self.instructions, self.longest, memory, context);
         debug_assert!(answer.is_ok(), "the verifier accepted what it should not: {answer:?}");
         // The interpreter has stopped it: the decision is neutral.
         answer.unwrap_or(0)

@@ -330,14 +330,7 @@ impl Emitter {
     }
 
     /// Without bus locks: whoever runs the code has the policy's memory for itself.
-    fn atomic(
-        &mut self,
-        wide: bool,
-        operation: AtomicOperation,
-        fetch: bool,
-        (base, offset): (u8, i32),
-        register: u8,
-    ) {
+    fn atomic(&mut self, wide: bool, operation: AtomicOperation, fetch: bool, (base, offset): (u8, i32), register: u8) {
         let opcode = match operation {
             AtomicOperation::Add => 0x01,
             AtomicOperation::Or => 0x09,

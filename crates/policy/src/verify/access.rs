@@ -82,8 +82,10 @@ impl Environment<'_> {
         let (offset, size) = (i64::from(offset), i64::from(bytes));
         let number = matches!(value, Value::Number { .. });
         match state.get(base) {
-            Value::Context { .. } => Err(Problem::new("writes to the context, which is read-only")
-                .help("keep what must be remembered in a map")),
+            Value::Context { .. } => {
+                Err(Problem::new("writes to the context, which is read-only")
+                    .help("keep what must be remembered in a map"))
+            }
             Value::Stack { offset: start } => {
                 let at = start.saturating_add(offset);
                 check_stack(at, size)?;
@@ -152,7 +154,9 @@ fn check_stack(at: i64, size: i64) -> Result<(), Problem> {
         .help("keep large things in a map"));
     }
     if at % size != 0 {
-        return Err(Problem::new(format!("touches {size} bytes of the stack at {at}, which is not a multiple of {size}")));
+        return Err(Problem::new(format!(
+            "touches {size} bytes of the stack at {at}, which is not a multiple of {size}"
+        )));
     }
     Ok(())
 }

@@ -78,7 +78,11 @@ struct Known {
 }
 
 enum Work {
-    Walk { at: usize, state: Box<State>, depth: usize },
+    Walk {
+        at: usize,
+        state: Box<State>,
+        depth: usize,
+    },
     /// All that came after the newest open state was walked.
     Close,
 }
@@ -164,11 +168,8 @@ impl Verifier<'_> {
             self.visits += 1;
             if self.visits > limits::VISITS {
                 return Err(found(
-                    Problem::new(format!(
-                        "has more paths than the verifier follows ({} instructions)",
-                        limits::VISITS
-                    ))
-                    .help("make loops shorter or give them constant bounds, and branch less inside of them"),
+                    Problem::new(format!("has more paths than the verifier follows ({} instructions)", limits::VISITS))
+                        .help("make loops shorter or give them constant bounds, and branch less inside of them"),
                 ));
             }
             if depth >= limits::STEPS {
@@ -252,3 +253,5 @@ fn too_long() -> Problem {
         .help("give every loop a constant limit, and keep it small")
 }
 
+#[cfg(test)]
+mod range_tests;

@@ -177,10 +177,7 @@ pub fn assume(condition: Condition, holds: bool, wide: bool, left: &Range, right
     }
     let (new_left, new_right) = assume_wide(condition, holds, &low_left, &low_right)?;
     // What was learned about the low half is true of the whole only where there is nothing above.
-    Some((
-        if left.max <= LOW { new_left } else { *left },
-        if right.max <= LOW { new_right } else { *right },
-    ))
+    Some((if left.max <= LOW { new_left } else { *left }, if right.max <= LOW { new_right } else { *right }))
 }
 
 fn assume_wide(condition: Condition, holds: bool, left: &Range, right: &Range) -> Option<(Range, Range)> {

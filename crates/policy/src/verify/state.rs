@@ -18,13 +18,25 @@ pub enum Value {
     /// Nothing was written yet, or nobody may look any more.
     Unset,
     /// Numbers with the same link (not 0) are equal: what is learned of one holds for all.
-    Number { range: Range, link: u32 },
-    Context { offset: i64 },
+    Number {
+        range: Range,
+        link: u32,
+    },
+    Context {
+        offset: i64,
+    },
     /// Relative to the frame pointer.
-    Stack { offset: i64 },
+    Stack {
+        offset: i64,
+    },
     Map(usize),
     /// An address between two offsets of a region. With a link (not 0) it may be NULL instead, all or none of the link.
-    Block { region: Region, low: i64, high: i64, maybe_null: u32 },
+    Block {
+        region: Region,
+        low: i64,
+        high: i64,
+        maybe_null: u32,
+    },
 }
 
 impl Value {
@@ -189,16 +201,14 @@ impl State {
         let registers = self.registers.iter().zip(&other.registers).all(|(a, b)| covers(a, b, &mut links));
         let empty = Slot::Bytes(0);
         registers
-            && self.stack.iter().enumerate().all(|(at, slot)| {
-                match (slot, other.stack.get(at).unwrap_or(&empty)) {
-                    (Slot::Bytes(a), Slot::Bytes(b)) => a & b == *a,
-                    (Slot::Bytes(_), Slot::Whole(Value::Number { .. })) => true,
-                    (Slot::Bytes(a), Slot::Whole(_)) => *a == 0,
-                    (Slot::Whole(a), Slot::Whole(b)) => covers(a, b, &mut links),
-                    (Slot::Whole(Value::Unset), Slot::Bytes(_)) => true,
-                    (Slot::Whole(Value::Number { range, link: 0 }), Slot::Bytes(0xff)) => range.contains(&Range::ANY),
-                    (Slot::Whole(_), Slot::Bytes(_)) => false,
-                }
+            && self.stack.iter().enumerate().all(|(at, slot)| match (slot, other.stack.get(at).unwrap_or(&empty)) {
+                (Slot::Bytes(a), Slot::Bytes(b)) => a & b == *a,
+                (Slot::Bytes(_), Slot::Whole(Value::Number { .. })) => true,
+                (Slot::Bytes(a), Slot::Whole(_)) => *a == 0,
+                (Slot::Whole(a), Slot::Whole(b)) => covers(a, b, &mut links),
+                (Slot::Whole(Value::Unset), Slot::Bytes(_)) => true,
+                (Slot::Whole(Value::Number { range, link: 0 }), Slot::Bytes(0xff)) => range.contains(&Range::ANY),
+                (Slot::Whole(_), Slot::Bytes(_)) => false,
             })
     }
 }
@@ -227,9 +237,7 @@ fn covers(mine: &Value, theirs: &Value, links: &mut Vec<(u32, u32)>) -> bool {
         (
             Value::Block { region: a, low: al, high: ah, maybe_null: an },
             Value::Block { region: b, low: bl, high: bh, maybe_null: bn },
-        ) => {
-            a == b && al <= bl && ah >= bh && (*an != 0 || *bn == 0) && same_link(*an, *bn, links)
-        }
+        ) => a == b && al <= bl && ah >= bh && (*an != 0 || *bn == 0) && same_link(*an, *bn, links),
         (a, b) => a == b,
     }
 }

@@ -112,7 +112,9 @@ fn calculate(operation: Arithmetic, wide: bool, left: Value, right: Value) -> Re
         (Value::Number { range: a, .. }, Value::Number { range: b, .. }) => {
             let divisor = if wide { b } else { b.low() };
             if matches!(operation, Arithmetic::Div | Arithmetic::Mod) && divisor.min == 0 {
-                return Err(Problem::new("divides by a number that may be 0").help("test it first: `if (!divisor) ...`"));
+                return Err(
+                    Problem::new("divides by a number that may be 0").help("test it first: `if (!divisor) ...`")
+                );
             }
             Ok(Value::number(Range::calculate(operation, wide, &a, &b)))
         }
@@ -128,8 +130,11 @@ fn calculate(operation: Arithmetic, wide: bool, left: Value, right: Value) -> Re
         }
         (a, b) => {
             let address = if matches!(a, Value::Number { .. }) { b } else { a };
-            Err(Problem::new(format!("calculates with {}: only adding and subtracting numbers is possible", address.describe()))
-                .help("addresses must not become numbers; keep arrays small and index them with checked numbers"))
+            Err(Problem::new(format!(
+                "calculates with {}: only adding and subtracting numbers is possible",
+                address.describe()
+            ))
+            .help("addresses must not become numbers; keep arrays small and index them with checked numbers"))
         }
     }
 }
@@ -151,8 +156,10 @@ fn moved(address: Value, low: i64, high: i64) -> Result<Value, Problem> {
         Value::Block { region, low: from, high: to, maybe_null: 0 } => {
             Ok(Value::Block { region, low: near(from + low)?, high: near(to + high)?, maybe_null: 0 })
         }
-        Value::Block { .. } => Err(Problem::new("calculates with an address that may be NULL")
-            .help("test it first: `if (!value) return 0;`")),
+        Value::Block { .. } => {
+            Err(Problem::new("calculates with an address that may be NULL")
+                .help("test it first: `if (!value) return 0;`"))
+        }
         Value::Context { .. } | Value::Stack { .. } => {
             Err(Problem::new(format!("moves {} by a number that is not constant", address.describe()))
                 .help("arrays with a variable index belong into a map's value or a global variable"))
