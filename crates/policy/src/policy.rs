@@ -49,7 +49,12 @@ pub struct ProgramSummary {
 impl Policy {
     /// Loads a policy from an object, or from C source (`.c`) if clang is there, and verifies it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PolicyError> {
-        Self::from_object(&object(path.as_ref())?)
+        Self::from_object(&Self::object(path)?)
+    }
+
+    /// The bytes of an object file, or of what C source was compiled to; nothing is checked yet.
+    pub fn object(path: impl AsRef<Path>) -> Result<Vec<u8>, PolicyError> {
+        object(path.as_ref())
     }
 
     /// Loads and verifies the content of an object file.
