@@ -1,6 +1,6 @@
 //! From a policy's C source to an object, with the clang that is there.
 
-use crate::error::PolicyError;
+use crate::error::{CompilerMessages, PolicyError};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -54,11 +54,11 @@ pub fn compile(source: &Path) -> Result<Vec<u8>, PolicyError> {
         Some(status) if status.success() => fs::read(&object).map_err(PolicyError::Compiler),
         Some(_) => {
             let messages = fs::read(&messages).map_err(PolicyError::Compiler)?;
-            let messages = String::from_utf8_lossy(&messages).trim_end().to_owned();
+            let messages = CompilerMessages(String::from_utf8_lossy(&messages).into_owned());
             Err(PolicyError::Compile { path: source.to_owned(), messages })
         }
         None => {
-            let messages = format!("the compiler took longer than {} s", PATIENCE.as_secs());
+            let messages = CompilerMessages(format!("the compiler took longer than {} s", PATIENCE.as_secs()));
             Err(PolicyError::Compile { path: source.to_owned(), messages })
         }
     }

@@ -11,8 +11,8 @@ pub enum PolicyError {
     UnknownKind(PathBuf),
     /// no clang that compiles eBPF was found: install clang, set AVIARY_CLANG to one, or load an object compiled elsewhere with `clang -target bpf -O2 -mcpu=v3 -g -c` (tried: {0})
     NoCompiler(String),
-    /// cannot compile {path}:\n{messages}
-    Compile { path: PathBuf, messages: String },
+    /// cannot compile {path}:{messages}
+    Compile { path: PathBuf, messages: CompilerMessages },
     /// cannot run the compiler: {0}
     Compiler(std::io::Error),
     /// not a usable eBPF object: {0}
@@ -21,8 +21,16 @@ pub enum PolicyError {
     Map { map: String, problem: String },
     /// {0}
     Rejected(Rejection),
-    /// no memory for the program's machine code: {0}
-    Memory(std::io::Error),
+}
+
+/// What the compiler said, line by line.
+#[derive(Debug)]
+pub struct CompilerMessages(pub(crate) String);
+
+impl fmt::Display for CompilerMessages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{}", self.0.trim_end())
+    }
 }
 
 /// What the verifier found.

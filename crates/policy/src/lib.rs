@@ -26,7 +26,7 @@ mod slot;
 mod verify;
 
 pub use context::{Amounts, Context, RESOURCES, resource_id};
-pub use error::{PolicyError, Rejection};
+pub use error::{CompilerMessages, PolicyError, Rejection};
 pub use map::{Declaration, Kind};
 pub use policy::{HOLD, Policy, Summary};
 pub use slot::PolicySlot;

@@ -218,7 +218,7 @@ impl Verifier<'_> {
                     self.ends(end);
                     return Ok(true);
                 }
-                None if known.state == *state => {
+                None if known.state.same(state) => {
                     return Err(Problem::new("this loop may never end: nothing changes from one round to the next")
                         .help("count the rounds in a variable with a constant limit"));
                 }

@@ -14,7 +14,8 @@ const LOW: u64 = u32::MAX as u64;
 
 impl Range {
     pub const ANY: Self = Self { min: 0, max: u64::MAX, signed_min: i64::MIN, signed_max: i64::MAX };
-    const WORD: Self = Self { min: 0, max: LOW, signed_min: 0, signed_max: LOW as i64 };
+    /// Any 32 bits.
+    pub const WORD: Self = Self { min: 0, max: LOW, signed_min: 0, signed_max: LOW as i64 };
 
     pub const fn constant(value: u64) -> Self {
         Self { min: value, max: value, signed_min: value as i64, signed_max: value as i64 }

@@ -63,12 +63,20 @@ impl Value {
 /// Eight bytes of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// A bit for each byte that holds a part of some number.
-    Bytes(u8),
+    /// Parts of numbers: a bit for each byte that was written, and what the halves are when read as 32 bits.
+    Parts {
+        present: u8,
+        halves: [Range; 2],
+    },
     Whole(Value),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Slot {
+    const HALF: Range = Range::WORD;
+    const EMPTY: Self = Self::Parts { present: 0, halves: [Self::HALF; 2] };
+}
+
+#[derive(Clone, Debug)]
 pub struct State {
     pub registers: [Value; 11],
     /// From the frame pointer down, as far as it was used.
@@ -104,13 +112,13 @@ impl State {
     }
 
     pub fn slot(&self, offset: i64) -> Slot {
-        self.stack.get(place(offset).0).copied().unwrap_or(Slot::Bytes(0))
+        self.stack.get(place(offset).0).copied().unwrap_or(Slot::EMPTY)
     }
 
     fn slot_mut(&mut self, offset: i64) -> &mut Slot {
         let (slot, _) = place(offset);
         if self.stack.len() <= slot {
-            self.stack.resize(slot + 1, Slot::Bytes(0));
+            self.stack.resize(slot + 1, Slot::EMPTY);
         }
         &mut self.stack[slot]
     }
@@ -122,22 +130,26 @@ impl State {
             *slot = Slot::Whole(value);
             return;
         }
-        let present = match slot {
-            Slot::Bytes(mask) => *mask,
-            Slot::Whole(Value::Number { .. }) => 0xff,
+        let (present, mut halves) = match slot {
+            Slot::Parts { present, halves } => (*present, *halves),
+            Slot::Whole(Value::Number { .. }) => (0xff, [Slot::HALF; 2]),
             // The rest of an address is of no use and must not be seen.
-            Slot::Whole(_) => 0,
+            Slot::Whole(_) => (0, [Slot::HALF; 2]),
         };
-        *slot = Slot::Bytes(present | mask(offset, bytes));
+        halves[half(offset)] = match value {
+            Value::Number { range, .. } if bytes == 4 => range.low(),
+            _ => Slot::HALF,
+        };
+        *slot = Slot::Parts { present: present | mask(offset, bytes), halves };
     }
 
     /// An aligned load; the caller has checked offset and alignment.
     pub fn load(&self, offset: i64, bytes: u8) -> Result<Value, &'static str> {
         match self.slot(offset) {
-            Slot::Bytes(present) if present & mask(offset, bytes) == mask(offset, bytes) => {
-                Ok(Value::number(Range::of_bytes(bytes)))
+            Slot::Parts { present, halves } if present & mask(offset, bytes) == mask(offset, bytes) => {
+                Ok(Value::number(if bytes == 4 { halves[half(offset)] } else { Range::of_bytes(bytes) }))
             }
-            Slot::Bytes(_) | Slot::Whole(Value::Unset) => Err("reads stack memory that was never written"),
+            Slot::Parts { .. } | Slot::Whole(Value::Unset) => Err("reads stack memory that was never written"),
             Slot::Whole(value) if bytes == 8 => Ok(value),
             Slot::Whole(Value::Number { .. }) => Ok(Value::number(Range::of_bytes(bytes))),
             Slot::Whole(_) => Err("reads a part of an address"),
@@ -181,7 +193,7 @@ impl State {
     fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
         let stack = self.stack.iter_mut().filter_map(|slot| match slot {
             Slot::Whole(value) => Some(value),
-            Slot::Bytes(_) => None,
+            Slot::Parts { .. } => None,
         });
         self.registers.iter_mut().chain(stack)
     }
@@ -195,21 +207,40 @@ impl State {
         }
     }
 
+    /// Whether nothing has changed.
+    pub fn same(&self, other: &Self) -> bool {
+        self.registers == other.registers && self.stack == other.stack
+    }
+
     /// Whether everything that can be true of `other` can be true of this: then what was shown for this holds for it.
     pub fn covers(&self, other: &Self) -> bool {
         let mut links = Vec::new();
         let registers = self.registers.iter().zip(&other.registers).all(|(a, b)| covers(a, b, &mut links));
-        let empty = Slot::Bytes(0);
         registers
-            && self.stack.iter().enumerate().all(|(at, slot)| match (slot, other.stack.get(at).unwrap_or(&empty)) {
-                (Slot::Bytes(a), Slot::Bytes(b)) => a & b == *a,
-                (Slot::Bytes(_), Slot::Whole(Value::Number { .. })) => true,
-                (Slot::Bytes(a), Slot::Whole(_)) => *a == 0,
-                (Slot::Whole(a), Slot::Whole(b)) => covers(a, b, &mut links),
-                (Slot::Whole(Value::Unset), Slot::Bytes(_)) => true,
-                (Slot::Whole(Value::Number { range, link: 0 }), Slot::Bytes(0xff)) => range.contains(&Range::ANY),
-                (Slot::Whole(_), Slot::Bytes(_)) => false,
-            })
+            && self
+                .stack
+                .iter()
+                .enumerate()
+                .all(|(at, slot)| slot_covers(slot, other.stack.get(at).unwrap_or(&Slot::EMPTY), &mut links))
+    }
+}
+
+fn slot_covers(mine: &Slot, theirs: &Slot, links: &mut Vec<(u32, u32)>) -> bool {
+    let full = Slot::Parts { present: 0xff, halves: [Slot::HALF; 2] };
+    match (mine, theirs) {
+        (Slot::Parts { present: a, halves: ha }, Slot::Parts { present: b, halves: hb }) => {
+            // What is known of a half counts only if it may be read.
+            let half = |at: usize| a >> (4 * at) & 15 != 15 || ha[at].contains(&hb[at]);
+            a & b == *a && half(0) && half(1)
+        }
+        (Slot::Parts { .. }, Slot::Whole(Value::Number { .. })) => slot_covers(mine, &full, links),
+        (Slot::Parts { present, .. }, Slot::Whole(_)) => *present == 0,
+        (Slot::Whole(a), Slot::Whole(b)) => covers(a, b, links),
+        (Slot::Whole(Value::Unset), Slot::Parts { .. }) => true,
+        (Slot::Whole(Value::Number { range, link: 0 }), Slot::Parts { present: 0xff, .. }) => {
+            range.contains(&Range::ANY)
+        }
+        (Slot::Whole(_), Slot::Parts { .. }) => false,
     }
 }
 
@@ -240,6 +271,11 @@ fn covers(mine: &Value, theirs: &Value, links: &mut Vec<(u32, u32)>) -> bool {
         ) => a == b && al <= bl && ah >= bh && (*an != 0 || *bn == 0) && same_link(*an, *bn, links),
         (a, b) => a == b,
     }
+}
+
+/// Which half of its slot an offset lies in.
+fn half(offset: i64) -> usize {
+    (place(offset).1 / 4) as usize
 }
 
 fn mask(offset: i64, bytes: u8) -> u8 {
