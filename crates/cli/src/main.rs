@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod dropin;
 mod launch;
+mod policy;
 mod ps;
 mod remote;
 mod run;
@@ -35,6 +36,7 @@ enum Command {
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
     Spec(spec::SpecCommand),
+    Policy(policy::PolicyCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
     #[command(hide = true)]
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
         Command::Spec(command) => spec::run(command),
+        Command::Policy(command) => policy::run(command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
         Command::Gateway(command) => remote::gateway(command),
