@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
             let at = symbol.address() as usize;
             if symbol.section_index() == Some(section.index())
                 && symbol.kind() != SymbolKind::Section
-                && at % DEFINITION == 0
+                && at.is_multiple_of(DEFINITION)
                 && let Some(name) = names.get_mut(at / DEFINITION)
             {
                 *name = Some(Self::name(&symbol));
@@ -170,7 +170,7 @@ impl<'a> Reader<'a> {
                 .zip(usize::try_from(end).ok())
                 .and_then(|(start, end)| content.get(start..end))
                 .ok_or_else(|| bad(format!("`{name}` lies outside of its section")))?;
-            if code.is_empty() || code.len() % 8 != 0 {
+            if code.is_empty() || !code.len().is_multiple_of(8) {
                 return Err(bad(format!("`{name}` has {} bytes, not a multiple of 8", code.len())));
             }
             if code.len() / 8 > limits::INSTRUCTIONS {
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
             let offset = (at - start) as usize;
             let addend = code.get(offset + 4..offset + 8).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
             match addend {
-                Some(addend) if offset % 8 == 0 => {
+                Some(addend) if offset.is_multiple_of(8) => {
                     let to = symbol.address().wrapping_add(u64::from(u32::from_le_bytes(addend)));
                     found.push((offset / 8, target, to));
                 }
@@ -252,7 +252,7 @@ impl<'a> Reader<'a> {
     fn resolve(&mut self, target: SectionIndex, offset: u64) -> Result<Reference, PolicyError> {
         if Some(target) == self.maps {
             let number = offset as usize / DEFINITION;
-            if offset as usize % DEFINITION != 0 || number >= self.declarations.len() {
+            if !(offset as usize).is_multiple_of(DEFINITION) || number >= self.declarations.len() {
                 return Err(bad("an address lies between two maps"));
             }
             return Ok(Reference::Map(number));

@@ -20,7 +20,7 @@ pub enum PolicyError {
     /// map `{map}`: {problem}
     Map { map: String, problem: String },
     /// {0}
-    Rejected(Rejection),
+    Rejected(Box<Rejection>),
 }
 
 /// What the compiler said, line by line.

@@ -49,7 +49,7 @@ impl Declaration {
         if key_size != 4 && key_size != 8 {
             return Err(format!("a key has 4 or 8 bytes, not {key_size}"));
         }
-        if value_size > limits::VALUE || value_size % 8 != 0 {
+        if value_size > limits::VALUE || !value_size.is_multiple_of(8) {
             return Err(format!("a value has 8, 16, ... {} bytes, not {value_size}", limits::VALUE));
         }
         if max_entries > limits::ENTRIES {

@@ -204,7 +204,7 @@ fn data_of(object: &PolicyObject) -> Vec<Data> {
 fn check<'a>(
     program: &'a ObjectProgram,
     environment: Environment<'_>,
-) -> Result<(&'a [Instruction], usize), Rejection> {
+) -> Result<(&'a [Instruction], usize), Box<Rejection>> {
     let instructions = match &program.instructions {
         Ok(instructions) => instructions,
         Err(failure) => return Err(rejection(program, failure.at, failure.problem.clone(), None)),
@@ -215,15 +215,15 @@ fn check<'a>(
     }
 }
 
-fn rejection(program: &ObjectProgram, at: usize, problem: String, help: Option<&'static str>) -> Rejection {
+fn rejection(program: &ObjectProgram, at: usize, problem: String, help: Option<&'static str>) -> Box<Rejection> {
     let instruction = program.instructions.as_ref().ok().and_then(|instructions| instructions.get(at));
     let source = program.lines.iter().filter(|(from, ..)| *from <= at).max_by_key(|(from, ..)| *from);
-    Rejection {
+    Box::new(Rejection {
         program: program.name.to_owned(),
         instruction: at,
         text: instruction.map_or_else(|| "(not decoded)".into(), disassemble),
         source: source.map(|(_, file, line, text)| (file.clone(), *line, text.clone())),
         problem,
         help,
-    }
+    })
 }

@@ -243,6 +243,16 @@ fn loops(cases: &mut Cases) {
     branches.extend([alu(ADD, 0, 1), goto(-2), exit()]);
     branches.pop();
     cases.program("2^60 paths to an endless loop", "loop", &branches);
+    // Ever new states that differ only in the last slots that are compared.
+    let mut costly: Vec<Word> = (1..=64).map(|slot| put(8, 10, -8 * slot, i32::from(slot))).collect();
+    costly.extend([load(8, 6, 1, 0), put(8, 10, -504, 0), put(8, 10, -512, 0)]);
+    let start = costly.len() as i16;
+    costly.extend([mov_r(3, 6), alu(AND, 3, 1), jump(JEQ, 3, 0, 3)]);
+    costly.extend([load(8, 3, 10, -512), alu(ADD, 3, 1), store(8, 10, -512, 3)]);
+    costly.extend([load(8, 3, 10, -504), alu(ADD, 3, 1), store(8, 10, -504, 3)]);
+    let back = start - (costly.len() as i16 + 1);
+    costly.extend([jump(JLT, 3, 1200, back), mov(0, 0), exit()]);
+    cases.program("many paths, costly to compare", "more paths than", &costly);
     cases.program("through the back door", "never set", &[goto(2), mov_r(0, 5), exit(), goto(-3)]);
 }
 
