@@ -7,7 +7,7 @@ pub const INSTRUCTIONS: usize = 4096;
 /// Instructions of one decision, loops counted as often as they run: some microseconds.
 pub const STEPS: usize = 16_384;
 /// Instructions that the verifier looks at, all paths together: bounds the time of a verification.
-pub const VISITS: usize = 200_000;
+pub const VISITS: usize = 100_000;
 /// States that the verifier remembers, to look at nothing twice: bounds its memory.
 pub const STATES: usize = 4096;
 /// Bytes of a program's stack.

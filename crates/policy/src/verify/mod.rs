@@ -107,7 +107,7 @@ struct Verifier<'a> {
 }
 
 /// States compared at one point: beyond that, walking again is cheaper.
-const COMPARED: usize = 16;
+const COMPARED: usize = 8;
 
 /// Checks a program; the number is how many instructions the longest path has.
 pub fn verify(program: &[Instruction], environment: Environment<'_>) -> Result<usize, Found> {
