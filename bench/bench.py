@@ -18,6 +18,7 @@ import machine
 import measure
 import net
 import slicing
+import policies
 from measure import Failure
 
 # Every figure and what it means.
@@ -85,6 +86,11 @@ FIGURES = {
     "slicing.long_overhead": "... with a slice of 6 ms: time / time in one piece, minus 1",
     "slicing.longest_ms": "... its longest sub-launch (target <= 12)",
     "slicing.late_percent": "... sub-launches longer than 12 ms",
+    "policy.decision_ns": "a decision of Figure 7's policy, 64 tenants (target <= 100)",
+    "policy.consume_ns": "... a report to it",
+    "policy.interpreted_ns": "... a decision without machine code",
+    "policy.verify_ms": "... reading and verifying its object",
+    "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
     "kills.count": "guests, API servers and nodes killed at random points under load",
     "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
     "kills.slowest_end_s": "... longest time from a death to the end of who depended on it (target < 2)",
@@ -103,6 +109,7 @@ BENCHMARKS = {
     "slicing": (slicing.slicing, [name for name in FIGURES if name.startswith("slicing.")]),
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
+    "policies": (policies.decisions, [name for name in FIGURES if name.startswith("policy.")]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }

@@ -9,6 +9,7 @@ mod doctor;
 mod dropin;
 mod launch;
 mod manual;
+mod policy;
 mod ps;
 mod remote;
 mod run;
@@ -39,6 +40,7 @@ enum Command {
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
     Spec(spec::SpecCommand),
+    Policy(policy::PolicyCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
     Completions(manual::CompletionsCommand),
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
         Command::Spec(command) => spec::run(command),
+        Command::Policy(command) => policy::run(command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
         Command::Completions(command) => manual::completions::<Arguments>(&command),

@@ -291,7 +291,10 @@ impl Loader<'_> {
                     model.api =
                         Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
                 }
-                Item::Policy(text) => model.policies.push(text.value.clone()),
+                Item::Policy(text) => {
+                    self.check_policy(text);
+                    model.policies.push(text.value.clone());
+                }
                 Item::Declaration { code, .. } => model.declarations.push(code.clone()),
                 Item::Utility { side, code, span } => {
                     model.utilities.push(Utility { side: *side, code: code.clone(), span: *span });
@@ -312,6 +315,18 @@ impl Loader<'_> {
             }
         }
         model
+    }
+
+    /// A policy that is not there would be missed only when a node loads it.
+    fn check_policy(&mut self, path: &Text) {
+        let folder = self.sources.file(path.span.file).map(|f| folder_of(&f.path)).unwrap_or_default();
+        if !folder.join(&path.value).is_file() {
+            self.diagnostics.push(
+                Diagnostic::warning(path.span, format!("there is no policy `{}`", path.value))
+                    .label("looked for beside this file")
+                    .help("`aviary policy check FILE` tells whether a node will accept a policy"),
+            );
+        }
     }
 
     fn utility_file(&mut self, side: Side, path: &Text, model: &mut Model) {

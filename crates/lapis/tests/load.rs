@@ -194,6 +194,22 @@ fn a_pointer_to_an_unknown_struct_is_one_handle_type_const_or_not() {
 }
 
 #[test]
+fn a_policy_that_does_not_exist_is_noticed() {
+    let dir = std::env::temp_dir().join(format!("aviary-policy-file-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("thing.h"), "int thing_count(int n);\n").unwrap();
+    let spec = "#include \"thing.h\"\napi(\"thing\", \"1\", \"libthing.so\");\npolicy(\"there.c\");\n\
+                policy(\"not_there.c\");\nthing_count(int n) { }\n";
+    std::fs::write(dir.join("thing.lapis"), spec).unwrap();
+    std::fs::write(dir.join("there.c"), "").unwrap();
+    let loaded = aviary_lapis::load(&dir.join("thing.lapis"), &aviary_lapis::Options::default());
+    std::fs::remove_dir_all(&dir).unwrap();
+    let loaded = loaded.unwrap_or_else(|d| panic!("{d}"));
+    let warnings: Vec<&str> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
+    assert_eq!(warnings, ["there is no policy `not_there.c`"]);
+}
+
+#[test]
 fn a_local_answer_comes_before_contextual_arguments() {
     let dir = std::env::temp_dir().join(format!("aviary-local-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();

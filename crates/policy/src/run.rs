@@ -1,0 +1,76 @@
+//! Running a verified program, and the helpers as machine code calls them.
+
+use crate::context::Context;
+use crate::instruction::Instruction;
+use crate::interpret::interpret;
+use crate::map::Map;
+use std::cell::Cell;
+
+/// A section of global variables.
+pub struct Data {
+    pub bytes: Box<[Cell<u8>]>,
+    pub writable: bool,
+}
+
+/// What a policy's programs share. Only one decision at a time has it.
+pub struct Memory {
+    pub maps: Vec<Map>,
+    pub data: Vec<Data>,
+}
+
+/// A program that the verifier accepted.
+pub struct Program {
+    pub instructions: Vec<Instruction>,
+    /// Instructions that one decision executes at most.
+    pub longest: usize,
+    /// The C function returns 32 bits, which are to be sign-extended.
+    pub returns_int: bool,
+    #[cfg(target_arch = "x86_64")]
+    pub machine: Option<crate::jit::Machine>,
+}
+
+impl Program {
+    /// `instructions` must have been accepted by the verifier for the memory that it will run with.
+    pub fn new(instructions: Vec<Instruction>, longest: usize, returns_int: bool) -> Self {
+        Self {
+            // Where a system forbids memory that was written to be executed, programs are interpreted.
+            #[cfg(target_arch = "x86_64")]
+            machine: crate::jit::compile(&instructions).ok(),
+            instructions,
+            longest,
+            returns_int,
+        }
+    }
+
+    pub fn is_machine_code(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.machine.is_some();
+        #[cfg(not(target_arch = "x86_64"))]
+        return false;
+    }
+
+    pub fn interpret_only(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.machine = None;
+        }
+    }
+
+    #[inline]
+    pub fn run(&self, memory: &mut Memory, context: &Context) -> i64 {
+        let answer = self.answer(memory, context);
+        if self.returns_int { i64::from(answer as i32) } else { answer as i64 }
+    }
+
+    #[inline]
+    fn answer(&self, memory: &mut Memory, context: &Context) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(machine) = &self.machine {
+            return machine.run(memory, context);
+        }
+        let answer = interpret(&self.instructions, self.longest, memory, context);
+        debug_assert!(answer.is_ok(), "the verifier accepted what it should not: {answer:?}");
+        // The interpreter has stopped it: the decision is neutral.
+        answer.unwrap_or(0)
+    }
+}

@@ -1,0 +1,257 @@
+//! The verifier: walks every path of a program and refuses it at the first instruction that could do harm.
+//!
+//! Loops are walked as often as they run. A state that is covered by one whose paths were all walked to their ends is
+//! not walked again; so sums over loops with branches stay cheap, and everything accepted ends. The walk itself is
+//! bounded in instructions and remembered states.
+
+mod access;
+mod live;
+mod range;
+mod state;
+mod step;
+
+use crate::instruction::Instruction;
+use crate::limits;
+use crate::map::Declaration;
+use live::live_registers;
+use state::State;
+use std::collections::HashMap;
+
+/// A section of global variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataShape {
+    pub bytes: usize,
+    pub writable: bool,
+}
+
+/// What a program's addresses refer to.
+#[derive(Clone, Copy)]
+pub struct Environment<'a> {
+    pub maps: &'a [Declaration],
+    pub data: &'a [DataShape],
+    /// Whether the number in r0 at the end is used.
+    pub answers: bool,
+}
+
+/// What is wrong, and what helps.
+#[derive(Debug)]
+pub struct Problem {
+    pub text: String,
+    pub help: Option<&'static str>,
+}
+
+impl Problem {
+    fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), help: None }
+    }
+
+    fn help(mut self, help: &'static str) -> Self {
+        self.help = Some(help);
+        self
+    }
+}
+
+#[derive(Debug)]
+pub struct Found {
+    pub at: usize,
+    pub problem: Problem,
+}
+
+/// Where a step leads.
+enum Next {
+    Fall,
+    To(usize),
+    /// The states if the condition is true (at the target) and if not (at the next instruction).
+    Either {
+        target: usize,
+        taken: Option<Box<State>>,
+        not_taken: Option<Box<State>>,
+    },
+    End,
+}
+
+/// A state at a point that several paths reach.
+struct Known {
+    state: State,
+    /// Set when all paths from here were walked: the longest, in instructions.
+    longest: Option<usize>,
+}
+
+enum Work {
+    Walk {
+        at: usize,
+        state: Box<State>,
+        depth: usize,
+    },
+    /// All that came after the newest open state was walked.
+    Close,
+}
+
+struct Open {
+    known: usize,
+    depth: usize,
+    deepest: usize,
+}
+
+struct Verifier<'a> {
+    program: &'a [Instruction],
+    environment: Environment<'a>,
+    live: Vec<u16>,
+    is_target: Vec<bool>,
+    known: Vec<Known>,
+    known_at: HashMap<usize, Vec<usize>>,
+    open: Vec<Open>,
+    work: Vec<Work>,
+    visits: usize,
+    deepest: usize,
+}
+
+/// States compared at one point: beyond that, walking again is cheaper.
+const COMPARED: usize = 8;
+
+/// Checks a program; the number is how many instructions the longest path has.
+pub fn verify(program: &[Instruction], environment: Environment<'_>) -> Result<usize, Found> {
+    check_reachable(program)?;
+    let mut is_target = vec![false; program.len()];
+    for target in program.iter().filter_map(Instruction::target) {
+        is_target[target] = true;
+    }
+    let mut verifier = Verifier {
+        program,
+        environment,
+        live: live_registers(program, environment.answers),
+        is_target,
+        known: Vec::new(),
+        known_at: HashMap::new(),
+        open: Vec::new(),
+        work: vec![Work::Walk { at: 0, state: Box::new(State::at_entry()), depth: 0 }],
+        visits: 0,
+        deepest: 0,
+    };
+    while let Some(work) = verifier.work.pop() {
+        match work {
+            Work::Walk { at, state, depth } => verifier.walk(at, *state, depth)?,
+            Work::Close => verifier.close(),
+        }
+    }
+    Ok(verifier.deepest)
+}
+
+/// Compilers leave nothing behind that no path leads to: who has such code hides something.
+fn check_reachable(program: &[Instruction]) -> Result<(), Found> {
+    let mut reached = vec![false; program.len()];
+    let mut work = vec![0];
+    while let Some(at) = work.pop() {
+        if at >= program.len() || std::mem::replace(&mut reached[at], true) {
+            continue;
+        }
+        work.extend(program[at].target());
+        if !matches!(program[at], Instruction::Exit | Instruction::Jump { .. }) {
+            work.push(at + 1);
+        }
+    }
+    match reached.iter().position(|reached| !reached) {
+        Some(at) => Err(Found { at, problem: Problem::new("no path leads to this instruction").help("remove it") }),
+        None => Ok(()),
+    }
+}
+
+impl Verifier<'_> {
+    /// Walks one path until it ends, forks, or reaches what is known.
+    fn walk(&mut self, mut at: usize, mut state: State, mut depth: usize) -> Result<(), Found> {
+        loop {
+            let found = |problem| Found { at, problem };
+            let Some(instruction) = self.program.get(at) else {
+                let problem = Problem::new("runs past its end").help("every path must end with `exit` (a `return`)");
+                return Err(Found { at: at.saturating_sub(1), problem });
+            };
+            self.visits += 1;
+            if self.visits > limits::VISITS {
+                return Err(found(
+                    Problem::new(format!("has more paths than the verifier follows ({} instructions)", limits::VISITS))
+                        .help("make loops shorter or give them constant bounds, and branch less inside of them"),
+                ));
+            }
+            if depth >= limits::STEPS {
+                return Err(found(too_long()));
+            }
+            if self.is_target[at] {
+                state.keep(self.live[at]);
+                if self.is_known(at, &state, depth).map_err(found)? {
+                    return Ok(());
+                }
+            }
+            depth += 1;
+            match step::step(&self.environment, instruction, &mut state).map_err(found)? {
+                // A 16-byte load is followed by its second half, which counts as an instruction.
+                Next::Fall => at += 1,
+                Next::To(target) => at = target,
+                Next::End => {
+                    self.ends(depth);
+                    return Ok(());
+                }
+                Next::Either { target, taken, not_taken } => {
+                    if let Some(state) = taken {
+                        self.work.push(Work::Walk { at: target, state, depth });
+                    }
+                    match not_taken {
+                        Some(next) => state = *next,
+                        None => return Ok(()),
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// Whether this state needs no walk; otherwise remembers it.
+    fn is_known(&mut self, at: usize, state: &State, depth: usize) -> Result<bool, Problem> {
+        let indices = self.known_at.entry(at).or_default();
+        for index in indices.iter().rev().take(COMPARED) {
+            let known = &self.known[*index];
+            match known.longest {
+                Some(longest) if known.state.covers(state) => {
+                    let end = depth + longest;
+                    if end > limits::STEPS {
+                        return Err(too_long());
+                    }
+                    self.ends(end);
+                    return Ok(true);
+                }
+                None if known.state.same(state) => {
+                    return Err(Problem::new("this loop may never end: nothing changes from one round to the next")
+                        .help("count the rounds in a variable with a constant limit"));
+                }
+                _ => {}
+            }
+        }
+        if self.known.len() < limits::STATES {
+            indices.push(self.known.len());
+            self.open.push(Open { known: self.known.len(), depth, deepest: depth });
+            self.known.push(Known { state: state.clone(), longest: None });
+            self.work.push(Work::Close);
+        }
+        Ok(false)
+    }
+
+    fn ends(&mut self, depth: usize) {
+        self.deepest = self.deepest.max(depth);
+        if let Some(open) = self.open.last_mut() {
+            open.deepest = open.deepest.max(depth);
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(closed) = self.open.pop() else { return };
+        self.known[closed.known].longest = Some(closed.deepest - closed.depth);
+        self.ends(closed.deepest);
+    }
+}
+
+fn too_long() -> Problem {
+    Problem::new(format!("a path has more than {} instructions: a loop ends too late, or never", limits::STEPS))
+        .help("give every loop a constant limit, and keep it small")
+}
+
+#[cfg(test)]
+mod range_tests;

@@ -1,0 +1,8 @@
+// refused: may be NULL
+#include "aviary_policy.h"
+map_def m;
+s64 schedule(__sk_buff *skb) {
+    u32 k = 1;
+    u64 *v = map_lookup_elem(&m, &k);
+    return *v;
+}
