@@ -11,8 +11,9 @@
 #include "testapi.h"
 
 #define BYTES (sizeof(ta_accelerator_file) + sizeof(ta_accelerator_record) * TA_ACCELERATOR_RECORDS)
-/* A sleeper wakes up late: the rest of a wait is spent looking at the clock. */
-#define SPIN 30000
+/* A sleeper wakes up late, by how much depends on the machine: the rest of a wait is spent looking at the clock. */
+#define SHORTEST_SPIN 10000
+#define LONGEST_SPIN 300000
 
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 static ta_accelerator_file *device;
@@ -62,16 +63,20 @@ ta_status ta_accelerator_submit(uint32_t client, uint64_t nanoseconds) {
 
 ta_status ta_accelerator_finish(void) {
     uint64_t end = __atomic_load_n(&done_at, __ATOMIC_SEQ_CST);
-    static __thread int precise;
-    if (!precise) {
+    static __thread uint64_t spin;
+    if (!spin) {
         prctl(PR_SET_TIMERSLACK, 1L);
-        precise = 1;
+        spin = 50000;
     }
-    if (now() + SPIN < end) {
-        uint64_t until = end - SPIN;
+    if (now() + spin < end) {
+        uint64_t until = end - spin;
         struct timespec t = {.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
             ;
+        /* Follows a late wake-up at once and forgets it slowly. */
+        uint64_t late = (now() - until) * 5 / 4;
+        spin = late > spin ? late : spin - (spin - late) / 16;
+        spin = spin < SHORTEST_SPIN ? SHORTEST_SPIN : spin > LONGEST_SPIN ? LONGEST_SPIN : spin;
     }
     while (now() < end)
         __builtin_ia32_pause();
