@@ -88,6 +88,35 @@ def require_root():
         raise Failure("tenants are users of their own here: only root can start processes as other users")
 
 
+def end(process):
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+class Node:
+    """Where guests run: with a node, or natively."""
+
+    def __init__(self, stage, address, accelerator, variables):
+        self.stage, self.address, self.accelerator, self.variables = stage, address, accelerator, variables
+        self.guests = []
+
+    def guest(self, number, load, begin, end_at, cpu=-1):
+        """Starts the program of a tenant, as that tenant's user."""
+        user = ["setpriv", f"--reuid={FIRST_USER + number}", f"--regid={FIRST_USER + number}", "--clear-groups"]
+        where = ["taskset", "-c", str(cpu)] if cpu >= 0 else []
+        program = self.stage.programs / "accelerate"
+        what = [program, number, load.nanoseconds(), load.batch, load.pause_us, begin, end_at]
+        command = [str(word) for word in [*user, *where, *what]]
+        guest = subprocess.Popen(command, env={**os.environ, **self.variables}, stdout=subprocess.DEVNULL)
+        self.guests.append(guest)
+        return guest
+
+
 class Stage:
     """A folder with the accelerator, and the programs."""
 
@@ -113,8 +142,8 @@ class Stage:
         """Nanoseconds of device time that the node charged a tenant for, and that the device's log shows."""
         reports = []
 
-        def ask():
-            command = [measure.AVIARY, "ps", "--json", "--server", f"unix:{self.folder}/node.sock"]
+        def ask(node):
+            command = [measure.AVIARY, "ps", "--json", "--server", node.address]
             report = json.loads(measure.run(command))[0]
             tenants = [t for device in report["devices"] for t in device["tenants"] if t["tenant"] == "t0"]
             reports.append(sum(t["used_ns"] for t in tenants))
@@ -123,64 +152,71 @@ class Stage:
         outcome = self.run("fair", tenants, seconds, finally_=ask)
         return reports[-1], outcome.total[0]
 
-    def _node(self, scheduler, tenants, slice_ms, accelerator, extra):
-        lines = ['listen = "unix:%s/node.sock"' % self.folder, 'mode = "666"', "spares = 2"]
-        for i, tenant in enumerate(tenants):
-            lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
-            lines += [f"priority = {tenant.priority}"]
-        if scheduler:
-            lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', *extra]
-        config = self.folder / "node.toml"
-        config.write_text("\n".join(lines) + "\n")
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
-        log = open(self.folder / "node.log", "w", encoding="utf-8")
-        command = [measure.AVIARY, "serve", "--config", config]
-        node = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        deadline = time.monotonic() + 20
-        while not (self.folder / "node.sock").exists():
-            if node.poll() is not None or time.monotonic() > deadline:
-                raise Failure(f"the node does not start: {(self.folder / 'node.log').read_text()[-2000:]}")
-            time.sleep(0.02)
-        return node
-
-    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=(), finally_=None):
-        """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
+    @contextlib.contextmanager
+    def node(self, scheduler, tenants, *, slice_ms=6, extra=()):
+        """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules."""
         self.runs += 1
         accelerator = self.folder / f"accelerator.{self.runs}"
         accelerator.touch()
         accelerator.chmod(0o666)
-        node = None if native else self._node(scheduler, tenants, slice_ms, accelerator, extra)
-        guests = []
+        socket = self.folder / f"node.{self.runs}.sock"
+        lines = [f'listen = "unix:{socket}"', 'mode = "666"', "spares = 2"]
+        for i, tenant in enumerate(tenants):
+            lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
+            lines += [f"priority = {tenant.priority}"]
+        if scheduler:
+            # The device is not this machine's processors: its users may stay awake for it.
+            lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', 'awake = "300us"', *extra]
+        config = self.folder / "node.toml"
+        config.write_text("\n".join(lines) + "\n")
+        log = self.folder / "node.log"
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
+        with open(log, "w", encoding="utf-8") as file:
+            process = subprocess.Popen([measure.AVIARY, "serve", "--config", config], env=environment, stdout=file, stderr=file)
+        node = Node(self, f"unix:{socket}", accelerator, {"LD_LIBRARY_PATH": str(self.guest), "AVIARY_SERVER": f"unix:{socket}"})
         try:
-            variables = {"LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
-            if not native:
-                variables = {"LD_LIBRARY_PATH": str(self.guest), "AVIARY_SERVER": f"unix:{self.folder}/node.sock"}
+            deadline = time.monotonic() + 20
+            while not socket.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise Failure(f"the node does not start: {log.read_text()[-2000:]}")
+                time.sleep(0.02)
+            yield node
+        except Failure as failure:
+            raise Failure(f"{failure}\n{log.read_text()[-2000:]}") from failure
+        finally:
+            for each in [*node.guests, process]:
+                end(each)
+
+    @contextlib.contextmanager
+    def natively(self):
+        """The same device without Aviary."""
+        self.runs += 1
+        accelerator = self.folder / f"accelerator.{self.runs}"
+        accelerator.touch()
+        accelerator.chmod(0o666)
+        variables = {"LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
+        node = Node(self, None, accelerator, variables)
+        try:
+            yield node
+        finally:
+            for each in node.guests:
+                end(each)
+
+    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=(), finally_=None):
+        """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
+        place = self.natively() if native else self.node(scheduler, tenants, slice_ms=slice_ms, extra=extra)
+        with place as node:
             begin = time.monotonic() + 0.5 + 0.1 * len(tenants)
-            end = begin + WARM_UP + seconds + 0.2
-            for i, tenant in enumerate(tenants):
-                user = ["setpriv", f"--reuid={FIRST_USER + i}", f"--regid={FIRST_USER + i}", "--clear-groups"]
-                where = ["taskset", "-c", str(tenant.cpu)] if tenant.cpu >= 0 else []
-                load = tenant.load
-                what = [self.programs / "accelerate", i, load.nanoseconds(), load.batch, load.pause_us, begin, end]
-                command = [str(word) for word in [*user, *where, *what]]
-                guests.append(subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.DEVNULL))
+            last = begin + WARM_UP + seconds + 0.2
+            guests = [node.guest(i, tenant.load, begin, last, tenant.cpu) for i, tenant in enumerate(tenants)]
             for guest in guests:
                 if guest.wait(timeout=seconds + 120) != 0:
-                    log = "" if native else (self.folder / "node.log").read_text()[-2000:]
-                    raise Failure(f"a tenant ended with status {guest.returncode}\n{log}")
+                    raise Failure(f"a tenant ended with status {guest.returncode}")
             if finally_:
-                finally_()
-        finally:
-            for process in [*guests, node]:
-                if process and process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(timeout=5)
-                    if process.poll() is None:
-                        process.kill()
+                finally_(node)
         first = int((begin + WARM_UP) * 1e9)
         last = first + int(seconds * 1e9)
-        records = self._log(accelerator)
+        records = self._log(node.accelerator)
         total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))]
         return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total)
 

@@ -1,7 +1,7 @@
 //! The node's configuration file, and amounts as people write them.
 
 use crate::apis::Api;
-use aviary_node::{DeviceSettings, FunctionRule, Limits, Rules, Scheduler, Tenant};
+use aviary_node::{DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler, Tenant};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     collections::BTreeMap,
@@ -24,6 +24,12 @@ pub enum ConfigError {
     NoWeight(PathBuf, String),
     /// tenant `{0}`: no API that is built here has a function `{1}`
     NoFunction(String, String),
+    /// device `{0}`: the policy {1} is refused: {2}
+    Policy(String, PathBuf, Box<aviary_policy::PolicyError>),
+    /// device `{0}`: the scheduler `ebpf` needs `policy = "FILE"`
+    NoPolicy(String),
+    /// device `{0}`: a `policy` needs `scheduler = "ebpf"`
+    NeedlessPolicy(String),
 }
 
 /// Settings that a running node does not change.
@@ -89,6 +95,9 @@ struct DeviceConfig {
     scheduler: Option<Scheduler>,
     slice: Option<Span>,
     linger: Option<Span>,
+    awake: Option<Span>,
+    /// For the scheduler `ebpf`; relative to the configuration file.
+    policy: Option<PathBuf>,
 }
 
 /// `"6ms"`, `"200us"` or `"1.5s"`.
@@ -170,19 +179,30 @@ impl FileConfig {
         Ok(())
     }
 
-    /// Longer names first, so that a name goes before a pattern that it fits.
-    pub fn devices(&self) -> Rules {
-        let settings = |device: &DeviceConfig| {
+    /// Longer names first, so that a name goes before a pattern that it fits. `path` is this file's.
+    pub fn devices(&self, path: Option<&Path>) -> Result<Rules, ConfigError> {
+        let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
+        let mut rules = Vec::new();
+        for (name, device) in &self.devices {
             let usual = DeviceSettings::default();
-            DeviceSettings {
-                scheduler: device.scheduler.unwrap_or(usual.scheduler),
-                slice: device.slice.map_or(usual.slice, |span| span.0),
-                linger: device.linger.map_or(usual.linger, |span| span.0),
-            }
-        };
-        let mut rules: Vec<_> = self.devices.iter().map(|(name, device)| (name.clone(), settings(device))).collect();
+            let scheduler = device.scheduler.unwrap_or(usual.scheduler);
+            let policy = match (&device.policy, scheduler == Scheduler::Ebpf) {
+                (Some(file), true) => {
+                    let file = folder.join(file);
+                    let refused = |error| ConfigError::Policy(name.clone(), file.clone(), Box::new(error));
+                    Some(LoadedPolicy::load(&file).map_err(refused)?)
+                }
+                (None, true) => return Err(ConfigError::NoPolicy(name.clone())),
+                (Some(_), false) => return Err(ConfigError::NeedlessPolicy(name.clone())),
+                (None, false) => None,
+            };
+            let slice = device.slice.map_or(usual.slice, |span| span.0);
+            let linger = device.linger.map_or(usual.linger, |span| span.0);
+            let awake = device.awake.map_or(usual.awake, |span| span.0);
+            rules.push((name.clone(), DeviceSettings { scheduler, slice, linger, awake, policy }));
+        }
         rules.sort_by_key(|(name, _)| std::cmp::Reverse((!name.ends_with('*'), name.len())));
-        Rules(rules)
+        Ok(Rules(rules))
     }
 
     pub fn fixed(&self) -> Fixed {

@@ -17,6 +17,7 @@ mod serve;
 mod signals;
 mod spec;
 mod tenant;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -37,6 +38,8 @@ enum Command {
     Run(run::RunCommand),
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
+    Top(top::TopCommand),
+    Metrics(top::MetricsCommand),
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
     Spec(spec::SpecCommand),
@@ -56,6 +59,8 @@ fn main() -> ExitCode {
         Command::Run(command) => run::run(command),
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
+        Command::Top(command) => top::top(&command),
+        Command::Metrics(command) => top::metrics(&command),
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
         Command::Spec(command) => spec::run(command),

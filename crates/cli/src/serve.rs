@@ -39,8 +39,11 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   scheduler = "fair"            # or wfq-poll, wfq-aimd, round-robin, slices, priority, none
   slice = "6ms"
   linger = "200us"
+  awake = "300us"               # interactive programs spin that long while they have the device [0us]
+  policy = "policies/token_bucket.c"   # for the scheduler "ebpf"
 
-SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits] and [tenants] change at once."##;
+SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants] and the files of policies
+change at once."##;
 
 /// Let other processes use this machine's accelerators.
 ///
@@ -172,10 +175,13 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
-    config.devices = file.devices();
+    config.devices = file.devices(command.config.as_deref())?;
     if command.scheduler.is_some() || command.slice.is_some() {
         let usual = DeviceSettings::default();
         let scheduler = command.scheduler.unwrap_or(usual.scheduler);
+        if scheduler == Scheduler::Ebpf {
+            bail!("the scheduler `ebpf` needs a policy, which a configuration file names (see --help)");
+        }
         let settings = DeviceSettings { scheduler, slice: command.slice.unwrap_or(usual.slice), ..usual };
         config.devices = Rules(vec![("*".into(), settings)]);
     }

@@ -57,6 +57,9 @@ pub struct DeviceSeat {
     pub budget: AtomicU64,
     /// Nanoseconds that a holder without work keeps a slice, because more work usually follows.
     pub linger: AtomicU64,
+    /// Nanoseconds for which the threads of a program that calls often stay awake while it has the device; 0: they
+    /// sleep when they think best.
+    pub awake: AtomicU64,
     /// Nanoseconds that the device was occupied, ever.
     pub used: AtomicU64,
     /// Calls that gave the device work, ever.

@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::time::Duration;
 
 use aviary_transport::{LaneEnd, LaneError};
 use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, status};
@@ -20,6 +21,8 @@ use crate::{Lost, callback, log};
 /// Blocks named by asynchronous calls, beyond which the guest looks whether the server is done with some.
 const HELD_BYTES: u64 = 64 << 20;
 const HELD_BLOCKS: usize = 512;
+/// How long a thread stays awake for the next answer when it was told that this pays.
+const STAY_AWAKE: Duration = Duration::from_micros(300);
 /// Frames kept for nested calls.
 const FRAMES: usize = 4;
 
@@ -60,6 +63,8 @@ pub(crate) struct ThreadLane {
     held: RefCell<Held>,
     /// An error of an asynchronous call that the application has not been told yet.
     deferred: Cell<Option<i64>>,
+    /// The server's last advice: see `follow_advice`.
+    awake: Cell<bool>,
     spare: Cell<Option<Rc<ThreadLane>>>,
 }
 
@@ -110,6 +115,7 @@ impl ThreadLane {
             frames: Cell::new(Vec::new()),
             held: RefCell::default(),
             deferred: Cell::new(None),
+            awake: Cell::new(false),
             spare: Cell::new(None),
         })
     }
@@ -217,6 +223,19 @@ impl ThreadLane {
         Ok(answer)
     }
 
+    /// The server says whether it pays to stay awake between calls: this program has the device now and calls often
+    /// (GPU-centric coscheduling, FairGV 3.2.3).
+    #[inline]
+    fn follow_advice(&self, awake: bool) {
+        if self.awake.replace(awake) != awake {
+            let time = if awake { STAY_AWAKE } else { Duration::ZERO };
+            let _ = self.with_end(|end| {
+                end.stay_awake(time);
+                Ok(())
+            });
+        }
+    }
+
     /// Runs the callbacks that arrive until the reply does.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
         loop {
@@ -228,6 +247,7 @@ impl ThreadLane {
             let deferred = prefix(self.connection, &header, &mut fields)?;
             match header.kind {
                 kind::REPLY if header.serial == serial => {
+                    self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
                     let at = fields.position();
                     return Ok(Answer { header, at, deferred: self.deferred.take().or(deferred) });
                 }

@@ -37,7 +37,7 @@ pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
 pub use private::{PrivateDir, private_nodes};
 pub use report::{AccountReport, NodeReport, SessionReport, TenantReport};
-pub use scheduling::{DeviceReport, DeviceSettings, Rules, Scheduler, Share, Usage};
+pub use scheduling::{DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
 pub use tenant::{Limits, Tenant, TenantChange, Tenants};
 
 pub use aviary_server::FunctionRule;

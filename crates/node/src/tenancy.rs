@@ -102,6 +102,10 @@ impl Core {
             }
             self.share_anew(&tenant);
         }
+        if let Some(scheduling) = &self.scheduling {
+            let refused = scheduling.reload_policies();
+            notes.extend(refused.into_iter().map(|why| format!("the policy that runs stays: {why}")));
+        }
         self.log.info("the configuration was read again");
         notes.iter().for_each(|note| self.log.warn(note));
         Ok(notes)

@@ -102,6 +102,11 @@ impl Consumer {
         }
     }
 
+    /// Spins for about so long before every sleep; zero: as recent waits suggest.
+    pub fn stay_awake(&mut self, time: Duration) {
+        self.spinner.stay_awake(time);
+    }
+
     /// Waits for the next message, for at most so long; false if none has begun to arrive. May return early.
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, RingError> {
         let (memory, at) = (&self.memory, self.read);

@@ -98,16 +98,31 @@ pub struct Spinner {
     /// Grows with each short wait, shrinks with each long one, whether this side spun or slept. Two sides
     /// that sleep therefore find out that both could spin; learning only from spins, they would not.
     confidence: u8,
+    /// Somebody who knows more than recent waits tell wants this side awake: so many times the longest spin.
+    awake: u32,
 }
 
 impl Spinner {
     pub fn new() -> Self {
-        Spinner { confidence: FULL }
+        Spinner { confidence: FULL, awake: 0 }
     }
 
     fn rounds(&self) -> u32 {
         // The model checker looks at the sleeping; spinning has nothing to go wrong.
-        if self.confidence == 0 || cfg!(loom) { 0 } else { longest_rounds() }
+        if cfg!(loom) {
+            return 0;
+        }
+        match self.awake {
+            0 if self.confidence == 0 => 0,
+            0 => longest_rounds(),
+            times => longest_rounds().saturating_mul(times),
+        }
+    }
+
+    /// Spins for about so long before every sleep, whatever recent waits were like; zero: as they suggest.
+    pub fn stay_awake(&mut self, time: Duration) {
+        let longest = longest_spin().as_nanos().max(1);
+        self.awake = u32::try_from(time.as_nanos().div_ceil(longest)).unwrap_or(u32::MAX).min(1000);
     }
 
     fn learn(&mut self, short: bool) {

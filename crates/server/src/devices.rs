@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,32 @@ pub struct Devices {
     page: Option<GrantPage>,
     bell: Option<OwnedFd>,
     known: Mutex<Vec<Known>>,
+    interactive: Interactive,
+}
+
+/// Whether a session waits for the device so often that it pays to keep its threads awake while it has it: more than
+/// ten synchronous calls in ten milliseconds (FairGV 3.2.3).
+#[derive(Default)]
+struct Interactive {
+    began: Mutex<Option<(Instant, u32)>>,
+    is: AtomicBool,
+}
+
+const WINDOW: Duration = Duration::from_millis(10);
+const MANY: u32 = 10;
+
+impl Interactive {
+    fn count(&self) -> bool {
+        let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let (since, calls) = began.get_or_insert_with(|| (Instant::now(), 0));
+        *calls += 1;
+        let is = if since.elapsed() < WINDOW { *calls > MANY || self.is.load(Ordering::Relaxed) } else { *calls > MANY };
+        if since.elapsed() >= WINDOW {
+            *began = None;
+        }
+        self.is.store(is, Ordering::Relaxed);
+        is
+    }
 }
 
 /// A device of the vendor's that has a seat.
@@ -68,7 +94,16 @@ pub struct Stay {
 impl Devices {
     /// `page` and `bell`: none if the node schedules nothing.
     pub fn new(page: Option<GrantPage>, bell: Option<OwnedFd>) -> Devices {
-        Devices { page, bell, known: Mutex::default() }
+        Devices { page, bell, known: Mutex::default(), interactive: Interactive::default() }
+    }
+
+    /// A synchronous call is being answered. For how long the threads on both sides should stay awake.
+    pub fn answering(&self) -> Duration {
+        let Some(page) = &self.page else { return Duration::ZERO };
+        let held = |seat: &&DeviceSeat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE | grant::ENDED);
+        let seats = page.seats().iter().take_while(|seat| seat.taken.load(Ordering::Relaxed) != 0);
+        let longest = seats.filter(held).map(|seat| seat.awake.load(Ordering::Relaxed)).max().unwrap_or(0);
+        if longest > 0 && self.interactive.count() { Duration::from_nanos(longest) } else { Duration::ZERO }
     }
 
     #[inline]

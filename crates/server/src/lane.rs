@@ -276,6 +276,11 @@ impl Lane {
         let mut deliveries = self.deliveries.borrow_mut();
         let deferred = if reply { self.deferred.take() } else { None };
         let mut end = self.end.borrow_mut();
+        if reply && self.session.devices.scheduled() {
+            let awake = self.session.devices.answering();
+            end.stay_awake(awake);
+            header.flags |= if awake.is_zero() { 0 } else { flag::STAY_AWAKE };
+        }
         let sent = send_on(&self.session, &mut end, &mut header, body, regions, deferred, &mut deliveries);
         self.guest_waits.set(waits);
         add(&self.counters.bytes_out, body.len() as u64);

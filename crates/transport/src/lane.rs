@@ -113,6 +113,13 @@ impl LaneEnd {
         }
     }
 
+    /// Receiving spins for about so long before every sleep; zero: as recent waits suggest.
+    pub fn stay_awake(&mut self, time: Duration) {
+        if let LaneEnd::Shared(lane) = self {
+            lane.rx.stay_awake(time);
+        }
+    }
+
     /// Waits for a message, for at most so long; false if none has begun to arrive.
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, LaneError> {
         match self {

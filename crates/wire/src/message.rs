@@ -28,6 +28,8 @@ pub mod flag {
     pub const DELIVERIES: u16 = 2;
     /// Reply: the vendor's function succeeded.
     pub const SUCCESS: u16 = 4;
+    /// Reply: the guest has the device now and calls often: its thread should stay awake between its calls.
+    pub const STAY_AWAKE: u16 = 8;
 }
 
 /// Reply status.

@@ -2,7 +2,7 @@
 //! (FairGV, algorithms 1 and 2). For comparison only: both count the time for which a tenant held the device, not
 //! what it made the device do.
 
-use super::discipline::{Discipline, Manner, Pick, Share, Tenant};
+use super::discipline::{Discipline, Manner, Pick, Share, Spent, Tenant};
 
 /// How often credits are handed out.
 const PERIOD: u64 = 30_000_000;
@@ -61,10 +61,10 @@ impl Discipline for Credit {
         self.tenants[tenant].active = false;
     }
 
-    fn charge(&mut self, tenant: Tenant, _used: u64, held: u64, _now: u64) {
+    fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
         // Whoever is on the device when the tick comes pays for a whole one, as in Xen.
-        let paid = held.next_multiple_of(self.slice);
+        let paid = spent.held.next_multiple_of(self.slice);
         entry.credit = (entry.credit - paid as i64).max(-(PERIOD as i64));
     }
 

@@ -1,6 +1,6 @@
 //! One device: who holds it, who wants it.
 
-use super::discipline::{DeviceSettings, Discipline, Manner, Pick, Share, Tenant};
+use super::discipline::{DeviceSettings, Discipline, Manner, Pick, Share, Spent, Tenant};
 use aviary_gate::{DeviceSeat, GrantPage, grant, manner};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 
@@ -13,6 +13,8 @@ struct Entry {
     seat: usize,
     /// Of `DeviceSeat::used`, what was charged already.
     charged: u64,
+    /// The same of `DeviceSeat::calls`.
+    calls: u64,
     /// When it last got a slice, to take turns among the sessions of a tenant.
     last: u64,
     /// When its present slice began.
@@ -86,7 +88,7 @@ impl Device {
 
     pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<Page>, seat: usize) {
         let tenant = self.set_share(tenant, share);
-        let entry = Entry { session, tenant, page, seat, charged: 0, last: self.turn, since: 0, expected: 0 };
+        let entry = Entry { session, tenant, page, seat, charged: 0, calls: 0, last: self.turn, since: 0, expected: 0 };
         let manner = match self.discipline.manner() {
             Manner::Measured => manner::MEASURED,
             Manner::Blind => manner::BLIND,
@@ -94,6 +96,7 @@ impl Device {
         let linger = u64::try_from(self.settings.linger.as_nanos()).unwrap_or(u64::MAX);
         entry.seat().manner.store(manner, Relaxed);
         entry.seat().linger.store(linger, Relaxed);
+        entry.seat().awake.store(u64::try_from(self.settings.awake.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         self.entries.push(entry);
     }
 
@@ -250,12 +253,12 @@ impl Device {
 
 /// Charges what the session used since the last look, and for how long it held the device.
 fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipline, held: u64, now: u64) {
-    let used = entry.seat().used.load(Relaxed);
+    let (used, calls) = (entry.seat().used.load(Relaxed), entry.seat().calls.load(Relaxed));
     // An API server that counts backwards harms its own tenant only.
-    let new = used.saturating_sub(entry.charged);
+    let (new, new_calls) = (used.saturating_sub(entry.charged), calls.saturating_sub(entry.calls));
     if new > 0 || held > 0 {
-        entry.charged = used;
+        (entry.charged, entry.calls) = (used, calls);
         tenants[entry.tenant].used += new;
-        discipline.charge(entry.tenant, new, held, now);
+        discipline.charge(entry.tenant, Spent { used: new, held, calls: new_calls }, now);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Times are nanoseconds of one clock that starts anywhere.
 
+use super::ebpf::LoadedPolicy;
 use serde::Deserialize;
 use std::{fmt, time::Duration};
 
@@ -21,6 +22,17 @@ impl Default for Share {
     fn default() -> Self {
         Self { weight: 1, priority: 0 }
     }
+}
+
+/// What a tenant did with a device since it was charged last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spent {
+    /// Nanoseconds for which the device worked.
+    pub used: u64,
+    /// Nanoseconds for which the tenant held it, perhaps without using it; counted at the end of a slice.
+    pub held: u64,
+    /// Calls that gave it work.
+    pub calls: u64,
 }
 
 /// What a discipline decides.
@@ -46,8 +58,7 @@ pub trait Discipline: fmt::Debug + Send {
     fn wakes(&mut self, tenant: Tenant, now: u64);
     /// A tenant wants nothing any longer.
     fn rests(&mut self, _tenant: Tenant) {}
-    /// A tenant used the device for `used` nanoseconds and held it, perhaps without using it, for `held`.
-    fn charge(&mut self, tenant: Tenant, used: u64, held: u64, now: u64);
+    fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64);
     /// Which of `wanting`, which is not empty, goes next.
     fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick;
     /// Whether the arrival of `tenant` ends the slice of `holder` early.
@@ -77,6 +88,8 @@ pub enum Scheduler {
     Slices,
     /// The highest priority first, in turn among equals (Optimus 6.8).
     Priority,
+    /// As a verified program says (docs/policies.md).
+    Ebpf,
     /// Xen's credits, blind to what is queued on the device (FairGV 5.4). For comparison only.
     Credit,
     /// The same with Pegasus' rule: who comes with more credit takes the device at once. For comparison only.
@@ -93,25 +106,29 @@ impl std::str::FromStr for Scheduler {
 }
 
 /// How one device is scheduled.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct DeviceSettings {
     pub scheduler: Scheduler,
     pub slice: Duration,
     /// How long a holder without work keeps the device, because more usually follows.
     pub linger: Duration,
+    /// For how long the threads of a program that calls often stay awake while it has the device.
+    pub awake: Duration,
+    /// For `Ebpf`.
+    pub policy: Option<LoadedPolicy>,
 }
 
 impl Default for DeviceSettings {
     /// FairGV's slice for devices that cannot be preempted.
     fn default() -> Self {
         let (slice, linger) = (Duration::from_millis(6), Duration::from_micros(200));
-        Self { scheduler: Scheduler::Fair, slice, linger }
+        Self { scheduler: Scheduler::Fair, slice, linger, awake: Duration::ZERO, policy: None }
     }
 }
 
 impl DeviceSettings {
     pub fn discipline(&self) -> Option<Box<dyn Discipline>> {
-        use super::{credit::Credit, fair::Fair, turns::Turns, wfq::Wfq};
+        use super::{credit::Credit, ebpf::Ebpf, fair::Fair, turns::Turns, wfq::Wfq};
         let slice = u64::try_from(self.slice.as_nanos()).unwrap_or(u64::MAX).max(1);
         Some(match self.scheduler {
             Scheduler::None => return None,
@@ -121,6 +138,8 @@ impl DeviceSettings {
             Scheduler::RoundRobin => Box::new(Turns::equal(slice)),
             Scheduler::Slices => Box::new(Turns::weighted(slice)),
             Scheduler::Priority => Box::new(Turns::by_priority(slice)),
+            // Without a program nobody can be scheduled: the configuration refuses that.
+            Scheduler::Ebpf => Box::new(Ebpf::new(slice, self.policy.clone()?)),
             Scheduler::Credit => Box::new(Credit::new(slice, false)),
             Scheduler::StrictCoscheduling => Box::new(Credit::new(slice, true)),
         })

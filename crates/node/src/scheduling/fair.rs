@@ -5,7 +5,7 @@
 //! did not use while it slept is gone. Its own tag counts if that is higher: FairGV as printed lowers it, which
 //! would forgive who overran its slice and slept for a moment.
 
-use super::discipline::{Discipline, Pick, Share, Tenant};
+use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
 /// Virtual nanoseconds per nanosecond at weight 1: keeps the rounding of the division below a nanosecond.
 const SCALE: u128 = 1 << 16;
@@ -56,10 +56,10 @@ impl Discipline for Fair {
         self.tenants[tenant].active = false;
     }
 
-    fn charge(&mut self, tenant: Tenant, used: u64, _held: u64, _now: u64) {
+    fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
         // The finish tag, which is the next start tag.
-        entry.start += u128::from(used) * SCALE / u128::from(entry.weight);
+        entry.start += u128::from(spent.used) * SCALE / u128::from(entry.weight);
     }
 
     fn pick(&mut self, wanting: &[Tenant], _now: u64) -> Pick {

@@ -7,6 +7,7 @@
 mod credit;
 mod device;
 mod discipline;
+mod ebpf;
 mod fair;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ mod turns;
 mod wfq;
 
 pub use device::Usage;
+pub use ebpf::LoadedPolicy;
 pub use discipline::{DeviceSettings, Scheduler, Share};
 
 use crate::{NodeError, log::Log};
@@ -154,6 +156,12 @@ impl Scheduling {
         state.devices.values_mut().flatten().for_each(|device| {
             device.set_share(tenant, share);
         });
+    }
+
+    /// Loads the programs of `ebpf` schedulers again. What is refused leaves the running one in place; answers why.
+    pub fn reload_policies(&self) -> Vec<String> {
+        let policies = self.shared.rules.0.iter().filter_map(|(_, settings)| settings.policy.as_ref());
+        policies.filter_map(|policy| policy.load_again().err()).collect()
     }
 
     pub fn report(&self) -> Vec<DeviceReport> {

@@ -1,6 +1,6 @@
 //! The disciplines on a simulated device that cannot be preempted.
 
-use super::discipline::{DeviceSettings, Pick, Scheduler, Share, Tenant};
+use super::discipline::{DeviceSettings, Pick, Scheduler, Share, Spent, Tenant};
 use std::time::Duration;
 
 const US: u64 = 1000;
@@ -53,7 +53,7 @@ fn simulate_on(scheduler: Scheduler, slice_ms: u64, loads: &[Load], duration: u6
                 }
                 now += slice;
                 used[tenant] += slice;
-                discipline.charge(tenant, slice, slice, now);
+                discipline.charge(tenant, Spent { used: slice, held: slice, calls: 1 }, now);
             }
             Pick::Nobody { until } => {
                 assert!(until > now, "the scheduler would turn on the spot");
@@ -93,11 +93,11 @@ fn a_nap_does_not_forgive_an_overrun() {
     (0..2).for_each(|tenant| fair.set_share(tenant, Share::default()));
     fair.wakes(0, 0);
     fair.wakes(1, 0);
-    fair.charge(0, 60_000 * MS, 60_000 * MS, 0);
+    fair.charge(0, Spent { used: 60_000 * MS, ..Spent::default() }, 0);
     fair.rests(0);
     fair.wakes(0, 1);
     assert!(matches!(fair.pick(&[0, 1], 2), Pick::Grant(1, _)));
-    fair.charge(1, 59_000 * MS, 59_000 * MS, 2);
+    fair.charge(1, Spent { used: 59_000 * MS, ..Spent::default() }, 2);
     assert!(matches!(fair.pick(&[0, 1], 3), Pick::Grant(1, _)));
 }
 

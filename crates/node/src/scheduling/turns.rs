@@ -4,7 +4,7 @@
 //! it left because the device was busy with its last call is not given twice: over time everybody gets what was
 //! promised.
 
-use super::discipline::{Discipline, Pick, Share, Tenant};
+use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
 #[derive(Debug)]
 pub struct Turns {
@@ -60,10 +60,10 @@ impl Discipline for Turns {
         self.tenants[tenant].budget = 0;
     }
 
-    fn charge(&mut self, tenant: Tenant, used: u64, _held: u64, _now: u64) {
+    fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
-        entry.overrun += used.saturating_sub(entry.budget);
-        entry.budget = entry.budget.saturating_sub(used);
+        entry.overrun += spent.used.saturating_sub(entry.budget);
+        entry.budget = entry.budget.saturating_sub(spent.used);
     }
 
     fn pick(&mut self, wanting: &[Tenant], _now: u64) -> Pick {

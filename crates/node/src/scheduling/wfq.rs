@@ -6,7 +6,7 @@
 //! slow down who got too little. The feedback that settles is the other way round, and that is what is done here:
 //! a tenant above its share waits longer by a step each time, one below it waits half as long.
 
-use super::discipline::{Discipline, Pick, Share, Tenant};
+use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
 const MILLISECOND: u64 = 1_000_000;
 /// AvA's measurement window.
@@ -89,9 +89,9 @@ impl Discipline for Wfq {
         self.tenants[tenant].active = false;
     }
 
-    fn charge(&mut self, tenant: Tenant, used: u64, _held: u64, now: u64) {
+    fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64) {
         self.roll(now);
-        self.tenants[tenant].used += used;
+        self.tenants[tenant].used += spent.used;
         self.tenants[tenant].last = now;
         let excess = self.excess(tenant);
         let (over, adaptive) = (excess > 0, self.adaptive);

@@ -1,0 +1,243 @@
+//! `aviary top`: who uses the devices now, and `aviary metrics`: the same for a monitoring system.
+
+use aviary_node::{Address, NodeReport, Request, TenantReport, ask, default_socket, query};
+use clap::Args;
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io::{IsTerminal, Write as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Watch who uses the devices of a node.
+///
+/// One line per tenant and scheduled device: its share of the device time in the last interval against what it is
+/// entitled to among those who used the device, sessions, waiting ones, calls per second, and what it holds.
+#[derive(Args)]
+pub struct TopCommand {
+    /// The node at this address, unix:/PATH.
+    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
+    server: Option<Address>,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+    /// Print so many looks, one below the other, instead of running until interrupted.
+    #[arg(long, value_name = "N")]
+    count: Option<u64>,
+}
+
+/// Print a node's counters in the text format of Prometheus.
+#[derive(Args)]
+pub struct MetricsCommand {
+    /// The node at this address, unix:/PATH.
+    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
+    server: Option<Address>,
+}
+
+fn socket(server: &Option<Address>) -> PathBuf {
+    server.as_ref().map_or_else(default_socket, |address| address.path().to_owned())
+}
+
+/// What one look found.
+struct Look {
+    at: Instant,
+    node: NodeReport,
+    tenants: Vec<TenantReport>,
+}
+
+fn look(socket: &Path) -> anyhow::Result<Look> {
+    Ok(Look { at: Instant::now(), node: query(socket)?, tenants: ask(socket, &Request::Tenants)? })
+}
+
+pub fn top(command: &TopCommand) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(command.interval > 0.0 && command.interval < 1e6, "--interval must be more than 0 seconds");
+    let socket = socket(&command.server);
+    let redraw = std::io::stdout().is_terminal() && command.count.is_none();
+    let mut before = look(&socket)?;
+    let mut looks = 0;
+    while command.count.is_none_or(|count| looks < count) {
+        thread::sleep(Duration::from_secs_f64(command.interval));
+        let now = look(&socket)?;
+        let text = picture(&before, &now);
+        // Home, and clear what is below.
+        let start = if redraw { "\x1b[H\x1b[J" } else { "" };
+        let mut out = std::io::stdout().lock();
+        // A closed pipe ends the watching.
+        if write!(out, "{start}{text}").and_then(|()| out.flush()).is_err() {
+            break;
+        }
+        before = now;
+        looks += 1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const BAR: usize = 20;
+
+fn picture(before: &Look, now: &Look) -> String {
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    let mut text = format!(
+        "node {}: {} sessions, {} spare API servers\n",
+        now.node.address,
+        now.node.sessions.len(),
+        now.node.spares
+    );
+    for device in &now.node.devices {
+        let earlier = before.node.devices.iter().find(|d| d.device == device.device);
+        let used = |tenant: &str, all: Option<&aviary_node::DeviceReport>| {
+            let found = all.and_then(|d| d.tenants.iter().find(|t| t.tenant == tenant));
+            found.map_or(0, |t| t.used_ns)
+        };
+        let spent: Vec<u64> =
+            device.tenants.iter().map(|t| t.used_ns.saturating_sub(used(&t.tenant, earlier))).collect();
+        let whole: u64 = spent.iter().sum();
+        let active = |i: usize| spent[i] > 0 || device.tenants[i].waiting > 0;
+        let weights: u32 = (0..spent.len()).filter(|i| active(*i)).map(|i| device.tenants[i].weight).sum();
+        let busy = whole as f64 / 1e7 / seconds;
+        let _ = writeln!(text, "\n{}: {busy:.0}% busy", device.device.escape_debug());
+        let _ = writeln!(text, "  {:20} {:22} {:>6} {:>6} {:>8} {:>8}", "TENANT", "SHARE", "", "DUE", "SESSIONS", "WAITING");
+        for (i, tenant) in device.tenants.iter().enumerate() {
+            let share = spent[i] as f64 / (whole.max(1)) as f64;
+            let due = if active(i) { f64::from(tenant.weight) / f64::from(weights.max(1)) } else { 0.0 };
+            let _ = writeln!(
+                text,
+                "  {:20} [{}] {:>5.1}% {:>5.1}% {:>8} {:>8}",
+                tenant.tenant.escape_debug().to_string(),
+                bar(share, due),
+                100.0 * share,
+                100.0 * due,
+                tenant.sessions,
+                tenant.waiting,
+            );
+        }
+    }
+    let rates = calls(&now.node);
+    let earlier = calls(&before.node);
+    let _ = writeln!(text, "\n  {:20} {:>8} {:>10}  HELD", "TENANT", "SESSIONS", "CALLS/S");
+    for tenant in now.tenants.iter().filter(|t| t.sessions > 0 || t.accounts.iter().any(|a| a.used > 0)) {
+        let count = |all: &BTreeMap<String, u64>| all.get(&tenant.name).copied().unwrap_or(0);
+        let rate = count(&rates).saturating_sub(count(&earlier)) as f64 / seconds;
+        let held = tenant.accounts.iter().filter(|a| a.used > 0 || a.limit.is_some()).map(|account| {
+            let limit = account.limit.filter(|l| *l != u64::MAX).map_or(String::new(), |l| format!("/{l}"));
+            format!("{}={}{limit}", account.resource, account.used)
+        });
+        let held: Vec<String> = held.collect();
+        let _ = writeln!(
+            text,
+            "  {:20} {:>8} {:>10.0}  {}",
+            tenant.name.escape_debug().to_string(),
+            tenant.sessions,
+            rate,
+            held.join(" ")
+        );
+    }
+    text
+}
+
+/// A share as `#`, what is due as `|`.
+fn bar(share: f64, due: f64) -> String {
+    let filled = (share * BAR as f64).round() as usize;
+    let mark = (due * BAR as f64).round() as usize;
+    let cell = |i: usize| match (i < filled, due > 0.0 && i + 1 == mark.max(1)) {
+        (_, true) => '|',
+        (true, false) => '#',
+        (false, false) => ' ',
+    };
+    (0..BAR).map(cell).collect()
+}
+
+/// Calls of all sessions that are there, by tenant.
+fn calls(node: &NodeReport) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for session in &node.sessions {
+        let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
+        *all.entry(session.tenant.clone()).or_default() += count("calls") + count("async_calls");
+    }
+    all
+}
+
+pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
+    let look = look(&socket(&command.server))?;
+    print!("{}", exposition(&look));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The text format of Prometheus, version 0.0.4.
+fn exposition(look: &Look) -> String {
+    let mut text = Exposition::default();
+    text.family("aviary_sessions", "gauge", "Sessions of a tenant.");
+    look.tenants.iter().for_each(|t| text.sample(&[("tenant", &t.name)], t.sessions as u64));
+    for (name, kind, help) in [
+        ("used", "gauge", "What a tenant holds of a resource, or has used up of it."),
+        ("peak", "gauge", "The most that it held."),
+        ("refused", "counter", "Calls that were refused for want of the resource."),
+        ("limit", "gauge", "What it may hold; missing: no limit."),
+    ] {
+        text.family(&format!("aviary_account_{name}"), kind, help);
+        for (tenant, account) in look.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a))) {
+            let value = match name {
+                "used" => Some(account.used),
+                "peak" => Some(account.peak),
+                "refused" => Some(account.refused),
+                _ => account.limit.filter(|l| *l != u64::MAX),
+            };
+            let labels = [("tenant", tenant.name.as_str()), ("resource", account.resource.as_str())];
+            value.into_iter().for_each(|value| text.sample(&labels, value));
+        }
+    }
+    text.family("aviary_device_nanoseconds_total", "counter", "Device time that a tenant used.");
+    for (device, tenant) in look.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+        text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.used_ns);
+    }
+    text.family("aviary_device_waiting", "gauge", "Sessions of a tenant that wait for a device.");
+    for (device, tenant) in look.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+        text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.waiting as u64);
+    }
+    text.family("aviary_session_calls", "gauge", "Calls of a session so far.");
+    for session in &look.node.sessions {
+        let number = session.session.to_string();
+        let labels = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
+        let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
+        text.sample(&labels, count("calls") + count("async_calls"));
+    }
+    text.0
+}
+
+#[derive(Default)]
+struct Exposition(String, String);
+
+impl Exposition {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        self.1 = name.to_owned();
+    }
+
+    fn sample(&mut self, labels: &[(&str, &str)], value: u64) {
+        let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{}\"", escaped(text))).collect();
+        let _ = writeln!(self.0, "{}{{{}}} {value}", self.1, labels.join(","));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_shows_what_is_used_and_what_is_due() {
+        assert_eq!(bar(0.5, 0.25), "####|#####          ");
+        assert_eq!(bar(0.0, 0.0), " ".repeat(BAR));
+        assert_eq!(bar(1.0, 1.0), format!("{}|", "#".repeat(BAR - 1)));
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut text = Exposition::default();
+        text.family("a", "gauge", "What.");
+        text.sample(&[("tenant", "x\"\\\n")], 3);
+        assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\n\"} 3\n");
+    }
+}

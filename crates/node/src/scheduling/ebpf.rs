@@ -1,0 +1,114 @@
+//! What a verified program says (AvA 4.4, Figure 7; docs/policies.md).
+
+use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
+use aviary_policy::{Context, HOLD, Policy, PolicyError, PolicySlot, resource_id};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// When everybody is held back, the program is asked again after this many nanoseconds.
+const ASK_AGAIN: u64 = 500_000;
+
+/// A program that runs, and the file it came from.
+#[derive(Clone)]
+pub struct LoadedPolicy {
+    file: PathBuf,
+    slot: Arc<PolicySlot>,
+}
+
+impl LoadedPolicy {
+    /// Compiles (a `.c` file), verifies and loads.
+    pub fn load(file: &Path) -> Result<Self, PolicyError> {
+        Ok(Self { file: file.to_owned(), slot: Arc::new(PolicySlot::new(Policy::load(file)?)) })
+    }
+
+    /// Puts what the file is now in the place of the running program, which goes on if that is refused.
+    pub fn load_again(&self) -> Result<(), String> {
+        let policy = Policy::load(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
+        self.slot.swap(policy);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LoadedPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LoadedPolicy({})", self.file.display())
+    }
+}
+
+#[derive(Debug)]
+pub struct Ebpf {
+    slice: u64,
+    policy: LoadedPolicy,
+    tenants: Vec<Entry>,
+    turn: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    share: Share,
+    used: u64,
+    /// Since its last turn, or since it woke up.
+    waits_since: u64,
+    last: u64,
+}
+
+impl Ebpf {
+    pub fn new(slice: u64, policy: LoadedPolicy) -> Ebpf {
+        Ebpf { slice, policy, tenants: Vec::new(), turn: 0 }
+    }
+
+    fn context(&self, tenant: Tenant, now: u64) -> Context {
+        let entry = &self.tenants[tenant];
+        Context {
+            // Programs keep totals under 0.
+            tenant: tenant as u64 + 1,
+            weight: entry.share.weight.max(1).into(),
+            // Programs compare it; what is below zero would be large there.
+            priority: u64::try_from(entry.share.priority).unwrap_or(0),
+            now_ns: now,
+            device_time_ns: entry.used,
+            ..Context::default()
+        }
+    }
+}
+
+impl Discipline for Ebpf {
+    fn set_share(&mut self, tenant: Tenant, share: Share) {
+        if self.tenants.len() <= tenant {
+            self.tenants.resize(tenant + 1, Entry { share, used: 0, waits_since: 0, last: 0 });
+        }
+        self.tenants[tenant].share = share;
+    }
+
+    fn wakes(&mut self, tenant: Tenant, now: u64) {
+        self.tenants[tenant].waits_since = now;
+    }
+
+    fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64) {
+        let entry = &mut self.tenants[tenant];
+        entry.used += spent.used;
+        entry.waits_since = now;
+        let mut context = self.context(tenant, now);
+        // There is room for eight.
+        context.add(resource_id("device_time"), spent.used);
+        context.add(resource_id("kernel_calls"), spent.calls);
+        self.policy.slot.consume(&context);
+    }
+
+    fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick {
+        let urgency = |tenant: Tenant| {
+            let waiting_since_ns = self.tenants[tenant].waits_since;
+            self.policy.slot.schedule(&Context { waiting_since_ns, queued: 1, ..self.context(tenant, now) })
+        };
+        let asked = wanting.iter().map(|tenant| (urgency(*tenant), *tenant)).filter(|(urgency, _)| *urgency != HOLD);
+        // In turn among equals.
+        let first = asked.max_by_key(|(urgency, tenant)| (*urgency, std::cmp::Reverse(self.tenants[*tenant].last)));
+        let Some((_, tenant)) = first else { return Pick::Nobody { until: now + ASK_AGAIN } };
+        self.turn += 1;
+        self.tenants[tenant].last = self.turn;
+        Pick::Grant(tenant, self.slice)
+    }
+}
