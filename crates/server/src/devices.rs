@@ -100,7 +100,7 @@ impl Devices {
     /// A synchronous call is being answered. For how long the threads on both sides should stay awake.
     pub fn answering(&self) -> Duration {
         let Some(page) = &self.page else { return Duration::ZERO };
-        let held = |seat: &&DeviceSeat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE | grant::ENDED);
+        let held = |seat: &&DeviceSeat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE);
         let seats = page.seats().iter().take_while(|seat| seat.taken.load(Ordering::Relaxed) != 0);
         let longest = seats.filter(held).map(|seat| seat.awake.load(Ordering::Relaxed)).max().unwrap_or(0);
         if longest > 0 && self.interactive.count() { Duration::from_nanos(longest) } else { Duration::ZERO }

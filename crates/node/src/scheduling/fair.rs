@@ -2,13 +2,17 @@
 //!
 //! A tenant's start tag is the device time it has used divided by its weight; the lowest goes first. Virtual time
 //! is the lowest start tag of those who want the device. A tenant that wakes up starts at virtual time: what it
-//! did not use while it slept is gone. Its own tag counts if that is higher: FairGV as printed lowers it, which
-//! would forgive who overran its slice and slept for a moment.
+//! did not use while it slept is gone, but for two slices: a program whose thread got no processor for a moment must
+//! not pay for that. Its own tag counts if that is higher: FairGV as printed lowers it, which would forgive who
+//! overran its slice and slept for a moment.
 
 use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
 /// Virtual nanoseconds per nanosecond at weight 1: keeps the rounding of the division below a nanosecond.
 const SCALE: u128 = 1 << 16;
+
+/// Slices that a tenant may make up for after a nap.
+const FORGIVEN: u128 = 2;
 
 #[derive(Debug)]
 pub struct Fair {
@@ -47,7 +51,8 @@ impl Discipline for Fair {
     fn wakes(&mut self, tenant: Tenant, _now: u64) {
         self.advance();
         let entry = &mut self.tenants[tenant];
-        entry.start = entry.start.max(self.virtual_time);
+        let forgiven = FORGIVEN * u128::from(self.slice) * SCALE / u128::from(entry.weight);
+        entry.start = entry.start.max(self.virtual_time.saturating_sub(forgiven));
         entry.active = true;
     }
 
