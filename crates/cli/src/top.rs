@@ -98,7 +98,11 @@ fn picture(before: &Look, now: &Look) -> String {
         let weights: u32 = (0..spent.len()).filter(|i| active(*i)).map(|i| device.tenants[i].weight).sum();
         let busy = whole as f64 / 1e7 / seconds;
         let _ = writeln!(text, "\n{}: {busy:.0}% busy", device.device.escape_debug());
-        let _ = writeln!(text, "  {:20} {:22} {:>6} {:>6} {:>8} {:>8}", "TENANT", "SHARE", "", "DUE", "SESSIONS", "WAITING");
+        let _ = writeln!(
+            text,
+            "  {:20} {:22} {:>6} {:>6} {:>8} {:>8}",
+            "TENANT", "SHARE", "", "DUE", "SESSIONS", "WAITING"
+        );
         for (i, tenant) in device.tenants.iter().enumerate() {
             let share = spent[i] as f64 / (whole.max(1)) as f64;
             let due = if active(i) { f64::from(tenant.weight) / f64::from(weights.max(1)) } else { 0.0 };

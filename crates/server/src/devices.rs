@@ -47,7 +47,8 @@ impl Interactive {
         let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, calls) = began.get_or_insert_with(|| (Instant::now(), 0));
         *calls += 1;
-        let is = if since.elapsed() < WINDOW { *calls > MANY || self.is.load(Ordering::Relaxed) } else { *calls > MANY };
+        let is =
+            if since.elapsed() < WINDOW { *calls > MANY || self.is.load(Ordering::Relaxed) } else { *calls > MANY };
         if since.elapsed() >= WINDOW {
             *began = None;
         }
@@ -83,6 +84,8 @@ struct Holding {
     unmeasured: u32,
     /// The slice is used up: nobody gets in until it is given back and granted anew.
     closing: bool,
+    /// What a call cost in the last slice.
+    last_slice: Duration,
 }
 
 /// A call's stay on a device: ended by [`Devices::vacate`].
@@ -341,7 +344,8 @@ impl Devices {
         }
         state.closing = true;
         if state.active == 0 {
-            *state = Holding::default();
+            let last_slice = if state.samples > 0 { state.sampled / state.samples } else { state.last_slice };
+            *state = Holding { last_slice, ..Holding::default() };
             // If the node has made it `ALONE` meanwhile, giving it back costs a moment and harms nobody.
             if seat.change(grant::SLICE, to) || seat.change(grant::ALONE, to) {
                 self.ring();
@@ -399,6 +403,10 @@ impl Holding {
         if self.samples < SAMPLES {
             self.samples += calls;
             self.sampled += time;
+            // If the first one costs what they cost in the last slice, the others will, too.
+            if self.samples == 1 && time > self.last_slice / 2 && time / 2 < self.last_slice {
+                (self.samples, self.sampled) = (SAMPLES, self.last_slice * (SAMPLES - 1) + time);
+            }
         }
         let left = budget.saturating_sub(self.used);
         let each = self.sampled / self.samples.max(1);

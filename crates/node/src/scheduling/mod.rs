@@ -15,8 +15,8 @@ mod turns;
 mod wfq;
 
 pub use device::Usage;
-pub use ebpf::LoadedPolicy;
 pub use discipline::{DeviceSettings, Scheduler, Share};
+pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
 use aviary_gate::{DEVICE_SEATS, GrantPage, grant};
