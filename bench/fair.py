@@ -1,6 +1,6 @@
 """How fairly tenants share one device: FairGV's figures 8 to 11, AvA's figure 13, Optimus' section 6.8.
 
-The device is testapi's synthetic accelerator, whose own log says who had it when; PoCL is in fair_pocl.py.
+The device is testapi's synthetic accelerator, whose own log says who had it when.
 Ratios are against the same load alone on the device, without Aviary, in the same run.
 """
 
@@ -144,6 +144,22 @@ def accounting(quick):
     return results
 
 
+def crowd(quick):
+    """Sixty-three tenants and one that queues a thousand long kernels at a time: what the others get of their due."""
+    length, many = 10 if quick else 40, 64
+    tenants = [Tenant(1, Load(20_000, batch=1000)), *(Tenant(1, Load(500, batch=20)) for _ in range(many - 1))]
+    with Stage() as stage:
+        outcome = stage.run("fair", tenants, length)
+    due = outcome.busy() / many
+    shares = [outcome.busy(i) / due for i in range(many)]
+    return {
+        "fair.crowd.fair.least_of_due": min(shares[1:]),
+        "fair.crowd.fair.median_of_due": median(shares[1:]),
+        "fair.crowd.fair.hostile_of_due": shares[0],
+        "fair.crowd.fair.utilization": outcome.utilization(),
+    }
+
+
 FIGURES = {
     "mmr": "min-max ratio of normalized device time (target >= 0.99 for `fair`)",
     "overhead": "device time alone and native / together (target <= 1.02 for `fair`)",
@@ -151,6 +167,9 @@ FIGURES = {
     "unfairness_1s": "... of 1 s",
     "utilization": "of the device, the worst of 50 to 80% sleep (target >= 0.97)",
     "error": "between expected and actual time",
+    "least_of_due": "what the worst served of 63 tenants got of its due beside a hostile one (target >= 0.97)",
+    "median_of_due": "... the median of them",
+    "hostile_of_due": "... the hostile one",
     "share_of_the_highest": "what the higher priority got",
 }
 EXPERIMENTS = {
@@ -161,4 +180,5 @@ EXPERIMENTS = {
     "sleepers": sleepers,
     "turns": turns,
     "accounting": accounting,
+    "crowd": crowd,
 }
