@@ -60,6 +60,8 @@ pub struct Utility {
 pub struct UtilityFunction {
     pub name: String,
     pub side: Side,
+    /// A function of the API itself: the guest's own stub.
+    pub stub: bool,
     pub parameters: Vec<Type>,
     pub result: Type,
 }

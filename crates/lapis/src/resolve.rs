@@ -18,7 +18,7 @@ use crate::diagnostics::Diagnostic;
 use crate::header::{Header, HeaderFunction};
 use crate::model::Model;
 use crate::source::{Sources, Span};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What resolution starts from.
 pub struct Input<'a> {
@@ -36,6 +36,7 @@ pub struct Input<'a> {
 pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
     let mut resolver = Resolver::new(input.sources, input.header, input.guest, input.server);
     resolver.model = model;
+    resolver.api = input.functions.iter().map(|f| f.name.as_str()).collect();
     resolver.items(input.items);
     resolver.functions(input.items, &input.functions);
     crate::check::check(&resolver.model, &mut resolver.diagnostics);
@@ -53,6 +54,8 @@ struct Resolver<'a> {
     header: &'a Header,
     guest: &'a Header,
     server: &'a Header,
+    /// Names of the functions that make up the API.
+    api: HashSet<&'a str>,
     model: Model,
     diagnostics: Vec<Diagnostic>,
     type_rules: Vec<TypeRule<'a>>,
@@ -106,6 +109,7 @@ impl<'a> Resolver<'a> {
             header,
             guest,
             server,
+            api: HashSet::new(),
             model: Model::default(),
             diagnostics: Vec::new(),
             type_rules: Vec::new(),

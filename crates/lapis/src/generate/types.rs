@@ -176,7 +176,7 @@ fn member(ty: &Type) -> TokenStream {
 
 /// Declarations of the utility functions that `uses` mentions.
 pub fn utility_declarations(model: &Model, skip: crate::model::Side) -> TokenStream {
-    let declarations = model.utility_functions.iter().filter(|u| u.side != skip).map(|u| {
+    let declarations = model.utility_functions.iter().filter(|u| u.side != skip && !u.stub).map(|u| {
         let name = format_ident!("{}", u.name);
         let parameters = u.parameters.iter().enumerate().map(|(i, t)| {
             let (name, ty) = (argument(i), rust(t));

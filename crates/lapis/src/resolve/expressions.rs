@@ -435,17 +435,20 @@ impl<'a> Resolver<'a> {
             header.function(name).filter(|f| f.defined || name.starts_with("aviary_"))
         };
         let (guest, server) = (own(self.guest), own(self.server));
-        let function = guest.or(server)?;
+        let stub = if self.api.contains(name) { self.header.function(name) } else { None };
+        let function = guest.or(server).or(stub)?;
         let side = match (guest, server) {
             _ if name == "aviary_is_handle" => Side::Guest,
             (Some(_), Some(_)) => Side::Both,
-            (Some(_), None) => Side::Guest,
+            (Some(_), None) | (None, None) => Side::Guest,
             _ => Side::Server,
         };
+        let stub = guest.is_none() && server.is_none();
         let signature = self.decorate_signature(&function.signature);
         self.model.utility_functions.push(UtilityFunction {
             name: name.to_string(),
             side,
+            stub,
             parameters: signature.parameters.into_iter().map(|(_, t)| t).collect(),
             result: signature.result,
         });
@@ -460,7 +463,7 @@ impl<'a> Resolver<'a> {
             .label("not found")
             .suggest(near.as_deref());
         if near.is_none() {
-            diagnostic = diagnostic.help("expressions call functions of `utility` code and those of the language; functions of the API cannot be called");
+            diagnostic = diagnostic.help("expressions call functions of `utility` code, of the language and, in the guest, of the API");
         }
         self.report(diagnostic);
     }

@@ -1,0 +1,266 @@
+/* Which context is current where, which primary contexts are retained: the guest's own state. */
+#include "guest.h"
+#include "export_tables.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct cuda_object *cuda_object_of(const void *handle) {
+    return handle && aviary_is_handle(handle) ? metadata(struct cuda_object, handle) : NULL;
+}
+
+/* ---- Initialization ------------------------------------------------------------------------- */
+
+static int initialized;
+
+int cuda_initialized(unsigned int flags) {
+    return flags == 0 && __atomic_load_n(&initialized, __ATOMIC_ACQUIRE);
+}
+
+void cuda_note_initialized(void) {
+    __atomic_store_n(&initialized, 1, __ATOMIC_RELEASE);
+}
+
+/* Memory that another process could open by a name or a descriptor, and direct access by other devices. */
+int cuda_attribute_denied(CUdevice_attribute attribute) {
+    switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
+    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+CUresult cuda_deny_attribute(int *value) {
+    if (!value)
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = 0;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Primary contexts ----------------------------------------------------------------------- */
+
+enum { MOST_DEVICES = 64 };
+
+/* The server's process retains each once, as long as somebody here may use it. */
+static struct {
+    CUcontext context;
+    /* The server's process retains it; how often the application does. */
+    int held;
+    int retained;
+    unsigned int flags;
+} primaries[MOST_DEVICES];
+static pthread_mutex_t primaries_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int is_device(CUdevice device) {
+    return device >= 0 && device < MOST_DEVICES;
+}
+
+int cuda_primary_held(CUdevice device) {
+    return is_device(device) && __atomic_load_n(&primaries[device].held, __ATOMIC_ACQUIRE);
+}
+
+CUresult cuda_primary_retain(CUcontext *context, CUdevice device) {
+    pthread_mutex_lock(&primaries_lock);
+    int held = primaries[device].held;
+    if (held) {
+        primaries[device].retained++;
+        *context = primaries[device].context;
+    }
+    pthread_mutex_unlock(&primaries_lock);
+    /* Another thread released it between the question and now: ask the server. */
+    return held ? CUDA_SUCCESS : cuDevicePrimaryCtxRetain(context, device);
+}
+
+void cuda_note_primary(CUcontext context, CUdevice device) {
+    struct cuda_object *object = cuda_object_of(context);
+    if (!object || !is_device(device))
+        return;
+    object->device = device;
+    pthread_mutex_lock(&primaries_lock);
+    primaries[device].context = context;
+    primaries[device].retained++;
+    __atomic_store_n(&primaries[device].held, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&primaries_lock);
+}
+
+/* Whether the application still retains it afterwards: then the server need not know. */
+int cuda_primary_release(CUdevice device) {
+    if (!is_device(device))
+        return 0;
+    pthread_mutex_lock(&primaries_lock);
+    int last = primaries[device].retained <= 1;
+    if (primaries[device].retained > 0)
+        primaries[device].retained--;
+    if (last)
+        __atomic_store_n(&primaries[device].held, 0, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&primaries_lock);
+    return !last;
+}
+
+void cuda_primary_reset(CUdevice device) {
+    if (!is_device(device))
+        return;
+    cuda_forget_device_ranges(device);
+    export_tables_context_ended(primaries[device].context);
+}
+
+void cuda_note_primary_flags(CUdevice device, unsigned int flags) {
+    if (is_device(device))
+        __atomic_store_n(&primaries[device].flags, flags, __ATOMIC_RELEASE);
+}
+
+CUresult cuda_primary_state(CUdevice device, unsigned int *flags, int *active) {
+    *flags = __atomic_load_n(&primaries[device].flags, __ATOMIC_ACQUIRE);
+    *active = __atomic_load_n(&primaries[device].retained, __ATOMIC_ACQUIRE) > 0;
+    return CUDA_SUCCESS;
+}
+
+/* ---- What the export tables ask --------------------------------------------------------------- */
+
+CUresult export_tables_primary_context(CUcontext *context, CUdevice device) {
+    if (!is_device(device))
+        return CUDA_ERROR_INVALID_DEVICE;
+    if (!cuda_primary_held(device)) {
+        CUresult status = cuDevicePrimaryCtxRetain(context, device);
+        /* The server retains it from now on, nobody here does yet. */
+        if (status == CUDA_SUCCESS)
+            __atomic_sub_fetch(&primaries[device].retained, 1, __ATOMIC_ACQ_REL);
+        return status;
+    }
+    *context = primaries[device].context;
+    return CUDA_SUCCESS;
+}
+
+CUresult export_tables_clusters(CUdevice device, size_t count, uint8_t *place, uint8_t *graphics_cluster) {
+    unsigned int found = 0;
+    CUresult status = aviaryClusterTables(device, (unsigned int)count, &found, place, graphics_cluster);
+    return status == CUDA_SUCCESS && found != count ? CUDA_ERROR_UNKNOWN : status;
+}
+
+/* ---- The current context of a thread -------------------------------------------------------- */
+
+enum { MOST_NESTED = 64 };
+
+static __thread struct {
+    CUcontext stack[MOST_NESTED];
+    unsigned int depth;
+} nested;
+
+static CUcontext current(void) {
+    return nested.depth ? nested.stack[nested.depth - 1] : NULL;
+}
+
+int cuda_is_current(CUcontext context) {
+    return context == current();
+}
+
+void cuda_note_current(CUcontext context) {
+    if (!context)
+        nested.depth -= nested.depth ? 1 : 0;
+    else if (nested.depth)
+        nested.stack[nested.depth - 1] = context;
+    else
+        nested.stack[nested.depth++] = context;
+}
+
+CUresult cuda_get_current(CUcontext *context) {
+    if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
+    *context = current();
+    return CUDA_SUCCESS;
+}
+
+/* The server's thread gets what is now on top here. */
+static CUresult follow(CUcontext before) {
+    CUcontext now = current();
+    if (now == before)
+        return CUDA_SUCCESS;
+    /* The stub compares with what is current here, so the change is made by it. */
+    if (now) {
+        nested.stack[nested.depth - 1] = before;
+        CUresult status = cuCtxSetCurrent(now);
+        nested.stack[nested.depth - 1] = now;
+        return status;
+    }
+    nested.stack[nested.depth++] = before;
+    return cuCtxSetCurrent(NULL);
+}
+
+CUresult cuda_push(CUcontext context) {
+    CUcontext before = current();
+    if (!cuda_object_of(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (nested.depth == MOST_NESTED)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    nested.stack[nested.depth++] = context;
+    return follow(before);
+}
+
+CUresult cuda_pop(CUcontext *context) {
+    CUcontext before = current();
+    if (!before)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    nested.depth--;
+    if (context)
+        *context = before;
+    return follow(before);
+}
+
+/* A new context is current in the thread that made it; the driver has put it on the server's thread. */
+void cuda_created(CUcontext context, CUdevice device) {
+    struct cuda_object *object = cuda_object_of(context);
+    if (!object)
+        return;
+    object->device = device;
+    if (nested.depth < MOST_NESTED)
+        nested.stack[nested.depth++] = context;
+}
+
+/* A destroyed context is popped from the calling thread; the server's thread follows. */
+void cuda_destroyed(CUcontext context) {
+    export_tables_context_ended(context);
+    if (current() != context)
+        return;
+    nested.depth--;
+    follow(context);
+}
+
+CUresult cuda_device_of(CUdevice *device, CUcontext context) {
+    const struct cuda_object *object = cuda_object_of(context ? context : current());
+    if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!object)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!device)
+        return CUDA_ERROR_INVALID_VALUE;
+    *device = object->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_current_device(CUdevice *device) {
+    return cuda_device_of(device, NULL);
+}
+
+CUcontext cuda_current_context(void) {
+    return current();
+}
+
+int cuda_current_ordinal(void) {
+    const struct cuda_object *object = cuda_object_of(current());
+    return object ? object->device : 0;
+}

@@ -1,0 +1,107 @@
+/* Copies whose sides the application does not name, and copies of boxes. */
+#include "guest.h"
+#include <string.h>
+
+/* Whether memory is shared with the API server, all of it. */
+int cuda_shared(const void *memory, size_t bytes) {
+    return bytes && memory && aviary_is_zerocopy(memory) && aviary_is_zerocopy((const char *)memory + bytes - 1);
+}
+
+CUresult cuda_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
+    if (to_device && from_device)
+        return cuMemcpyDtoD_v2(to, from, bytes);
+    if (to_device)
+        return cuMemcpyHtoD_v2(to, (const void *)from, bytes);
+    if (from_device)
+        return cuMemcpyDtoH_v2((void *)to, from, bytes);
+    CUresult status = cuCtxSynchronize();
+    if (status == CUDA_SUCCESS)
+        memmove((void *)to, (const void *)from, bytes);
+    return status;
+}
+
+CUresult cuda_copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
+    if (to_device && from_device)
+        return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+    if (to_device)
+        return cuMemcpyHtoDAsync_v2(to, (const void *)from, bytes, stream);
+    if (from_device)
+        return cuMemcpyDtoHAsync_v2((void *)to, from, bytes, stream);
+    /* Within the host's memory: after what is in the stream, and at once. */
+    CUresult status = cuStreamSynchronize(stream);
+    if (status == CUDA_SUCCESS)
+        memmove((void *)to, (const void *)from, bytes);
+    return status;
+}
+
+/* ---- Boxes ---------------------------------------------------------------------------------- */
+
+/* Bytes from the start of host memory to the end of the box's last row. */
+static size_t extent(const CUDA_MEMCPY3D *copy, size_t x, size_t y, size_t z, size_t pitch, size_t height) {
+    if (!copy->WidthInBytes || !copy->Height || !copy->Depth)
+        return 0;
+    size_t row = pitch ? pitch : x + copy->WidthInBytes;
+    size_t rows = height ? height : y + copy->Height;
+    return ((z + copy->Depth - 1) * rows + y + copy->Height - 1) * row + x + copy->WidthInBytes;
+}
+
+static CUmemorytype settle(CUmemorytype type, CUdeviceptr pointer) {
+    if (type != CU_MEMORYTYPE_UNIFIED)
+        return type;
+    return cuda_is_device_address(pointer) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+}
+
+CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream, int async) {
+    if (!wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D copy = *wanted;
+    /* Unified memory says where it is by its device pointer. */
+    if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED)
+        copy.srcHost = (const void *)copy.srcDevice;
+    if (copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED)
+        copy.dstHost = (void *)copy.dstDevice;
+    copy.srcMemoryType = settle(copy.srcMemoryType, copy.srcDevice);
+    copy.dstMemoryType = settle(copy.dstMemoryType, copy.dstDevice);
+    void *from = NULL, *to = NULL;
+    size_t from_bytes = 0, to_bytes = 0;
+    if (copy.srcMemoryType == CU_MEMORYTYPE_HOST) {
+        from = (void *)copy.srcHost;
+        from_bytes = extent(&copy, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight);
+    }
+    if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        to = copy.dstHost;
+        to_bytes = extent(&copy, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight);
+    }
+    copy.srcHost = NULL;
+    copy.dstHost = NULL;
+    if (copy.srcMemoryType != CU_MEMORYTYPE_ARRAY)
+        copy.srcArray = NULL;
+    if (copy.dstMemoryType != CU_MEMORYTYPE_ARRAY)
+        copy.dstArray = NULL;
+    (void)async;
+    return aviaryCopy(copy, from, from_bytes, to, to_bytes, stream);
+}
+
+CUresult cuda_copy_2d(const CUDA_MEMCPY2D *flat, CUstream stream, int async) {
+    if (!flat)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUDA_MEMCPY3D copy = {
+        .srcXInBytes = flat->srcXInBytes, .srcY = flat->srcY, .srcMemoryType = flat->srcMemoryType,
+        .srcHost = flat->srcHost, .srcDevice = flat->srcDevice, .srcArray = flat->srcArray, .srcPitch = flat->srcPitch,
+        .dstXInBytes = flat->dstXInBytes, .dstY = flat->dstY, .dstMemoryType = flat->dstMemoryType,
+        .dstHost = flat->dstHost, .dstDevice = flat->dstDevice, .dstArray = flat->dstArray, .dstPitch = flat->dstPitch,
+        .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1,
+    };
+    return cuda_copy_3d(&copy, stream, async);
+}
+
+CUresult cuda_alloc_pitch(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element) {
+    enum { ALIGNMENT = 512 };
+    if (!pointer || !pitch || !width || !height || (element != 4 && element != 8 && element != 16) || width > (size_t)1 << 40
+        || height > (size_t)1 << 40)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pitch = (width + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return cuMemAlloc_v2(pointer, *pitch * height);
+}

@@ -1,0 +1,41 @@
+/* Page-locked memory lies in the arena, which the API server maps at the same address and registers with the driver:
+ * the device reads and writes what the application sees, and nothing is copied. */
+#include "guest.h"
+#include <stdlib.h>
+
+enum { PAGE = 4096 };
+
+CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
+    if (!memory || (flags & ~(unsigned int)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)))
+        return CUDA_ERROR_INVALID_VALUE;
+    *memory = NULL;
+    if (!cuda_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+    void *place = aviary_zerocopy_alloc_uninitialized(whole);
+    if (!place)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult status = aviaryHostRegister(place, whole, flags & CU_MEMHOSTALLOC_PORTABLE ? CU_MEMHOSTREGISTER_PORTABLE : 0);
+    if (status != CUDA_SUCCESS) {
+        aviary_zerocopy_free(place);
+        return status;
+    }
+    cuda_note_host(place, whole, flags, 1);
+    *memory = place;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_host_free(void *memory) {
+    size_t bytes = 0;
+    if (!memory)
+        return CUDA_SUCCESS;
+    if (!cuda_take_host(memory, 1, &bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    /* The driver waits for what uses it. */
+    CUresult status = aviaryHostUnregister(memory, bytes);
+    aviary_zerocopy_free(memory);
+    return status;
+}
+

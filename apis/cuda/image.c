@@ -1,0 +1,165 @@
+/* Images of device code: an application passes a pointer, the driver finds out by itself where the image ends. */
+#include "guest.h"
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the compilers put around a container of images in an executable. */
+struct wrapper {
+    uint32_t magic;
+    uint32_t version;
+    const void *data;
+    void *names;
+};
+enum { WRAPPER = 0x466243b1, CONTAINER = 0xba55ed50 };
+
+/* A container: the header's own size, then that of what follows. */
+struct container {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t header;
+    uint64_t bytes;
+};
+
+static size_t elf_bytes(const unsigned char *image) {
+    Elf64_Ehdr header;
+    memcpy(&header, image, sizeof header);
+    if (header.e_ident[EI_CLASS] != ELFCLASS64)
+        return 0;
+    size_t end = header.e_ehsize;
+    size_t sections = header.e_shoff + (size_t)header.e_shnum * header.e_shentsize;
+    size_t segments = header.e_phoff + (size_t)header.e_phnum * header.e_phentsize;
+    end = sections > end ? sections : end;
+    end = segments > end ? segments : end;
+    for (unsigned int i = 0; i < header.e_shnum; i++) {
+        Elf64_Shdr section;
+        memcpy(&section, image + header.e_shoff + (size_t)i * header.e_shentsize, sizeof section);
+        if (section.sh_type != SHT_NOBITS && section.sh_offset + section.sh_size > end)
+            end = section.sh_offset + section.sh_size;
+    }
+    for (unsigned int i = 0; i < header.e_phnum; i++) {
+        Elf64_Phdr segment;
+        memcpy(&segment, image + header.e_phoff + (size_t)i * header.e_phentsize, sizeof segment);
+        if (segment.p_offset + segment.p_filesz > end)
+            end = segment.p_offset + segment.p_filesz;
+    }
+    return end;
+}
+
+/* The image itself, without what an executable wraps around it. */
+static const void *unwrap(const void *image) {
+    struct wrapper wrapper;
+    memcpy(&wrapper.magic, image, sizeof wrapper.magic);
+    if (wrapper.magic != WRAPPER)
+        return image;
+    memcpy(&wrapper, image, sizeof wrapper);
+    return wrapper.data;
+}
+
+/* Bytes of an image; text ends with a zero, which counts. */
+static size_t image_bytes(const void *image) {
+    uint32_t magic;
+    memcpy(&magic, image, sizeof magic);
+    if (magic == CONTAINER) {
+        struct container container;
+        memcpy(&container, image, sizeof container);
+        return container.header + container.bytes;
+    }
+    if (memcmp(image, ELFMAG, SELFMAG) == 0)
+        return elf_bytes(image);
+    return strlen(image) + 1;
+}
+
+/* ---- Options of the driver's compiler ------------------------------------------------------- */
+
+enum { MOST_OPTIONS = 32 };
+
+/* Those that are numbers travel; those that are buffers for what the compiler says get an empty text. */
+static unsigned int numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to) {
+    unsigned int kept = 0;
+    for (unsigned int i = 0; options && values && i < count && kept < MOST_OPTIONS; i++) {
+        switch (options[i]) {
+        case CU_JIT_INFO_LOG_BUFFER:
+        case CU_JIT_ERROR_LOG_BUFFER:
+            if (values[i])
+                *(char *)values[i] = 0;
+            break;
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            values[i] = NULL;
+            break;
+        case CU_JIT_MAX_REGISTERS:
+        case CU_JIT_OPTIMIZATION_LEVEL:
+        case CU_JIT_TARGET:
+        case CU_JIT_FALLBACK_STRATEGY:
+        case CU_JIT_GENERATE_DEBUG_INFO:
+        case CU_JIT_GENERATE_LINE_INFO:
+        case CU_JIT_CACHE_MODE:
+            to[kept++] = (aviary_jit_option){options[i], (unsigned int)(uintptr_t)values[i]};
+            break;
+        default:
+            break;
+        }
+    }
+    return kept;
+}
+
+CUresult cuda_load_module(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
+    aviary_jit_option plain[MOST_OPTIONS];
+    if (!module || !image)
+        return CUDA_ERROR_INVALID_VALUE;
+    image = unwrap(image);
+    return image ? aviaryModuleLoad(module, image, image_bytes(image), plain, numbers(count, options, values, plain))
+                 : CUDA_ERROR_INVALID_IMAGE;
+}
+
+CUresult cuda_load_library(CUlibrary *library, const void *image, CUjit_option *options, void **values,
+                           unsigned int count) {
+    aviary_jit_option plain[MOST_OPTIONS];
+    if (!library || !image)
+        return CUDA_ERROR_INVALID_VALUE;
+    image = unwrap(image);
+    return image ? aviaryLibraryLoad(library, image, image_bytes(image), plain, numbers(count, options, values, plain))
+                 : CUDA_ERROR_INVALID_IMAGE;
+}
+
+/* ---- Images in files ------------------------------------------------------------------------ */
+
+/* The file's content with a zero behind it (text may come without); NULL if it cannot be read. */
+static void *read_file(const char *path) {
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    if (!file)
+        return NULL;
+    char *content = NULL;
+    if (fseek(file, 0, SEEK_END) == 0) {
+        long bytes = ftell(file);
+        rewind(file);
+        content = bytes > 0 ? calloc(1, (size_t)bytes + 64) : NULL;
+        if (content && fread(content, 1, (size_t)bytes, file) != (size_t)bytes) {
+            free(content);
+            content = NULL;
+        }
+    }
+    fclose(file);
+    return content;
+}
+
+CUresult cuda_load_module_file(CUmodule *module, const char *path) {
+    void *image = read_file(path);
+    if (!image)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    CUresult status = cuda_load_module(module, image, 0, NULL, NULL);
+    free(image);
+    return status;
+}
+
+CUresult cuda_load_library_file(CUlibrary *library, const char *path, CUjit_option *options, void **values,
+                                unsigned int count) {
+    void *image = read_file(path);
+    if (!image)
+        return CUDA_ERROR_FILE_NOT_FOUND;
+    CUresult status = cuda_load_library(library, image, options, values, count);
+    free(image);
+    return status;
+}

@@ -1,0 +1,65 @@
+/* Messages between the two sides of this API that are no functions of the driver: what several driver functions
+ * have in common travels as one of these. The server's utility code implements them with the driver's own. */
+#ifndef AVIARY_CUDA_MESSAGES_H
+#define AVIARY_CUDA_MESSAGES_H
+#include <cuda.h>
+
+/* Where the server places device memory: nothing else is there in any process. */
+#define CUDA_PLACES 0x100000000000ull
+#define CUDA_PLACES_END 0x200000000000ull
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Options of the compiler inside the driver, as far as they are numbers. */
+typedef struct {
+    CUjit_option option;
+    unsigned int value;
+} aviary_jit_option;
+
+/* A module or a library from an image of known size. */
+CUresult aviaryModuleLoad(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *options,
+                          unsigned int option_count);
+CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *options,
+                           unsigned int option_count);
+
+/* The parameters of a function: how many, and offset and size of each. `capacity` bounds both arrays. */
+CUresult aviaryFunctionLayout(CUfunction function, unsigned int capacity, unsigned int *count, unsigned short *offsets,
+                              unsigned short *sizes);
+
+typedef struct {
+    unsigned int grid[3];
+    unsigned int block[3];
+    unsigned int shared_bytes;
+    unsigned int attribute_count;
+} aviary_launch_shape;
+
+/* Every kind of launch: the parameters as the kernel sees them, in one piece. */
+CUresult aviaryLaunch(CUfunction function, aviary_launch_shape shape, CUstream stream, const void *parameters,
+                      size_t bytes, const CUlaunchAttribute *attributes);
+
+/* Memory that both sides share becomes, or is no longer, page-locked for the device. */
+CUresult aviaryHostRegister(void *memory, size_t bytes, unsigned int flags);
+CUresult aviaryHostUnregister(void *memory, size_t bytes);
+
+/* Any copy of a box whose host sides lie at `from` and `to`; NULL: that side is no host memory. */
+CUresult aviaryCopy(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream);
+
+/* What a capturing stream depends on. `capacity` bounds both arrays; `count` says how many there are. */
+CUresult aviaryCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                           size_t capacity, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count);
+
+/* Textures and surfaces; `array` stands in the resource's description if that is one. */
+CUresult aviaryTexture(CUtexObject *texture, const void *resource, CUarray array, const CUDA_TEXTURE_DESC *description,
+                       const CUDA_RESOURCE_VIEW_DESC *view);
+CUresult aviarySurface(CUsurfObject *surface, CUarray array);
+
+/* The identity of the multiprocessors' clusters: see export_tables.c. */
+CUresult aviaryClusterTables(CUdevice device, unsigned int capacity, unsigned int *count, unsigned char *first,
+                             unsigned char *second);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,312 @@
+/* Device memory at addresses of our own choice: the same numbers mean nothing else in any application's process, and
+ * an allocation can be put back at its address. Each device has a range of its own; the driver's virtual memory
+ * functions put physical memory there, in chunks of whole granules. A large allocation is a chunk, small ones share
+ * chunks. What a tenant is charged is chunks, so that no pattern of allocating holds more than it pays for. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DEVICES = 16, ALIGNMENT = 512, SMALL = 1 << 20 };
+#define RANGE_BYTES ((size_t)1 << 40)
+
+/* A part of a chunk, used or free; all parts of a chunk are in a list in order of their addresses. */
+struct part {
+    CUdeviceptr base;
+    size_t bytes;
+    int used;
+    struct part *next;
+};
+
+struct chunk {
+    CUdeviceptr base;
+    size_t bytes;
+    int device;
+    int shared;
+    CUmemGenericAllocationHandle memory;
+    struct part *parts;
+    struct chunk *next;
+};
+
+static struct {
+    int reserved;
+    CUdeviceptr base;
+    size_t granule;
+    /* Ascending by base. */
+    struct chunk *chunks;
+} places[MOST_DEVICES];
+static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* What the gate asked about, for the call that follows on the same thread. */
+static __thread struct {
+    CUdeviceptr found;
+    struct chunk *emptied;
+    CUresult status;
+} planned;
+
+static size_t round_up(size_t bytes, size_t to) {
+    return bytes > SIZE_MAX - to ? SIZE_MAX / to * to : (bytes + to - 1) / to * to;
+}
+
+static CUmemAllocationProp on_device(int device) {
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+}
+
+static int current_device(void) {
+    CUdevice device = -1;
+    return cuCtxGetDevice(&device) == CUDA_SUCCESS && device < MOST_DEVICES ? device : -1;
+}
+
+static CUresult reserve(int device) {
+    if (places[device].reserved)
+        return CUDA_SUCCESS;
+    CUdeviceptr wanted = CUDA_PLACES + (CUdeviceptr)device * RANGE_BYTES, base = 0;
+    CUmemAllocationProp property = on_device(device);
+    CUresult status = cuMemGetAllocationGranularity(&places[device].granule, &property, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+    if (status == CUDA_SUCCESS)
+        status = cuMemAddressReserve(&base, RANGE_BYTES, 0, wanted, 0);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (base != wanted) {
+        aviary_log("the driver places device memory at %#llx, not at %#llx: an application could have memory there",
+                   (unsigned long long)base, (unsigned long long)wanted);
+        cuMemAddressFree(base, RANGE_BYTES);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    places[device].base = base;
+    places[device].reserved = 1;
+    return CUDA_SUCCESS;
+}
+
+/* ---- Chunks --------------------------------------------------------------------------------- */
+
+/* The first gap of that size; links the new chunk in. */
+static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
+    struct chunk *chunk = calloc(1, sizeof *chunk);
+    struct part *whole = calloc(1, sizeof *whole);
+    CUmemAllocationProp property = on_device(device);
+    CUmemAccessDesc access = {property.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    struct chunk **link = &places[device].chunks;
+    CUdeviceptr at = places[device].base;
+    while (*link && (*link)->base - at < bytes) {
+        at = (*link)->base + (*link)->bytes;
+        link = &(*link)->next;
+    }
+    *status = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!chunk || !whole || bytes > RANGE_BYTES || at - places[device].base > RANGE_BYTES - bytes)
+        goto fail;
+    *chunk = (struct chunk){.base = at, .bytes = bytes, .device = device, .parts = whole};
+    *status = cuMemCreate(&chunk->memory, bytes, &property, 0);
+    if (*status != CUDA_SUCCESS)
+        goto fail;
+    *status = cuMemMap(at, bytes, 0, chunk->memory, 0);
+    if (*status != CUDA_SUCCESS)
+        goto release;
+    *status = cuMemSetAccess(at, bytes, &access, 1);
+    if (*status != CUDA_SUCCESS)
+        goto unmap;
+    *whole = (struct part){.base = at, .bytes = bytes};
+    chunk->next = *link;
+    *link = chunk;
+    return chunk;
+unmap:
+    cuMemUnmap(at, bytes);
+release:
+    cuMemRelease(chunk->memory);
+fail:
+    free(chunk);
+    free(whole);
+    return NULL;
+}
+
+static CUresult end_chunk(struct chunk *chunk) {
+    CUresult status = cuMemUnmap(chunk->base, chunk->bytes);
+    CUresult released = cuMemRelease(chunk->memory);
+    for (struct part *part = chunk->parts; part;) {
+        struct part *next = part->next;
+        free(part);
+        part = next;
+    }
+    free(chunk);
+    return status != CUDA_SUCCESS ? status : released;
+}
+
+/* ---- Parts ---------------------------------------------------------------------------------- */
+
+static CUdeviceptr take(struct chunk *chunk, size_t bytes) {
+    for (struct part *part = chunk->parts; part; part = part->next) {
+        if (part->used || part->bytes < bytes)
+            continue;
+        if (part->bytes > bytes) {
+            struct part *rest = calloc(1, sizeof *rest);
+            if (!rest)
+                return 0;
+            *rest = (struct part){.base = part->base + bytes, .bytes = part->bytes - bytes, .next = part->next};
+            part->next = rest;
+            part->bytes = bytes;
+        }
+        part->used = 1;
+        return part->base;
+    }
+    return 0;
+}
+
+static CUdeviceptr take_small(int device, size_t bytes) {
+    for (struct chunk *chunk = places[device].chunks; chunk; chunk = chunk->next) {
+        CUdeviceptr found = chunk->shared ? take(chunk, bytes) : 0;
+        if (found)
+            return found;
+    }
+    return 0;
+}
+
+/* Joins the free neighbours of a part that has just become free. */
+static void join(struct chunk *chunk) {
+    for (struct part *part = chunk->parts; part && part->next;) {
+        struct part *next = part->next;
+        if (part->used || next->used) {
+            part = next;
+            continue;
+        }
+        part->bytes += next->bytes;
+        part->next = next->next;
+        free(next);
+    }
+}
+
+/* The used part that begins at `pointer`. */
+static struct part *find_part(CUdeviceptr pointer, struct chunk ***link) {
+    CUdeviceptr offset = pointer - CUDA_PLACES;
+    if (pointer < CUDA_PLACES || offset / RANGE_BYTES >= MOST_DEVICES)
+        return NULL;
+    for (*link = &places[offset / RANGE_BYTES].chunks; **link; *link = &(**link)->next)
+        if (pointer >= (**link)->base && pointer - (**link)->base < (**link)->bytes)
+            for (struct part *part = (**link)->parts; part; part = part->next)
+                if (part->used && part->base == pointer)
+                    return part;
+    return NULL;
+}
+
+/* ---- What the gate and the handlers call ---------------------------------------------------- */
+
+/* Bytes of device memory that an allocation adds. An allocation that fits into a chunk that is there gets its place
+ * now, so that no other thread takes it. */
+uint64_t cuda_place_bytes(size_t bytes) {
+    int device = current_device();
+    planned.found = 0;
+    if (device < 0 || !bytes)
+        return 0;
+    pthread_mutex_lock(&places_lock);
+    CUresult status = reserve(device);
+    size_t granule = places[device].granule;
+    if (status == CUDA_SUCCESS && bytes < SMALL)
+        planned.found = take_small(device, round_up(bytes, ALIGNMENT));
+    pthread_mutex_unlock(&places_lock);
+    planned.status = status;
+    return status != CUDA_SUCCESS || planned.found ? 0 : round_up(bytes, granule);
+}
+
+static CUresult place(CUdeviceptr *pointer, size_t bytes) {
+    int device = current_device();
+    CUdeviceptr found = planned.found;
+    CUresult status = CUDA_SUCCESS;
+    planned.found = 0;
+    if (device < 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (!pointer || !bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (planned.status != CUDA_SUCCESS)
+        return planned.status;
+    if (!found) {
+        pthread_mutex_lock(&places_lock);
+        struct chunk *chunk = new_chunk(device, round_up(bytes, places[device].granule), &status);
+        if (chunk) {
+            chunk->shared = bytes < SMALL;
+            found = take(chunk, chunk->shared ? round_up(bytes, ALIGNMENT) : chunk->bytes);
+        }
+        pthread_mutex_unlock(&places_lock);
+    }
+    if (found)
+        *pointer = found;
+    return found ? CUDA_SUCCESS : status;
+}
+
+void *cuda_place_function(void) {
+    return (void *)place;
+}
+
+/* Waits, as the driver does, until nothing uses the memory; then takes it out. The bytes of device memory that come
+ * free with it: those of the chunk, if it was the last in there. */
+uint64_t cuda_withdraw(CUdeviceptr pointer) {
+    struct chunk **link = NULL;
+    uint64_t bytes = 0;
+    planned.emptied = NULL;
+    planned.status = cuCtxSynchronize();
+    pthread_mutex_lock(&places_lock);
+    struct part *part = find_part(pointer, &link);
+    if (!part)
+        planned.status = CUDA_ERROR_INVALID_VALUE;
+    else if (planned.status == CUDA_SUCCESS) {
+        struct chunk *chunk = *link;
+        part->used = 0;
+        join(chunk);
+        if (!chunk->parts->used && !chunk->parts->next) {
+            *link = chunk->next;
+            planned.emptied = chunk;
+            bytes = chunk->bytes;
+        }
+    }
+    pthread_mutex_unlock(&places_lock);
+    return bytes;
+}
+
+static CUresult unplace(CUdeviceptr pointer) {
+    struct chunk *emptied = planned.emptied;
+    (void)pointer;
+    planned.emptied = NULL;
+    return emptied ? end_chunk(emptied) : planned.status;
+}
+
+void *cuda_unplace_function(void) {
+    return (void *)unplace;
+}
+
+/* ---- Memory of the driver's pools ------------------------------------------------------------ */
+
+/* What was allocated in a stream's order, and how much; the pools place it themselves. */
+static struct pooled {
+    CUdeviceptr base;
+    size_t bytes;
+    struct pooled *next;
+} *pooled[1024];
+
+static struct pooled **bucket(CUdeviceptr pointer) {
+    return &pooled[(pointer >> 9) % 1024];
+}
+
+void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes) {
+    struct pooled *entry = malloc(sizeof *entry);
+    if (!entry)
+        return;
+    pthread_mutex_lock(&places_lock);
+    *entry = (struct pooled){pointer, bytes, *bucket(pointer)};
+    *bucket(pointer) = entry;
+    pthread_mutex_unlock(&places_lock);
+}
+
+/* Forgets it; how much it was. */
+uint64_t cuda_pooled_bytes(CUdeviceptr pointer) {
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&places_lock);
+    for (struct pooled **link = bucket(pointer); *link; link = &(*link)->next)
+        if ((*link)->base == pointer) {
+            struct pooled *entry = *link;
+            bytes = entry->bytes;
+            *link = entry->next;
+            free(entry);
+            break;
+        }
+    pthread_mutex_unlock(&places_lock);
+    return bytes;
+}

@@ -1,0 +1,245 @@
+/* What the guest knows of addresses: which belong to the device, which to page-locked memory that both sides share.
+ * Questions about pointers are answered from it, and a copy whose addresses are known to be good cannot fail. */
+#include "guest.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum range_kind { RANGE_DEVICE, RANGE_HOST };
+
+struct range {
+    uintptr_t base;
+    size_t bytes;
+    enum range_kind kind;
+    CUdevice device;
+    CUcontext context;
+    unsigned int flags;
+    /* Of host memory: allocated here, not only registered. */
+    unsigned char owned;
+    unsigned long long serial;
+};
+
+/* Ascending by base; never overlapping. */
+static struct range *ranges;
+static size_t range_count, range_room;
+static unsigned long long range_serials;
+static pthread_rwlock_t ranges_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+/* The first range that ends after `address`. */
+static size_t position(uintptr_t address) {
+    size_t low = 0, high = range_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (ranges[middle].base + ranges[middle].bytes <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static void insert(struct range range) {
+    pthread_rwlock_wrlock(&ranges_lock);
+    size_t at = position(range.base);
+    /* What overlaps is older knowledge of memory that was given back unseen. */
+    size_t end = at;
+    while (end < range_count && ranges[end].base < range.base + range.bytes)
+        end++;
+    if (range_count + 1 > range_room) {
+        size_t room = range_room ? 2 * range_room : 256;
+        struct range *larger = realloc(ranges, room * sizeof *larger);
+        if (!larger) {
+            pthread_rwlock_unlock(&ranges_lock);
+            return;
+        }
+        ranges = larger;
+        range_room = room;
+    }
+    memmove(ranges + at + 1, ranges + end, (range_count - end) * sizeof *ranges);
+    range.serial = ++range_serials;
+    ranges[at] = range;
+    range_count = range_count - (end - at) + 1;
+    pthread_rwlock_unlock(&ranges_lock);
+}
+
+/* Removes the range that begins at `base`; whether there was one, and which. */
+static int take_range(uintptr_t base, enum range_kind kind, struct range *taken) {
+    int found = 0;
+    pthread_rwlock_wrlock(&ranges_lock);
+    size_t at = position(base);
+    if (at < range_count && ranges[at].base == base && ranges[at].kind == kind) {
+        *taken = ranges[at];
+        memmove(ranges + at, ranges + at + 1, (range_count - at - 1) * sizeof *ranges);
+        range_count--;
+        found = 1;
+    }
+    pthread_rwlock_unlock(&ranges_lock);
+    return found;
+}
+
+static int find_range(uintptr_t address, struct range *found) {
+    int known = 0;
+    pthread_rwlock_rdlock(&ranges_lock);
+    size_t at = position(address);
+    if (at < range_count && ranges[at].base <= address) {
+        *found = ranges[at];
+        known = 1;
+    }
+    pthread_rwlock_unlock(&ranges_lock);
+    return known;
+}
+
+/* ---- Device memory -------------------------------------------------------------------------- */
+
+void cuda_note_memory(const CUdeviceptr *pointer, size_t bytes) {
+    if (pointer && *pointer && bytes)
+        insert((struct range){.base = *pointer, .bytes = bytes, .kind = RANGE_DEVICE, .device = cuda_current_ordinal(),
+                              .context = cuda_current_context()});
+}
+
+void cuda_note_global(const CUdeviceptr *pointer, const size_t *bytes) {
+    struct range known;
+    if (pointer && bytes && *pointer && !find_range(*pointer, &known))
+        cuda_note_memory(pointer, *bytes);
+}
+
+void cuda_forget_memory(CUdeviceptr pointer) {
+    struct range gone;
+    take_range(pointer, RANGE_DEVICE, &gone);
+}
+
+void cuda_forget_device_ranges(CUdevice device) {
+    size_t kept = 0;
+    pthread_rwlock_wrlock(&ranges_lock);
+    for (size_t i = 0; i < range_count; i++)
+        if (ranges[i].kind != RANGE_DEVICE || ranges[i].device != device)
+            ranges[kept++] = ranges[i];
+    range_count = kept;
+    pthread_rwlock_unlock(&ranges_lock);
+}
+
+/* Whether `bytes` from there lie in one piece of device memory. */
+int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
+    struct range range;
+    return find_range(pointer, &range) && range.kind == RANGE_DEVICE && bytes <= range.base + range.bytes - pointer;
+}
+
+/* Whether an address is the device's: only then is it none of this process. */
+int cuda_is_device_address(CUdeviceptr pointer) {
+    struct range range;
+    if (find_range(pointer, &range))
+        return range.kind == RANGE_DEVICE;
+    return pointer >= CUDA_PLACES && pointer < CUDA_PLACES_END;
+}
+
+/* ---- Page-locked memory --------------------------------------------------------------------- */
+
+void cuda_note_host(void *memory, size_t bytes, unsigned int flags, int owned) {
+    insert((struct range){.base = (uintptr_t)memory, .bytes = bytes, .kind = RANGE_HOST, .device = cuda_current_ordinal(),
+                          .context = cuda_current_context(), .flags = flags, .owned = (unsigned char)owned});
+}
+
+int cuda_take_host(void *memory, int owned, size_t *bytes) {
+    struct range range;
+    if (!find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST || range.base != (uintptr_t)memory
+        || range.owned != owned)
+        return 0;
+    *bytes = range.bytes;
+    return take_range((uintptr_t)memory, RANGE_HOST, &range);
+}
+
+/* ---- Questions about pointers --------------------------------------------------------------- */
+
+CUresult cuda_address_range(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {
+    struct range range;
+    if (!find_range(pointer, &range))
+        return CUDA_ERROR_NOT_FOUND;
+    if (base)
+        *base = range.base;
+    if (bytes)
+        *bytes = range.bytes;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsigned int flags) {
+    struct range range;
+    if (!pointer || flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pointer = (uintptr_t)memory;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
+    struct range range;
+    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* Every such memory is mapped, and good in every context, where addresses are unified. */
+    *flags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE;
+    return CUDA_SUCCESS;
+}
+
+/* One answer; NOT_FOUND: this guest does not know the pointer. */
+static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t pointer, const struct range *range) {
+    int device = range->kind == RANGE_DEVICE;
+    switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = range->context; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = pointer; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        *(void **)data = device ? NULL : (void *)pointer;
+        return device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = range->serial; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = range->device; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = range->base; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = range->bytes; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned int *)data = 1; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned int *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(void **)data = NULL; return CUDA_SUCCESS;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuda_pointer_attribute(void *data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+    struct range range;
+    if (!data)
+        return CUDA_ERROR_INVALID_VALUE;
+    return find_range(pointer, &range) ? answer(data, attribute, pointer, &range) : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Several at once: what does not apply is zero, and a pointer that nobody knows is no error. */
+CUresult cuda_pointer_attributes(unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr pointer) {
+    struct range range;
+    int known = find_range(pointer, &range);
+    if (!count || !attributes || !data)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < count; i++) {
+        int wide = attributes[i] == CU_POINTER_ATTRIBUTE_CONTEXT || attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+                   || attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER || attributes[i] == CU_POINTER_ATTRIBUTE_BUFFER_ID
+                   || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_SIZE
+                   || attributes[i] == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES
+                   || attributes[i] == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
+        if (!known || answer(data[i], attributes[i], pointer, &range) != CUDA_SUCCESS)
+            memset(data[i], 0, wide ? 8 : 4);
+        if (!known && attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+            *(int *)data[i] = -2;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- The device's addresses in this process -------------------------------------------------- */
+
+/* Nothing of this process may appear where device memory is. */
+__attribute__((constructor)) static void reserve_places(void) {
+    mmap((void *)CUDA_PLACES, CUDA_PLACES_END - CUDA_PLACES, PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+}

@@ -1,0 +1,330 @@
+/* The server's side of the messages in messages.h, with the driver's own functions, and what it checks. */
+#include <elf.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Images --------------------------------------------------------------------------------- */
+
+/* The driver looks at as many bytes as the image itself says: those must have arrived. */
+static int is_whole(const void *image, size_t bytes) {
+    struct {
+        uint32_t magic;
+        uint16_t version, header;
+        uint64_t bytes;
+    } container;
+    if (bytes > sizeof container) {
+        memcpy(&container, image, sizeof container);
+        if (container.magic == 0xba55ed50)
+            return container.bytes <= bytes && container.header <= bytes - container.bytes;
+    }
+    if (bytes > sizeof(Elf64_Ehdr) && memcmp(image, ELFMAG, SELFMAG) == 0) {
+        Elf64_Ehdr header;
+        memcpy(&header, image, sizeof header);
+        return header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_shoff <= bytes
+               && (size_t)header.e_shnum * header.e_shentsize <= bytes - header.e_shoff && header.e_phoff <= bytes
+               && (size_t)header.e_phnum * header.e_phentsize <= bytes - header.e_phoff;
+    }
+    return bytes && ((const char *)image)[bytes - 1] == 0;
+}
+
+enum { MOST_OPTIONS = 32 };
+
+static CUresult spread(const aviary_jit_option *from, unsigned int count, CUjit_option *options, void **values) {
+    if (count > MOST_OPTIONS)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < count; i++) {
+        /* The others are addresses. */
+        switch (from[i].option) {
+        case CU_JIT_MAX_REGISTERS:
+        case CU_JIT_OPTIMIZATION_LEVEL:
+        case CU_JIT_TARGET:
+        case CU_JIT_FALLBACK_STRATEGY:
+        case CU_JIT_GENERATE_DEBUG_INFO:
+        case CU_JIT_GENERATE_LINE_INFO:
+        case CU_JIT_CACHE_MODE:
+            break;
+        default:
+            return CUDA_ERROR_INVALID_VALUE;
+        }
+        options[i] = from[i].option;
+        values[i] = (void *)(uintptr_t)from[i].value;
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from,
+                            unsigned int count) {
+    CUjit_option options[MOST_OPTIONS];
+    void *values[MOST_OPTIONS];
+    CUresult status = spread(from, count, options, values);
+    if (status != CUDA_SUCCESS)
+        return status;
+    return is_whole(image, bytes) ? cuModuleLoadDataEx(module, image, count, options, values) : CUDA_ERROR_INVALID_IMAGE;
+}
+
+void *cuda_module_load_function(void) {
+    return (void *)module_load;
+}
+
+static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
+                             unsigned int count) {
+    CUjit_option options[MOST_OPTIONS];
+    void *values[MOST_OPTIONS];
+    CUresult status = spread(from, count, options, values);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!is_whole(image, bytes))
+        return CUDA_ERROR_INVALID_IMAGE;
+    return cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
+}
+
+void *cuda_library_load_function(void) {
+    return (void *)library_load;
+}
+
+/* ---- Functions and launches ------------------------------------------------------------------ */
+
+static CUresult function_layout(CUfunction function, unsigned int capacity, unsigned int *count, unsigned short *offsets,
+                                unsigned short *sizes) {
+    unsigned int found = 0;
+    size_t offset = 0, size = 0;
+    while (cuFuncGetParamInfo(function, found, &offset, &size) == CUDA_SUCCESS) {
+        if (found == capacity || offset > UINT16_MAX || size > UINT16_MAX)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        offsets[found] = (unsigned short)offset;
+        sizes[found] = (unsigned short)size;
+        found++;
+    }
+    *count = found;
+    return CUDA_SUCCESS;
+}
+
+void *cuda_function_layout_function(void) {
+    return (void *)function_layout;
+}
+
+/* Bytes of a function's parameters, asked for once. */
+static size_t parameter_bytes(CUfunction function) {
+    struct cuda_object *object = metadata(struct cuda_object, function);
+    struct cuda_layout *layout = object ? __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE) : NULL;
+    if (layout)
+        return layout->bytes;
+    layout = calloc(1, sizeof *layout);
+    if (!layout || function_layout(function, CUDA_PARAMETERS, &layout->count, layout->offset, layout->size) != CUDA_SUCCESS) {
+        free(layout);
+        return SIZE_MAX;
+    }
+    for (uint32_t i = 0; i < layout->count; i++) {
+        uint32_t end = (uint32_t)layout->offset[i] + layout->size[i];
+        layout->bytes = end > layout->bytes ? end : layout->bytes;
+    }
+    size_t bytes = layout->bytes;
+    struct cuda_layout *before = NULL;
+    if (!object || !__atomic_compare_exchange_n(&object->layout, &before, layout, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        free(layout);
+    return bytes;
+}
+
+/* Attributes that name objects or addresses of the other side would be taken for ours. */
+int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int count) {
+    for (unsigned int i = 0; attributes && i < count; i++) {
+        switch (attributes[i].id) {
+        case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+        case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+            return 0;
+        default:
+            break;
+        }
+    }
+    return count == 0 || attributes != NULL;
+}
+
+static CUresult launch(CUfunction function, aviary_launch_shape shape, CUstream stream, const void *parameters,
+                       size_t bytes, const CUlaunchAttribute *attributes) {
+    size_t needed = parameter_bytes(function);
+    if (bytes < needed || (bytes && !parameters))
+        return CUDA_ERROR_INVALID_VALUE;
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    if (!shape.attribute_count)
+        return cuLaunchKernel(function, shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1],
+                              shape.block[2], shape.shared_bytes, stream, NULL, bytes ? extra : NULL);
+    CUlaunchConfig config = {.gridDimX = shape.grid[0], .gridDimY = shape.grid[1], .gridDimZ = shape.grid[2],
+                             .blockDimX = shape.block[0], .blockDimY = shape.block[1], .blockDimZ = shape.block[2],
+                             .sharedMemBytes = shape.shared_bytes, .hStream = stream,
+                             .attrs = (CUlaunchAttribute *)attributes, .numAttrs = shape.attribute_count};
+    return cuLaunchKernelEx(&config, function, NULL, bytes ? extra : NULL);
+}
+
+void *cuda_launch_function(void) {
+    return (void *)launch;
+}
+
+/* ---- Host memory and copies ------------------------------------------------------------------ */
+
+static CUresult host_register(void *memory, size_t bytes, unsigned int flags) {
+    return cuMemHostRegister_v2(memory, bytes, flags & CU_MEMHOSTREGISTER_PORTABLE);
+}
+
+void *cuda_host_register_function(void) {
+    return (void *)host_register;
+}
+
+static CUresult host_unregister(void *memory, size_t bytes) {
+    (void)bytes;
+    return cuMemHostUnregister(memory);
+}
+
+void *cuda_host_unregister_function(void) {
+    return (void *)host_unregister;
+}
+
+/* A box must lie in the memory that came with it. */
+static int fits(const CUDA_MEMCPY3D *copy, size_t x, size_t y, size_t z, size_t pitch, size_t height, size_t bytes) {
+    const size_t most = (size_t)1 << 40;
+    if (!copy->WidthInBytes || !copy->Height || !copy->Depth)
+        return 1;
+    if (x > most || y > most || z > most || pitch > most || height > most || copy->WidthInBytes > most
+        || copy->Height > most || copy->Depth > most)
+        return 0;
+    unsigned __int128 row = pitch ? pitch : x + copy->WidthInBytes, rows = height ? height : y + copy->Height;
+    return ((z + copy->Depth - 1) * rows + y + copy->Height - 1) * row + x + copy->WidthInBytes <= bytes;
+}
+
+static CUresult copy_box(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream) {
+    if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED || copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
+    int host = 0;
+    if (copy.srcMemoryType == CU_MEMORYTYPE_HOST) {
+        if (!fits(&copy, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, from_bytes))
+            return CUDA_ERROR_INVALID_VALUE;
+        copy.srcHost = from;
+        host = 1;
+    }
+    if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) {
+        if (!fits(&copy, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, to_bytes))
+            return CUDA_ERROR_INVALID_VALUE;
+        copy.dstHost = to;
+        host = 1;
+    }
+    CUresult status = cuMemcpy3DAsync_v2(&copy, stream);
+    /* The memory that came with the message ends with it. */
+    return status == CUDA_SUCCESS && host ? cuStreamSynchronize(stream) : status;
+}
+
+void *cuda_copy_function(void) {
+    return (void *)copy_box;
+}
+
+/* ---- Arrays and textures --------------------------------------------------------------------- */
+
+uint64_t cuda_array_bytes(size_t width, size_t height, size_t depth, CUarray_format format, unsigned int channels) {
+    size_t element = 16;
+    switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: element = channels; break;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: element = 2 * (size_t)channels; break;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: element = 4 * (size_t)channels; break;
+    default: break;
+    }
+    unsigned __int128 bytes = (unsigned __int128)width * (height ? height : 1);
+    bytes *= (depth ? depth : 1) * element;
+    return bytes > INT64_MAX ? INT64_MAX : (uint64_t)bytes;
+}
+
+static CUresult texture(CUtexObject *object, const void *resource, CUarray array, const CUDA_TEXTURE_DESC *description,
+                        const CUDA_RESOURCE_VIEW_DESC *view) {
+    CUDA_RESOURCE_DESC own;
+    if (!resource || !description)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&own, resource, sizeof own);
+    switch (own.resType) {
+    case CU_RESOURCE_TYPE_ARRAY: own.res.array.hArray = array; break;
+    case CU_RESOURCE_TYPE_LINEAR:
+    case CU_RESOURCE_TYPE_PITCH2D: break;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return cuTexObjectCreate(object, &own, description, view);
+}
+
+void *cuda_texture_function(void) {
+    return (void *)texture;
+}
+
+static CUresult surface(CUsurfObject *object, CUarray array) {
+    CUDA_RESOURCE_DESC resource = {.resType = CU_RESOURCE_TYPE_ARRAY, .res = {.array = {.hArray = array}}};
+    return cuSurfObjectCreate(object, &resource);
+}
+
+void *cuda_surface_function(void) {
+    return (void *)surface;
+}
+
+/* ---- Pools, captures, clusters --------------------------------------------------------------- */
+
+int cuda_pool_allowed(const CUmemPoolProps *properties) {
+    return properties && properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE
+           && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+}
+
+static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+                             size_t capacity, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count) {
+    const CUgraphNode *known = NULL;
+    const CUgraphEdgeData *annotated = NULL;
+    size_t found = 0;
+    CUresult result = cuStreamGetCaptureInfo_v3(stream, status, id, graph, &known, &annotated, &found);
+    if (result != CUDA_SUCCESS)
+        return result;
+    *count = found;
+    for (size_t i = 0; i < found && i < capacity; i++) {
+        nodes[i] = known[i];
+        if (annotated)
+            edges[i] = annotated[i];
+        else
+            memset(&edges[i], 0, sizeof edges[i]);
+    }
+    return CUDA_SUCCESS;
+}
+
+void *cuda_capture_info_function(void) {
+    return (void *)capture_info;
+}
+
+/* The driver's own table is private to the CUDA libraries; what it says is the same for every process. */
+static CUresult cluster_tables(CUdevice device, unsigned int capacity, unsigned int *count, unsigned char *first,
+                               unsigned char *second) {
+    static const CUuuid identity = {{0x17, 0x34, 0xdc, 0x26, (char)0x80, 0x0d, 0x47, 0x45, (char)0x87, 0x26, (char)0xc0, (char)0xf1,
+                                     (char)0xe7, (char)0xdd, (char)0x8b, (char)0xca}};
+    const void *table = NULL;
+    int multiprocessors = 0;
+    CUresult status = cuGetExportTable(&table, &identity);
+    if (status == CUDA_SUCCESS)
+        status = cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    if (status != CUDA_SUCCESS)
+        return status;
+    CUresult (*fetch)(unsigned char **, unsigned char **);
+    CUresult (*release)(unsigned char *, unsigned char *);
+    memcpy(&fetch, (const char *)table + 4 * sizeof(void *), sizeof fetch);
+    memcpy(&release, (const char *)table + 13 * sizeof(void *), sizeof release);
+    unsigned char *a = NULL, *b = NULL;
+    status = fetch(&a, &b);
+    if (status != CUDA_SUCCESS)
+        return status;
+    *count = (unsigned int)multiprocessors / 2;
+    for (unsigned int i = 0; i < *count && i < capacity; i++) {
+        first[i] = a[i];
+        second[i] = b[i];
+    }
+    release(a, b);
+    return CUDA_SUCCESS;
+}
+
+void *cuda_cluster_tables_function(void) {
+    return (void *)cluster_tables;
+}
