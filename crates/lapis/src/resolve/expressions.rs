@@ -463,7 +463,8 @@ impl<'a> Resolver<'a> {
             .label("not found")
             .suggest(near.as_deref());
         if near.is_none() {
-            diagnostic = diagnostic.help("expressions call functions of `utility` code, of the language and, in the guest, of the API");
+            diagnostic = diagnostic
+                .help("expressions call functions of `utility` code, of the language and, in the guest, of the API");
         }
         self.report(diagnostic);
     }
