@@ -34,6 +34,7 @@ enum {
     TA_INVALID_SLOT = -12,
     TA_INVALID_ADDRESS = -13,
     TA_NOT_READY = -14,
+    TA_INVALID_MARKER = -15,
 };
 
 typedef struct ta_device_st *ta_device;
@@ -44,6 +45,8 @@ typedef struct ta_job_st *ta_job;
 typedef struct ta_kernel_st *ta_kernel;
 /* Reference counted. */
 typedef struct ta_event_st *ta_event;
+/* Created without waiting. */
+typedef struct ta_marker_st *ta_marker;
 /* Handles that are numbers. */
 typedef uint32_t ta_slot;
 typedef uint64_t ta_address;
@@ -187,6 +190,45 @@ ta_status ta_buffer_bytes(ta_buffer buffer, size_t *bytes);
 ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag);
 void *ta_buffer_tag(ta_buffer buffer);
 
+/* --- markers: objects that may be created after the call returned ------------ */
+
+/* Handles that are no objects; they have the least and the greatest value, and cannot be changed or destroyed. */
+#define TA_MARKER_FIRST ((ta_marker)0x1)
+#define TA_MARKER_LAST ((ta_marker)0xffff)
+
+/* `bytes` of device memory belong to it. Fails for the value 0, and (TA_OUT_OF_MEMORY) for TA_MARKER_HEAVY. */
+ta_status ta_marker_create(ta_marker *marker, uint64_t value, size_t bytes);
+#define TA_MARKER_HEAVY UINT64_MAX
+/* Creates `count` with the values `first`, `first` + 1, ... */
+ta_status ta_markers_create(uint32_t count, ta_marker *markers, uint64_t first);
+/* Without `wait` it may run after it returned. */
+ta_status ta_marker_make(ta_marker *marker, uint64_t value, int32_t wait);
+/* The marker's own counter; NULL on failure. */
+ta_marker ta_marker_copy(ta_marker marker, ta_status *error);
+ta_status ta_marker_destroy(ta_marker marker);
+/* The same after it returned. */
+ta_status ta_marker_destroy_async(ta_marker marker);
+ta_status ta_marker_set(ta_marker marker, uint64_t value);
+/* May run after it returned. */
+ta_status ta_marker_add(ta_marker marker, uint64_t value);
+ta_status ta_marker_value(ta_marker marker, uint64_t *value);
+/* The marker with the greatest value; TA_MARKER_LAST where there is none. */
+ta_marker ta_marker_greatest(uint32_t count, const ta_marker *markers);
+typedef struct { ta_marker marker; uint64_t value; } ta_note;
+/* Fills in the value of every note's marker. */
+ta_status ta_notes_read(uint32_t count, ta_note *notes);
+/* Whatever is on both sides of it: the first marker follows the last. */
+ta_status ta_marker_next(ta_marker marker, ta_marker *next);
+uint64_t ta_markers_live(void);
+/* A stream (a handle of another shape) like another one. */
+ta_stream ta_stream_fork(ta_stream stream, ta_status *error);
+
+/* What `object` is: a ta_buffer, or a ta_marker or ta_device in its place. */
+#define TA_IS_BUFFER 1
+#define TA_IS_MARKER 2
+#define TA_IS_DEVICE 3
+ta_status ta_object_kind(ta_buffer object, uint32_t *kind);
+
 /* --- structs with handles and pointers -------------------------------------- */
 
 typedef struct { uint32_t offset, bytes; } ta_region;
@@ -269,6 +311,8 @@ void *ta_get_function(const char *name);
 int32_t ta_extension_square(int32_t v);
 /* Declared here, but no library has it. */
 ta_status ta_absent(int32_t v);
+/* No library has this either; remotely the specification's own code answers: the number of bits in `v`. */
+ta_status ta_bit_count(uint64_t v, uint32_t *bits);
 
 /* --- kernels: arguments whose meaning the library knows --------------------------- */
 

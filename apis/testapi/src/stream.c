@@ -47,11 +47,11 @@ static void *stream_run(void *argument) {
     return NULL;
 }
 
-ta_stream ta_stream_create(ta_device device, ta_status *error) {
-    ta_status status = TA_OK;
+static ta_stream stream_new(ta_status wrong, ta_status *error) {
+    ta_status status = wrong;
     struct ta_stream_st *s = NULL;
-    if (!object_check(device, KIND_DEVICE)) {
-        status = TA_INVALID_DEVICE;
+    if (wrong != TA_OK) {
+        /* nothing to create */
     } else if (!(s = object_new(KIND_STREAM, sizeof *s))) {
         status = TA_OUT_OF_MEMORY;
     } else {
@@ -68,6 +68,14 @@ ta_stream ta_stream_create(ta_device device, ta_status *error) {
     if (error)
         *error = status;
     return s;
+}
+
+ta_stream ta_stream_create(ta_device device, ta_status *error) {
+    return stream_new(object_check(device, KIND_DEVICE) ? TA_OK : TA_INVALID_DEVICE, error);
+}
+
+ta_stream ta_stream_fork(ta_stream stream, ta_status *error) {
+    return stream_new(object_check(stream, KIND_STREAM) ? TA_OK : TA_INVALID_STREAM, error);
 }
 
 ta_status ta_stream_destroy(ta_stream stream) {

@@ -24,6 +24,14 @@ static void pointers(void) {
     ta_status (*absent)(int32_t) = (ta_status (*)(int32_t))dlsym(RTLD_DEFAULT, "ta_absent");
     ta_status status = absent ? absent(1) : TA_UNSUPPORTED;
     CHECK_EQ(status, TA_UNSUPPORTED);
+    /* In no library, but written in the specification. */
+    ta_status (*bit_count)(uint64_t, uint32_t *) = (ta_status (*)(uint64_t, uint32_t *))dlsym(RTLD_DEFAULT, "ta_bit_count");
+    uint32_t bits = 0;
+    status = bit_count ? bit_count(0xf00f, &bits) : (bits = 8, TA_OK);
+    CHECK_EQ(status, TA_OK);
+    CHECK_EQ(bits, 8);
+    status = bit_count ? bit_count(1, NULL) : TA_INVALID_VALUE;
+    CHECK_EQ(status, TA_INVALID_VALUE);
     CHECK_EQ(ta_legacy(), TA_UNSUPPORTED);
     CHECK_EQ(ta_legacy_level(), 7);
     CHECK_EQ(ta_element_bytes(3), 8);

@@ -159,6 +159,11 @@ impl Api {
         self.connection().is_some_and(|c| c.handles.is_handle(value))
     }
 
+    /// Whether `value` is a live handle of type `ty`.
+    pub fn is_handle_of(&'static self, ty: u32, value: u64) -> bool {
+        self.connection().is_some_and(|c| c.handles.is_handle_of(ty, value))
+    }
+
     /// Memory that both sides see at the same address, zeroed; NULL if there is none (no server, no
     /// shared memory, another address on the server, the arena is full).
     pub fn zerocopy_alloc(&'static self, bytes: usize) -> *mut u8 {

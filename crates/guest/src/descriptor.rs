@@ -12,6 +12,8 @@ pub struct HandleType {
     pub size: usize,
     /// Gives the first word of the block that a value points to; `None`: values are ids.
     pub boxed: Option<unsafe fn() -> usize>,
+    /// Values that are no objects and cross as they are.
+    pub predefined: &'static [u64],
 }
 
 /// One API, as generated.

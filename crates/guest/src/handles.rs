@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aviary_wire::{NOT_A_HANDLE, short_value};
+use aviary_wire::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 
 use crate::boxes::{BoxBlock, Boxes};
 use crate::{ApiDescriptor, Role};
@@ -46,8 +46,8 @@ impl Handles {
     /// The word that names the application's value to the server.
     #[inline]
     pub fn word_of(&self, ty: u32, value: u64) -> u64 {
-        if value == 0 {
-            return 0;
+        if value == 0 || value <= MAX_PREDEFINED && self.is_predefined(ty, value) {
+            return value;
         }
         match self.descriptor.handle_types.get(ty as usize) {
             Some(t) if t.boxed.is_some() => self.boxes.id_of(value).unwrap_or(NOT_A_HANDLE),
@@ -56,6 +56,11 @@ impl Handles {
             Some(_) => value,
             None => NOT_A_HANDLE,
         }
+    }
+
+    /// Whether the specification says that this value of the type is no object and crosses as it is.
+    fn is_predefined(&self, ty: u32, value: u64) -> bool {
+        self.descriptor.handle_types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
     }
 
     fn short_word_of(&self, value: u64) -> u64 {
@@ -67,6 +72,9 @@ impl Handles {
 
     /// The application's value for an id that the server sent; 0 if there is no memory for it.
     pub fn value_of(&self, ty: u32, id: u64, role: Role) -> u64 {
+        if id <= MAX_PREDEFINED {
+            return id;
+        }
         let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return 0 };
         match t.boxed {
             // SAFETY: a generated function without requirements: it evaluates the specification's expression.
@@ -114,6 +122,15 @@ impl Handles {
 
     pub fn is_handle(&self, value: u64) -> bool {
         value != 0 && (self.boxes.id_of(value).is_some() || self.tables().plain.contains_key(&value))
+    }
+
+    pub fn is_handle_of(&self, ty: u32, value: u64) -> bool {
+        let Some(t) = self.descriptor.handle_types.get(ty as usize) else { return false };
+        let id = match t.boxed {
+            Some(_) => self.boxes.id_of(value),
+            None => self.tables().plain.get(&value).map(|p| p.id),
+        };
+        id.and_then(HandleId::from_word).is_some_and(|id| u32::from(id.ty) == ty)
     }
 
     pub fn retain(&self, value: u64) {
@@ -228,9 +245,9 @@ mod tests {
     }
 
     static TYPES: [HandleType; 3] = [
-        HandleType { name: "boxed", size: 8, boxed: Some(prefix) },
-        HandleType { name: "plain", size: 8, boxed: None },
-        HandleType { name: "short", size: 4, boxed: None },
+        HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[1] },
+        HandleType { name: "plain", size: 8, boxed: None, predefined: &[] },
+        HandleType { name: "short", size: 4, boxed: None, predefined: &[7] },
     ];
     static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         name: "t",
@@ -273,6 +290,25 @@ mod tests {
         assert_eq!(handles.word_of(2, 99), NOT_A_HANDLE);
         assert_eq!(handles.word_of(1, 99), 99, "the server judges");
         assert_eq!(handles.word_of(7, 99), NOT_A_HANDLE);
+    }
+
+    #[test]
+    fn predefined_values_are_no_objects() {
+        let handles = Handles::new(&DESCRIPTOR);
+        assert_eq!(handles.word_of(0, 1), 1);
+        assert_eq!(handles.word_of(0, 2), NOT_A_HANDLE);
+        assert_eq!(handles.word_of(2, 7), 7);
+        assert_eq!(handles.value_of(0, 1, Role::Allocate), 1);
+        assert!(!handles.is_handle(1) && handles.metadata(1).is_null() && handles.release(1, true).is_none());
+    }
+
+    #[test]
+    fn a_handle_is_one_of_its_own_type_only() {
+        let handles = Handles::new(&DESCRIPTOR);
+        for ty in 0..3u32 {
+            let value = handles.value_of(ty, u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty), Role::Allocate);
+            assert!((0..4).all(|other| handles.is_handle_of(other, value) == (other == ty)), "{ty}");
+        }
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub const ALL: &[Info] = &[
     plain("handle", VALUE),
     with("boxed", TYPE, (1, 1), "boxed(e)"),
     with("invalid", TYPE, (1, 1), "invalid(v)"),
+    with("predefined", TYPE, (1, 1), "predefined(v)"),
     plain("allocate", VALUE),
     plain("deallocate", VALUE),
     plain("retain", VALUE),

@@ -66,6 +66,9 @@ pub struct UtilityFunction {
     pub result: Type,
 }
 
+/// The largest predefined handle: what the runtimes (aviary-wire) can tell from the id of an object.
+pub const MAX_PREDEFINED: u64 = 0xffff;
+
 #[derive(Debug, Clone)]
 pub struct HandleType {
     pub name: String,
@@ -75,6 +78,8 @@ pub struct HandleType {
     pub boxed: Option<Expr>,
     /// Error code for a handle that does not exist.
     pub invalid: Option<Expr>,
+    /// Values that are no created objects and cross as they are: small and not 0.
+    pub predefined: Vec<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

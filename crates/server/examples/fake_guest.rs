@@ -17,8 +17,8 @@ static GUEST: Api = Api::new(&ApiDescriptor {
     spec_hash: 0x1234,
     functions: &["fake"; 21],
     handle_types: &[
-        HandleType { name: "object", size: 8, boxed: None },
-        HandleType { name: "other", size: 8, boxed: None },
+        HandleType { name: "object", size: 8, boxed: None, predefined: &[] },
+        HandleType { name: "other", size: 8, boxed: None, predefined: &[] },
     ],
     callbacks: &[invoke],
     metadata_size: 16,

@@ -31,6 +31,8 @@ pub struct HandleTypeInfo {
     pub name: &'static str,
     /// Bytes of a native value: 4 or 8.
     pub size: usize,
+    /// Values that are no objects and cross as they are.
+    pub predefined: &'static [u64],
 }
 
 /// Decodes one request, calls the vendor's function, encodes the reply.

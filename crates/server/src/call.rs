@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aviary_gate::Holding;
-use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, RequestHeader};
+use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PREDEFINED, RequestHeader};
 
 use crate::api::Reject;
 use crate::clock;
@@ -216,7 +216,8 @@ impl Call {
     fn use_handle(&mut self, ty: u32, ends: Option<bool>) -> Result<u64, Reject> {
         let id = self.word()?;
         let native = self.session.handles.native(ty, id).ok_or(Reject::InvalidHandle(ty))?;
-        if id != 0 {
+        // A predefined value has nothing that could end or be noted.
+        if id > MAX_PREDEFINED {
             let ending = ends.is_some_and(|all| self.session.handles.ending(id, all));
             self.handles.push(UsedHandle { ty, native, id, ending });
         }
@@ -433,9 +434,12 @@ impl Call {
         }
     }
 
-    /// The metadata of an object; NULL if there is no such object.
+    /// The metadata of an object; NULL if there is no such object. An argument may be an object of another
+    /// type than its declaration says (`type_cast`): as in the guest, the metadata is that object's.
     pub fn metadata(&self, ty: u32, native: u64) -> *mut u8 {
-        self.id_of(ty, native).and_then(|id| self.session.handles.metadata(id)).unwrap_or(std::ptr::null_mut())
+        let other = || self.handles.iter().find(|h| h.native == native).map(|h| h.id);
+        let id = self.id_of(ty, native).or_else(other);
+        id.and_then(|id| self.session.handles.metadata(id)).unwrap_or(std::ptr::null_mut())
     }
 
     /// The id of an object that this call uses, or of any other by its native value.

@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use aviary_gate::Holding;
 
-use aviary_wire::{HandleId, NOT_A_HANDLE};
+use aviary_wire::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
-use crate::api::Role;
+use crate::api::{HandleTypeInfo, Role};
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
@@ -61,6 +61,7 @@ pub struct HandleTable {
     segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
     state: Mutex<State>,
     metadata_words: usize,
+    types: &'static [HandleTypeInfo],
 }
 
 /// What an object leaves behind.
@@ -95,18 +96,24 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl HandleTable {
-    pub fn new(metadata_size: usize) -> HandleTable {
+    pub fn new(metadata_size: usize, types: &'static [HandleTypeInfo]) -> HandleTable {
         HandleTable {
             segments: [const { OnceLock::new() }; SEGMENTS],
             state: Mutex::default(),
             metadata_words: metadata_size.div_ceil(8),
+            types,
         }
     }
 
-    /// The native value of a live handle of type `ty`; a NULL handle is 0.
+    /// Whether the specification says that this value of the type is no object and crosses as it is.
+    fn is_predefined(&self, ty: u32, value: u64) -> bool {
+        value <= MAX_PREDEFINED && self.types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
+    }
+
+    /// The native value of a live handle of type `ty`; a NULL handle is 0, a predefined one itself.
     pub fn native(&self, ty: u32, id: u64) -> Option<u64> {
-        if id == 0 {
-            return Some(0);
+        if id <= MAX_PREDEFINED {
+            return (id == 0 || self.is_predefined(ty, id)).then_some(id);
         }
         if type_of(id) != ty {
             return None;
@@ -122,9 +129,9 @@ impl HandleTable {
 
     /// The id of a native value that a reply mentions; creates it if it is new.
     pub fn publish(&self, ty: u32, native: u64, role: Role) -> Result<u64, Full> {
-        if native == 0 {
+        if native == 0 || self.is_predefined(ty, native) {
             self.skip();
-            return Ok(0);
+            return Ok(native);
         }
         let mut state = self.lock();
         let bound = state.bind.as_mut().and_then(VecDeque::pop_front).filter(|id| *id != 0 && *id != NOT_A_HANDLE);
@@ -311,7 +318,7 @@ impl HandleTable {
         }
         let entry = &mut state.entries[index as usize];
         let holding = std::mem::take(&mut entry.holding);
-        let generation = entry.generation + 1;
+        let generation = HandleId::later_generation(entry.generation);
         *entry = Entry::of(generation);
         // A slot whose generations are used up is retired: an old id must never become valid again.
         if generation <= HandleId::MAX_GENERATION {

@@ -13,7 +13,7 @@ fn places_cover_every_index_once() {
 
 #[test]
 fn a_handle_is_found_by_its_type_only() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(3, 0xabc, Role::Allocate).unwrap();
     assert_eq!(table.native(3, id), Some(0xabc));
     assert_eq!(table.native(2, id), None);
@@ -25,7 +25,7 @@ fn a_handle_is_found_by_its_type_only() {
 
 #[test]
 fn any_word_is_either_the_live_id_or_nothing() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(1, 7, Role::Allocate).unwrap();
     for shift in 0..64 {
         assert_eq!(table.native(type_of(id ^ (1 << shift)), id ^ (1 << shift)), None);
@@ -34,7 +34,7 @@ fn any_word_is_either_the_live_id_or_nothing() {
 
 #[test]
 fn an_ended_handle_stays_dead_when_its_slot_is_used_again() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let old = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.release(old, false).is_some());
     let new = table.publish(0, 2, Role::Allocate).unwrap();
@@ -47,7 +47,7 @@ fn an_ended_handle_stays_dead_when_its_slot_is_used_again() {
 
 #[test]
 fn references_are_counted_and_the_last_one_ends_it() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     assert_eq!(table.publish(0, 1, Role::Allocate).unwrap(), id);
     table.retain(id);
@@ -59,7 +59,7 @@ fn references_are_counted_and_the_last_one_ends_it() {
 
 #[test]
 fn a_borrowed_handle_survives_retain_and_release() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(0, 1, Role::Borrow).unwrap();
     table.retain(id);
     assert!(table.release(id, false).is_none());
@@ -70,7 +70,7 @@ fn a_borrowed_handle_survives_retain_and_release() {
 
 #[test]
 fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let old = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.ending(old, false));
     let new = table.publish(0, 1, Role::Allocate).unwrap();
@@ -82,7 +82,7 @@ fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
 
 #[test]
 fn a_spared_handle_is_shared_again() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.ending(id, false));
     table.spared(id);
@@ -91,7 +91,7 @@ fn a_spared_handle_is_shared_again() {
 
 #[test]
 fn a_used_up_slot_is_retired() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     table.lock().entries[0].generation = HandleId::MAX_GENERATION;
     let last = id_of(0, HandleId::MAX_GENERATION, 0);
@@ -104,7 +104,7 @@ fn a_used_up_slot_is_retired() {
 
 #[test]
 fn metadata_is_zero_stable_and_gone_with_the_object() {
-    let table = HandleTable::new(12);
+    let table = HandleTable::new(12, &[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     let block = table.metadata(id).unwrap();
     for i in 0..1000 {
@@ -118,7 +118,7 @@ fn metadata_is_zero_stable_and_gone_with_the_object() {
 
 #[test]
 fn what_an_object_holds_comes_out_when_it_ends() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     let mut holding = Holding::default();
     holding.add(0, 64);
@@ -131,13 +131,13 @@ fn what_an_object_holds_comes_out_when_it_ends() {
 
 #[test]
 fn replay_binds_the_recorded_ids() {
-    let recorded = HandleTable::new(0);
+    let recorded = HandleTable::new(0, &[]);
     let skipped = recorded.publish(0, 9, Role::Allocate).unwrap();
     recorded.release(skipped, true);
     let spare = recorded.publish(1, 10, Role::Allocate).unwrap();
     recorded.publish(1, 11, Role::Allocate).unwrap();
     let id = recorded.publish(1, 12, Role::Allocate).unwrap();
-    let fresh = HandleTable::new(0);
+    let fresh = HandleTable::new(0, &[]);
     fresh.bind(Some(vec![id, 0, spare]));
     assert_eq!(fresh.publish(1, 0x100, Role::Allocate).unwrap(), id);
     fresh.skip();
@@ -151,7 +151,7 @@ fn replay_binds_the_recorded_ids() {
 
 #[test]
 fn readers_never_see_another_objects_value() {
-    let table = HandleTable::new(0);
+    let table = HandleTable::new(0, &[]);
     let ids = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -170,4 +170,21 @@ fn readers_never_see_another_objects_value() {
             }
         }
     });
+}
+
+#[test]
+fn only_predefined_values_cross_as_they_are() {
+    static TYPES: [HandleTypeInfo; 2] = [
+        HandleTypeInfo { name: "stream", size: 8, predefined: &[1, 2] },
+        HandleTypeInfo { name: "event", size: 8, predefined: &[] },
+    ];
+    let table = HandleTable::new(8, &TYPES);
+    assert_eq!(table.native(0, 1), Some(1));
+    assert_eq!(table.native(0, 2), Some(2));
+    assert_eq!(table.native(1, 1), None);
+    assert!((3..=2 * MAX_PREDEFINED).all(|word| table.native(0, word).is_none()));
+    assert_eq!(table.publish(0, 2, Role::Allocate), Ok(2), "the library answers it");
+    assert!(table.is_empty() && table.id(0, 2).is_none());
+    let object = table.publish(1, 2, Role::Allocate).unwrap();
+    assert_eq!(table.native(1, object), Some(2), "an address like any other where nothing is predefined");
 }

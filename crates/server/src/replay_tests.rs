@@ -25,7 +25,7 @@ static API: ApiDescriptor = ApiDescriptor {
         FunctionInfo { name: "link", handler: link, replayable: true },
         FunctionInfo { name: "destroy", handler: destroy, replayable: false },
     ],
-    handle_types: &[HandleTypeInfo { name: "object", size: 8 }],
+    handle_types: &[HandleTypeInfo { name: "object", size: 8, predefined: &[] }],
     resources: &[],
     metadata_size: 8,
     rejected: |_, _| -1,

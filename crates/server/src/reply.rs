@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use aviary_wire::{REJECTED_CALL, flag};
+use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
 use crate::api::{Reject, Role};
 use crate::call::{Call, Place};
@@ -45,7 +45,7 @@ impl Call {
                 0
             }
         };
-        if role == Role::Allocate && id != 0 {
+        if role == Role::Allocate && id > MAX_PREDEFINED {
             self.on_success.created = Some(id);
             self.session.show_handles();
         }

@@ -3,6 +3,10 @@
 /// The word for "a value that is no handle": the server answers it with the type's error.
 pub const NOT_A_HANDLE: u64 = u64::MAX;
 
+/// The largest value that a specification may predefine. Such a value crosses as it is: as a word it has no
+/// generation, so no table ever issues it.
+pub const MAX_PREDEFINED: u64 = 0xffff;
+
 const INDEX_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 24;
 
@@ -38,13 +42,18 @@ impl HandleId {
         Some(HandleId { ty: (word >> (INDEX_BITS + GENERATION_BITS)) as u8, generation, index: low - 1 })
     }
 
-    /// The generation after `generation`; it skips 0, so that a small integer is never a valid id.
-    pub const fn next_generation(generation: u32) -> u32 {
-        if generation >= Self::MAX_GENERATION { 1 } else { generation + 1 }
+    /// The generation after `generation`, above `MAX_GENERATION` when they are used up. It skips those whose low
+    /// byte is 0, so that a small integer is never a valid id, nor the short form of one.
+    pub const fn later_generation(generation: u32) -> u32 {
+        let next = generation + 1;
+        if next & 0xff == 0 { next + 1 } else { next }
     }
 }
 
 /// What the guest sees of an id when the handle type has 4 bytes.
+///
+/// A table that issues ids for such types leaves out the generations whose low byte is 0
+/// ([`HandleId::later_generation`]), so that no short value is a predefined one.
 #[inline]
 pub const fn short_value(id: u64) -> u32 {
     let generation = (id >> INDEX_BITS) as u32 & 0xff;
@@ -74,8 +83,18 @@ mod tests {
     }
 
     #[test]
-    fn generations_never_become_zero() {
-        assert_eq!(HandleId::next_generation(HandleId::MAX_GENERATION), 1);
-        assert_eq!(HandleId::next_generation(1), 2);
+    fn no_generation_makes_a_short_value_a_predefined_one() {
+        let mut generation = 1;
+        while generation <= 0x1_0000 {
+            let id = HandleId { ty: 1, generation, index: 0 };
+            assert!(u64::from(short_value(id.to_word())) > MAX_PREDEFINED, "{generation:#x}");
+            generation = HandleId::later_generation(generation);
+        }
+        assert!(HandleId::later_generation(HandleId::MAX_GENERATION) > HandleId::MAX_GENERATION);
+    }
+
+    #[test]
+    fn predefined_values_are_no_ids() {
+        assert!((1..=MAX_PREDEFINED).all(|word| HandleId::from_word(word).is_none()));
     }
 }

@@ -17,7 +17,7 @@ pub use attach::{Hello, Welcome};
 pub use control::Control;
 pub use decode::{BufferRef, DecodeError, Decoder};
 pub use encode::Encoder;
-pub use handle::{HandleId, NOT_A_HANDLE, short_value};
+pub use handle::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 
 /// Changes whenever a guest and a server of different versions would misunderstand each other.

@@ -43,9 +43,9 @@ pub const REJECT: u32 = 21;
 pub const PAUSE: u32 = 22;
 
 static TYPES: [HandleType; 3] = [
-    HandleType { name: "boxed", size: 8, boxed: Some(prefix) },
-    HandleType { name: "plain", size: 8, boxed: None },
-    HandleType { name: "short", size: 4, boxed: None },
+    HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[] },
+    HandleType { name: "plain", size: 8, boxed: None, predefined: &[] },
+    HandleType { name: "short", size: 4, boxed: None, predefined: &[] },
 ];
 
 unsafe fn prefix() -> usize {

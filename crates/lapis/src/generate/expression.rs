@@ -225,7 +225,13 @@ impl<'a> Context<'a> {
                 quote!(support::length(#a, #limit))
             }
             Callee::Present => self.present(arguments.first()),
-            Callee::IsHandle => quote!((API.is_handle((#a) as u64) as i128)),
+            Callee::IsHandle => match arguments.first().and_then(|e| e.ty.handle) {
+                Some(ty) => {
+                    let ty = ty as u32;
+                    quote!((API.is_handle_of(#ty, (#a) as u64) as i128))
+                }
+                None => quote!((API.is_handle((#a) as u64) as i128)),
+            },
             Callee::GetBufs => quote!((API.get_bufs((#a) as u32, (#b) as u64) as usize as i128)),
             Callee::GetNBufs => quote!((API.get_n_bufs((#a) as u32, (#b) as u64) as i128)),
             Callee::GetBufSize => {

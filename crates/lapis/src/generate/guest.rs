@@ -54,7 +54,8 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let handle_types = model.handle_types.iter().enumerate().map(|(i, h)| {
         let (name, size, function) = (&h.name, types::size(h.size), format_ident!("boxed_{}", i));
         let boxed = if h.boxed.is_some() { quote!(Some(#function)) } else { quote!(None) };
-        quote!(HandleType { name: #name, size: #size, boxed: #boxed })
+        let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
+        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*] })
     });
     let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
     quote! {

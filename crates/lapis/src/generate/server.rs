@@ -47,7 +47,8 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     });
     let handle_types = model.handle_types.iter().map(|h| {
         let (name, size) = (&h.name, types::size(h.size));
-        quote!(HandleTypeInfo { name: #name, size: #size })
+        let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
+        quote!(HandleTypeInfo { name: #name, size: #size, predefined: &[#(#predefined),*] })
     });
     let resources = model.resources.iter().map(|r| {
         let name = &r.name;

@@ -6,7 +6,7 @@ use super::{Piece, Resolver, TypeRule, pieces};
 use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
-use crate::model::{ErrorType, Expr, HandleType, Resource, Type, TypeKind};
+use crate::model::{ErrorType, Expr, HandleType, MAX_PREDEFINED, Resource, Type, TypeKind};
 use crate::source::Span;
 
 impl<'a> Resolver<'a> {
@@ -123,7 +123,13 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        self.model.handle_types.push(HandleType { name: name.to_string(), size, boxed: None, invalid: None });
+        self.model.handle_types.push(HandleType {
+            name: name.to_string(),
+            size,
+            boxed: None,
+            invalid: None,
+            predefined: Vec::new(),
+        });
         Some(self.model.handle_types.len() - 1)
     }
 
@@ -136,7 +142,13 @@ impl<'a> Resolver<'a> {
                 if self.rule_names.contains_key(&name) {
                     continue;
                 }
-                self.model.handle_types.push(HandleType { name: name.clone(), size: 8, boxed: None, invalid: None });
+                self.model.handle_types.push(HandleType {
+                    name: name.clone(),
+                    size: 8,
+                    boxed: None,
+                    invalid: None,
+                    predefined: Vec::new(),
+                });
                 let handle = Some(self.model.handle_types.len() - 1);
                 self.rule_names.insert(name, self.type_rules.len());
                 self.type_rules.push(TypeRule {
@@ -191,6 +203,7 @@ impl<'a> Resolver<'a> {
                         let value = self.argument_value(d, 0, &Scope::constant());
                         self.set_handle(handle, d, |h| h.invalid = value);
                     }
+                    "predefined" => self.predefined(handle, d),
                     "success" | "failure" | "unsupported" | "lost" => {
                         let value = self.argument_value(d, 0, &Scope::constant());
                         let Some(error) = &mut error else {
@@ -213,6 +226,24 @@ impl<'a> Resolver<'a> {
                 }
             }
             self.model.error = self.model.error.take().or(error);
+        }
+    }
+
+    /// A value of a handle type that is no object. It must be small: so it is no id of any object.
+    fn predefined(&mut self, handle: Option<usize>, d: &Descriptor) {
+        let Some(value) = self.argument_value(d, 0, &Scope::constant()) else { return };
+        let number = super::constants::value(&value).and_then(|v| u64::try_from(v).ok());
+        match number.filter(|v| (1..=MAX_PREDEFINED).contains(v)) {
+            Some(v) => self.set_handle(handle, d, |h| {
+                if !h.predefined.contains(&v) {
+                    h.predefined.push(v);
+                }
+            }),
+            None => self.report(
+                Diagnostic::error(value.span, "a predefined handle is a small constant")
+                    .label(format!("expected a number from 1 to {MAX_PREDEFINED}"))
+                    .help("larger values cannot be told from the ids of objects; NULL needs no description"),
+            ),
         }
     }
 

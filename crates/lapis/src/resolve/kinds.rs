@@ -276,7 +276,7 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        self.model.handle_types.push(HandleType { name, size, boxed: None, invalid: None });
+        self.model.handle_types.push(HandleType { name, size, boxed: None, invalid: None, predefined: Vec::new() });
         Some(self.model.handle_types.len() - 1)
     }
 

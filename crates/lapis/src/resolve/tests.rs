@@ -65,6 +65,20 @@ fn constants_of_the_header() {
 }
 
 #[test]
+fn predefined_handles_are_small_constants() {
+    let predefined = |v: &str| message(&format!("type(sm_device) {{ handle; predefined({v}); }}"));
+    assert_eq!(predefined("1); predefined((sm_device)0xffff"), "");
+    let wrong = "a predefined handle is a small constant | larger values cannot be told from the ids of objects; NULL needs no description";
+    for v in ["0", "-1", "0x10000", "sizeof(sm_batch) * 4096"] {
+        assert_eq!(predefined(v), wrong, "{v}");
+    }
+    assert_eq!(message("type(sm_status) { predefined(1); }"), "`predefined` without `handle` | ");
+    let (model, _) = resolved("type(sm_device) { handle; predefined(2); predefined((sm_device)0x1); predefined(2); }");
+    let device = model.handle_types.iter().find(|h| h.name == "sm_device").unwrap();
+    assert_eq!(device.predefined, [2, 1]);
+}
+
+#[test]
 fn mistakes_in_expressions() {
     let require = |e: &str| message(&format!("sm_hint(sm_device device, int level) {{ require({e}, 1); }}"));
     assert_eq!(require("levle > 0"), "unknown name `levle` | did you mean `level`?");

@@ -106,6 +106,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         "vector_append",
         "vector_read",
         "vector_visit",
+        "vector_capacity",
         "vector_destroy",
     ],
     handle_types: &[
@@ -113,6 +114,13 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             name: "vector",
             size: 8,
             boxed: None,
+            predefined: &[1],
+        },
+        HandleType {
+            name: "matrix",
+            size: 8,
+            boxed: None,
+            predefined: &[],
         },
     ],
     callbacks: &[invoke_0],
@@ -174,6 +182,7 @@ unsafe fn function_by_name(name: usize) -> usize {
         b"vector_append" => vector_append as *const () as usize,
         b"vector_read" => vector_read as *const () as usize,
         b"vector_visit" => vector_visit as *const () as usize,
+        b"vector_capacity" => vector_capacity as *const () as usize,
         b"vector_destroy" => vector_destroy as *const () as usize,
         _ => 0,
     }
@@ -366,30 +375,78 @@ pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
     )
 }
 #[cold]
-unsafe fn fail_4(code: i128, a0: usize) -> i32 {
+unsafe fn fail_4(code: i128, a0: usize, a1: usize) -> i32 {
     (code) as i32
 }
-unsafe fn stub_4(a0: usize) -> i32 {
-    let Ok(mut call) = API.call(4u32) else { return fail_4((2 as i128), a0) };
-    call.handle(0u32, (a0) as u64);
-    let Ok(mut reply) = call.send() else { return fail_4((2 as i128), a0) };
+unsafe fn stub_4(a0: usize, a1: usize) -> i32 {
+    let mut s0 = 0u64;
+    let mut s1 = 0u64;
+    let Ok(mut call) = API.call(4u32) else { return fail_4((2 as i128), a0, a1) };
+    let v0 = (((API.is_handle_of(1u32, ((a0 as i128)) as u64) as i128)) != 0) as u64;
+    s0 = v0;
+    call.word(v0);
+    if v0 != 0 {
+        call.handle(1u32, (a0) as u64);
+    } else {
+        call.handle(0u32, (a0) as u64);
+    }
+    let v1 = 1u64;
+    s1 = v1;
+    call.buffer_out((a1) as u64 as usize as *mut u8, v1 as usize * 8);
+    let Ok(mut reply) = call.send() else { return fail_4((2 as i128), a0, a1) };
     match reply.status() {
         Status::Ok => {}
         Status::Unsupported => {
             API.unsupported(4u32);
-            return fail_4((1 as i128), a0);
+            return fail_4((1 as i128), a0, a1);
         }
-        Status::InvalidHandle(ty) => return fail_4(invalid_handle(ty), a0),
-        Status::Refused => return fail_4((1 as i128), a0),
-        Status::Failed(value) => return fail_4(value as i128, a0),
-        Status::Lost => return fail_4((2 as i128), a0),
+        Status::InvalidHandle(ty) => return fail_4(invalid_handle(ty), a0, a1),
+        Status::Refused => return fail_4((1 as i128), a0, a1),
+        Status::Failed(value) => return fail_4(value as i128, a0, a1),
+        Status::Lost => return fail_4((2 as i128), a0, a1),
+    }
+    let ret = (reply.word()) as i32;
+    let ok: bool = ret as i128 == (0 as i128);
+    reply.out();
+    if ok {
+        if let Some(value) = reply.deferred() {
+            return fail_4(value as i128, a0, a1);
+        }
+    }
+    ret
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
+    aviary_guest::guard(
+        move || unsafe { stub_4(a0, a1) },
+        move || unsafe { fail_4((2 as i128), a0, a1) },
+    )
+}
+#[cold]
+unsafe fn fail_5(code: i128, a0: usize) -> i32 {
+    (code) as i32
+}
+unsafe fn stub_5(a0: usize) -> i32 {
+    let Ok(mut call) = API.call(5u32) else { return fail_5((2 as i128), a0) };
+    call.handle(0u32, (a0) as u64);
+    let Ok(mut reply) = call.send() else { return fail_5((2 as i128), a0) };
+    match reply.status() {
+        Status::Ok => {}
+        Status::Unsupported => {
+            API.unsupported(5u32);
+            return fail_5((1 as i128), a0);
+        }
+        Status::InvalidHandle(ty) => return fail_5(invalid_handle(ty), a0),
+        Status::Refused => return fail_5((1 as i128), a0),
+        Status::Failed(value) => return fail_5(value as i128, a0),
+        Status::Lost => return fail_5((2 as i128), a0),
     }
     let ret = (reply.word()) as i32;
     let ok: bool = ret as i128 == (0 as i128);
     if ok {
         API.release(0u32, (a0) as u64, true);
         if let Some(value) = reply.deferred() {
-            return fail_4(value as i128, a0);
+            return fail_5(value as i128, a0);
         }
     }
     ret
@@ -397,7 +454,7 @@ unsafe fn stub_4(a0: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
     aviary_guest::guard(
-        move || unsafe { stub_4(a0) },
-        move || unsafe { fail_4((2 as i128), a0) },
+        move || unsafe { stub_5(a0) },
+        move || unsafe { fail_5((2 as i128), a0) },
     )
 }

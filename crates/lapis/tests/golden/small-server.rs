@@ -135,8 +135,13 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             replayable: false,
         },
         FunctionInfo {
-            name: "vector_destroy",
+            name: "vector_capacity",
             handler: handle_4,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_destroy",
+            handler: handle_5,
             replayable: false,
         },
     ],
@@ -144,6 +149,12 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         HandleTypeInfo {
             name: "vector",
             size: 8,
+            predefined: &[1],
+        },
+        HandleTypeInfo {
+            name: "matrix",
+            size: 8,
+            predefined: &[],
         },
     ],
     resources: &[("floats", ResourceKind::Continuous)],
@@ -290,6 +301,28 @@ pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
         std::mem::transmute(address)
     };
     unsafe { function(a0, a1, a2) }
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_capacity\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(usize, usize) -> i32 = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0, a1) }
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
@@ -527,6 +560,55 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
     let mut a0: usize = 0;
     let mut n0 = 0usize;
     let mut h0 = false;
+    let mut a1: usize = 0;
+    let mut n1 = 0usize;
+    let mut h1 = false;
+    let mut s0 = 0u64;
+    let mut s1 = 0u64;
+    let v0 = call.word()?;
+    s0 = v0;
+    if v0 != 0 {
+        {
+            let value = call.handle(1u32)?;
+            a0 = (value) as usize;
+            n0 = 0;
+            h0 = value != 0;
+        }
+    } else {
+        {
+            let value = call.handle(0u32)?;
+            a0 = (value) as usize;
+            n0 = 0;
+            h0 = value != 0;
+        }
+    }
+    let v1 = support::count(1i128, 8).ok_or(Reject::Malformed("size"))? as u64;
+    s1 = v1;
+    {
+        let mut buffer = call.buffer_out(Some(v1 as usize * 8))?;
+        let present = !buffer.ptr.is_null();
+        a1 = (buffer.ptr as usize as u64) as usize;
+        n1 = buffer.len;
+        h1 = present;
+    }
+    let function: unsafe extern "C" fn(usize, usize) -> i32 = std::mem::transmute(
+        call.vendor(4u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0, a1);
+    call.end_vendor();
+    let code: i128 = ret as i128;
+    let ok: bool = code == (0 as i128);
+    call.reply_word((ret) as u64);
+    call.reply_out(if ok || n1 <= 256 { Some(usize::MAX) } else { None });
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: usize = 0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
     {
         let value = call.handle_ending(0u32, true)?;
         a0 = (value) as usize;
@@ -534,7 +616,7 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
         h0 = value != 0;
     }
     let function: unsafe extern "C" fn(usize) -> i32 = std::mem::transmute(
-        call.vendor(4u32)? as usize,
+        call.vendor(5u32)? as usize,
     );
     call.begin_vendor();
     let ret = function(a0);

@@ -1,5 +1,7 @@
 #include <stddef.h>
 typedef struct vector_s *vector;
+#define VECTOR_EMPTY ((vector)0x1)
+typedef struct matrix_s *matrix;
 typedef int status;
 #define STATUS_OK 0
 #define STATUS_FULL 1
@@ -10,4 +12,5 @@ status vector_create(vector *v, size_t capacity);
 status vector_append(vector v, const float *values, size_t count);
 status vector_read(vector v, float *values, size_t capacity, size_t *count);
 status vector_visit(vector v, visitor visit, void *context);
+status vector_capacity(vector v, size_t *capacity); /* of a matrix, too */
 status vector_destroy(vector v);

@@ -65,7 +65,10 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("reverse", reverse),
         function("complete", complete_now),
     ],
-    handle_types: &[HandleTypeInfo { name: "object", size: 8 }, HandleTypeInfo { name: "other", size: 8 }],
+    handle_types: &[
+        HandleTypeInfo { name: "object", size: 8, predefined: &[] },
+        HandleTypeInfo { name: "other", size: 8, predefined: &[] },
+    ],
     resources: &[("memory", ResourceKind::Continuous)],
     metadata_size: 16,
     rejected: |_, reject| match reject {
