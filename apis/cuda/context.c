@@ -17,37 +17,25 @@ int cuda_initialized(unsigned int flags) {
     return flags == 0 && __atomic_load_n(&initialized, __ATOMIC_ACQUIRE);
 }
 
+static int forked;
+
+int cuda_forked(void) {
+    return forked;
+}
+
+static void in_child(void) {
+    forked = initialized;
+    initialized = 0;
+}
+
+static void watch_forks(void) {
+    pthread_atfork(NULL, NULL, in_child);
+}
+
 void cuda_note_initialized(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     __atomic_store_n(&initialized, 1, __ATOMIC_RELEASE);
-}
-
-/* Memory that another process could open by a name or a descriptor, and direct access by other devices. */
-int cuda_attribute_denied(CUdevice_attribute attribute) {
-    switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
-    case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED:
-        return 1;
-    default:
-        return 0;
-    }
-}
-
-CUresult cuda_deny_attribute(int *value) {
-    if (!value)
-        return CUDA_ERROR_INVALID_VALUE;
-    *value = 0;
-    return CUDA_SUCCESS;
 }
 
 /* ---- Primary contexts ----------------------------------------------------------------------- */

@@ -7,6 +7,11 @@ int cuda_shared(const void *memory, size_t bytes) {
     return bytes && memory && aviary_is_zerocopy(memory) && aviary_is_zerocopy((const char *)memory + bytes - 1);
 }
 
+/* Whether the device may write a number there: page-locked memory. */
+int cuda_is_shared_word(CUdeviceptr address) {
+    return address % 4 == 0 && cuda_shared((const void *)address, 4);
+}
+
 CUresult cuda_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
     if (to_device && from_device)

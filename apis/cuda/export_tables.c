@@ -262,13 +262,52 @@ static CUresult free_clusters(uint8_t *place, uint8_t *graphics_cluster)
     return CUDA_SUCCESS;
 }
 
-/* --- 6e163fbe (ToolsModule): cuFFT calls one function, whose meaning is not known, with a context first. It
- * goes on when that succeeds; it writes nothing that cuFFT was seen to read. --- */
+/* --- 21318c60 again: cuBLAS 13.1 wants to tell streams apart --- */
 
-static CUresult tools_module(CUcontext context)
+/* The stream that a handle stands for: 0 is the default one. */
+static CUresult stream_meant(CUcontext context, CUstream stream, CUstream *meant)
 {
     (void)context;
+    if (!meant)
+        return CUDA_ERROR_INVALID_VALUE;
+    *meant = stream ? stream : CU_STREAM_LEGACY;
     return CUDA_SUCCESS;
+}
+
+static CUresult stream_id(CUcontext context, CUstream stream, uint64_t *id)
+{
+    unsigned long long value;
+    CUresult result;
+
+    (void)context;
+    if (!id)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = cuStreamGetId(stream, &value);
+    if (result == CUDA_SUCCESS)
+        *id = value;
+    return result;
+}
+
+/* --- 6e163fbe (ToolsModule): cuFFT has each function of a module told to a function of its own --- */
+
+enum { MOST_TOLD = 1024 };
+
+/* Returns how many there were (the driver returned 1 for modules of one kernel). */
+static int tell_functions(CUcontext context, CUmodule module, void (*tell)(void *to, CUfunction function), void *to)
+{
+    CUfunction *functions;
+    unsigned int count = 0;
+
+    (void)context;
+    if (!tell || cuModuleGetFunctionCount(&count, module) != CUDA_SUCCESS || count > MOST_TOLD)
+        return 0;
+    functions = calloc(count ? count : 1, sizeof(functions[0]));
+    if (!functions || cuModuleEnumerateFunctions(functions, count, module) != CUDA_SUCCESS)
+        count = 0;
+    for (unsigned int i = 0; i < count; i++)
+        tell(to, functions[i]);
+    free(functions);
+    return (int)count;
 }
 
 /* --- finding --- */
@@ -288,11 +327,13 @@ static void fill_tables(void)
     fill(tools_context_table, sizeof(tools_context_table));
     tools_context_table[3] = CALLS(context_device);
     tools_context_table[4] = CALLS(context_id);
+    tools_context_table[39] = CALLS(stream_id);
+    tools_context_table[51] = CALLS(stream_meant);
     fill(clusters_table, sizeof(clusters_table));
     clusters_table[4] = CALLS(clusters);
     clusters_table[13] = CALLS(free_clusters);
     fill(tools_module_table, sizeof(tools_module_table));
-    tools_module_table[7] = CALLS(tools_module);
+    tools_module_table[7] = CALLS(tell_functions);
 }
 
 /* Refused, as callers can do without: f8cff951 (cudart), da9151d3 (NVRTC), 69a28e9f (NVML), and all others. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DEVICES = 16, ALIGNMENT = 512, SMALL = 1 << 20 };
+enum { MOST_DEVICES = 8, ALIGNMENT = 512, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)1 << 40)
 
 /* A part of a chunk, used or free; all parts of a chunk are in a list in order of their addresses. */

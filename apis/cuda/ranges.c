@@ -109,6 +109,19 @@ void cuda_forget_memory(CUdeviceptr pointer) {
     take_range(pointer, RANGE_DEVICE, &gone);
 }
 
+void cuda_note_mapping(CUdeviceptr pointer, size_t bytes) {
+    cuda_note_memory(&pointer, bytes);
+}
+
+void cuda_forget_mappings(CUdeviceptr pointer, size_t bytes) {
+    struct range gone;
+    CUdeviceptr end = pointer + bytes;
+    while (pointer < end && find_range(pointer, &gone) && gone.kind == RANGE_DEVICE) {
+        pointer = gone.base + gone.bytes;
+        take_range(gone.base, RANGE_DEVICE, &gone);
+    }
+}
+
 void cuda_forget_device_ranges(CUdevice device) {
     size_t kept = 0;
     pthread_rwlock_wrlock(&ranges_lock);

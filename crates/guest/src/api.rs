@@ -225,6 +225,13 @@ impl Api {
     }
 }
 
+impl Api {
+    /// For `AVIARY_TRACE`: this call of the application is over.
+    pub fn trace(&'static self, function: u32, result: Option<i64>) {
+        crate::trace::line(self.descriptor.functions.get(function as usize).copied().unwrap_or("?"), result);
+    }
+}
+
 /// Runs a stub; a panic in it becomes the result of `lost` and one log line.
 #[inline]
 pub fn guard<T>(stub: impl FnOnce() -> T, lost: impl FnOnce() -> T) -> T {

@@ -30,6 +30,7 @@ mod registry;
 mod reply;
 mod room;
 mod shadows;
+pub mod trace;
 mod zerocopy;
 
 pub use api::{Api, guard};

@@ -159,15 +159,24 @@ impl Stub<'_> {
         let fail_name = format_ident!("fail_{}", self.id);
         let lost = self.code(Code::Lost);
         let body = self.body();
+        let id = self.id;
+        let traced = match self.function.signature.result.kind {
+            TypeKind::Void | TypeKind::Struct(_) => quote!(None),
+            _ => quote!(Some(result as i64)),
+        };
         quote! {
             #fail
             unsafe fn #inner(#parameters) -> #result { #body }
             #export
             pub unsafe extern "C" fn #name(#parameters) -> #result {
-                aviary_guest::guard(
+                let result = aviary_guest::guard(
                     move || unsafe { #inner(#arguments) },
                     move || unsafe { #fail_name(#lost, #arguments) },
-                )
+                );
+                if aviary_guest::trace::wanted() {
+                    API.trace(#id, #traced);
+                }
+                result
             }
         }
     }

@@ -1,0 +1,45 @@
+/* Events that are known to be complete: how often each was recorded, and up to which record it was seen complete. A
+ * question counts only if no record was under way when it was asked: otherwise the answer may be about an older one. */
+#include "guest.h"
+
+static uint64_t loaded(const uint64_t *counter) {
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+
+cuuint64_t cuda_begin_record(CUevent event) {
+    struct cuda_object *object = cuda_object_of(event);
+    if (!object)
+        return 0;
+    __atomic_add_fetch(&object->under_way, 1, __ATOMIC_ACQ_REL);
+    return __atomic_add_fetch(&object->recorded, 1, __ATOMIC_ACQ_REL);
+}
+
+void cuda_end_record(CUevent event) {
+    struct cuda_object *object = cuda_object_of(event);
+    if (object)
+        __atomic_sub_fetch(&object->under_way, 1, __ATOMIC_ACQ_REL);
+}
+
+/* How many records the server will have seen before a question asked now; 0: nobody knows. */
+cuuint64_t cuda_records(CUevent event) {
+    const struct cuda_object *object = cuda_object_of(event);
+    if (!object)
+        return 0;
+    uint64_t records = loaded(&object->recorded);
+    return loaded(&object->under_way) == 0 && loaded(&object->recorded) == records ? records : 0;
+}
+
+int cuda_completed(CUevent event) {
+    const struct cuda_object *object = cuda_object_of(event);
+    uint64_t completed = object ? loaded(&object->completed) : 0;
+    return completed && completed == loaded(&object->recorded) && !cuda_capturing() && aviary_connected();
+}
+
+/* It was complete when it had been recorded so often. */
+void cuda_note_completed(CUevent event, cuuint64_t records) {
+    struct cuda_object *object = cuda_object_of(event);
+    uint64_t known = object ? loaded(&object->completed) : UINT64_MAX;
+    while (known < records
+           && !__atomic_compare_exchange_n(&object->completed, &known, records, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+}

@@ -1,0 +1,150 @@
+/* Physical memory that an application maps itself: who still uses it. It is charged to the tenant until its handle is
+ * released and the last mapping of it is gone; and it may only be mapped where the placement of this server is not. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+struct physical {
+    CUmemGenericAllocationHandle handle;
+    uint64_t number;
+    int released;
+    unsigned int mappings;
+    struct physical *next;
+};
+
+struct mapping {
+    CUdeviceptr base;
+    size_t bytes;
+    struct physical *of;
+    struct mapping *next;
+};
+
+static struct physical *physicals;
+static struct mapping *mappings;
+static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Applications reserve in the upper half of the devices' addresses, placements lie in the lower one. */
+#define RESERVATIONS (CUDA_PLACES + ((CUDA_PLACES_END - CUDA_PLACES) / 2))
+
+int cuda_physical_allowed(const CUmemAllocationProp *property) {
+    return property && property->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
+           && property->location.type == CU_MEM_LOCATION_TYPE_DEVICE && property->type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+int cuda_may_map(CUdeviceptr base, size_t bytes) {
+    return base >= RESERVATIONS && base < CUDA_PLACES_END && bytes <= CUDA_PLACES_END - base;
+}
+
+static CUresult reserve_for_application(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                                        unsigned long long flags) {
+    static CUdeviceptr next = RESERVATIONS;
+    const size_t granule = (size_t)2 << 20;
+    CUdeviceptr base = 0;
+    if (!pointer || !bytes || bytes > CUDA_PLACES_END - RESERVATIONS || alignment & (alignment - 1)
+        || alignment > CUDA_PLACES_END - RESERVATIONS)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (wanted && cuda_may_map(wanted, bytes) && cuMemAddressReserve(&base, bytes, alignment, wanted, flags) == CUDA_SUCCESS) {
+        if (base == wanted) {
+            *pointer = base;
+            return CUDA_SUCCESS;
+        }
+        cuMemAddressFree(base, bytes);
+    }
+    size_t step = alignment > granule ? alignment : granule;
+    pthread_mutex_lock(&physical_lock);
+    CUdeviceptr first = next = (next + step - 1) / step * step;
+    CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+    /* Once around: what was reserved before may have become free. */
+    for (int lap = 0; lap < 2 && status != CUDA_SUCCESS; lap++, first = RESERVATIONS)
+        for (CUdeviceptr at = first; at < CUDA_PLACES_END && bytes <= CUDA_PLACES_END - at; at += step) {
+            if (cuMemAddressReserve(&base, bytes, alignment, at, flags) != CUDA_SUCCESS)
+                break;
+            if (base == at) {
+                *pointer = base;
+                next = base + (bytes + granule - 1) / granule * granule;
+                status = CUDA_SUCCESS;
+                break;
+            }
+            cuMemAddressFree(base, bytes);
+        }
+    pthread_mutex_unlock(&physical_lock);
+    return status;
+}
+
+void *cuda_reserve_function(void) {
+    return (void *)reserve_for_application;
+}
+
+/* With the lock. */
+static void end_if_unused(struct physical *physical) {
+    if (!physical->released || physical->mappings)
+        return;
+    struct physical **link = &physicals;
+    while (*link != physical)
+        link = &(*link)->next;
+    *link = physical->next;
+    aviary_charge_return(physical->number);
+    free(physical);
+}
+
+void cuda_keep_physical(CUmemGenericAllocationHandle handle) {
+    static uint64_t numbers = (uint64_t)1 << 63;
+    struct physical *physical = calloc(1, sizeof *physical);
+    /* Without memory to remember it, it stays charged to its handle alone. */
+    if (!physical)
+        return;
+    pthread_mutex_lock(&physical_lock);
+    *physical = (struct physical){.handle = handle, .number = numbers++, .next = physicals};
+    physicals = physical;
+    aviary_charge_keep(physical->number);
+    pthread_mutex_unlock(&physical_lock);
+}
+
+static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
+    for (struct physical *physical = physicals; physical; physical = physical->next)
+        if (physical->handle == handle && !physical->released)
+            return physical;
+    return NULL;
+}
+
+void cuda_drop_physical(CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&physical_lock);
+    struct physical *physical = find_physical(handle);
+    if (physical) {
+        physical->released = 1;
+        end_if_unused(physical);
+    }
+    pthread_mutex_unlock(&physical_lock);
+}
+
+void cuda_keep_mapping(CUdeviceptr base, size_t bytes, CUmemGenericAllocationHandle handle) {
+    struct mapping *mapping = calloc(1, sizeof *mapping);
+    pthread_mutex_lock(&physical_lock);
+    struct physical *physical = find_physical(handle);
+    if (physical)
+        physical->mappings++;
+    /* Unknown for want of memory, the mapping counts for ever. */
+    if (mapping && physical) {
+        *mapping = (struct mapping){base, bytes, physical, mappings};
+        mappings = mapping;
+        mapping = NULL;
+    }
+    pthread_mutex_unlock(&physical_lock);
+    free(mapping);
+}
+
+void cuda_drop_mappings(CUdeviceptr base, size_t bytes) {
+    pthread_mutex_lock(&physical_lock);
+    for (struct mapping **link = &mappings; *link;) {
+        struct mapping *mapping = *link;
+        if (mapping->base < base || mapping->base - base >= bytes) {
+            link = &mapping->next;
+            continue;
+        }
+        *link = mapping->next;
+        mapping->of->mappings--;
+        end_if_unused(mapping->of);
+        free(mapping);
+    }
+    pthread_mutex_unlock(&physical_lock);
+}
