@@ -203,8 +203,13 @@ ta_status ta_marker_create(ta_marker *marker, uint64_t value, size_t bytes);
 ta_status ta_markers_create(uint32_t count, ta_marker *markers, uint64_t first);
 /* Without `wait` it may run after it returned. */
 ta_status ta_marker_make(ta_marker *marker, uint64_t value, int32_t wait);
-/* The marker's own counter; NULL on failure. */
+/* NULL on failure. */
 ta_marker ta_marker_copy(ta_marker marker, ta_status *error);
+/* Its value is the sum of the `count` cells, whenever it is asked for, which must stay there as long as it lives.
+   Fails if the first is UINT64_MAX. */
+ta_status ta_marker_watch(const uint64_t *cells, size_t count, ta_marker *marker);
+/* The value that it was created with. */
+ta_status ta_marker_first_value(ta_marker marker, uint64_t *value);
 ta_status ta_marker_destroy(ta_marker marker);
 /* The same after it returned. */
 ta_status ta_marker_destroy_async(ta_marker marker);

@@ -5,7 +5,9 @@
 
 struct ta_marker_st {
     struct object object;
-    uint64_t value;
+    uint64_t value, first;
+    const uint64_t *cells;
+    size_t count;
 };
 
 static uint64_t live;
@@ -23,7 +25,7 @@ ta_status ta_marker_create(ta_marker *marker, uint64_t value, size_t bytes) {
     struct ta_marker_st *m = object_new(KIND_MARKER, sizeof *m);
     if (!m)
         return TA_OUT_OF_MEMORY;
-    m->value = value;
+    m->value = m->first = value;
     __atomic_fetch_add(&live, 1, __ATOMIC_RELAXED);
     *marker = m;
     return TA_OK;
@@ -54,6 +56,26 @@ ta_marker ta_marker_copy(ta_marker marker, ta_status *error) {
     if (error)
         *error = status;
     return copy;
+}
+
+ta_status ta_marker_watch(const uint64_t *cells, size_t count, ta_marker *marker) {
+    if (!cells || (count && cells[0] == UINT64_MAX))
+        return TA_INVALID_VALUE;
+    ta_status status = ta_marker_create(marker, 1, 0);
+    if (status == TA_OK) {
+        (*marker)->value = 0;
+        (*marker)->cells = cells;
+        (*marker)->count = count;
+    }
+    return status;
+}
+
+ta_status ta_marker_first_value(ta_marker marker, uint64_t *value) {
+    struct ta_marker_st *m = object_hold(marker, KIND_MARKER);
+    if (m && value)
+        *value = m->first;
+    object_let_go();
+    return !m ? TA_INVALID_MARKER : value ? TA_OK : TA_INVALID_VALUE;
 }
 
 ta_status ta_marker_destroy(ta_marker marker) {
@@ -92,8 +114,11 @@ ta_status ta_marker_value(ta_marker marker, uint64_t *value) {
         return TA_OK;
     }
     struct ta_marker_st *m = object_hold(marker, KIND_MARKER);
-    if (m)
+    if (m) {
         *value = m->value;
+        for (size_t i = 0; i < m->count; i++)
+            *value += m->cells[i];
+    }
     object_let_go();
     return m ? TA_OK : TA_INVALID_MARKER;
 }

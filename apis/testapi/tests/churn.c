@@ -3,19 +3,8 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "resident.h"
 #include "testapi.h"
-
-static long resident(int process) {
-    char path[64];
-    long pages = 0, total = 0;
-    snprintf(path, sizeof path, "/proc/%d/statm", process);
-    FILE *file = fopen(path, "r");
-    if (!file || fscanf(file, "%ld %ld", &total, &pages) != 2)
-        pages = -1;
-    if (file)
-        fclose(file);
-    return pages * 4;
-}
 
 static int32_t visit(uint32_t index, void *context) {
     *(int *)context += 1;

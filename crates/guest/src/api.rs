@@ -135,11 +135,8 @@ impl Api {
 
     /// The application gave one reference, or `all`, back; with the last one the handle ends.
     pub fn release(&'static self, _ty: u32, value: u64, all: bool) {
-        if let Some(c) = self.connection()
-            && let Some(id) = c.handles.release(value, all)
-        {
-            c.cache.forget(id);
-            c.retire(c.shadows.owner_ended(value));
+        if let Some(c) = self.connection() {
+            c.release(value, all);
         }
     }
 

@@ -67,6 +67,29 @@ impl Call {
         self.word(word);
     }
 
+    /// A handle that this call releases or ends.
+    pub fn handle_ending(&mut self, ty: u32, value: u64) {
+        self.handle(ty, value);
+        let frame = self.frame();
+        let word = frame.handles.last().copied().unwrap_or(0);
+        frame.ending.push((value, word));
+    }
+
+    /// A new handle for an object that this call, which is sent with [`Call::send_async`], creates. It is the
+    /// application's once the call is sent; otherwise it is taken back.
+    pub fn mint(&mut self, ty: u32) -> u64 {
+        let out_of_order = self.lane.out_of_order();
+        let Some((value, id)) = self.lane.connection.handles.mint(ty, out_of_order) else {
+            crate::log::line("too many objects");
+            self.refused = true;
+            self.word(0);
+            return 0;
+        };
+        self.frame().minted.push(value);
+        self.word(id);
+        value
+    }
+
     /// # Safety
     /// `p` is NULL or a NUL-terminated string.
     pub unsafe fn string(&mut self, p: *const c_char) {
@@ -302,6 +325,10 @@ impl Call {
             end_mappings(lane.connection, &mut frame);
         }
         let sent = lane.post(function, &mut frame);
+        if !matches!(sent, Ok(None)) {
+            // The application is told that nothing was created.
+            frame.minted.drain(..).for_each(|value| lane.connection.release(value, true));
+        }
         lane.free_blocks(&mut frame);
         lane.give_frame(frame);
         sent

@@ -286,6 +286,14 @@ impl Connection {
         self.free_orphans(&mut books);
     }
 
+    /// The application gave one reference of a handle, or `all`, back; with the last one go what belongs to it.
+    pub fn release(&self, value: u64, all: bool) {
+        if let Some(id) = self.handles.release(value, all) {
+            self.cache.forget(id);
+            self.retire(self.shadows.owner_ended(value));
+        }
+    }
+
     /// Frees what the server has finished with since it was retired.
     pub fn free_retired(&self) {
         self.free_orphans(&mut self.books());

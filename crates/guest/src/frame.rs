@@ -50,6 +50,10 @@ pub(crate) struct Frame {
     pub new_shadows: Vec<*mut u8>,
     /// Callbacks that are called at most once and were registered by this call.
     pub once: Vec<u64>,
+    /// Handles of what this call creates, which the guest named beforehand.
+    pub minted: Vec<u64>,
+    /// Handles that this call ends: the application's value and its id.
+    pub ending: Vec<(u64, u64)>,
     /// Arena regions with inputs.
     pub regions: Vec<Region>,
     /// Freed after the call.
@@ -72,6 +76,8 @@ impl Frame {
         self.ends.clear();
         self.new_shadows.clear();
         self.once.clear();
+        self.minted.clear();
+        self.ending.clear();
         self.regions.clear();
         self.blocks.clear();
         self.contents.clear();

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aviary_wire::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 
 use crate::boxes::{BoxBlock, Boxes};
+use crate::minter::Minter;
 use crate::{ApiDescriptor, Role};
 
 /// A live handle whose value is an id, whole or shortened.
@@ -25,6 +26,7 @@ struct Tables {
     values: HashMap<u64, u64>,
     /// Other handles: value to what is known.
     plain: HashMap<u64, Plain>,
+    minter: Minter,
 }
 
 /// All handles of a connection.
@@ -80,6 +82,19 @@ impl Handles {
             // SAFETY: a generated function without requirements: it evaluates the specification's expression.
             Some(prefix) => self.boxed_value(id, role, unsafe { prefix() }),
             None => self.plain_value(id, role, t.size),
+        }
+    }
+
+    /// A new handle, value and id, for an object that the server will create under this id. `fresh`: see
+    /// [`Minter::mint`]. `None`: there are too many.
+    pub fn mint(&self, ty: u32, fresh: bool) -> Option<(u64, u64)> {
+        let id = self.tables().minter.mint(ty, fresh)?;
+        match self.value_of(ty, id, Role::Allocate) {
+            0 => {
+                self.tables().minter.end(id);
+                None
+            }
+            value => Some((value, id)),
         }
     }
 
@@ -154,6 +169,7 @@ impl Handles {
         }
         let plain = tables.plain.remove(&value)?;
         self.free_metadata(plain.metadata as *mut u8);
+        tables.minter.end(plain.id);
         Some(plain.id)
     }
 
@@ -173,6 +189,7 @@ impl Handles {
         }
         self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel));
         self.boxes.retire(block);
+        tables.minter.end(id);
         Some(id)
     }
 

@@ -200,6 +200,11 @@ impl ThreadLane {
         serial
     }
 
+    /// Calls of this lane do not follow all calls before them: it is a signal handler's.
+    pub fn out_of_order(&self) -> bool {
+        self.barrier.get().is_some()
+    }
+
     /// The ticket that a call follows which is executed at once.
     #[inline]
     fn ticket_before(&self) -> u64 {

@@ -26,6 +26,7 @@ mod interned;
 mod lane;
 mod log;
 mod mappings;
+mod minter;
 mod registry;
 mod reply;
 mod room;

@@ -5,7 +5,7 @@ use std::ffi::c_char;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-use aviary_wire::{DecodeError, Decoder, HEADER_SIZE, NOT_A_HANDLE, flag, kind, status};
+use aviary_wire::{DecodeError, Decoder, HEADER_SIZE, HandleId, NOT_A_HANDLE, flag, kind, status};
 
 use crate::deliveries::Pending;
 use crate::frame::{End, Frame, Output, Place};
@@ -41,7 +41,11 @@ impl Reply {
         reply.status = match answer.header.status {
             status::OK => Status::Ok,
             status::UNSUPPORTED => Status::Unsupported,
-            status::INVALID_HANDLE => Status::InvalidHandle(answer.header.detail),
+            status::INVALID_HANDLE => {
+                let id = reply.word();
+                reply.end_dead(id);
+                Status::InvalidHandle(answer.header.detail)
+            }
             status::REFUSED => Status::Refused,
             status::FAILED => Status::Failed(reply.word() as i64),
             status::LOST => Status::Lost,
@@ -326,9 +330,21 @@ impl Reply {
         }
     }
 
+    /// The server has no object of this id. If the guest named it beforehand, its creation has failed: the call
+    /// that was to end the handle ends what the guest keeps of it. Not where the call was executed out of order:
+    /// the creation may be still to come.
+    fn end_dead(&mut self, id: u64) {
+        let minted = HandleId::from_word(id).is_some_and(HandleId::is_minted);
+        if minted && !self.lane.out_of_order() {
+            let dead = self.frame.ending.drain(..).filter(|(_, word)| *word == id);
+            dead.for_each(|(value, _)| self.lane.connection.release(value, true));
+        }
+    }
+
     /// The vendor's function failed or was not called: what the call alone made is taken back.
     fn finish_failure(&mut self) {
         let connection = self.lane.connection;
+        self.frame.minted.drain(..).for_each(|value| connection.release(value, true));
         for p in self.frame.new_shadows.drain(..) {
             connection.shadows.end(&connection.blocks, p);
             connection.registries.forget(p);

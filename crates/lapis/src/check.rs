@@ -5,7 +5,7 @@ mod availability;
 mod pairs;
 
 use crate::diagnostics::Diagnostic;
-use crate::model::{Buffer, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
+use crate::model::{Buffer, ErrorPlace, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
 
 /// Handle ids hold their type in eight bits.
 const HANDLE_TYPES: usize = 255;
@@ -13,7 +13,7 @@ const HANDLE_TYPES: usize = 255;
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         availability::check(model, function, diagnostics);
-        asynchrony(function, diagnostics);
+        asynchrony(model, function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
@@ -62,12 +62,22 @@ fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
 }
 
 /// A call that returns before it is done cannot bring anything back.
-fn asynchrony(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
+fn asynchrony(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     let Some(condition) = &function.asynchronous else { return };
     if !matches!(condition.kind, crate::model::ExprKind::Int(_)) {
         return;
     }
-    for rule in &function.arguments {
+    let mut created = Vec::new();
+    for (number, rule) in function.arguments.iter().enumerate() {
+        // The code of success is known.
+        if function.error == ErrorPlace::Parameter(number) {
+            continue;
+        }
+        let mut outputs = Vec::new();
+        outer(rule, &mut outputs);
+        if !outputs.is_empty() && outputs.iter().all(|plan| !plan.output || creates(plan, &mut created)) {
+            continue;
+        }
         plans(rule, &mut |plan| {
             let kept = matches!(plan.lifetime, Lifetime::Until { .. } | Lifetime::Manual | Lifetime::Coupled(_));
             let data =
@@ -77,21 +87,55 @@ fn asynchrony(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
                     Diagnostic::error(plan.span, format!("`{}` is asynchronous but this is an output", function.name))
                         .label("nothing is there when the call returns")
                         .related(condition.span, "asynchronous here")
-                        .help("make the call synchronous where the output is wanted, or deliver it later with `lifetime_until`"),
+                        .help("make the call synchronous where the output is wanted, or deliver it later with `lifetime_until`; handles that the call creates (`element { allocate; }`) are known at once"),
                 );
             }
         });
     }
+    if let Rule::Plan(plan) = &function.result
+        && let Some(handle) = created_handle(plan)
+    {
+        created.push((handle, plan.span));
+    }
+    for (handle, span) in &created {
+        let ty = &model.handle_types[*handle];
+        if ty.size != 8 {
+            diagnostics.push(
+                Diagnostic::error(*span, format!("`{}` is asynchronous but creates a `{}`", function.name, ty.name))
+                    .label("four bytes have no room for a handle that the guest chooses")
+                    .related(condition.span, "asynchronous here")
+                    .help("make the call synchronous"),
+            );
+        }
+    }
     // Zero is a fair answer of a function that returns a number; a pointer or a struct will be used.
     let used =
         !matches!(function.signature.result.kind, TypeKind::Void | TypeKind::Int { .. } | TypeKind::Float { .. });
-    if used && function.success.is_none() {
+    let known = matches!(&function.result, Rule::Plan(plan) if created_handle(plan).is_some());
+    if used && !known && function.success.is_none() {
         diagnostics.push(
             Diagnostic::error(condition.span, format!("what does `{}` return when it is asynchronous?", function.name))
                 .label("the call returns before the answer is known")
                 .help("say so with `success(v)`"),
         );
     }
+}
+
+/// The type of the handle that a value is, if the call creates it.
+fn created_handle(plan: &Plan) -> Option<usize> {
+    match plan.kind {
+        Kind::Handle { handle, .. } if plan.allocate => Some(handle),
+        _ => None,
+    }
+}
+
+/// Whether an output is nothing but handles that the call creates, and how many is known before it. They are noted.
+fn creates(plan: &Plan, created: &mut Vec<(usize, crate::source::Span)>) -> bool {
+    let Kind::Buffer(buffer) = &plan.kind else { return false };
+    let Rule::Plan(element) = &buffer.element else { return false };
+    let handle = created_handle(element).filter(|_| !plan.input && buffer.returned.is_none());
+    created.extend(handle.map(|handle| (handle, element.span)));
+    handle.is_some()
 }
 
 /// Visits all plans of a rule, those of elements, members and callbacks included.

@@ -121,6 +121,8 @@ pub struct Site {
 pub struct HandleUse {
     pub handle: usize,
     pub allocate: bool,
+    /// Where the call is asynchronous the guest chooses the id of the object that it creates.
+    pub minted: bool,
     pub deallocate: bool,
     pub retain: bool,
     pub release: bool,
@@ -205,6 +207,16 @@ impl Instruction {
         }
     }
 
+    /// Whether the guest may choose the ids of what the call creates here.
+    pub fn mints(&self) -> bool {
+        match &self.operation {
+            Operation::Handle(h) => h.minted,
+            Operation::Elements(e) => e.element.iter().any(Instruction::mints),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::mints),
+            _ => false,
+        }
+    }
+
     /// Whether a successful call changes the life of handles or shadows passed here.
     pub fn has_effects(&self) -> bool {
         match &self.operation {
@@ -260,7 +272,11 @@ impl<'a> Lowering<'a> {
         for i in buffers {
             arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
         }
-        let result = self.rule(&self.function.result, Place::Result, 0);
+        let mut result = self.rule(&self.function.result, Place::Result, 0);
+        if self.function.asynchronous.is_some() {
+            arguments.iter_mut().for_each(|argument| mint_outputs(self.model, argument));
+            mint(self.model, &mut result);
+        }
         Lowered { arguments, result, recorded: self.recorded, carried: self.carried }
     }
 
@@ -319,6 +335,7 @@ impl<'a> Lowering<'a> {
             Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
                 handle: *handle,
                 allocate: plan.allocate,
+                minted: false,
                 deallocate: plan.deallocate,
                 retain: *retain,
                 release: *release,
@@ -473,6 +490,26 @@ impl<'a> Lowering<'a> {
             }
         });
         guest
+    }
+}
+
+/// Created handles behind an output pointer; as many as there is room for, or nobody knew before the call how many.
+fn mint_outputs(model: &Model, instruction: &mut Instruction) {
+    match &mut instruction.operation {
+        Operation::Elements(e) if e.output && !e.input && e.returned.is_none() => {
+            e.element.iter_mut().for_each(|element| mint(model, element));
+        }
+        Operation::Choice { then, otherwise, .. } => {
+            then.iter_mut().chain(otherwise).for_each(|i| mint_outputs(model, i));
+        }
+        _ => {}
+    }
+}
+
+fn mint(model: &Model, instruction: &mut Instruction) {
+    if let Operation::Handle(h) = &mut instruction.operation {
+        // A value of four bytes has no room for an id.
+        h.minted = h.allocate && model.handle_types[h.handle].size == 8;
     }
 }
 

@@ -84,6 +84,12 @@ pub struct Call {
     scratch: Scratch,
     pub(crate) reply: Encoder,
     pub(crate) handles: Vec<UsedHandle>,
+    /// Ids that the guest chose for what the call creates, by the address where the vendor's function writes it
+    /// (0: it returns it).
+    minted: Vec<(usize, u64)>,
+    next_minted: usize,
+    /// The id because of which the call was rejected.
+    pub(crate) invalid: u64,
     pub(crate) outputs: Vec<Output>,
     pub(crate) next_output: usize,
     pub(crate) untils: Vec<UntilBuffer>,
@@ -118,6 +124,9 @@ impl Call {
             scratch: Scratch::new(MAX_SCRATCH),
             reply: Encoder::new(),
             handles: Vec::new(),
+            minted: Vec::new(),
+            next_minted: 0,
+            invalid: 0,
             outputs: Vec::new(),
             next_output: 0,
             untils: Vec::new(),
@@ -144,6 +153,8 @@ impl Call {
         self.reply.start();
         self.next_output = 0;
         self.next_until = 0;
+        self.next_minted = 0;
+        self.invalid = 0;
         self.result = None;
         self.complaint = None;
         let replayable = self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
@@ -155,6 +166,7 @@ impl Call {
     pub(crate) fn reset(&mut self) {
         self.scratch.reset();
         self.handles.clear();
+        self.minted.clear();
         self.outputs.clear();
         self.untils.clear();
         self.regions.clear();
@@ -215,13 +227,37 @@ impl Call {
 
     fn use_handle(&mut self, ty: u32, ends: Option<bool>) -> Result<u64, Reject> {
         let id = self.word()?;
-        let native = self.session.handles.native(ty, id).ok_or(Reject::InvalidHandle(ty))?;
+        let Some(native) = self.session.handles.native(ty, id) else {
+            self.invalid = id;
+            return Err(Reject::InvalidHandle(ty));
+        };
         // A predefined value has nothing that could end or be noted.
         if id > MAX_PREDEFINED {
             let ending = ends.is_some_and(|all| self.session.handles.ending(id, all));
             self.handles.push(UsedHandle { ty, native, id, ending });
         }
         Ok(native)
+    }
+
+    /// The id under which the guest already knows the object that the vendor's function will write to `at`, or
+    /// return (0). 0 as the id: it waits to be told.
+    pub fn minted(&mut self, ty: u32, at: usize) -> Result<(), Reject> {
+        let id = self.word()?;
+        if id == 0 {
+            return Ok(());
+        }
+        if !self.session.handles.may_adopt(ty, id) {
+            return Err(Reject::Malformed("a new object has an id that the guest may not choose"));
+        }
+        self.minted.push((at, id));
+        Ok(())
+    }
+
+    /// The id that was chosen for what was written to `at`. They are asked for in the order of the request.
+    pub(crate) fn minted_id(&mut self, at: usize) -> Option<u64> {
+        let found = self.minted[self.next_minted..].iter().position(|(place, _)| *place == at)?;
+        self.next_minted += found + 1;
+        Some(self.minted[self.next_minted - 1].1)
     }
 
     /// A NUL-terminated string in private memory, or NULL.

@@ -12,6 +12,7 @@ use aviary_gate::Holding;
 use aviary_wire::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
 use crate::api::{HandleTypeInfo, Role};
+use crate::minted::MintedSlots;
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
@@ -25,9 +26,17 @@ const SEGMENTS: usize = 12;
 /// back (generations), so a reader that sees the same key before and after
 /// reading `native` has the native value of that key.
 #[derive(Default)]
-struct Slot {
+pub(crate) struct Slot {
     key: AtomicU64,
     native: AtomicU64,
+}
+
+impl Slot {
+    fn fill(&self, native: u64, id: u64) {
+        // Release: who sees this value also sees the key's zero before it.
+        self.native.store(native, Ordering::Release);
+        self.key.store(id, Ordering::Release);
+    }
 }
 
 /// One object as writers see it, under the lock.
@@ -50,15 +59,36 @@ impl Entry {
 
 #[derive(Default)]
 struct State {
+    /// By index: what has an id that the server chose.
     entries: Vec<Entry>,
     free: VecDeque<u32>,
+    /// By index: the live objects with ids that the guest chose.
+    minted: HashMap<u32, Entry>,
     by_native: HashMap<(u32, u64), u32>,
     /// Replay: the ids that the next replies must produce, in order.
     bind: Option<VecDeque<u64>>,
 }
 
+impl State {
+    fn entry(&mut self, index: u32) -> Option<&mut Entry> {
+        match index & HandleId::MINTED {
+            0 => self.entries.get_mut(index as usize),
+            _ => self.minted.get_mut(&index),
+        }
+    }
+
+    fn id(&self, ty: u32, index: u32) -> Option<u64> {
+        let entry = match index & HandleId::MINTED {
+            0 => self.entries.get(index as usize),
+            _ => self.minted.get(&index),
+        };
+        entry.map(|entry| id_of(ty, entry.generation, index))
+    }
+}
+
 pub struct HandleTable {
     segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
+    minted: MintedSlots,
     state: Mutex<State>,
     metadata_words: usize,
     types: &'static [HandleTypeInfo],
@@ -99,6 +129,7 @@ impl HandleTable {
     pub fn new(metadata_size: usize, types: &'static [HandleTypeInfo]) -> HandleTable {
         HandleTable {
             segments: [const { OnceLock::new() }; SEGMENTS],
+            minted: MintedSlots::default(),
             state: Mutex::default(),
             metadata_words: metadata_size.div_ceil(8),
             types,
@@ -136,8 +167,7 @@ impl HandleTable {
         let mut state = self.lock();
         let bound = state.bind.as_mut().and_then(VecDeque::pop_front).filter(|id| *id != 0 && *id != NOT_A_HANDLE);
         let known = state.by_native.get(&(ty, native)).copied();
-        if let Some(index) = known {
-            let entry = &mut state.entries[index as usize];
+        if let Some((index, entry)) = known.and_then(|index| Some((index, state.entry(index)?))) {
             match role {
                 Role::Borrow => return Ok(id_of(ty, entry.generation, index)),
                 // The vendor may reuse the address of an object whose end is still on its way here.
@@ -150,8 +180,42 @@ impl HandleTable {
             }
         }
         let index = self.vacant(&mut state, bound)?;
-        self.fill(&mut state, index, ty, native, role);
-        Ok(id_of(ty, state.entries[index as usize].generation, index))
+        let entry = &mut state.entries[index as usize];
+        entry.references = u64::from(role == Role::Allocate);
+        entry.borrowed = role == Role::Borrow;
+        let id = id_of(ty, entry.generation, index);
+        state.by_native.insert((ty, native), index);
+        self.slot_or_grow(index).fill(native, id);
+        Ok(id)
+    }
+
+    /// Whether the guest may give this id to a new object: it is one of its own, and newer than all that had its index.
+    pub fn may_adopt(&self, ty: u32, id: u64) -> bool {
+        let _state = self.lock();
+        self.choice(ty, id).is_some()
+    }
+
+    fn choice(&self, ty: u32, id: u64) -> Option<HandleId> {
+        let choice = HandleId::from_word(id).filter(|id| u32::from(id.ty) == ty && id.is_minted())?;
+        let within = choice.index & !HandleId::MINTED < HandleId::MOST_MINTED;
+        (within && choice.generation > self.minted.generation(choice.index)).then_some(choice)
+    }
+
+    /// Enters a new object under the id that the guest chose. `None`: it may not have that id. The guest gives an
+    /// index away again when its object has ended for it; if the vendor's library did not agree (the asynchronous call
+    /// that was to end it failed), what is still entered there ends now: nobody can name it any longer.
+    pub fn adopt(&self, ty: u32, id: u64, native: u64) -> Option<Option<Ended>> {
+        self.skip();
+        let mut state = self.lock();
+        let HandleId { generation, index, .. } = self.choice(ty, id)?;
+        let old = self.minted.get(index).map_or(0, |slot| slot.key.load(Ordering::Relaxed));
+        let ended = (old != 0).then(|| self.end(&mut state, index, old));
+        state.minted.insert(index, Entry { references: 1, ..Entry::of(generation) });
+        if !self.is_predefined(ty, native) {
+            state.by_native.insert((ty, native), index);
+        }
+        self.minted.begin(index, generation).fill(native, id);
+        Some(ended)
     }
 
     /// A reply that mentions no handle where the recorded one may have.
@@ -169,7 +233,7 @@ impl HandleTable {
     pub fn id(&self, ty: u32, native: u64) -> Option<u64> {
         let state = self.lock();
         let index = *state.by_native.get(&(ty, native))?;
-        Some(id_of(ty, state.entries[index as usize].generation, index))
+        state.id(ty, index)
     }
 
     /// The guest owns one reference more.
@@ -198,7 +262,7 @@ impl HandleTable {
     pub fn release(&self, id: u64, all: bool) -> Option<Ended> {
         let mut state = self.lock();
         let index = self.live(&state, id)?;
-        let entry = &mut state.entries[index as usize];
+        let entry = state.entry(index)?;
         entry.references = if all { 0 } else { entry.references.saturating_sub(1) };
         if entry.references > 0 || (entry.borrowed && !all) {
             return None;
@@ -233,7 +297,7 @@ impl HandleTable {
 
     pub fn len(&self) -> usize {
         let state = self.lock();
-        state.entries.len() - state.free.len()
+        state.entries.len() - state.free.len() + state.minted.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -246,6 +310,9 @@ impl HandleTable {
     }
 
     fn slot(&self, index: u32) -> Option<&Slot> {
+        if index & HandleId::MINTED != 0 {
+            return self.minted.get(index);
+        }
         let (segment, at) = place(index);
         self.segments.get(segment)?.get()?.get(at)
     }
@@ -265,7 +332,7 @@ impl HandleTable {
     fn with<R>(&self, id: u64, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
         let mut state = self.lock();
         let index = self.live(&state, id)?;
-        Some(change(&mut state.entries[index as usize]))
+        state.entry(index).map(change)
     }
 
     /// A free slot; the one that `bound` names if it is free.
@@ -295,26 +362,20 @@ impl HandleTable {
         Some(index)
     }
 
-    fn fill(&self, state: &mut State, index: u32, ty: u32, native: u64, role: Role) {
-        let entry = &mut state.entries[index as usize];
-        entry.references = u64::from(role == Role::Allocate);
-        entry.borrowed = role == Role::Borrow;
-        let id = id_of(ty, entry.generation, index);
-        state.by_native.insert((ty, native), index);
-        let slot = self.slot_or_grow(index);
-        // Release: who sees this value also sees the key's zero before it.
-        slot.native.store(native, Ordering::Release);
-        slot.key.store(id, Ordering::Release);
-    }
-
     fn end(&self, state: &mut State, index: u32, id: u64) -> Ended {
-        let slot = self.slot_or_grow(index);
-        let native = slot.native.load(Ordering::Relaxed);
-        slot.key.store(0, Ordering::Release);
+        let native = self.slot(index).map_or(0, |slot| {
+            slot.key.store(0, Ordering::Release);
+            slot.native.load(Ordering::Relaxed)
+        });
         let key = (type_of(id), native);
         // A younger object may have taken the native value over.
         if state.by_native.get(&key) == Some(&index) {
             state.by_native.remove(&key);
+        }
+        if index & HandleId::MINTED != 0 {
+            // The slot remembers the generation; when its index is used again is up to the guest.
+            let holding = state.minted.remove(&index).map(|entry| entry.holding).unwrap_or_default();
+            return Ended { id, holding };
         }
         let entry = &mut state.entries[index as usize];
         let holding = std::mem::take(&mut entry.holding);

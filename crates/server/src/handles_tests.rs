@@ -188,3 +188,50 @@ fn only_predefined_values_cross_as_they_are() {
     let object = table.publish(1, 2, Role::Allocate).unwrap();
     assert_eq!(table.native(1, object), Some(2), "an address like any other where nothing is predefined");
 }
+
+fn chosen(ty: u8, generation: u32, index: u32) -> u64 {
+    HandleId { ty, generation, index: HandleId::MINTED | index }.to_word()
+}
+
+#[test]
+fn a_guest_chooses_newer_ids_of_its_own_half_only() {
+    let table = HandleTable::new(8, &[]);
+    let own = table.publish(0, 0x50, Role::Allocate).unwrap();
+    assert!(!table.may_adopt(0, own) && !table.may_adopt(0, own + (1 << 32)));
+    assert!(!table.may_adopt(1, chosen(0, 1, 0)), "another type");
+    assert!(!table.may_adopt(0, chosen(0, 1, HandleId::MOST_MINTED)));
+    let id = chosen(0, 3, HandleId::MOST_MINTED - 1);
+    assert!(table.may_adopt(0, id));
+    assert!(table.adopt(0, id, 0x60).unwrap().is_none());
+    assert_eq!((table.native(0, id), table.native(1, id), table.len()), (Some(0x60), None, 2));
+    assert_eq!(table.id(0, 0x60), Some(id));
+    assert_eq!(table.publish(0, 0x60, Role::Borrow), Ok(id), "a reply that mentions it says its id");
+    assert!(table.metadata(id).is_some());
+    assert!(table.adopt(0, id, 0x61).is_none() && !table.may_adopt(0, chosen(0, 2, HandleId::MOST_MINTED - 1)));
+    assert!(table.release(id, false).is_some());
+    assert_eq!((table.native(0, id), table.len(), table.id(0, 0x60)), (None, 1, None));
+    assert!(!table.may_adopt(0, id), "an ended id never comes back");
+    assert!(table.may_adopt(0, id + (1 << 32)));
+}
+
+#[test]
+fn a_newer_object_ends_what_the_guest_has_given_up() {
+    let table = HandleTable::new(0, &[]);
+    let (old, new) = (chosen(1, 1, 7), chosen(2, 2, 7));
+    assert!(table.adopt(1, old, 0x10).unwrap().is_none());
+    let ended = table.adopt(2, new, 0x20).unwrap().unwrap();
+    assert_eq!(ended.id, old);
+    assert_eq!((table.native(1, old), table.native(2, new), table.len()), (None, Some(0x20), 1));
+    assert!(table.release(old, true).is_none(), "a late end of the old one");
+    assert_eq!(table.native(2, new), Some(0x20));
+}
+
+#[test]
+fn two_ids_may_name_one_object() {
+    let table = HandleTable::new(0, &[]);
+    let (a, b) = (chosen(0, 1, 0), chosen(0, 1, 1));
+    table.adopt(0, a, 0x10).unwrap();
+    table.adopt(0, b, 0x10).unwrap();
+    assert!(table.release(a, false).is_some());
+    assert_eq!((table.native(0, b), table.id(0, 0x10)), (Some(0x10), Some(b)));
+}

@@ -212,8 +212,10 @@ impl Lane {
         if let Outcome::Rejected(reject) = outcome {
             call.reply.start();
             call.regions.clear();
-            if let Reject::Failed(value) = reject {
-                call.reply.word(value as u64);
+            match reject {
+                Reject::Failed(value) => call.reply.word(value as u64),
+                Reject::InvalidHandle(_) => call.reply.word(call.invalid),
+                _ => {}
             }
         }
         let flags = if success { flag::SUCCESS } else { 0 };

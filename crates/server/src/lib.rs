@@ -23,6 +23,7 @@ mod late;
 mod log;
 mod mappings;
 mod memory;
+mod minted;
 pub mod module;
 mod outgoing;
 mod policy;

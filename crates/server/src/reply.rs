@@ -55,6 +55,30 @@ impl Call {
         self.reply.word(id);
     }
 
+    /// A new object that was written to `at`. It enters the table under the id that the guest chose, if it did.
+    pub fn reply_minted(&mut self, ty: u32, native: u64, at: usize) {
+        let Some(id) = self.minted_id(at).filter(|_| native != 0) else {
+            return self.reply_handle(ty, native, Role::Allocate);
+        };
+        let Some(ended) = self.session.handles.adopt(ty, id, native) else {
+            // Another call of this guest took the id meanwhile.
+            self.session
+                .note(&format!("{}: an id was used twice; the object is lost to the guest", self.function_name()));
+            return self.reply.word(0);
+        };
+        if let Some(mut ended) = ended {
+            // The vendor's library still has the object that nobody can name: so what it holds stays charged.
+            self.session.hold(None, &mut ended.holding);
+            self.session.log.object_ended(ended.id);
+        }
+        self.on_success.created = Some(id);
+        self.session.show_handles();
+        if let Some(recording) = &mut self.recording {
+            recording.replied.push(id);
+        }
+        self.reply.word(id);
+    }
+
     pub fn reply_unwritten_handle(&mut self) {
         self.session.handles.skip();
         if let Some(recording) = &mut self.recording {

@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aviary_transport::Region;
-use aviary_wire::{NOT_A_HANDLE, REJECTED_CALL, RequestHeader, flag, kind, status};
+use aviary_wire::{HandleId, NOT_A_HANDLE, REJECTED_CALL, RequestHeader, flag, kind, status};
 use support::api::*;
-use support::{Guest, fields};
+use support::{Guest, Lane, fields};
 
 /// Tests that use the API's global state.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -107,6 +107,55 @@ fn handles_are_checked_and_charges_follow_them() {
         assert_eq!(used(), 0);
         let failed = lane.call(CREATE, fields(|e| e.word(666)));
         assert_eq!((failed.word(), lane.success, used()), (0, false, 0));
+        guest.leave();
+    });
+}
+
+/// An id as a guest chooses it.
+fn chosen(index: u32, generation: u32) -> u64 {
+    HandleId { ty: OBJECT as u8, generation, index: HandleId::MINTED | index }.to_word()
+}
+
+#[test]
+fn objects_live_under_the_ids_that_the_guest_chose() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let (a, b) = (chosen(0, 1), chosen(HandleId::MOST_MINTED - 1, 7));
+        let used = || guest.stats.resources[0].used.load(Ordering::Relaxed);
+        let spawn = |lane: &mut Lane, a: u64, b: u64, bytes: u64| {
+            let header = RequestHeader { kind: kind::CALL_ASYNC, flags: flag::ACKNOWLEDGE, ..Default::default() };
+            let body = fields(|e| (e.word(a), e.word(b), e.word(bytes)).2);
+            lane.send(RequestHeader { function: SPAWN, ..header }, body, &[]);
+            lane.receive()
+        };
+        spawn(&mut lane, a, b, 100);
+        let first = lane.call(GET, fields(|e| e.word(a))).word();
+        let second = lane.call(GET, fields(|e| e.word(b))).word();
+        assert_eq!((second - first, used()), (16, 200));
+        // What fails, or is refused, leaves its ids dead, and they may be used later.
+        spawn(&mut lane, chosen(5, 1), chosen(6, 1), 333);
+        assert_eq!(lane.deferred, Some(5));
+        spawn(&mut lane, chosen(5, 1), chosen(6, 1), 5000);
+        assert_eq!(lane.deferred, Some(-77));
+        let dead = lane.call(GET, fields(|e| e.word(chosen(5, 1))));
+        assert_eq!((dead.header.status, dead.word()), (status::INVALID_HANDLE, chosen(5, 1)));
+        assert_eq!(used(), 200);
+        spawn(&mut lane, chosen(5, 1), chosen(6, 1), 1);
+        assert_eq!((lane.deferred, used()), (None, 202));
+        // An end, and the index once more.
+        lane.call(DESTROY, fields(|e| e.word(a)));
+        assert_eq!(lane.call(GET, fields(|e| e.word(a))).header.status, status::INVALID_HANDLE);
+        spawn(&mut lane, chosen(0, 2), chosen(1, 1), 10);
+        assert_eq!(lane.call(GET, fields(|e| e.word(a))).header.status, status::INVALID_HANDLE);
+        assert_eq!(lane.call(GET, fields(|e| e.word(chosen(0, 2)))).header.status, status::OK);
+        // The guest has given up an id whose object did not end: what it held stays charged.
+        let before = used();
+        spawn(&mut lane, chosen(0, 3), chosen(1, 2), 10);
+        assert_eq!(lane.call(GET, fields(|e| e.word(chosen(0, 2)))).header.status, status::INVALID_HANDLE);
+        assert_eq!(used(), before + 20);
+        // Waiting, it may leave the choice to the server.
+        let reply = lane.call(SPAWN, fields(|e| (e.word(0), e.word(0), e.word(1)).2));
+        assert_eq!(HandleId::from_word(reply.word()).map(HandleId::is_minted), Some(false));
         guest.leave();
     });
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use aviary_wire::attach::welcome_status;
 use aviary_wire::control::control_kind;
-use aviary_wire::{Control, Encoder, Hello, RequestHeader, WIRE_VERSION, kind, status};
+use aviary_wire::{Control, Encoder, HandleId, Hello, RequestHeader, WIRE_VERSION, kind, status};
 use proptest::prelude::*;
 use support::api::*;
 use support::{ARENA, Guest, Lane, fields};
@@ -70,6 +70,46 @@ fn strings_without_an_end_and_late_outputs_in_the_message_end_the_session() {
     breaks(LENGTH, |e| e.buffer_inline(b""));
     breaks(START, |e| e.buffer_inline(b"12345678"));
     breaks(UNMAP, |e| e.word(77));
+}
+
+#[test]
+fn ids_that_the_guest_may_not_choose_end_the_session() {
+    let id = |ty: u32, generation, index| HandleId { ty: ty as u8, generation, index }.to_word();
+    let good = id(OBJECT, 1, HandleId::MINTED);
+    let spawn = |a: u64| move |e: &mut Encoder| (e.word(a), e.word(0), e.word(1)).2;
+    breaks(SPAWN, spawn(id(OBJECT, 1, 0)));
+    breaks(SPAWN, spawn(id(OBJECT, 1, 5000)));
+    breaks(SPAWN, spawn(id(OTHER, 1, HandleId::MINTED)));
+    breaks(SPAWN, spawn(id(OBJECT, 1, HandleId::MINTED + HandleId::MOST_MINTED)));
+    breaks(SPAWN, spawn(id(OBJECT, 1, HandleId::MAX_INDEX)));
+    for word in [1, 1 << 31, good & 0xffff_ffff, u64::MAX, 1 << 56] {
+        breaks(SPAWN, spawn(word));
+    }
+    // Not newer than what has had its index, whether that has ended or not.
+    for generation in [1, 2] {
+        both(|mut guest| {
+            let mut lane = guest.lane();
+            lane.call(SPAWN, fields(spawn(id(OBJECT, 2, HandleId::MINTED))));
+            lane.call(DESTROY, fields(|e| e.word(id(OBJECT, generation, HandleId::MINTED))));
+            let body = fields(spawn(id(OBJECT, generation, HandleId::MINTED)));
+            lane.send(RequestHeader { kind: kind::CALL, function: SPAWN, ..Default::default() }, body, &[]);
+            guest.expect_end();
+            guest.leave();
+        });
+    }
+}
+
+#[test]
+fn one_id_twice_is_one_object() {
+    both(|mut guest| {
+        let mut lane = guest.lane();
+        let id = HandleId { ty: OBJECT as u8, generation: 1, index: HandleId::MINTED | 3 }.to_word();
+        lane.call(SPAWN, fields(|e| (e.word(id), e.word(id), e.word(7)).2));
+        assert_eq!(lane.call(GET, fields(|e| e.word(id))).header.status, status::OK);
+        lane.call(DESTROY, fields(|e| e.word(id)));
+        assert_eq!(lane.call(GET, fields(|e| e.word(id))).header.status, status::INVALID_HANDLE);
+        guest.leave();
+    });
 }
 
 #[test]

@@ -23,6 +23,15 @@ impl HandleId {
     pub const MAX_GENERATION: u32 = (1 << GENERATION_BITS) - 1;
     /// An index above this would collide with the encoding of "no index".
     pub const MAX_INDEX: u32 = u32::MAX - 1;
+    /// Set in the indices of ids that the guest chooses; the others are the server's.
+    pub const MINTED: u32 = 1 << 31;
+    /// So many indices the guest may use for them.
+    pub const MOST_MINTED: u32 = 4 << 20;
+
+    /// An id that the guest chose.
+    pub const fn is_minted(self) -> bool {
+        self.index & Self::MINTED != 0
+    }
 
     #[inline]
     pub const fn to_word(self) -> u64 {

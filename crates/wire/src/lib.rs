@@ -21,7 +21,7 @@ pub use handle::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 
 /// Changes whenever a guest and a server of different versions would misunderstand each other.
-pub const WIRE_VERSION: u32 = 2;
+pub const WIRE_VERSION: u32 = 3;
 
 /// Longest message that a receiver reassembles.
 pub const MAX_MESSAGE: usize = 64 << 20;

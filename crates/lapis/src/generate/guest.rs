@@ -1,6 +1,7 @@
 //! The guest library: one stub per function of the API.
 
 mod effects;
+mod minted;
 mod reply;
 mod request;
 
@@ -231,14 +232,6 @@ impl Stub<'_> {
         quote!(#name(#code, #arguments))
     }
 
-    /// What an asynchronous call returns.
-    fn success(&self) -> TokenStream {
-        match self.function.error {
-            ErrorPlace::Parameter(_) => self.fail(self.code(Code::Success)),
-            _ => types::from_exact(self.code(Code::Success), &self.function.signature.result),
-        }
-    }
-
     fn body(&self) -> TokenStream {
         let id = self.id;
         match &self.function.support {
@@ -259,8 +252,9 @@ impl Stub<'_> {
             let (name, value) = (format_ident!("x{}", i), self.cx().typed(&c.value, &c.ty));
             quote!(let #name = #value;)
         });
+        let (chosen, minted) = self.choose();
         let request = self.lowered.arguments.iter().map(|i| self.request(i, self.cx()));
-        let request = quote!(#(#request)*);
+        let request = quote!(#minted #(#request)*);
         let registered = self.registered();
         let asynchronous = self.asynchronous();
         let sites = site_variables(&self.lowered.arguments);
@@ -270,6 +264,7 @@ impl Stub<'_> {
         };
         let call = quote! {
             #sites
+            #chosen
             let Ok(mut call) = API.call(#id) else { return #lost };
             #request
             #registered
@@ -282,6 +277,17 @@ impl Stub<'_> {
             #(#contextual)*
             #call
         }
+    }
+
+    /// For a call that may have to choose ids: whether it is asynchronous is decided before the request is written,
+    /// which begins with the id of what it returns.
+    fn choose(&self) -> (TokenStream, TokenStream) {
+        if !self.mints() {
+            return (quote!(), quote!());
+        }
+        let condition = self.function.asynchronous.as_ref().map_or(quote!(false), |e| self.cx().condition(e));
+        let minted = self.request_minted(&self.lowered.result);
+        (quote!(let asynchronous: bool = #condition; let mut minted: Vec<u64> = Vec::new();), minted)
     }
 
     /// `finally`: the call is a closure, so that each of its ways out ends here.
@@ -328,21 +334,25 @@ impl Stub<'_> {
         let Some(condition) = &self.function.asynchronous else { return quote!() };
         let lost = self.fail(self.code(Code::Lost));
         let success = self.success();
-        let effects = self.effects();
-        let own = self.fail(quote!(value as i128));
+        let (written, effects) = (self.write_minted(), self.effects());
+        let own = match self.function.error {
+            ErrorPlace::Nowhere => self.fail(self.code(Code::Failure)),
+            _ => self.fail(quote!(value as i128)),
+        };
         let send = quote! {
             match call.send_async() {
                 Ok(None) => {}
                 Ok(Some(value)) => return #own,
                 Err(_) => return #lost,
             }
+            #written
             #effects
             return #success;
         };
         if types::constant(condition).is_some_and(|v| v != 0) {
             return send;
         }
-        let condition = self.cx().condition(condition);
+        let condition = if self.mints() { quote!(asynchronous) } else { self.cx().condition(condition) };
         quote!(if #condition { #send })
     }
 

@@ -87,13 +87,23 @@ fn rejected(model: &Model) -> TokenStream {
         let (i, code) = (i as u32, cx.exact(h.invalid.as_ref()?));
         Some(quote!(Reject::InvalidHandle(#i) => #code,))
     });
+    // A function's own codes come before those of the error type.
+    let own = |pick: fn(&Function) -> Option<&Expr>| {
+        let asynchronous = model.functions.iter().enumerate().filter(|(_, f)| f.asynchronous.is_some());
+        let arms = asynchronous.filter_map(|(id, f)| {
+            let (id, code) = (id as u32, cx.exact(pick(f)?));
+            Some(quote!(#id => #code,))
+        });
+        arms.collect::<TokenStream>()
+    };
+    let (own_failure, own_unsupported) = (own(|f| f.failure.as_ref()), own(|f| f.unsupported.as_ref()));
     quote! {
-        fn rejected(_function: u32, reject: Reject) -> i64 {
+        fn rejected(function: u32, reject: Reject) -> i64 {
             let code: i128 = match reject {
                 #(#invalid)*
                 Reject::Failed(value) => value as i128,
-                Reject::Unsupported => #unsupported,
-                _ => #failure,
+                Reject::Unsupported => match function { #own_unsupported _ => #unsupported },
+                _ => match function { #own_failure _ => #failure },
             };
             code as i64
         }
@@ -154,6 +164,7 @@ impl Handler<'_> {
     fn body(&self) -> TokenStream {
         let cx = self.cx();
         let variables = self.variables();
+        let minted = self.request_minted(&self.lowered.result, quote!(0usize));
         let request = self.lowered.arguments.iter().map(|i| self.request(i, cx));
         let admission = self.admission();
         let (occupy, vacate) = (self.occupy(), self.function.occupies.as_ref().map(|_| quote!(call.vacate();)));
@@ -169,6 +180,7 @@ impl Handler<'_> {
         let effects = self.effects();
         quote! {
             #variables
+            #minted
             #(#request)*
             #admission
             #occupy

@@ -65,6 +65,33 @@ fn constants_of_the_header() {
 }
 
 #[test]
+fn asynchronous_calls_create_handles_only_where_the_guest_can_name_them() {
+    let spec = "type(sm_status) { success(SM_OK); } error_argument(error); type(sm_device) { handle; } type(sm_buffer) { handle; } type(int) { handle; }
+        sm_destroy(sm_buffer buffer) { argument(buffer) { deallocate; } }";
+    let create = |body: &str| {
+        message(&format!(
+            "{spec} sm_create(sm_device device, size_t bytes, sm_buffer *buffer) {{ async; argument(buffer) {{ {body} }} }}"
+        ))
+    };
+    let output = "`sm_create` is asynchronous but this is an output";
+    assert_eq!(create("out; element { allocate; }"), "");
+    assert_eq!(create("out; buffer(bytes); element { allocate; }"), "");
+    assert_eq!(create("if (bytes) { out; element { allocate; } } else { opaque; }"), "");
+    assert!(create("out;").starts_with(output), "it may name any object");
+    assert!(create("in; out; element { allocate; }").starts_with(output));
+    assert!(create("out; buffer(bytes); returned(1); element { allocate; }").starts_with(output));
+    assert!(create("out; element { if (bytes) { allocate; } }").starts_with(output));
+    let find =
+        "sm_find(sm_device device, sm_status *error) { async; argument(error) { out; } return_value { allocate; } }";
+    assert_eq!(message(&format!("{spec} {find}")), "");
+    let short = "sm_undescribed(void) { async; return_value { allocate; } }";
+    assert_eq!(
+        message(&format!("{spec} {short}")),
+        "`sm_undescribed` is asynchronous but creates a `int` | make the call synchronous"
+    );
+}
+
+#[test]
 fn predefined_handles_are_small_constants() {
     let predefined = |v: &str| message(&format!("type(sm_device) {{ handle; predefined({v}); }}"));
     assert_eq!(predefined("1); predefined((sm_device)0xffff"), "");

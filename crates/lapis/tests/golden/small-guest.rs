@@ -106,6 +106,8 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         "vector_append",
         "vector_read",
         "vector_visit",
+        "vector_clone",
+        "vector_of",
         "vector_capacity",
         "vector_destroy",
     ],
@@ -182,6 +184,8 @@ unsafe fn function_by_name(name: usize) -> usize {
         b"vector_append" => vector_append as *const () as usize,
         b"vector_read" => vector_read as *const () as usize,
         b"vector_visit" => vector_visit as *const () as usize,
+        b"vector_clone" => vector_clone as *const () as usize,
+        b"vector_of" => vector_of as *const () as usize,
         b"vector_capacity" => vector_capacity as *const () as usize,
         b"vector_destroy" => vector_destroy as *const () as usize,
         _ => 0,
@@ -375,13 +379,124 @@ pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
     )
 }
 #[cold]
-unsafe fn fail_4(code: i128, a0: usize, a1: usize) -> i32 {
+unsafe fn fail_4(code: i128, a0: usize, a1: u64, a2: usize) -> i32 {
     (code) as i32
 }
-unsafe fn stub_4(a0: usize, a1: usize) -> i32 {
+unsafe fn stub_4(a0: usize, a1: u64, a2: usize) -> i32 {
+    let mut s0 = 0u64;
+    let asynchronous: bool = ((((a1 as i128) != (0 as i128)) as i128)) != 0;
+    let mut minted: Vec<u64> = Vec::new();
+    let Ok(mut call) = API.call(4u32) else { return fail_4((2 as i128), a0, a1, a2) };
+    call.handle(0u32, (a0) as u64);
+    call.word((a1) as u64);
+    let v0 = match support::count((a1 as i128), 8) {
+        Some(n) => n as u64,
+        None => return fail_4((1 as i128), a0, a1, a2),
+    };
+    s0 = v0;
+    if call.array((a2) as u64 as usize as *const u8, v0 as usize) {
+        for i0 in 0..(v0) as usize {
+            let e0 = ((a2) as u64 as usize) + i0 * 8;
+            if asynchronous {
+                minted.push(call.mint(0u32));
+            } else {
+                call.word(0);
+            }
+        }
+    }
+    if asynchronous {
+        match call.send_async() {
+            Ok(None) => {}
+            Ok(Some(value)) => return fail_4(value as i128, a0, a1, a2),
+            Err(_) => return fail_4((2 as i128), a0, a1, a2),
+        }
+        let mut minted = minted.into_iter();
+        if (a2) as u64 != 0 {
+            for i0 in 0..(s0) as usize {
+                let e0 = ((a2) as u64 as usize) + i0 * 8;
+                support::write::<u64>(e0 + 0, (minted.next().unwrap_or(0)) as u64);
+            }
+        }
+        return ((0 as i128)) as i32;
+    }
+    let Ok(mut reply) = call.send() else { return fail_4((2 as i128), a0, a1, a2) };
+    match reply.status() {
+        Status::Ok => {}
+        Status::Unsupported => {
+            API.unsupported(4u32);
+            return fail_4((1 as i128), a0, a1, a2);
+        }
+        Status::InvalidHandle(ty) => return fail_4(invalid_handle(ty), a0, a1, a2),
+        Status::Refused => return fail_4((1 as i128), a0, a1, a2),
+        Status::Failed(value) => return fail_4(value as i128, a0, a1, a2),
+        Status::Lost => return fail_4((2 as i128), a0, a1, a2),
+    }
+    let ret = (reply.word()) as i32;
+    let ok: bool = ret as i128 == (0 as i128);
+    {
+        let count = s0;
+        if (a2) as u64 != 0 {
+            let count = reply.count(count as usize);
+            for i0 in 0..(count) as usize {
+                let e0 = ((a2) as u64 as usize) + i0 * 8;
+                if let Some(value) = reply.handle(0u32, Role::Allocate) {
+                    support::write::<u64>(e0 + 0, (value) as u64);
+                }
+            }
+        }
+    }
+    if ok {
+        if let Some(value) = reply.deferred() {
+            return fail_4(value as i128, a0, a1, a2);
+        }
+    }
+    ret
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_clone(a0: usize, a1: u64, a2: usize) -> i32 {
+    aviary_guest::guard(
+        move || unsafe { stub_4(a0, a1, a2) },
+        move || unsafe { fail_4((2 as i128), a0, a1, a2) },
+    )
+}
+#[cold]
+unsafe fn fail_5(code: i128, a0: f32) -> usize {
+    (code) as usize
+}
+unsafe fn stub_5(a0: f32) -> usize {
+    let asynchronous: bool = ((1 as i128)) != 0;
+    let mut minted: Vec<u64> = Vec::new();
+    let Ok(mut call) = API.call(5u32) else { return fail_5(0i128, a0) };
+    if asynchronous {
+        minted.push(call.mint(0u32));
+    } else {
+        call.word(0);
+    }
+    call.word((a0).to_bits() as u64);
+    match call.send_async() {
+        Ok(None) => {}
+        Ok(Some(value)) => return fail_5(0i128, a0),
+        Err(_) => return fail_5(0i128, a0),
+    }
+    let mut minted = minted.into_iter();
+    let ret = minted.next().unwrap_or(0) as usize;
+    return ret;
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_of(a0: f32) -> usize {
+    aviary_guest::guard(
+        move || unsafe { stub_5(a0) },
+        move || unsafe { fail_5(0i128, a0) },
+    )
+}
+#[cold]
+unsafe fn fail_6(code: i128, a0: usize, a1: usize) -> i32 {
+    (code) as i32
+}
+unsafe fn stub_6(a0: usize, a1: usize) -> i32 {
     let mut s0 = 0u64;
     let mut s1 = 0u64;
-    let Ok(mut call) = API.call(4u32) else { return fail_4((2 as i128), a0, a1) };
+    let Ok(mut call) = API.call(6u32) else { return fail_6((2 as i128), a0, a1) };
     let v0 = (((API.is_handle_of(1u32, ((a0 as i128)) as u64) as i128)) != 0) as u64;
     s0 = v0;
     call.word(v0);
@@ -393,24 +508,24 @@ unsafe fn stub_4(a0: usize, a1: usize) -> i32 {
     let v1 = 1u64;
     s1 = v1;
     call.buffer_out((a1) as u64 as usize as *mut u8, v1 as usize * 8);
-    let Ok(mut reply) = call.send() else { return fail_4((2 as i128), a0, a1) };
+    let Ok(mut reply) = call.send() else { return fail_6((2 as i128), a0, a1) };
     match reply.status() {
         Status::Ok => {}
         Status::Unsupported => {
-            API.unsupported(4u32);
-            return fail_4((1 as i128), a0, a1);
+            API.unsupported(6u32);
+            return fail_6((1 as i128), a0, a1);
         }
-        Status::InvalidHandle(ty) => return fail_4(invalid_handle(ty), a0, a1),
-        Status::Refused => return fail_4((1 as i128), a0, a1),
-        Status::Failed(value) => return fail_4(value as i128, a0, a1),
-        Status::Lost => return fail_4((2 as i128), a0, a1),
+        Status::InvalidHandle(ty) => return fail_6(invalid_handle(ty), a0, a1),
+        Status::Refused => return fail_6((1 as i128), a0, a1),
+        Status::Failed(value) => return fail_6(value as i128, a0, a1),
+        Status::Lost => return fail_6((2 as i128), a0, a1),
     }
     let ret = (reply.word()) as i32;
     let ok: bool = ret as i128 == (0 as i128);
     reply.out();
     if ok {
         if let Some(value) = reply.deferred() {
-            return fail_4(value as i128, a0, a1);
+            return fail_6(value as i128, a0, a1);
         }
     }
     ret
@@ -418,35 +533,35 @@ unsafe fn stub_4(a0: usize, a1: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
     aviary_guest::guard(
-        move || unsafe { stub_4(a0, a1) },
-        move || unsafe { fail_4((2 as i128), a0, a1) },
+        move || unsafe { stub_6(a0, a1) },
+        move || unsafe { fail_6((2 as i128), a0, a1) },
     )
 }
 #[cold]
-unsafe fn fail_5(code: i128, a0: usize) -> i32 {
+unsafe fn fail_7(code: i128, a0: usize) -> i32 {
     (code) as i32
 }
-unsafe fn stub_5(a0: usize) -> i32 {
-    let Ok(mut call) = API.call(5u32) else { return fail_5((2 as i128), a0) };
-    call.handle(0u32, (a0) as u64);
-    let Ok(mut reply) = call.send() else { return fail_5((2 as i128), a0) };
+unsafe fn stub_7(a0: usize) -> i32 {
+    let Ok(mut call) = API.call(7u32) else { return fail_7((2 as i128), a0) };
+    call.handle_ending(0u32, (a0) as u64);
+    let Ok(mut reply) = call.send() else { return fail_7((2 as i128), a0) };
     match reply.status() {
         Status::Ok => {}
         Status::Unsupported => {
-            API.unsupported(5u32);
-            return fail_5((1 as i128), a0);
+            API.unsupported(7u32);
+            return fail_7((1 as i128), a0);
         }
-        Status::InvalidHandle(ty) => return fail_5(invalid_handle(ty), a0),
-        Status::Refused => return fail_5((1 as i128), a0),
-        Status::Failed(value) => return fail_5(value as i128, a0),
-        Status::Lost => return fail_5((2 as i128), a0),
+        Status::InvalidHandle(ty) => return fail_7(invalid_handle(ty), a0),
+        Status::Refused => return fail_7((1 as i128), a0),
+        Status::Failed(value) => return fail_7(value as i128, a0),
+        Status::Lost => return fail_7((2 as i128), a0),
     }
     let ret = (reply.word()) as i32;
     let ok: bool = ret as i128 == (0 as i128);
     if ok {
         API.release(0u32, (a0) as u64, true);
         if let Some(value) = reply.deferred() {
-            return fail_5(value as i128, a0);
+            return fail_7(value as i128, a0);
         }
     }
     ret
@@ -454,7 +569,7 @@ unsafe fn stub_5(a0: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
     aviary_guest::guard(
-        move || unsafe { stub_5(a0) },
-        move || unsafe { fail_5((2 as i128), a0) },
+        move || unsafe { stub_7(a0) },
+        move || unsafe { fail_7((2 as i128), a0) },
     )
 }

@@ -100,11 +100,20 @@ mod support {
     }
 }
 unsafe extern "C" {}
-fn rejected(_function: u32, reject: Reject) -> i64 {
+fn rejected(function: u32, reject: Reject) -> i64 {
     let code: i128 = match reject {
         Reject::Failed(value) => value as i128,
-        Reject::Unsupported => (1 as i128),
-        _ => (1 as i128),
+        Reject::Unsupported => {
+            match function {
+                _ => (1 as i128),
+            }
+        }
+        _ => {
+            match function {
+                5u32 => 0i128,
+                _ => (1 as i128),
+            }
+        }
     };
     code as i64
 }
@@ -135,13 +144,23 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             replayable: false,
         },
         FunctionInfo {
-            name: "vector_capacity",
+            name: "vector_clone",
             handler: handle_4,
             replayable: false,
         },
         FunctionInfo {
-            name: "vector_destroy",
+            name: "vector_of",
             handler: handle_5,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_capacity",
+            handler: handle_6,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_destroy",
+            handler: handle_7,
             replayable: false,
         },
     ],
@@ -301,6 +320,50 @@ pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
         std::mem::transmute(address)
     };
     unsafe { function(a0, a1, a2) }
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_clone(a0: usize, a1: u64, a2: usize) -> i32 {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_clone\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(usize, u64, usize) -> i32 = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0, a1, a2) }
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_of(a0: f32) -> usize {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_of\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(f32) -> usize = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0) }
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
@@ -560,6 +623,102 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
     let mut a0: usize = 0;
     let mut n0 = 0usize;
     let mut h0 = false;
+    let mut a1: u64 = 0;
+    let mut n1 = 0usize;
+    let mut h1 = false;
+    let mut a2: usize = 0;
+    let mut n2 = 0usize;
+    let mut h2 = false;
+    let mut s0 = 0u64;
+    {
+        let value = call.handle(0u32)?;
+        a0 = (value) as usize;
+        n0 = 0;
+        h0 = value != 0;
+    }
+    a1 = (call.word()?) as u64;
+    let v0 = support::count((a1 as i128), 8).ok_or(Reject::Malformed("size"))? as u64;
+    s0 = v0;
+    {
+        let present = call.array(Some(v0))?.is_some();
+        if present || false {
+            let count = v0 as usize;
+            let memory = call.scratch((count + 2) * 8) as usize;
+            a2 = (memory as u64) as usize;
+            n2 = count * 8;
+            h2 = present;
+            for i0 in 0..(count) as usize {
+                let e0 = (memory) + i0 * 8;
+                support::write::<u64>(e0 + 0, (support::UNWRITTEN) as u64);
+            }
+            if present {
+                for i0 in 0..(count) as usize {
+                    let e0 = (memory) + i0 * 8;
+                    call.minted(0u32, (e0 + 0) as usize)?;
+                }
+            }
+        }
+    }
+    let function: unsafe extern "C" fn(usize, u64, usize) -> i32 = std::mem::transmute(
+        call.vendor(4u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0, a1, a2);
+    call.end_vendor();
+    let code: i128 = ret as i128;
+    let ok: bool = code == (0 as i128);
+    call.reply_word((ret) as u64);
+    {
+        let count = s0 as usize;
+        if h2 {
+            call.reply_count(count);
+            for i0 in 0..(count) as usize {
+                let e0 = ((a2) as u64 as usize) + i0 * 8;
+                {
+                    let native = support::read::<u64>(e0 + 0) as u64;
+                    if !ok || native == (support::UNWRITTEN as u64 as u64) {
+                        call.reply_unwritten_handle();
+                    } else {
+                        call.reply_minted(0u32, native, (e0 + 0) as usize);
+                    }
+                }
+            }
+        }
+    }
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: f32 = 0.0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
+    call.minted(0u32, 0usize)?;
+    a0 = f32::from_bits((call.word()?) as u32);
+    let function: unsafe extern "C" fn(f32) -> usize = std::mem::transmute(
+        call.vendor(5u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0);
+    call.end_vendor();
+    let code: i128 = 0i128;
+    let ok: bool = ret != 0;
+    {
+        let native = ret as u64;
+        if ok && native != 0 {
+            call.reply_minted(0u32, native, 0usize);
+        } else {
+            call.reply_word(0);
+        }
+    }
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_6(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: usize = 0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
     let mut a1: usize = 0;
     let mut n1 = 0usize;
     let mut h1 = false;
@@ -592,7 +751,7 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
         h1 = present;
     }
     let function: unsafe extern "C" fn(usize, usize) -> i32 = std::mem::transmute(
-        call.vendor(4u32)? as usize,
+        call.vendor(6u32)? as usize,
     );
     call.begin_vendor();
     let ret = function(a0, a1);
@@ -605,7 +764,7 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
     call.finish(ok, code as i64);
     Ok(())
 }
-unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
+unsafe fn handle_7(call: &mut Call) -> Result<(), Reject> {
     let mut a0: usize = 0;
     let mut n0 = 0usize;
     let mut h0 = false;
@@ -616,7 +775,7 @@ unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
         h0 = value != 0;
     }
     let function: unsafe extern "C" fn(usize) -> i32 = std::mem::transmute(
-        call.vendor(5u32)? as usize,
+        call.vendor(7u32)? as usize,
     );
     call.begin_vendor();
     let ret = function(a0);

@@ -12,5 +12,7 @@ status vector_create(vector *v, size_t capacity);
 status vector_append(vector v, const float *values, size_t count);
 status vector_read(vector v, float *values, size_t capacity, size_t *count);
 status vector_visit(vector v, visitor visit, void *context);
+status vector_clone(vector from, size_t count, vector *v);
+vector vector_of(float value);
 status vector_capacity(vector v, size_t *capacity); /* of a matrix, too */
 status vector_destroy(vector v);

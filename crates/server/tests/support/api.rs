@@ -32,6 +32,7 @@ pub const LENGTH: u32 = 17;
 pub const APPLY_ASYNC: u32 = 18;
 pub const REVERSE: u32 = 19;
 pub const COMPLETE: u32 = 20;
+pub const SPAWN: u32 = 21;
 
 const fn function(name: &'static str, handler: aviary_server::Handler) -> FunctionInfo {
     FunctionInfo { name, handler, replayable: false }
@@ -64,6 +65,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("apply_async", apply_async),
         function("reverse", reverse),
         function("complete", complete_now),
+        function("spawn", spawn),
     ],
     handle_types: &[
         HandleTypeInfo { name: "object", size: 8, predefined: &[] },
@@ -120,6 +122,23 @@ unsafe fn create(call: &mut Call) -> Result<(), Reject> {
     let native = if bytes == 666 { 0 } else { NEXT.fetch_add(16, Ordering::SeqCst) };
     call.reply_handle(OBJECT, native, Role::Allocate);
     call.finish(native != 0, 5);
+    Ok(())
+}
+
+/// Two objects of a size each, which is charged, under ids that the guest may choose.
+unsafe fn spawn(call: &mut Call) -> Result<(), Reject> {
+    call.minted(OBJECT, 0)?;
+    call.minted(OBJECT, 0x100)?;
+    let bytes = call.word()?;
+    call.charge(0, 2 * bytes)?;
+    let ok = bytes != 333;
+    for at in [0, 0x100] {
+        match ok {
+            true => call.reply_minted(OBJECT, NEXT.fetch_add(16, Ordering::SeqCst), at),
+            false => call.reply_unwritten_handle(),
+        }
+    }
+    call.finish(ok, 5);
     Ok(())
 }
 

@@ -23,7 +23,10 @@ impl Stub<'_> {
             }
             Operation::Handle(h) => {
                 let (ty, value) = (h.handle as u32, value());
-                quote!(call.handle(#ty, #value);)
+                match h.release || h.deallocate {
+                    true => quote!(call.handle_ending(#ty, #value);),
+                    false => quote!(call.handle(#ty, #value);),
+                }
             }
             Operation::Text => {
                 let value = value();
@@ -121,7 +124,13 @@ impl Stub<'_> {
         let (name, _) = keep(elements.extent.site, instruction);
         let put = quote!(call.array(#pointer as usize as *const u8, #name as usize));
         if !elements.input {
-            return quote!(#count #put;);
+            let minted: TokenStream = elements.element.iter().map(|i| self.request_minted(i)).collect();
+            if minted.is_empty() {
+                return quote!(#count #put;);
+            }
+            let body =
+                element_loop(instruction.at, quote!(#pointer as usize), quote!(#name), elements.extent.stride, minted);
+            return quote!(#count if #put { #body });
         }
         let inner = elements.element.iter().map(|i| self.request(i, cx.deeper()));
         let body = element_loop(

@@ -1,6 +1,7 @@
 //! The server's reply pass: from the vendor's results to the message.
 
 use super::Handler;
+use super::request::element_address;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{element_loop, read, recall, role, struct_address};
 use crate::generate::types;
@@ -104,7 +105,7 @@ impl Handler<'_> {
     pub(super) fn reply_value(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         match &instruction.operation {
             Operation::Handle(h) => {
-                let (value, put) = (read(instruction), self.put_handle(h, cx));
+                let (value, put) = (read(instruction), self.put_handle(h, element_address(instruction), cx));
                 let unwritten = unwritten(&instruction.ty);
                 quote!({
                     let native = #value;
@@ -181,10 +182,15 @@ impl Handler<'_> {
         }
     }
 
-    pub(super) fn put_handle(&self, handle: &HandleUse, cx: Context) -> TokenStream {
+    /// `at`: where the vendor's function wrote it, 0 for what it returned.
+    pub(super) fn put_handle(&self, handle: &HandleUse, at: TokenStream, cx: Context) -> TokenStream {
         let (ty, role) = (handle.handle as u32, role(handle));
         let record = handle.record.then(|| self.record(handle, &quote!(native), cx));
-        quote!(call.reply_handle(#ty, native, #role); #record)
+        let reply = match handle.minted {
+            true => quote!(call.reply_minted(#ty, native, #at);),
+            false => quote!(call.reply_handle(#ty, native, #role);),
+        };
+        quote!(#reply #record)
     }
 
     /// What goes into the reply for the returned value.
@@ -200,7 +206,7 @@ impl Handler<'_> {
                 quote!({ #value })
             }
             Operation::Handle(h) => {
-                let put = self.put_handle(h, cx);
+                let put = self.put_handle(h, quote!(0usize), cx);
                 quote!({ let native = ret as u64; if ok && native != 0 { #put } else { call.reply_word(0); } })
             }
             Operation::Text => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),

@@ -224,7 +224,12 @@ impl Handler<'_> {
                 element_loop(instruction.at, quote!(memory), quote!(count), elements.extent.stride, quote!(#(#inner)*));
             quote!(if present { #body })
         } else {
-            unwritten
+            let minted: TokenStream =
+                elements.element.iter().map(|i| self.request_minted(i, element_address(i))).collect();
+            let minted = (!minted.is_empty())
+                .then(|| element_loop(instruction.at, quote!(memory), quote!(count), elements.extent.stride, minted));
+            let minted = minted.map(|body| quote!(if present { #body }));
+            quote!(#unwritten #minted)
         };
         let store = self.store(instruction, quote!(memory as u64));
         let note = self.note(instruction.at, quote!(count * #stride), quote!(present));
@@ -244,6 +249,17 @@ impl Handler<'_> {
         }
     }
 
+    /// Takes the id that the guest has chosen for what the vendor's function writes to that address.
+    pub(super) fn request_minted(&self, instruction: &Instruction, address: TokenStream) -> TokenStream {
+        match &instruction.operation {
+            Operation::Handle(h) if h.minted => {
+                let ty = h.handle as u32;
+                quote!(call.minted(#ty, #address)?;)
+            }
+            _ => quote!(),
+        }
+    }
+
     /// Marks output handles, so that the reply can tell what the vendor wrote.
     pub(super) fn mark_unwritten(&self, instruction: &Instruction, elements: &Elements) -> TokenStream {
         let stride = elements.extent.stride;
@@ -253,6 +269,12 @@ impl Handler<'_> {
         }
         element_loop(instruction.at, quote!(memory), quote!(count), stride, marks)
     }
+}
+
+/// Where an output element lies: the name under which the reply finds its id.
+pub(super) fn element_address(instruction: &Instruction) -> TokenStream {
+    let (_, address) = struct_address(instruction);
+    quote!(#address as usize)
 }
 
 fn mark(instruction: &Instruction) -> TokenStream {

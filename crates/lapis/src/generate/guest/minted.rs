@@ -1,0 +1,82 @@
+//! Handles of objects that an asynchronous call creates: the guest names them, and the application has them at once.
+
+use super::{Code, Stub};
+use crate::generate::marshal::{element_loop, read, site_name, write};
+use crate::generate::types;
+use crate::lower::*;
+use crate::model::ErrorPlace;
+use proc_macro2::TokenStream;
+use quote::quote;
+
+impl Stub<'_> {
+    /// Whether the call may have to choose ids.
+    pub(super) fn mints(&self) -> bool {
+        self.lowered.arguments.iter().chain([&self.lowered.result]).any(Instruction::mints)
+    }
+
+    /// A word for every new object: its id, or 0 where the call waits for the server's choice.
+    pub(super) fn request_minted(&self, instruction: &Instruction) -> TokenStream {
+        match &instruction.operation {
+            Operation::Handle(h) if h.minted => {
+                let ty = h.handle as u32;
+                quote!(if asynchronous { minted.push(call.mint(#ty)); } else { call.word(0); })
+            }
+            _ => quote!(),
+        }
+    }
+
+    /// Gives the application its new handles, in the order of the request.
+    pub(super) fn write_minted(&self) -> TokenStream {
+        if !self.mints() {
+            return quote!();
+        }
+        let result = self.lowered.result.mints().then(|| {
+            let ty = types::rust(&self.function.signature.result);
+            quote!(let ret = minted.next().unwrap_or(0) as #ty;)
+        });
+        let outputs = self.lowered.arguments.iter().map(|i| self.write_minted_output(i));
+        quote!(let mut minted = minted.into_iter(); #result #(#outputs)*)
+    }
+
+    fn write_minted_output(&self, instruction: &Instruction) -> TokenStream {
+        if !instruction.mints() {
+            return quote!();
+        }
+        match &instruction.operation {
+            Operation::Elements(e) => {
+                let (pointer, count) = (read(instruction), site_name(e.extent.site));
+                let writes = e.element.iter().map(|i| write(i, quote!(minted.next().unwrap_or(0))));
+                let body = element_loop(
+                    instruction.at,
+                    quote!(#pointer as usize),
+                    quote!(#count),
+                    e.extent.stride,
+                    quote!(#(#writes)*),
+                );
+                quote!(if #pointer != 0 { #body })
+            }
+            Operation::Choice { site, then, otherwise, .. } => {
+                let value = site_name(*site);
+                let then = then.iter().map(|i| self.write_minted_output(i));
+                let otherwise = otherwise.iter().map(|i| self.write_minted_output(i));
+                quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+            }
+            _ => quote!(),
+        }
+    }
+
+    /// What an asynchronous call returns.
+    pub(super) fn success(&self) -> TokenStream {
+        let code = self.code(Code::Success);
+        let minted = self.lowered.result.mints();
+        match self.function.error {
+            ErrorPlace::Parameter(_) if minted => {
+                let tell = self.fail(code);
+                quote!({ #tell; ret })
+            }
+            _ if minted => quote!(ret),
+            ErrorPlace::Parameter(_) => self.fail(code),
+            _ => types::from_exact(code, &self.function.signature.result),
+        }
+    }
+}
