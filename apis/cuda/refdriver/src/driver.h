@@ -1,0 +1,94 @@
+/* What the parts of the driver share: the lock, objects, devices and contexts. */
+#ifndef REFDRIVER_DRIVER_H
+#define REFDRIVER_DRIVER_H
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* One lock for everything but running work and device memory's table: taken by call_begin, so implementations
+ * run with it held. Waiting for driver_changed lets others go on. */
+extern pthread_mutex_t driver_lock;
+extern pthread_cond_t driver_changed;
+
+/* --- objects --- */
+
+enum kind {
+    KIND_CONTEXT = 1,
+    KIND_STREAM,
+    KIND_EVENT,
+    KIND_MODULE,
+    KIND_FUNCTION,
+    KIND_LIBRARY,
+    KIND_KERNEL,
+    KIND_GRAPH,
+    KIND_NODE,
+    KIND_GRAPH_EXEC,
+    KIND_POOL,
+    KIND_PHYSICAL,
+};
+
+/* First member of every object. */
+struct object {
+    struct object *next;
+    enum kind kind;
+    unsigned references;
+    void (*destroy)(void *object); /* what the object owns, when the last reference is gone; may be NULL */
+};
+
+/* A zeroed object with one reference, its owner's; NULL where memory is out. */
+void *object_new(enum kind kind, size_t bytes, void (*destroy)(void *object));
+/* The object if `handle` is a live one of this kind, else NULL. Never reads a dead handle. */
+void *object_check(const void *handle, enum kind kind);
+void object_hold(void *object);
+void object_drop(void *object);
+/* The handle is no longer valid; drops the owner's reference. */
+void object_end(void *object);
+
+/* --- devices --- */
+
+#define DEVICE_MAXIMUM 8
+
+struct device {
+    size_t memory, used;
+    CUcontext primary; /* made by cuInit */
+    CUmemoryPool default_pool, pool;
+};
+
+extern int device_count;
+extern struct device devices[DEVICE_MAXIMUM];
+
+/* Reads REFCUDA_DEVICES and REFCUDA_MEMORY (bytes of each device). */
+CUresult devices_start(void);
+static inline bool device_valid(CUdevice device) { return device >= 0 && device < device_count; }
+int device_attribute(CUdevice_attribute attribute, CUdevice device);
+
+/* --- contexts --- */
+
+struct CUctx_st {
+    struct object object;
+    unsigned long long id;
+    CUdevice device;
+    bool primary, active;
+    unsigned retained; /* of a primary context */
+    unsigned flags;
+    CUresult error; /* sticks until the context ends */
+    CUstream legacy, streams; /* the default stream; all streams, linked by `sibling` */
+    size_t limits[CU_LIMIT_MAX];
+    CUfunc_cache cache;
+    bool peers[DEVICE_MAXIMUM];
+};
+
+CUcontext context_create(CUdevice device, bool primary);
+/* The current context, which is active and has no error; else an error. */
+CUresult context_need(CUcontext *context);
+/* Waits for all work of a context; its error, if any. */
+CUresult context_drain(CUcontext context);
+
+/* The default stream of the running call, for stream 0. */
+extern _Thread_local CUstream default_stream;
+/* The context that the running call ended: what libraries stored for it ends after the lock is free again. */
+extern _Thread_local CUcontext ended_context;
+
+#endif

@@ -1,0 +1,72 @@
+/* One piece of work for a stream or a graph: everything that it needs, checked and copied. */
+#ifndef REFDRIVER_OPERATION_H
+#define REFDRIVER_OPERATION_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum operation_kind {
+    OPERATION_EMPTY,
+    OPERATION_COPY,
+    OPERATION_FILL,
+    OPERATION_KERNEL,
+    OPERATION_HOST,
+    OPERATION_CALLBACK, /* of cuStreamAddCallback */
+    OPERATION_RECORD,
+    OPERATION_WAIT,
+    OPERATION_FREE,
+    OPERATION_WRITE_VALUE,
+    OPERATION_WAIT_VALUE,
+    OPERATION_GRAPH, /* only as a node */
+};
+
+struct launch {
+    CUfunction function;
+    CUkernel kernel; /* what the application named, if a kernel */
+    unsigned grid[3], block[3], shared;
+    unsigned char *parameters; /* owned */
+    size_t size;
+};
+
+struct operation {
+    enum operation_kind kind;
+    union {
+        CUDA_MEMCPY3D copy;
+        CUDA_MEMSET_NODE_PARAMS fill;
+        struct launch launch;
+        CUDA_HOST_NODE_PARAMS host;
+        struct {
+            CUstreamCallback function;
+            void *data;
+            CUstream stream;
+        } callback;
+        CUevent event;
+        CUdeviceptr freed;
+        struct {
+            CUdeviceptr address;
+            uint64_t value;
+            unsigned bytes, flags;
+        } value;
+        CUgraph graph; /* owned */
+    };
+    void *owned; /* a snapshot of a copy's source */
+};
+
+/* Takes what the operation needs: references, or copies of its own. False where memory is out. */
+bool operation_duplicate(struct operation *to, const struct operation *from);
+/* Gives back what the operation holds. */
+void operation_clear(struct operation *operation);
+/* Does it. Called without the driver's lock; an error is one of the context, which sticks. */
+CUresult operation_run(struct operation *operation, CUcontext context);
+
+/* --- the parts: checking when asked for, and doing --- */
+
+CUresult copy_check(const CUDA_MEMCPY3D *copy);
+CUresult copy_run(const CUDA_MEMCPY3D *copy);
+CUresult fill_check(const CUDA_MEMSET_NODE_PARAMS *fill);
+CUresult fill_run(const CUDA_MEMSET_NODE_PARAMS *fill);
+CUresult launch_run(const struct launch *launch);
+
+#endif

@@ -1,0 +1,84 @@
+/* Streams run work in order, each on a thread of its own; events are points in them. */
+#ifndef REFDRIVER_STREAM_H
+#define REFDRIVER_STREAM_H
+
+#include "driver.h"
+#include "operation.h"
+
+enum { STREAM_ATTRIBUTES = 32, STREAM_PRIORITY_LEAST = 0, STREAM_PRIORITY_GREATEST = -5 };
+
+/* A point in a stream's work: reached when `number` pieces are done. */
+struct point {
+    CUstream stream;
+    uint64_t number;
+};
+
+struct work {
+    struct work *next;
+    struct operation operation;
+    size_t count;
+    struct point after[]; /* what must be reached before */
+};
+
+struct CUstream_st {
+    struct object object;
+    CUcontext context;
+    CUstream sibling;
+    unsigned flags;
+    int priority;
+    unsigned long long id;
+    bool per_thread;
+    pthread_t owner; /* of a per-thread default stream */
+    struct work *first, *last;
+    uint64_t submitted, completed;
+    bool started, ended;
+    CUstreamAttrValue attributes[STREAM_ATTRIBUTES];
+    struct capture *capture;
+    CUgraphNode *frontier; /* what the next captured node depends on */
+    size_t frontier_count;
+};
+
+struct CUevent_st {
+    struct object object;
+    CUcontext context;
+    unsigned flags;
+    bool recorded;
+    struct point point;
+    int64_t nanoseconds; /* when it was reached */
+    unsigned long long capture_id;
+    CUgraphNode *frontier; /* recorded in a capture */
+    size_t frontier_count;
+};
+
+/* The stream of a handle, also of the three default ones, in the current context. */
+CUresult stream_resolve(CUstream handle, CUstream *stream);
+/* Adds work to a stream, or a node to the graph that it captures. Takes the operation over in any case. */
+CUresult stream_submit(CUstream stream, struct operation *operation);
+/* The same without capturing. */
+CUresult stream_enqueue(CUstream stream, struct operation *operation);
+/* Waits for all that was submitted so far. */
+void stream_wait(CUstream stream);
+/* The same for all streams of a context; the error of the context, if any. */
+CUresult streams_wait(CUcontext context, bool also_non_blocking);
+static inline bool stream_idle(CUstream stream) { return stream->completed == stream->submitted; }
+/* Ends all streams of a context, which are idle. */
+void streams_end(CUcontext context);
+
+/* The event's time is now. Called without the driver's lock. */
+void event_stamp(CUevent event);
+
+/* --- capture.c --- */
+
+/* Adds a node to the graph that the stream captures; takes the operation over. */
+CUresult capture_add(CUstream stream, struct operation *operation);
+/* What a call that waits for the stream, or uses it without a node, answers while it captures. */
+CUresult capture_forbids(CUstream stream);
+/* An event recorded in, or a stream joined to, a capture. */
+CUresult capture_record(CUstream stream, CUevent event);
+CUresult capture_wait(CUstream stream, CUevent event);
+/* Whether using the default stream would break into a capture of the same context. */
+CUresult capture_implicit(CUcontext context);
+/* The stream takes no further part in a capture. */
+void capture_leave(CUstream stream);
+
+#endif
