@@ -290,14 +290,6 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, 
     return CUDA_SUCCESS;
 }
 
-CUresult implement_cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                             const CUgraphNode **dependencies, size_t *count);
-CUresult implement_cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                                             const CUgraphNode **dependencies, size_t *count)
-{
-    return cuStreamGetCaptureInfo(stream, status, id, graph, dependencies, NULL, count);
-}
-
 CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies, const CUgraphEdgeData *data,
                                            size_t count, unsigned flags)
 {

@@ -89,12 +89,14 @@ static CUresult push(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-static CUresult create(CUcontext *context, unsigned flags, CUdevice device)
+CUresult cuCtxCreate(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice device)
 {
     CUcontext created;
 
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
+    if (parameters && (parameters->numExecAffinityParams || parameters->cigParams))
+        return CUDA_ERROR_NOT_SUPPORTED;
     if (!device_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)
@@ -105,19 +107,6 @@ static CUresult create(CUcontext *context, unsigned flags, CUdevice device)
     created->flags = flags;
     *context = created;
     return push(created);
-}
-
-CUresult implement_cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
-CUresult implement_cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
-{
-    return create(context, flags, device);
-}
-
-CUresult cuCtxCreate(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice device)
-{
-    if (parameters && (parameters->numExecAffinityParams || parameters->cigParams))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    return create(context, flags, device);
 }
 
 CUresult cuCtxDestroy(CUcontext context)
