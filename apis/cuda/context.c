@@ -244,6 +244,10 @@ CUresult cuda_current_device(CUdevice *device) {
     return cuda_device_of(device, NULL);
 }
 
+int cuda_has_context(void) {
+    return current() != NULL;
+}
+
 CUcontext cuda_current_context(void) {
     return current();
 }
