@@ -7,8 +7,10 @@
 
 void cuda_note_kernel(CUkernel kernel) {
     struct cuda_object *object = cuda_object_of(kernel);
-    if (object)
-        object->kind = CUDA_KERNEL;
+    if (!object)
+        return;
+    object->kind = CUDA_KERNEL;
+    __atomic_store_n(&object->function, NULL, __ATOMIC_RELEASE);
 }
 
 void cuda_note_kernels(const CUkernel *kernels, unsigned int count) {
@@ -41,30 +43,6 @@ CUfunction cuda_function(CUfunction value) {
 
 enum { MOST_BYTES = 32768 };
 
-/* Asked for once; a function's layout stays for the life of the process. */
-static const struct cuda_layout *layout_of(CUfunction function, struct cuda_object *object) {
-    struct cuda_layout *layout = __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE);
-    if (layout)
-        return layout;
-    layout = calloc(1, sizeof *layout);
-    if (!layout)
-        return NULL;
-    if (aviaryFunctionLayout(function, CUDA_PARAMETERS, &layout->count, layout->offset, layout->size) != CUDA_SUCCESS
-        || layout->count > CUDA_PARAMETERS) {
-        free(layout);
-        return NULL;
-    }
-    for (uint32_t i = 0; i < layout->count; i++) {
-        uint32_t end = (uint32_t)layout->offset[i] + layout->size[i];
-        layout->bytes = end > layout->bytes ? end : layout->bytes;
-    }
-    struct cuda_layout *before = NULL;
-    if (__atomic_compare_exchange_n(&object->layout, &before, layout, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return layout;
-    free(layout);
-    return before;
-}
-
 /* The buffer that an application packed itself. */
 static const void *packed(void **extra, size_t *bytes) {
     const void *buffer = NULL;
@@ -86,7 +64,7 @@ static CUresult launch(CUfunction value, aviary_launch_shape shape, CUstream str
     struct cuda_object *object = cuda_object_of(function);
     if (!object)
         return CUDA_ERROR_INVALID_HANDLE;
-    const struct cuda_layout *layout = layout_of(function, object);
+    const struct cuda_layout *layout = layout_of(function);
     if (!layout)
         return CUDA_ERROR_INVALID_HANDLE;
     if (extra && !parameters) {

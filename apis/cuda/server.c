@@ -85,45 +85,8 @@ void *cuda_library_load_function(void) {
 
 /* ---- Functions and launches ------------------------------------------------------------------ */
 
-static CUresult function_layout(CUfunction function, unsigned int capacity, unsigned int *count, unsigned short *offsets,
-                                unsigned short *sizes) {
-    unsigned int found = 0;
-    size_t offset = 0, size = 0;
-    while (cuFuncGetParamInfo(function, found, &offset, &size) == CUDA_SUCCESS) {
-        if (found == capacity || offset > UINT16_MAX || size > UINT16_MAX)
-            return CUDA_ERROR_NOT_SUPPORTED;
-        offsets[found] = (unsigned short)offset;
-        sizes[found] = (unsigned short)size;
-        found++;
-    }
-    *count = found;
-    return CUDA_SUCCESS;
-}
-
 void *cuda_function_layout_function(void) {
-    return (void *)function_layout;
-}
-
-/* Bytes of a function's parameters, asked for once. */
-static size_t parameter_bytes(CUfunction function) {
-    struct cuda_object *object = metadata(struct cuda_object, function);
-    struct cuda_layout *layout = object ? __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE) : NULL;
-    if (layout)
-        return layout->bytes;
-    layout = calloc(1, sizeof *layout);
-    if (!layout || function_layout(function, CUDA_PARAMETERS, &layout->count, layout->offset, layout->size) != CUDA_SUCCESS) {
-        free(layout);
-        return SIZE_MAX;
-    }
-    for (uint32_t i = 0; i < layout->count; i++) {
-        uint32_t end = (uint32_t)layout->offset[i] + layout->size[i];
-        layout->bytes = end > layout->bytes ? end : layout->bytes;
-    }
-    size_t bytes = layout->bytes;
-    struct cuda_layout *before = NULL;
-    if (!object || !__atomic_compare_exchange_n(&object->layout, &before, layout, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        free(layout);
-    return bytes;
+    return (void *)cuda_function_layout;
 }
 
 /* Attributes that name objects or addresses of the other side would be taken for ours. */
@@ -143,8 +106,8 @@ int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int co
 
 static CUresult launch(CUfunction function, aviary_launch_shape shape, CUstream stream, const void *parameters,
                        size_t bytes, const CUlaunchAttribute *attributes) {
-    size_t needed = parameter_bytes(function);
-    if (bytes < needed || (bytes && !parameters))
+    const struct cuda_layout *layout = layout_of(function);
+    if (!layout || bytes < layout->bytes || (bytes && !parameters))
         return CUDA_ERROR_INVALID_VALUE;
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                      CU_LAUNCH_PARAM_END};
