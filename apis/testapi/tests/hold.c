@@ -21,13 +21,22 @@ int main(int argc, char **argv) {
     ta_buffer buffer = NULL;
     if (ta_device_open("held", &device) != TA_OK || ta_buffer_create(device, 1 << 20, &buffer) != TA_OK)
         return 2;
+    /* Objects that nobody waited for; every fourth was never made. */
+    ta_marker marker = NULL;
+    for (unsigned i = 0; i < 1000; i++)
+        ta_marker_create(&marker, i % 4, 10);
+    ta_noop();
     printf("holding %d %d\n", (int)getpid(), ta_process());
     fflush(stdout);
     if (idle)
         usleep((useconds_t)(seconds * 1e6));
     do {
         double called = now();
-        ta_status status = ta_noop();
+        ta_status status = idle ? TA_OK : ta_marker_create(&marker, 1, 10);
+        if (status == TA_OK)
+            status = ta_noop();
+        if (status == TA_OK && !idle)
+            ta_marker_destroy_async(marker);
         if (status != TA_OK) {
             double failed = now();
             /* Everything afterwards fails too, at once, and touches nothing. */

@@ -2,7 +2,7 @@ use super::*;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aviary_wire::{Encoder, kind};
+use aviary_wire::{Encoder, HandleId, kind};
 
 use crate::api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Reject, Role};
 use crate::config::SessionConfig;
@@ -24,6 +24,7 @@ static API: ApiDescriptor = ApiDescriptor {
         FunctionInfo { name: "create", handler: create, replayable: true },
         FunctionInfo { name: "link", handler: link, replayable: true },
         FunctionInfo { name: "destroy", handler: destroy, replayable: false },
+        FunctionInfo { name: "name", handler: name, replayable: true },
     ],
     handle_types: &[HandleTypeInfo { name: "object", size: 8, predefined: &[] }],
     resources: &[],
@@ -66,6 +67,16 @@ unsafe fn destroy(call: &mut Call) -> Result<(), Reject> {
     Ok(())
 }
 
+/// An object under an id that the guest chooses.
+unsafe fn name(call: &mut Call) -> Result<(), Reject> {
+    call.minted(0, 0)?;
+    let native = NATIVE.fetch_add(16, Ordering::SeqCst);
+    call.reply_minted(0, native, 0);
+    call.record(0, native);
+    call.finish(true, 0);
+    Ok(())
+}
+
 fn session(memory: SessionMemory) -> Arc<Session> {
     let gate = gate(&API, &SessionConfig::default(), None).unwrap();
     let stats = StatsPage::create().unwrap();
@@ -99,6 +110,27 @@ fn perform(session: &Arc<Session>, function: u32, write: impl FnOnce(&mut Encode
 fn sum(session: &Session, id: u64) -> u64 {
     // SAFETY: metadata of 8 bytes.
     unsafe { *session.handles.metadata(id).unwrap().cast::<u64>() }
+}
+
+#[test]
+fn ids_that_the_guest_chose_come_back_too() {
+    let mut arena = vec![0u8; 4096];
+    // SAFETY: `arena` outlives the session, which ends with this function.
+    let old = session(unsafe { SessionMemory::new(arena.as_mut_ptr(), 4096, true) });
+    let chosen = HandleId { ty: 0, generation: 4, index: HandleId::MINTED | 9 }.to_word();
+    let before = perform(&old, 0, |e| e.buffer_inline(&[1]));
+    assert_eq!(perform(&old, 3, |e| e.word(chosen)), chosen);
+    let after = perform(&old, 0, |e| e.buffer_inline(&[2]));
+    perform(&old, 1, |e| (e.word(chosen), e.word(after)).1);
+    let log = old.log.records();
+
+    let mut arena = vec![0u8; 4096];
+    // SAFETY: as above.
+    let new = session(unsafe { SessionMemory::new(arena.as_mut_ptr(), 4096, true) });
+    replay(&new, &log).unwrap();
+    assert!([before, chosen, after].iter().all(|id| new.handles.native(0, *id).is_some()));
+    assert_eq!((sum(&new, before), sum(&new, chosen), sum(&new, after)), (1, 2, 2));
+    assert_eq!(new.handles.len(), 3);
 }
 
 #[test]
