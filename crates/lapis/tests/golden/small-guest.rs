@@ -247,10 +247,14 @@ unsafe fn stub_0(a0: usize, a1: u64) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_create(a0: usize, a1: u64) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_0(a0, a1) },
         move || unsafe { fail_0((2 as i128), a0, a1) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(0u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_1(code: i128, a0: usize, a1: usize, a2: u64) -> i32 {
@@ -276,10 +280,14 @@ unsafe fn stub_1(a0: usize, a1: usize, a2: u64) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_append(a0: usize, a1: usize, a2: u64) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_1(a0, a1, a2) },
         move || unsafe { fail_1((2 as i128), a0, a1, a2) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(1u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_2(code: i128, a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
@@ -327,10 +335,14 @@ unsafe fn stub_2(a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_read(a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_2(a0, a1, a2, a3) },
         move || unsafe { fail_2((2 as i128), a0, a1, a2, a3) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(2u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_3(code: i128, a0: usize, a1: usize, a2: usize) -> i32 {
@@ -373,10 +385,14 @@ unsafe fn stub_3(a0: usize, a1: usize, a2: usize) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_3(a0, a1, a2) },
         move || unsafe { fail_3((2 as i128), a0, a1, a2) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(3u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_4(code: i128, a0: usize, a1: u64, a2: usize) -> i32 {
@@ -454,10 +470,14 @@ unsafe fn stub_4(a0: usize, a1: u64, a2: usize) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_clone(a0: usize, a1: u64, a2: usize) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_4(a0, a1, a2) },
         move || unsafe { fail_4((2 as i128), a0, a1, a2) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(4u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_5(code: i128, a0: f32) -> usize {
@@ -484,10 +504,14 @@ unsafe fn stub_5(a0: f32) -> usize {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_of(a0: f32) -> usize {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_5(a0) },
         move || unsafe { fail_5(0i128, a0) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(5u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_6(code: i128, a0: usize, a1: usize) -> i32 {
@@ -532,10 +556,14 @@ unsafe fn stub_6(a0: usize, a1: usize) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_6(a0, a1) },
         move || unsafe { fail_6((2 as i128), a0, a1) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(6u32, Some(result as i64));
+    }
+    result
 }
 #[cold]
 unsafe fn fail_7(code: i128, a0: usize) -> i32 {
@@ -568,8 +596,12 @@ unsafe fn stub_7(a0: usize) -> i32 {
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
-    aviary_guest::guard(
+    let result = aviary_guest::guard(
         move || unsafe { stub_7(a0) },
         move || unsafe { fail_7((2 as i128), a0) },
-    )
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(7u32, Some(result as i64));
+    }
+    result
 }
