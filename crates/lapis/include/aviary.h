@@ -40,7 +40,7 @@ int aviary_is_handle(const void *handle);
 /* Guest only: false once the API server is gone. Calls that are answered without a message would not notice. */
 int aviary_connected(void);
 
-/* Guest: the library's own stub of that name. Server: the vendor's function. NULL if there is none. */
+/* Guest: the library's own stub of that name, also of a function that is not virtualized. Server: the vendor's function. NULL if there is none. */
 void *aviary_function(const char *name);
 
 #ifdef AVIARY_SERVER

@@ -106,7 +106,7 @@ fn table(model: &Model, table: &Table) -> TokenStream {
 }
 
 fn function_lookup(model: &Model) -> TokenStream {
-    let known = model.functions.iter().filter(|f| f.member_of.is_none() && f.support != Support::Unsupported);
+    let known = model.functions.iter().filter(|f| f.member_of.is_none());
     let arms = known.map(|f| {
         let (name, stub) = (Literal::byte_string(f.name.as_bytes()), stub_name(f));
         quote!(#name => #stub as *const () as usize,)
