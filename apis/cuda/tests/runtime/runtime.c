@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../programs/kernels.h"
+#include "../driver/kernels.h"
 
 #define MUST(call)                                                                                          \
     do {                                                                                                    \

@@ -4,7 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../programs/common.h"
+#include "../driver/common.h"
 #include "message_digest.h"
 
 typedef CUresult (*integrity_function)(uint32_t version, uint64_t seconds, uint64_t checksum[2]);
