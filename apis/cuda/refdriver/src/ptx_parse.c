@@ -161,7 +161,7 @@ static bool parse_statement(struct ptx_parser *parser, char *text)
         parser->labels[label].target = parser->code->instruction_count;
         text = (char *)skip(colon + 1);
     }
-    if (!*text || strncmp(text, ".loc", 4) == 0 || strncmp(text, ".pragma", 7) == 0)
+    if (!*text || (strncmp(text, ".loc", 4) == 0 && word(text) == 4) || strncmp(text, ".pragma", 7) == 0)
         return true;
     if (text[0] == '.')
         return ptx_declare(parser, text, NULL);
