@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What was printed before a crash shall be seen. */
+__attribute__((constructor)) static void print_lines(void) { setvbuf(stdout, NULL, _IOLBF, 0); }
+
 static inline const char *error_name(CUresult error)
 {
     const char *name = NULL;
