@@ -98,6 +98,14 @@ int opencl_drain(uint64_t device) {
 #define MOST_DEVICES 64
 #define NAME_BYTES 64
 
+/* The device that this one is a part of, or the device itself. */
+static cl_device_id whole(cl_device_id device) {
+    cl_device_id parent = NULL;
+    while (clGetDeviceInfo(device, CL_DEVICE_PARENT_DEVICE, sizeof parent, &parent, NULL) == CL_SUCCESS && parent)
+        device = parent;
+    return device;
+}
+
 /* How many devices before this one, in the platforms' order, have the same name. */
 static unsigned same_before(cl_device_id device, const char *name) {
     cl_platform_id platforms[MOST_DEVICES];
@@ -120,7 +128,7 @@ static unsigned same_before(cl_device_id device, const char *name) {
     return 0;
 }
 
-/* The device's own name; a second one of the same name gets a number. */
+/* The device's own name; a second one of the same name gets a number. A part of a device is scheduled as the whole. */
 const char *opencl_device_name(uint64_t token) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct { cl_device_id device; char name[NAME_BYTES + 8]; } known[MOST_DEVICES];
@@ -132,9 +140,9 @@ const char *opencl_device_name(uint64_t token) {
             continue;
         if (!known[i].device) {
             char name[NAME_BYTES] = "";
-            if (clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL) != CL_SUCCESS)
+            if (clGetDeviceInfo(whole(device), CL_DEVICE_NAME, sizeof name - 1, name, NULL) != CL_SUCCESS)
                 break;
-            unsigned same = same_before(device, name);
+            unsigned same = same_before(whole(device), name);
             known[i].device = device;
             if (same)
                 snprintf(known[i].name, sizeof known[i].name, "%.50s #%u", name, same + 1);

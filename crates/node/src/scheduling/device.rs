@@ -61,11 +61,19 @@ pub struct Device {
     discipline: Box<dyn Discipline>,
     entries: Vec<Entry>,
     tenants: Vec<Known>,
-    holder: Option<u64>,
+    /// A session can have two seats here: one for a part of the device beside that of the whole.
+    holder: Option<Place>,
     turn: u64,
 }
 
+/// A session, and which of its seats.
+type Place = (u64, usize);
+
 impl Entry {
+    fn place(&self) -> Place {
+        (self.session, self.seat)
+    }
+
     fn seat(&self) -> &DeviceSeat {
         &self.page.0.seats()[self.seat]
     }
@@ -113,11 +121,11 @@ impl Device {
 
     pub fn leave(&mut self, session: u64, now: u64) {
         for entry in self.entries.iter_mut().filter(|e| e.session == session) {
-            let held = if self.holder == Some(session) { now.saturating_sub(entry.since) } else { 0 };
+            let held = if self.holder == Some(entry.place()) { now.saturating_sub(entry.since) } else { 0 };
             charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
         }
         self.entries.retain(|e| e.session != session);
-        if self.holder == Some(session) {
+        if self.holder.is_some_and(|(holder, _)| holder == session) {
             self.holder = None;
         }
     }
@@ -156,7 +164,7 @@ impl Device {
         }
         for tenant in 0..self.tenants.len() {
             let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
-            let awake = of.any(|e| e.wants() || e.expected > now || self.holder == Some(e.session));
+            let awake = of.any(|e| e.wants() || e.expected > now || self.holder == Some(e.place()));
             match (self.tenants[tenant].awake, awake) {
                 (false, true) => self.discipline.wakes(tenant, now),
                 (true, false) => self.discipline.rests(tenant),
@@ -168,7 +176,7 @@ impl Device {
 
     /// Whether the holder keeps the device.
     fn review_holder(&mut self, now: u64) {
-        let Some(at) = self.entries.iter().position(|e| Some(e.session) == self.holder) else { return };
+        let Some(at) = self.entries.iter().position(|e| Some(e.place()) == self.holder) else { return };
         let others = self.entries.iter().enumerate().any(|(i, e)| i != at && e.waits());
         let holder = &self.entries[at];
         let seat = holder.seat();
@@ -241,7 +249,7 @@ impl Device {
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();
         if seat.change(grant::CLOSED, to) || seat.change(grant::ENDED, to) {
-            self.holder = Some(entry.session);
+            self.holder = Some(entry.place());
         }
     }
 
@@ -262,3 +270,7 @@ fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipl
         discipline.charge(entry.tenant, Spent { used: new, held, calls: new_calls }, now);
     }
 }
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;

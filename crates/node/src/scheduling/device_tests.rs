@@ -1,0 +1,62 @@
+use super::*;
+use std::os::fd::AsFd;
+
+/// A device under `fair`, and sessions whose API servers are this test.
+struct Bench {
+    device: Device,
+    pages: Vec<Arc<Page>>,
+}
+
+impl Bench {
+    /// Session `n` has so many seats of the device.
+    fn new(seats: &[usize]) -> Bench {
+        let mut device = Device::new(DeviceSettings::default()).unwrap();
+        let page = || Arc::new(Page(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap()));
+        let pages: Vec<_> = seats.iter().map(|_| page()).collect();
+        for (session, (count, page)) in seats.iter().zip(&pages).enumerate() {
+            for seat in 0..*count {
+                device.join(session as u64, &format!("tenant {session}"), Share::default(), page.clone(), seat);
+            }
+        }
+        Bench { device, pages }
+    }
+
+    fn seat(&self, session: usize, seat: usize) -> &DeviceSeat {
+        &self.pages[session].0.seats()[seat]
+    }
+
+    fn wait(&self, session: usize, seat: usize) {
+        self.seat(session, seat).waiting.store(1, SeqCst);
+    }
+
+    /// Whoever got the device waits no longer.
+    fn step(&mut self, now: u64) {
+        self.device.step(now);
+        let open = |seat: &&DeviceSeat| matches!(seat.grant.load(SeqCst), grant::SLICE | grant::ALONE);
+        let seats = self.pages.iter().flat_map(|page| page.0.seats());
+        seats.filter(open).for_each(|seat| seat.waiting.store(0, SeqCst));
+    }
+
+    fn grant(&self, session: usize, seat: usize) -> u32 {
+        self.seat(session, seat).grant.load(SeqCst)
+    }
+}
+
+#[test]
+fn a_session_with_two_seats_holds_the_device_with_one() {
+    let mut bench = Bench::new(&[2, 1]);
+    bench.wait(0, 1);
+    bench.step(1);
+    assert_eq!(bench.grant(0, 1), grant::ALONE);
+    bench.wait(0, 0);
+    bench.wait(1, 0);
+    for now in 2..5 {
+        bench.step(now);
+        let grants = [bench.grant(0, 1), bench.grant(0, 0), bench.grant(1, 0)];
+        assert_eq!(grants, [grant::SLICE, grant::CLOSED, grant::CLOSED]);
+    }
+    assert!(bench.seat(0, 1).change(grant::SLICE, grant::CLOSED));
+    bench.step(5);
+    let open = |(session, seat)| bench.grant(session, seat) == grant::SLICE;
+    assert_eq!([(0, 0), (0, 1), (1, 0)].into_iter().filter(|place| open(*place)).count(), 1);
+}
