@@ -140,28 +140,43 @@ impl Devices {
         over: impl Fn() -> bool,
     ) -> Result<Option<MutexGuard<'a, Vec<Known>>>, ()> {
         let seat = &page.seats()[known[at].seat];
-        let mut waiting_since = None;
+        let mut waiting_since: Option<Instant> = None;
         let outcome = loop {
-            let granted = seat.grant.load(Ordering::SeqCst);
-            if granted == grant::FREE {
-                break Ok(false);
+            match seat.grant.load(Ordering::SeqCst) {
+                grant::FREE => break Ok(false),
+                grant::SLICE if !known[at].state.closing => break Ok(true),
+                grant::ALONE => {
+                    // What was to be given back is not wanted any more.
+                    if known[at].state.closing {
+                        known[at].state.renew();
+                    }
+                    break Ok(true);
+                }
+                grant::IDLE => {
+                    seat.change(grant::IDLE, grant::ALONE);
+                    continue;
+                }
+                _ => {}
             }
-            if !known[at].state.closing && (granted == grant::SLICE || granted == grant::ALONE) {
-                break Ok(true);
-            }
-            if granted == grant::IDLE {
-                seat.change(grant::IDLE, grant::ALONE);
-                continue;
-            }
-            drop(known);
-            if waiting_since.is_none() {
-                waiting_since = Some(Instant::now());
+            let since = *waiting_since.get_or_insert_with(|| {
                 seat.waiting.fetch_add(1, Ordering::SeqCst);
-            }
+                Instant::now()
+            });
+            // Who keeps one device while it waits for another would have others wait for both, and perhaps for ever.
+            let linger = Duration::from_nanos(seat.linger.load(Ordering::Relaxed));
+            let look = match known.iter().any(|other| self.is_held_idle(page, other)) {
+                true if since.elapsed() >= linger => {
+                    known = self.give_back_others(known, page, at);
+                    LOOK
+                }
+                true => linger,
+                false => LOOK,
+            };
+            drop(known);
             match seat.grant.load(Ordering::SeqCst) {
                 now @ (grant::CLOSED | grant::ENDED) => {
                     self.ring();
-                    seat.sleep(now, LOOK);
+                    seat.sleep(now, look);
                 }
                 // Another thread of this session is about to give the slice back.
                 grant::SLICE => std::thread::sleep(Duration::from_micros(50)),
@@ -177,6 +192,32 @@ impl Devices {
             seat.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
         Ok(outcome?.then_some(known))
+    }
+
+    /// Whether the session has a device that no thread is giving work now.
+    fn is_held_idle(&self, page: &GrantPage, entry: &Known) -> bool {
+        let granted = page.seats()[entry.seat].grant.load(Ordering::SeqCst);
+        entry.state.active == 0 && matches!(granted, grant::SLICE | grant::ALONE)
+    }
+
+    /// Gives back the devices but `but` that no thread is giving work now, once they have done what they have.
+    fn give_back_others<'a>(
+        &'a self,
+        mut known: MutexGuard<'a, Vec<Known>>,
+        page: &GrantPage,
+        but: usize,
+    ) -> MutexGuard<'a, Vec<Known>> {
+        for at in (0..known.len()).filter(|at| *at != but) {
+            let seat = &page.seats()[known[at].seat];
+            if self.is_held_idle(page, &known[at]) && known[at].state.under_way > 0 {
+                known = self.measure(known, at, seat);
+            }
+            let state = &known[at].state;
+            if state.under_way == 0 && self.is_held_idle(page, &known[at]) {
+                self.close(&mut known[at], seat, grant::CLOSED);
+            }
+        }
+        known
     }
 
     /// Work of many parts, done by a thread that makes no calls, is between two of them: the device has finished

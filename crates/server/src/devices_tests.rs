@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
-static DRAINS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
+static QUEUED_US: [AtomicU64; 12] = [const { AtomicU64::new(0) }; 12];
+static DRAINS: [AtomicU32; 12] = [const { AtomicU32::new(0) }; 12];
 
 unsafe extern "C" fn drain(device: u64) -> c_int {
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
@@ -145,4 +145,42 @@ fn parts_give_way_when_the_slice_is_used_up() {
     worker.join().unwrap();
     devices.vacate(stay, None);
     assert!(seat.used.load(Ordering::SeqCst) >= 2_000_000);
+}
+
+#[test]
+fn nobody_waits_for_a_slice_to_end_that_is_not_wanted_any_more() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_millis(1));
+    let long = devices.occupy(8, drain, name, || false).unwrap().unwrap();
+    call(&devices, 8, 2000);
+    // The slice is used up and ends with `long`; meanwhile the others have gone.
+    let theirs = devices.clone();
+    let caller = std::thread::spawn(move || call(&theirs, 8, 0));
+    while seat.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert!(seat.change(grant::SLICE, grant::ALONE));
+    caller.join().unwrap();
+    devices.vacate(long, None);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::ALONE);
+}
+
+#[test]
+fn who_waits_for_one_device_keeps_no_other() {
+    let (node, devices) = page();
+    open(&node, grant::SLICE, Duration::from_secs(1));
+    (0..10).for_each(|_| call(&devices, 9, 100));
+    QUEUED_US[9].store(100, Ordering::SeqCst);
+    let theirs = devices.clone();
+    let caller = std::thread::spawn(move || call(&theirs, 10, 0));
+    while node.seats()[0].grant.load(Ordering::SeqCst) == grant::SLICE {
+        std::thread::yield_now();
+    }
+    assert_eq!(node.seats()[0].grant.load(Ordering::SeqCst), grant::CLOSED);
+    let second = &node.seats()[1];
+    assert_eq!((second.waiting.load(Ordering::SeqCst), second.grant.load(Ordering::SeqCst)), (1, grant::CLOSED));
+    second.budget.store(1_000_000_000, Ordering::SeqCst);
+    assert!(second.change(grant::CLOSED, grant::SLICE));
+    caller.join().unwrap();
 }
