@@ -152,13 +152,18 @@ class Stage:
         outcome = self.run("fair", tenants, seconds, finally_=ask)
         return reports[-1], outcome.total[0]
 
-    @contextlib.contextmanager
-    def node(self, scheduler, tenants, *, slice_ms=6, extra=()):
-        """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules."""
+    def _new_accelerator(self):
+        """A device of its own for every run, which all tenants may use."""
         self.runs += 1
         accelerator = self.folder / f"accelerator.{self.runs}"
         accelerator.touch()
         accelerator.chmod(0o666)
+        return accelerator
+
+    @contextlib.contextmanager
+    def node(self, scheduler, tenants, *, slice_ms=6, extra=()):
+        """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules."""
+        accelerator = self._new_accelerator()
         socket = self.folder / f"node.{self.runs}.sock"
         lines = [f'listen = "unix:{socket}"', 'mode = "666"', "spares = 2"]
         for i, tenant in enumerate(tenants):
@@ -190,10 +195,7 @@ class Stage:
     @contextlib.contextmanager
     def natively(self):
         """The same device without Aviary."""
-        self.runs += 1
-        accelerator = self.folder / f"accelerator.{self.runs}"
-        accelerator.touch()
-        accelerator.chmod(0o666)
+        accelerator = self._new_accelerator()
         variables = {"LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
         node = Node(self, None, accelerator, variables)
         try:

@@ -131,30 +131,40 @@ static void sweep_slice_records(void) {
     slice_sweep_at = 2 * slice_records + 64;
 }
 
+/* What is known of an object of the application's; NULL: slicing is off. */
+static struct opencl_object *sliced_object(void *handle) {
+    return slicing_is_on() ? metadata(struct opencl_object, handle) : NULL;
+}
+
+/* A new record is about to be put into its list; the lock is the caller's to release. */
+static void begin_slice_record(void) {
+    pthread_mutex_lock(&slice_lock);
+    sweep_slice_records();
+    slice_records++;
+}
+
 /* A program whose source is known, or one that was built anew. */
 void opencl_note_source(cl_program handle) {
-    struct opencl_object *object = slicing_is_on() ? metadata(struct opencl_object, handle) : NULL;
+    struct opencl_object *object = sliced_object(handle);
     struct slice_program *program = object ? calloc(1, sizeof *program) : NULL;
     if (!program)
         return;
-    pthread_mutex_lock(&slice_lock);
-    sweep_slice_records();
+    begin_slice_record();
     program->program = handle;
     program->next = slice_programs;
     slice_programs = program;
-    slice_records++;
     object->slicing = program;
     pthread_mutex_unlock(&slice_lock);
 }
 
 void opencl_note_build(cl_program handle) {
-    const struct opencl_object *object = slicing_is_on() ? metadata(struct opencl_object, handle) : NULL;
+    const struct opencl_object *object = sliced_object(handle);
     if (object && object->slicing)
         opencl_note_source(handle);
 }
 
 void opencl_note_kernel(cl_kernel handle, cl_program from) {
-    struct opencl_object *object = slicing_is_on() ? metadata(struct opencl_object, handle) : NULL;
+    struct opencl_object *object = sliced_object(handle);
     const struct opencl_object *origin = object ? metadata(struct opencl_object, from) : NULL;
     cl_uint count = 0;
     if (!origin || !origin->slicing || clGetKernelInfo(handle, CL_KERNEL_NUM_ARGS, sizeof count, &count, NULL) != CL_SUCCESS)
@@ -166,8 +176,7 @@ void opencl_note_kernel(cl_kernel handle, cl_program from) {
         free(arguments);
         return;
     }
-    pthread_mutex_lock(&slice_lock);
-    sweep_slice_records();
+    begin_slice_record();
     kernel->kernel = handle;
     kernel->program = origin->slicing;
     kernel->program->uses++;
@@ -175,7 +184,6 @@ void opencl_note_kernel(cl_kernel handle, cl_program from) {
     kernel->count = count;
     kernel->next = slice_kernels;
     slice_kernels = kernel;
-    slice_records++;
     object->slicing = kernel;
     pthread_mutex_unlock(&slice_lock);
 }
@@ -191,7 +199,7 @@ void opencl_note_kernels(cl_uint room, const cl_kernel *kernels, cl_program from
 /* ---- Arguments --------------------------------------------------------------------------------- */
 
 static struct slice_kernel *slice_kernel_of(cl_kernel kernel) {
-    const struct opencl_object *object = slicing_is_on() ? metadata(struct opencl_object, kernel) : NULL;
+    const struct opencl_object *object = sliced_object(kernel);
     return object ? object->slicing : NULL;
 }
 

@@ -26,7 +26,6 @@ struct slice_unit {
 
 enum { SLICE_BUCKETS = 1024 };
 
-
 struct slice_text {
     char *text;
     size_t length;
@@ -91,15 +90,24 @@ static void splice_lines(struct slice_text *t) {
     t->length = to;
 }
 
+/* Room for one more item: the items, moved if they had to be; NULL: memory is short, which is told. */
+static void *with_room(struct slice_text *t, void *items, size_t count, size_t *room, size_t first, size_t size) {
+    if (count < *room)
+        return items;
+    size_t more = *room ? 2 * *room : first;
+    void *larger = realloc(items, more * size);
+    if (larger)
+        *room = more;
+    else
+        slice_refuse(t, "memory is short");
+    return larger;
+}
+
 static int add_token(struct slice_text *t, size_t at, size_t length, int kind, unsigned directive, unsigned depth) {
-    if (t->count == t->room) {
-        size_t room = t->room ? 2 * t->room : 1024;
-        struct slice_token *tokens = realloc(t->tokens, room * sizeof *tokens);
-        if (!tokens)
-            return slice_refuse(t, "memory is short");
-        t->tokens = tokens;
-        t->room = room;
-    }
+    struct slice_token *tokens = with_room(t, t->tokens, t->count, &t->room, 1024, sizeof *tokens);
+    if (!tokens)
+        return 0;
+    t->tokens = tokens;
     t->tokens[t->count++] = (struct slice_token){.at = at, .length = length, .kind = kind, .directive = directive, .depth = depth};
     return 1;
 }
@@ -207,14 +215,10 @@ static size_t bucket_of(const char *name, size_t length) {
 }
 
 static int add_unit(struct slice_text *t, struct slice_unit unit) {
-    if (t->units_count == t->units_room) {
-        size_t room = t->units_room ? 2 * t->units_room : 256;
-        struct slice_unit *units = realloc(t->units, room * sizeof *units);
-        if (!units)
-            return slice_refuse(t, "memory is short");
-        t->units = units;
-        t->units_room = room;
-    }
+    struct slice_unit *units = with_room(t, t->units, t->units_count, &t->units_room, 256, sizeof *units);
+    if (!units)
+        return 0;
+    t->units = units;
     size_t *bucket = &t->buckets[bucket_of(t->text + t->tokens[unit.name].at, t->tokens[unit.name].length)];
     unit.next = *bucket;
     t->units[t->units_count++] = unit;

@@ -3,12 +3,11 @@
 //! One page per session, written by that session's API server and the node, never by a guest. FairGV's board
 //! is one page for all; here a broken API server reaches nobody's grant but its own.
 
+use crate::sealed::{Atomics, SealedPage};
+use aviary_ring::futex;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
 
 /// Devices that one session can use.
 pub const DEVICE_SEATS: usize = 16;
@@ -32,13 +31,15 @@ pub mod grant {
     pub const FREE: u32 = 5;
 }
 
-/// How a holder behaves, set by the node with the first grant.
-pub mod manner {
+/// How a holder behaves, set by the node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Manner {
     /// Measures what its calls cost and gives the device back when it is used up or not needed.
-    pub const MEASURED: u32 = 0;
+    Measured = 0,
     /// A slice is a span of time, whatever is queued on the device at its end, and however little is done in it:
     /// what schedulers do that do not look into the device. For comparison only.
-    pub const BLIND: u32 = 1;
+    Blind = 1,
 }
 
 /// One device of a session.
@@ -51,8 +52,8 @@ pub struct DeviceSeat {
     pub grant: AtomicU32,
     /// Threads of the API server that wait for the grant.
     pub waiting: AtomicU32,
-    /// See [`manner`].
-    pub manner: AtomicU32,
+    /// See [`Manner`].
+    manner: AtomicU32,
     /// Nanoseconds that a `SLICE` lasts.
     pub budget: AtomicU64,
     /// Nanoseconds that a holder without work keeps a slice, because more work usually follows.
@@ -74,7 +75,8 @@ struct Page {
     seats: [DeviceSeat; DEVICE_SEATS],
 }
 
-const BYTES: usize = size_of::<Page>().next_multiple_of(4096);
+// SAFETY: seats consist of atomics only.
+unsafe impl Atomics for Page {}
 
 impl DeviceSeat {
     /// Takes the seat for a device. Names are cut off at [`NAME`] bytes.
@@ -98,6 +100,14 @@ impl DeviceSeat {
         Some(text.chars().take_while(|c| *c != '\0').filter(|c| !c.is_control()).collect())
     }
 
+    pub fn set_manner(&self, manner: Manner) {
+        self.manner.store(manner as u32, Ordering::Relaxed);
+    }
+
+    pub fn manner(&self) -> Manner {
+        if self.manner.load(Ordering::Relaxed) == Manner::Blind as u32 { Manner::Blind } else { Manner::Measured }
+    }
+
     /// Changes the grant if it is still `from`, and wakes who waits for it. False if it was something else.
     pub fn change(&self, from: u32, to: u32) -> bool {
         let changed = self.grant.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -109,64 +119,30 @@ impl DeviceSeat {
 
     /// Sleeps while the grant is `is`, at most so long. May return early.
     pub fn sleep(&self, is: u32, at_most: Duration) {
-        let timeout =
-            libc::timespec { tv_sec: at_most.as_secs() as libc::time_t, tv_nsec: at_most.subsec_nanos().into() };
-        // SAFETY: the word is live and aligned, as a reference to an atomic; the kernel only reads it. Without the
-        // private flag it also matches a waker in another process. `timeout` outlives the call. A peer that
-        // writes the word only makes this return early or late by `at_most`; callers look again.
-        unsafe { libc::syscall(libc::SYS_futex, self.grant.as_ptr(), libc::FUTEX_WAIT, is, &raw const timeout) };
+        futex::wait(&self.grant, is, Some(at_most));
     }
 
     /// Wakes all who sleep.
     pub fn wake(&self) {
-        // SAFETY: as in `sleep`; FUTEX_WAKE does not access the word.
-        unsafe { libc::syscall(libc::SYS_futex, self.grant.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+        futex::wake(&self.grant);
     }
 }
 
 /// A mapping of the page.
-pub struct GrantPage {
-    address: *mut Page,
-}
-
-// SAFETY: the page consists of atomics only and stays mapped while the value lives.
-unsafe impl Send for GrantPage {}
-// SAFETY: as above.
-unsafe impl Sync for GrantPage {}
+#[derive(Debug)]
+pub struct GrantPage(SealedPage<Page>);
 
 impl GrantPage {
-    /// A new page, sealed against truncation.
     pub fn create() -> rustix::io::Result<OwnedFd> {
-        let fd = rustix::fs::memfd_create("aviary-grants", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(fd)
+        SealedPage::<Page>::create("aviary-grants")
     }
 
-    /// Maps a page that somebody else made. Fails unless it is sealed at its full size: otherwise its maker could
-    /// truncate it and kill the reader with SIGBUS.
     pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<GrantPage> {
-        let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
-        if !sealed || rustix::fs::fstat(fd)?.st_size < BYTES as i64 {
-            return Err(rustix::io::Errno::INVAL);
-        }
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
-        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, fd, 0)? };
-        Ok(GrantPage { address: address.cast() })
+        SealedPage::open(fd).map(GrantPage)
     }
 
     pub fn seats(&self) -> &[DeviceSeat; DEVICE_SEATS] {
-        // SAFETY: mapped with at least `size_of::<Page>()` bytes until drop, page-aligned; every bit pattern is a
-        // valid atomic, so a peer that writes nonsense shows nonsense and nothing worse.
-        unsafe { &(*self.address).seats }
-    }
-}
-
-impl Drop for GrantPage {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; `seats` ties every borrow of it to `self`.
-        let _ = unsafe { rustix::mm::munmap(self.address.cast(), BYTES) };
+        &self.0.seats
     }
 }
 
@@ -202,12 +178,5 @@ mod tests {
         assert!(node.seats()[0].change(grant::CLOSED, grant::SLICE));
         assert_eq!(sleeper.join().unwrap(), grant::SLICE);
         assert!(!node.seats()[0].change(grant::CLOSED, grant::SLICE));
-    }
-
-    #[test]
-    fn an_unsealed_page_is_not_mapped() {
-        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&fd, BYTES as u64).unwrap();
-        assert!(GrantPage::open(fd.as_fd()).is_err());
     }
 }

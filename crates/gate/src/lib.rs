@@ -9,11 +9,13 @@ mod grants;
 mod holding;
 mod lock;
 mod page;
+mod sealed;
 
 pub use account::{Account, Kind, Refused};
-pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, grant, manner};
+pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, grant};
 pub use holding::Holding;
 pub use page::{Balance, PageError, SLOTS, TenantPage};
+pub use sealed::{Atomics, SealedPage};
 
 use std::sync::Arc;
 

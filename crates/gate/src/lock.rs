@@ -1,7 +1,6 @@
 //! A lock in shared memory that says who holds it, so that a dead holder's can be taken over.
 
-use rustix::thread::futex;
-use rustix::time::Timespec;
+use aviary_ring::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -46,7 +45,8 @@ impl OwnedLock {
                 Err(held) if held & WAITED_FOR == 0 => {
                     let _ = self.0.compare_exchange(held, held | WAITED_FOR, Ordering::Relaxed, Ordering::Relaxed);
                 }
-                Err(held) => sleep(&self.0, held),
+                // Woken, timed out, interrupted or too late: this looks again in any case.
+                Err(held) => futex::wait(&self.0, held, Some(NAP)),
             }
             if since.elapsed() >= patience {
                 return false;
@@ -58,13 +58,7 @@ impl OwnedLock {
     pub fn unlock(&self) {
         if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
             // All of them: one that was chosen and then died would leave the others asleep until their nap ends.
-            let _ = futex::wake(&self.0, futex::Flags::empty(), i32::MAX as u32);
+            futex::wake(&self.0);
         }
     }
-}
-
-fn sleep(word: &AtomicU32, expected: u32) {
-    let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(NAP.subsec_nanos()) };
-    // Woken, timed out, interrupted or too late: the caller looks again in any case.
-    let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&nap));
 }

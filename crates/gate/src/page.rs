@@ -11,9 +11,8 @@
 use crate::account::{Kind, Refused};
 use crate::audit::Window;
 use crate::lock::OwnedLock;
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use crate::sealed::{Atomics, SealedPage};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -86,15 +85,14 @@ pub enum PageError {
 /// A mapping of the page.
 #[derive(Debug)]
 pub struct TenantPage {
-    address: *mut Layout,
+    page: SealedPage<Layout>,
     /// The node's: slots that were ever given out. The rest of `held` is never touched and costs no memory.
     seats: AtomicU32,
 }
 
-// SAFETY: the page consists of atomics only and stays mapped while the value lives.
-unsafe impl Send for TenantPage {}
-// SAFETY: as above.
-unsafe impl Sync for TenantPage {}
+// SAFETY: the layout consists of atomics only; lock and window are such, too. What a lying peer writes is only ever
+// used as a number, and indexes are clamped.
+unsafe impl Atomics for Layout {}
 
 /// A point at which a process may be killed; tests do that.
 #[cfg(not(test))]
@@ -104,22 +102,16 @@ fn point() {}
 use tests::point;
 
 impl TenantPage {
-    /// A new page, sealed at its size, and the descriptor that gives it to others.
+    /// A new page, and the descriptor that gives it to others.
     pub fn create() -> rustix::io::Result<(TenantPage, OwnedFd)> {
-        let fd = rustix::fs::memfd_create("aviary-tenant", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, size_of::<Layout>() as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let page = TenantPage::map(std::os::fd::AsFd::as_fd(&fd))?;
+        let fd = SealedPage::<Layout>::create("aviary-tenant")?;
+        let page = TenantPage::map(fd.as_fd())?;
         page.layout().magic.store(MAGIC, Ordering::Release);
         Ok((page, fd))
     }
 
     /// Maps a page that the node made.
     pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<TenantPage> {
-        let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
-        if !sealed || rustix::fs::fstat(fd)?.st_size < size_of::<Layout>() as i64 {
-            return Err(rustix::io::Errno::INVAL);
-        }
         let page = TenantPage::map(fd)?;
         if page.layout().magic.load(Ordering::Acquire) != MAGIC {
             return Err(rustix::io::Errno::INVAL);
@@ -128,17 +120,11 @@ impl TenantPage {
     }
 
     fn map(fd: BorrowedFd<'_>) -> rustix::io::Result<TenantPage> {
-        let (length, access) = (size_of::<Layout>(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
-        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, 0)? };
-        Ok(TenantPage { address: address.cast(), seats: AtomicU32::new(0) })
+        Ok(TenantPage { page: SealedPage::open(fd)?, seats: AtomicU32::new(0) })
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: mapped with the layout's size until drop (the file is sealed against shrinking), page-aligned, and
-        // every bit pattern is a valid atomic. Others change the words at any time, which atomics allow; what a
-        // lying peer writes is only ever used as a number, and indexes are clamped.
-        unsafe { &*self.address }
+        &self.page
     }
 
     fn accounts(&self) -> &[Shared] {
@@ -365,13 +351,6 @@ impl TenantPage {
             held: sum(index),
         };
         self.accounts().iter().enumerate().map(balance).collect()
-    }
-}
-
-impl Drop for TenantPage {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; `layout` ties every borrow of it to `self`.
-        let _ = unsafe { rustix::mm::munmap(self.address.cast(), size_of::<Layout>()) };
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::{Gate, Resource, Seat};
 use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, SealFlags};
 use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -142,7 +143,7 @@ fn names_are_checked() {
 #[test]
 fn another_file_is_no_page() {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&file, size_of::<Layout>() as u64).unwrap();
+    rustix::fs::ftruncate(&file, size_of::<Layout>().next_multiple_of(4096) as u64).unwrap();
     assert!(TenantPage::open(file.as_fd()).is_err(), "not sealed");
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     assert!(TenantPage::open(file.as_fd()).is_err(), "no magic");
@@ -216,7 +217,7 @@ fn a_page_full_of_nonsense_harms_nobody_else() {
     let page = page(2);
     let words = size_of::<Layout>() / 8;
     // SAFETY: the mapping has that many words, and atomics may be written by anybody.
-    let all = unsafe { std::slice::from_raw_parts(page.address.cast::<AtomicU64>(), words) };
+    let all = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(page.layout()).cast::<AtomicU64>(), words) };
     for pattern in [u64::MAX, 0x0101_0101_0101_0101, 1 << 63] {
         all.iter().for_each(|word| word.store(pattern, Ordering::Relaxed));
         page.release(0);

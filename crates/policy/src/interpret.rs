@@ -86,7 +86,7 @@ pub fn holds(condition: Condition, wide: bool, a: u64, b: u64) -> bool {
 
 pub fn calculate(operation: Arithmetic, wide: bool, a: u64, b: u64) -> u64 {
     if !wide {
-        return u64::from(calculate_low(operation, a as u32, b as u32));
+        return calculate_low(operation, a as u32, b as u32);
     }
     match operation {
         Arithmetic::Add => a.wrapping_add(b),
@@ -104,21 +104,14 @@ pub fn calculate(operation: Arithmetic, wide: bool, a: u64, b: u64) -> u64 {
     }
 }
 
-fn calculate_low(operation: Arithmetic, a: u32, b: u32) -> u32 {
-    match operation {
-        Arithmetic::Add => a.wrapping_add(b),
-        Arithmetic::Sub => a.wrapping_sub(b),
-        Arithmetic::Mul => a.wrapping_mul(b),
-        Arithmetic::Div => a.checked_div(b).unwrap_or(0),
-        Arithmetic::Mod => a.checked_rem(b).unwrap_or(a),
-        Arithmetic::Or => a | b,
-        Arithmetic::And => a & b,
-        Arithmetic::Xor => a ^ b,
-        Arithmetic::Move => b,
-        Arithmetic::ShiftLeft => a.wrapping_shl(b),
-        Arithmetic::ShiftRight => a.wrapping_shr(b),
-        Arithmetic::ShiftRightSigned => (a as i32).wrapping_shr(b) as u32,
-    }
+/// The lower half of the wide result, but that counts of shifts are taken modulo 32 and the sign is that of the half.
+fn calculate_low(operation: Arithmetic, a: u32, b: u32) -> u64 {
+    let (a, b) = match operation {
+        Arithmetic::ShiftRightSigned => (i64::from(a as i32) as u64, b % 32),
+        Arithmetic::ShiftLeft | Arithmetic::ShiftRight => (u64::from(a), b % 32),
+        _ => (u64::from(a), b),
+    };
+    u64::from(calculate(operation, true, a, u64::from(b)) as u32)
 }
 
 fn reorder(value: u64, bits: u8, swap: bool) -> u64 {

@@ -13,7 +13,7 @@
 
 mod consumer;
 #[cfg_attr(loom, path = "futex_model.rs")]
-mod futex;
+pub mod futex;
 mod line;
 #[cfg_attr(loom, path = "memory_model.rs")]
 mod memory;

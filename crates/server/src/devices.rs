@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_gate::{DeviceSeat, GrantPage, grant, manner};
+use aviary_gate::{DeviceSeat, GrantPage, Manner, grant};
 
 /// Waits until a device has done everything that this process gave it; non-zero: it gave up waiting.
 pub type Drain = unsafe extern "C" fn(u64) -> c_int;
@@ -256,7 +256,7 @@ impl Devices {
         let entry = &mut known[stay.known];
         let seat = &page.seats()[entry.seat];
         seat.calls.fetch_add(1, Ordering::Relaxed);
-        if seat.manner.load(Ordering::Relaxed) == manner::BLIND {
+        if seat.manner() == Manner::Blind {
             let over = entry.state.since.is_some_and(|since| since.elapsed() >= budget(seat));
             entry.state.active -= 1;
             if over {
@@ -297,7 +297,7 @@ impl Devices {
             if known[at].state.active > 0 || !matches!(granted, grant::SLICE | grant::ALONE | grant::ENDED) {
                 continue;
             }
-            if seat.manner.load(Ordering::Relaxed) == manner::BLIND {
+            if seat.manner() == Manner::Blind {
                 drop(known);
                 known = self.rest_blindly(at, seat, &mut message);
                 continue;

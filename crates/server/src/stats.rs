@@ -6,15 +6,12 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use aviary_gate::{Account, Gate, Kind};
-use rustix::fs::{MemfdFlags, SealFlags};
-use rustix::mm::{MapFlags, ProtFlags};
+use aviary_gate::{Account, Atomics, Gate, Kind, SealedPage};
 
 /// "AVSTATS" and the layout's version.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x01");
 pub const MAX_RESOURCES: usize = 16;
 pub const NAME: usize = 32;
-pub const BYTES: usize = 4096;
 
 /// The page. Plain words: a reader in another process may load any of them at any time.
 #[repr(C)]
@@ -51,7 +48,8 @@ pub struct ResourceStats {
     pub kind: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Stats>() <= BYTES);
+// SAFETY: atomics only, here and in `ResourceStats`.
+unsafe impl Atomics for Stats {}
 
 impl Stats {
     fn describe(&self, gate: &Gate) {
@@ -80,45 +78,24 @@ impl Stats {
 }
 
 /// A mapping of the page.
-pub struct StatsPage {
-    address: *mut Stats,
-}
-
-// SAFETY: the page consists of atomics only and stays mapped while the value lives.
-unsafe impl Send for StatsPage {}
-// SAFETY: as above.
-unsafe impl Sync for StatsPage {}
+#[derive(Debug)]
+pub struct StatsPage(SealedPage<Stats>);
 
 impl StatsPage {
-    /// A new page, sealed against truncation.
     pub fn create() -> rustix::io::Result<OwnedFd> {
-        let fd = rustix::fs::memfd_create("aviary-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, BYTES as u64)?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(fd)
+        SealedPage::<Stats>::create("aviary-stats")
     }
 
     /// Maps a page for writing and describes the session's accounts in it.
     pub fn publish(fd: BorrowedFd<'_>, gate: &Gate) -> rustix::io::Result<StatsPage> {
-        let page = StatsPage::map(fd, ProtFlags::READ | ProtFlags::WRITE)?;
+        let page = SealedPage::<Stats>::open(fd)?;
         page.describe(gate);
-        Ok(page)
+        Ok(StatsPage(page))
     }
 
-    /// Maps a page that an API server announced. Fails unless it is sealed at its full size:
-    /// otherwise its owner could truncate it and kill the reader with SIGBUS.
+    /// Maps a page that an API server announced, to load only.
     pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<StatsPage> {
-        let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
-        if !sealed || rustix::fs::fstat(fd)?.st_size < BYTES as i64 {
-            return Err(rustix::io::Errno::INVAL);
-        }
-        StatsPage::map(fd, ProtFlags::READ)
-    }
-
-    fn map(fd: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<StatsPage> {
-        // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
-        let address = unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, fd, 0)? };
-        Ok(StatsPage { address: address.cast() })
+        SealedPage::open_to_read(fd).map(StatsPage)
     }
 }
 
@@ -126,16 +103,7 @@ impl std::ops::Deref for StatsPage {
     type Target = Stats;
 
     fn deref(&self) -> &Stats {
-        // SAFETY: mapped with at least `size_of::<Stats>()` bytes (asserted above) until drop, page-aligned,
-        // and every bit pattern is a valid atomic. Callers of `open` only load, as the mapping is read-only.
-        unsafe { &*self.address }
-    }
-}
-
-impl Drop for StatsPage {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping; `Deref` ties every borrow of it to `self`.
-        let _ = unsafe { rustix::mm::munmap(self.address.cast(), BYTES) };
+        &self.0
     }
 }
 
@@ -159,12 +127,5 @@ mod tests {
         assert_eq!(reader.resources[0].used.load(Ordering::Relaxed), 5);
         assert_eq!(reader.resources[0].limit.load(Ordering::Relaxed), 7);
         assert_eq!(reader.resources[0].name[0].load(Ordering::Relaxed).to_le_bytes(), *b"memory\0\0");
-    }
-
-    #[test]
-    fn an_unsealed_page_is_not_mapped() {
-        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&fd, BYTES as u64).unwrap();
-        assert!(StatsPage::open(fd.as_fd()).is_err());
     }
 }

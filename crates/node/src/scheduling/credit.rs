@@ -2,7 +2,8 @@
 //! (FairGV, algorithms 1 and 2). For comparison only: both count the time for which a tenant held the device, not
 //! what it made the device do.
 
-use super::discipline::{Discipline, Manner, Pick, Share, Spent, Tenant};
+use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
+use aviary_gate::Manner;
 
 /// How often credits are handed out.
 const PERIOD: u64 = 30_000_000;

@@ -1,7 +1,7 @@
 //! One device: who holds it, who wants it.
 
-use super::discipline::{DeviceSettings, Discipline, Manner, Pick, Share, Spent, Tenant};
-use aviary_gate::{DeviceSeat, GrantPage, grant, manner};
+use super::discipline::{DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
+use aviary_gate::{DeviceSeat, GrantPage, grant};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 
 /// A session on this device.
@@ -9,7 +9,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 struct Entry {
     session: u64,
     tenant: Tenant,
-    page: Arc<Page>,
+    page: Arc<GrantPage>,
     seat: usize,
     /// Of `DeviceSeat::used`, what was charged already.
     charged: u64,
@@ -21,15 +21,6 @@ struct Entry {
     since: u64,
     /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
     expected: u64,
-}
-
-/// `GrantPage` that prints nothing.
-pub struct Page(pub GrantPage);
-
-impl std::fmt::Debug for Page {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Page")
-    }
 }
 
 /// A tenant as this device knows it.
@@ -75,7 +66,7 @@ impl Entry {
     }
 
     fn seat(&self) -> &DeviceSeat {
-        &self.page.0.seats()[self.seat]
+        &self.page.seats()[self.seat]
     }
 
     fn waits(&self) -> bool {
@@ -94,15 +85,11 @@ impl Device {
         Some(Device { settings, discipline, entries: Vec::new(), tenants: Vec::new(), holder: None, turn: 0 })
     }
 
-    pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<Page>, seat: usize) {
+    pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<GrantPage>, seat: usize) {
         let tenant = self.set_share(tenant, share);
         let entry = Entry { session, tenant, page, seat, charged: 0, calls: 0, last: self.turn, since: 0, expected: 0 };
-        let manner = match self.discipline.manner() {
-            Manner::Measured => manner::MEASURED,
-            Manner::Blind => manner::BLIND,
-        };
         let linger = u64::try_from(self.settings.linger.as_nanos()).unwrap_or(u64::MAX);
-        entry.seat().manner.store(manner, Relaxed);
+        entry.seat().set_manner(self.discipline.manner());
         entry.seat().linger.store(linger, Relaxed);
         entry.seat().awake.store(u64::try_from(self.settings.awake.as_nanos()).unwrap_or(u64::MAX), Relaxed);
         self.entries.push(entry);

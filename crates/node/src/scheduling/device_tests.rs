@@ -4,14 +4,14 @@ use std::os::fd::AsFd;
 /// A device under `fair`, and sessions whose API servers are this test.
 struct Bench {
     device: Device,
-    pages: Vec<Arc<Page>>,
+    pages: Vec<Arc<GrantPage>>,
 }
 
 impl Bench {
     /// Session `n` has so many seats of the device.
     fn new(seats: &[usize]) -> Bench {
         let mut device = Device::new(DeviceSettings::default()).unwrap();
-        let page = || Arc::new(Page(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap()));
+        let page = || Arc::new(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap());
         let pages: Vec<_> = seats.iter().map(|_| page()).collect();
         for (session, (count, page)) in seats.iter().zip(&pages).enumerate() {
             for seat in 0..*count {
@@ -22,7 +22,7 @@ impl Bench {
     }
 
     fn seat(&self, session: usize, seat: usize) -> &DeviceSeat {
-        &self.pages[session].0.seats()[seat]
+        &self.pages[session].seats()[seat]
     }
 
     fn wait(&self, session: usize, seat: usize) {
@@ -33,7 +33,7 @@ impl Bench {
     fn step(&mut self, now: u64) {
         self.device.step(now);
         let open = |seat: &&DeviceSeat| matches!(seat.grant.load(SeqCst), grant::SLICE | grant::ALONE);
-        let seats = self.pages.iter().flat_map(|page| page.0.seats());
+        let seats = self.pages.iter().flat_map(|page| page.seats());
         seats.filter(open).for_each(|seat| seat.waiting.store(0, SeqCst));
     }
 

@@ -3,6 +3,7 @@
 //! Times are nanoseconds of one clock that starts anywhere.
 
 use super::ebpf::LoadedPolicy;
+use aviary_gate::Manner;
 use serde::Deserialize;
 use std::{fmt, time::Duration};
 
@@ -42,13 +43,6 @@ pub enum Pick {
     Grant(Tenant, u64),
     /// None of them before then.
     Nobody { until: u64 },
-}
-
-/// How holders behave under a discipline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
-    Measured,
-    Blind,
 }
 
 pub trait Discipline: fmt::Debug + Send {

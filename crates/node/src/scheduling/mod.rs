@@ -20,7 +20,7 @@ pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
 use aviary_gate::{DEVICE_SEATS, GrantPage, grant};
-use device::{Device, Page};
+use device::Device;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -94,7 +94,7 @@ struct State {
 struct Member {
     tenant: String,
     share: Share,
-    page: Arc<Page>,
+    page: Arc<GrantPage>,
     bell: OwnedFd,
     /// The names of the seats taken so far.
     seats: Vec<String>,
@@ -125,7 +125,7 @@ impl Scheduling {
     pub fn enter(&self, session: u64, tenant: &str, share: Share, page: &OwnedFd, bell: OwnedFd) {
         let shared = &self.shared;
         let page = match GrantPage::open(page.as_fd()) {
-            Ok(page) => Arc::new(Page(page)),
+            Ok(page) => Arc::new(page),
             Err(error) => return shared.log.warn(format_args!("session {session}: its page of grants: {error}")),
         };
         let data = epoll::EventData::new_u64(session);
@@ -227,7 +227,7 @@ impl Shared {
         let Some(member) = sessions.get_mut(&session) else { return };
         while member.seats.len() < DEVICE_SEATS {
             let at = member.seats.len();
-            let seat = &member.page.0.seats()[at];
+            let seat = &member.page.seats()[at];
             let Some(name) = seat.name() else { return };
             let device = devices.entry(name.clone()).or_insert_with(|| {
                 let settings = self.rules.of(&name).cloned();

@@ -77,6 +77,12 @@ impl Emitter {
         self.code.push(0xc0 | (register & 7) << 3 | operand & 7);
     }
 
+    /// opcode register, value; `extension` is a part of the opcode.
+    fn on_value(&mut self, wide: bool, opcode: u8, extension: u8, register: u8, value: i32) {
+        self.on_register(wide, &[opcode], extension, register);
+        self.word(value);
+    }
+
     /// opcode register, [base + offset]
     fn on_memory(&mut self, wide: bool, opcode: &[u8], register: u8, base: u8, offset: i32, byte: bool) {
         self.rex(wide, register, base, byte);
@@ -115,8 +121,7 @@ impl Emitter {
 
     fn immediate(&mut self, wide: bool, to: u8, value: i32) {
         if wide && value < 0 {
-            self.on_register(true, &[0xc7], 0, to);
-            self.word(value);
+            self.on_value(true, 0xc7, 0, to, value);
         } else {
             self.constant(to, u64::from(value as u32));
         }
@@ -202,20 +207,14 @@ impl Emitter {
         };
         match from {
             Operand::Register(register) => self.on_register(wide, &[opcode], native_register(register), to),
-            Operand::Immediate(value) => {
-                self.on_register(wide, &[0x81], extension, to);
-                self.word(value);
-            }
+            Operand::Immediate(value) => self.on_value(wide, 0x81, extension, to, value),
         }
     }
 
     fn multiply(&mut self, wide: bool, to: u8, from: Operand) {
         match from {
             Operand::Register(register) => self.on_register(wide, &[0x0f, 0xaf], to, native_register(register)),
-            Operand::Immediate(value) => {
-                self.on_register(wide, &[0x69], to, to);
-                self.word(value);
-            }
+            Operand::Immediate(value) => self.on_value(wide, 0x69, to, to, value),
         }
     }
 
@@ -300,12 +299,12 @@ impl Emitter {
 
     fn load(&mut self, bytes: u8, to: u8, base: u8, offset: i16) {
         let offset = i32::from(offset);
-        match bytes {
-            1 => self.on_memory(false, &[0x0f, 0xb6], to, base, offset, false),
-            2 => self.on_memory(false, &[0x0f, 0xb7], to, base, offset, false),
-            4 => self.on_memory(false, &[0x8b], to, base, offset, false),
-            _ => self.on_memory(true, &[0x8b], to, base, offset, false),
-        }
+        let opcode: &[u8] = match bytes {
+            1 => &[0x0f, 0xb6],
+            2 => &[0x0f, 0xb7],
+            _ => &[0x8b],
+        };
+        self.on_memory(bytes == 8, opcode, to, base, offset, false);
     }
 
     fn store(&mut self, bytes: u8, base: u8, offset: i32, from: Operand) {
@@ -362,14 +361,8 @@ impl Emitter {
             Operand::Register(right) => {
                 self.on_register(wide, &[if test { 0x85 } else { 0x39 }], native_register(right), left);
             }
-            Operand::Immediate(value) if test => {
-                self.on_register(wide, &[0xf7], 0, left);
-                self.word(value);
-            }
-            Operand::Immediate(value) => {
-                self.on_register(wide, &[0x81], 7, left);
-                self.word(value);
-            }
+            Operand::Immediate(value) if test => self.on_value(wide, 0xf7, 0, left, value),
+            Operand::Immediate(value) => self.on_value(wide, 0x81, 7, left, value),
         }
         let jump = match condition {
             Condition::Equal => EQUAL,
