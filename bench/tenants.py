@@ -133,7 +133,12 @@ class Stage:
         self.guest.mkdir()
         shutil.copy(measure.ROOT / "target/aviary/testapi/libtestapi.so.1", self.guest)
         self.runs = 0
+        self._log_file = self.folder / "node.log"
         return self
+
+    def log(self):
+        """What the last node said."""
+        return self._log_file.read_text(encoding="utf-8")
 
     def __exit__(self, *_):
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -174,7 +179,7 @@ class Stage:
             lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', 'awake = "300us"', *extra]
         config = self.folder / "node.toml"
         config.write_text("\n".join(lines) + "\n")
-        log = self.folder / "node.log"
+        log = self._log_file
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen([measure.AVIARY, "serve", "--config", config], env=environment, stdout=file, stderr=file)
@@ -218,12 +223,12 @@ class Stage:
                 finally_(node)
         first = int((begin + WARM_UP) * 1e9)
         last = first + int(seconds * 1e9)
-        records = self._log(node.accelerator)
+        records = self._records(node.accelerator)
         total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))]
         return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total)
 
     @staticmethod
-    def _log(accelerator):
+    def _records(accelerator):
         with open(accelerator, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
             count = struct.unpack_from("<Q", memory, 8)[0]
             if count > RECORDS:

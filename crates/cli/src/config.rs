@@ -96,6 +96,7 @@ struct DeviceConfig {
     slice: Option<Span>,
     linger: Option<Span>,
     awake: Option<Span>,
+    hold_limit: Option<Span>,
     /// For the scheduler `ebpf`; relative to the configuration file.
     policy: Option<PathBuf>,
 }
@@ -179,8 +180,9 @@ impl FileConfig {
         Ok(())
     }
 
-    /// Longer names first, so that a name goes before a pattern that it fits. `path` is this file's.
-    pub fn devices(&self, path: Option<&Path>) -> Result<Rules, ConfigError> {
+    /// Longer names first, so that a name goes before a pattern that it fits. `path` is this file's. A program that
+    /// `running` has for the same name from the same file is not loaded again.
+    pub fn devices(&self, path: Option<&Path>, running: &Rules) -> Result<Rules, ConfigError> {
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
         let mut rules = Vec::new();
         for (name, device) in &self.devices {
@@ -190,7 +192,10 @@ impl FileConfig {
                 (Some(file), true) => {
                     let file = folder.join(file);
                     let refused = |error| ConfigError::Policy(name.clone(), file.clone(), Box::new(error));
-                    Some(LoadedPolicy::load(&file).map_err(refused)?)
+                    match running.policy(name).filter(|policy| policy.file() == file) {
+                        Some(policy) => Some(policy.clone()),
+                        None => Some(LoadedPolicy::load(&file).map_err(refused)?),
+                    }
                 }
                 (None, true) => return Err(ConfigError::NoPolicy(name.clone())),
                 (Some(_), false) => return Err(ConfigError::NeedlessPolicy(name.clone())),
@@ -199,7 +204,8 @@ impl FileConfig {
             let slice = device.slice.map_or(usual.slice, |span| span.0);
             let linger = device.linger.map_or(usual.linger, |span| span.0);
             let awake = device.awake.map_or(usual.awake, |span| span.0);
-            rules.push((name.clone(), DeviceSettings { scheduler, slice, linger, awake, policy }));
+            let hold_limit = device.hold_limit.map_or(usual.hold_limit, |span| span.0);
+            rules.push((name.clone(), DeviceSettings { scheduler, slice, linger, awake, hold_limit, policy }));
         }
         rules.sort_by_key(|(name, _)| std::cmp::Reverse((!name.ends_with('*'), name.len())));
         Ok(Rules(rules))

@@ -14,7 +14,12 @@ use aviary_node::{
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGHUP;
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   listen = "unix:/run/aviary/node.sock"
@@ -39,11 +44,12 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   scheduler = "fair"            # or wfq-poll, wfq-aimd, round-robin, slices, priority, none
   slice = "6ms"
   linger = "200us"
+  hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
   awake = "300us"               # interactive programs spin that long while they have the device [0us]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf"
 
-SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants] and the files of policies
-change at once."##;
+SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants], [devices] (unless --scheduler
+or --slice say otherwise) and the files of policies change at once."##;
 
 /// Let other processes use this machine's accelerators.
 ///
@@ -117,6 +123,8 @@ struct Source {
     sessions_per_user: Option<usize>,
     modules: Vec<PathBuf>,
     default_sessions: usize,
+    /// As they were read last; `None`: the command line says how devices are scheduled.
+    devices: Option<Mutex<Rules>>,
 }
 
 impl Source {
@@ -126,13 +134,29 @@ impl Source {
         let tenants = Tenants { list: file.tenants(), limits };
         let notes = check_names(&tenants.list, &tenants.limits, &apis::select(&self.modules, &[])?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
-        Ok(Settings { tenants, sessions_per_user, notes })
+        Ok(Settings { tenants, sessions_per_user, devices: None, notes })
+    }
+
+    fn devices_again(&self, file: &FileConfig, notes: &mut Vec<String>) -> anyhow::Result<Option<Rules>> {
+        let Some(present) = &self.devices else { return Ok(None) };
+        let mut present = present.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = file.devices(self.file.as_deref(), &present)?;
+        if present.0.is_empty() && !rules.0.is_empty() {
+            notes.push("sessions that began before any device was scheduled stay unscheduled".into());
+        }
+        if rules.shortest_slice() != present.shortest_slice() {
+            let text = "long launches still run in parts as long as the slice was when the node was started";
+            notes.push(text.into());
+        }
+        *present = rules.clone();
+        Ok(Some(rules))
     }
 
     fn read_again(&self, before: &Fixed) -> anyhow::Result<Settings> {
         let path = self.file.as_deref().context("the node has no configuration file (--config)")?;
         let file = FileConfig::read(path)?;
         let mut settings = self.settings(&file)?;
+        settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
             let text = "listen, mode, spares, log_level and api_dirs take effect when the node is started again";
             settings.notes.push(text.into());
@@ -175,8 +199,10 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
-    config.devices = file.devices(command.config.as_deref())?;
-    if command.scheduler.is_some() || command.slice.is_some() {
+    let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
+    config.devices = file.devices(path.as_deref(), &Rules::default())?;
+    let told = command.scheduler.is_some() || command.slice.is_some();
+    if told {
         let usual = DeviceSettings::default();
         let scheduler = command.scheduler.unwrap_or(usual.scheduler);
         if scheduler == Scheduler::Ebpf {
@@ -186,13 +212,14 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         config.devices = Rules(vec![("*".into(), settings)]);
     }
     let source = Source {
-        file: command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?,
+        file: path,
         limits: command.limit,
         sessions_per_user: command.sessions_per_user,
         modules: config.modules.clone(),
         default_sessions: config.sessions_per_user,
+        devices: (!told).then(|| Mutex::new(config.devices.clone())),
     };
-    let Settings { tenants, sessions_per_user, notes } = source.settings(&file)?;
+    let Settings { tenants, sessions_per_user, notes, .. } = source.settings(&file)?;
     notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
     (config.tenants, config.sessions_per_user) = (tenants, sessions_per_user);
     let before = file.fixed();

@@ -28,6 +28,8 @@ pub enum Token {
     Remote(u64),
     /// A gateway process ended.
     GatewayExit(u64),
+    /// A session keeps a device from others.
+    Overdue,
 }
 
 const SHIFT: u32 = 56;
@@ -44,6 +46,7 @@ impl Token {
             Token::ZygoteExit => (6, 0),
             Token::Remote(id) => (7, id),
             Token::GatewayExit(id) => (8, id),
+            Token::Overdue => (9, 0),
         };
         kind << SHIFT | id
     }
@@ -59,7 +62,8 @@ impl Token {
             5 => Token::Zygote,
             6 => Token::ZygoteExit,
             7 => Token::Remote(id),
-            _ => Token::GatewayExit(id),
+            8 => Token::GatewayExit(id),
+            _ => Token::Overdue,
         }
     }
 }
@@ -104,7 +108,9 @@ mod tests {
     #[test]
     fn tokens_survive() {
         let with_id = [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)];
-        for token in [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit].into_iter().chain(with_id) {
+        for token in
+            [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)
+        {
             assert_eq!(Token::decode(token.encode()), token);
         }
     }

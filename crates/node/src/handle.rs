@@ -30,6 +30,8 @@ use std::{
 pub struct Settings {
     pub tenants: Tenants,
     pub sessions_per_user: usize,
+    /// How devices are scheduled; `None`: as before.
+    pub devices: Option<Rules>,
     /// What whoever asked for the change should know.
     pub notes: Vec<String>,
 }

@@ -10,7 +10,7 @@ use crate::{
     guest::Guest,
     listener::Listener,
     log::Log,
-    scheduling::{DeviceReport, Scheduling},
+    scheduling::{DeviceReport, Overdue, Rules, Scheduling},
     sessions::{Registry, Server, Session},
     zygote::Zygote,
 };
@@ -22,7 +22,7 @@ use rustix::process::Signal;
 use std::{
     os::fd::{AsFd, OwnedFd},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -61,8 +61,8 @@ pub struct Core {
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
     reserve: Mutex<Option<OwnedFd>>,
-    /// `None`: no device is scheduled.
-    pub(crate) scheduling: Option<Scheduling>,
+    /// Not set: no device is scheduled.
+    pub(crate) scheduling: OnceLock<Scheduling>,
     /// Listeners for other machines.
     remote: Vec<OwnedFd>,
     state: Mutex<State>,
@@ -114,9 +114,22 @@ impl Core {
             zygote_at,
         });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
-        let scheduled = !config.devices.0.is_empty();
-        let scheduling = scheduled.then(|| Scheduling::start(config.devices.clone(), log)).transpose()?;
-        Ok(Self { config, log, epoll, wake, goal, reserve, scheduling, remote, state })
+        let devices = config.devices.clone();
+        let core = Self { config, log, epoll, wake, goal, reserve, scheduling: OnceLock::new(), remote, state };
+        core.schedule(devices)?;
+        Ok(core)
+    }
+
+    /// Schedules devices by these rules from now on. Once there were rules, sessions are prepared for others.
+    pub(crate) fn schedule(&self, rules: Rules) -> Result<(), NodeError> {
+        if let Some(scheduling) = self.scheduling.get() {
+            scheduling.set_rules(rules);
+        } else if !rules.0.is_empty() {
+            let scheduling = Scheduling::start(rules, self.log)?;
+            self.epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
+            let _ = self.scheduling.set(scheduling);
+        }
+        Ok(())
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -130,7 +143,7 @@ impl Core {
     }
 
     pub fn devices(&self) -> Vec<DeviceReport> {
-        self.scheduling.as_ref().map_or(Vec::new(), Scheduling::report)
+        self.scheduling.get().map_or(Vec::new(), Scheduling::report)
     }
 
     pub fn busy(&self) -> usize {
@@ -191,6 +204,7 @@ impl Core {
             Token::ZygoteExit => self.reap_zygote(),
             Token::Remote(place) => self.accept_remote(place),
             Token::GatewayExit(id) => self.reap_gateway(id),
+            Token::Overdue => self.end_overdue(),
         }
     }
 
@@ -518,7 +532,7 @@ impl Core {
                 let mut descriptors = descriptors.into_iter();
                 session.stats = descriptors.next();
                 if let (Some(scheduling), Some(page), Some(bell)) =
-                    (&self.scheduling, descriptors.next(), descriptors.next())
+                    (self.scheduling.get(), descriptors.next(), descriptors.next())
                 {
                     let share = state.tenants.called(&session.tenant).share();
                     scheduling.enter(id, &session.tenant, share, &page, bell);
@@ -554,8 +568,25 @@ impl Core {
     }
 
     fn unschedule(&self, session: u64) {
-        if let Some(scheduling) = &self.scheduling {
+        if let Some(scheduling) = self.scheduling.get() {
             scheduling.leave(session);
+        }
+    }
+
+    /// A device cannot be taken away from a session that does not give it back: its API server is ended, which returns
+    /// everything. The guest is told that the device is lost.
+    fn end_overdue(&self) {
+        let Some(scheduling) = self.scheduling.get() else { return };
+        let state = self.state();
+        for Overdue { session: id, device, waiting } in scheduling.overdue() {
+            let Some(session) = state.registry.sessions.get(&id) else { continue };
+            let Some(server) = state.registry.servers.get(&session.server) else { continue };
+            let (tenant, guest, seconds) = (session.tenant.escape_debug(), session.guest.pid, waiting.as_secs_f64());
+            self.log.warn(format_args!(
+                "ended: tenant={tenant} session={id} pid={guest} device={device:?}: others wait for it for {seconds:.1} s \
+                 and it is not given back (hold_limit)"
+            ));
+            server.process.signal(Signal::KILL);
         }
     }
 

@@ -49,7 +49,7 @@ impl Core {
             threads: tenant.threads,
             apis: tenant.apis.as_deref(),
             functions: &tenant.functions,
-            scheduled: self.scheduling.is_some(),
+            scheduled: self.scheduling.get().is_some(),
         };
         let pid = server.process.pid();
         control::send(server.process.control.as_fd(), &assignment, &[socket.as_fd(), page])
@@ -91,7 +91,10 @@ impl Core {
         if let Err(error) = &answer {
             self.log.error(error);
         }
-        let Settings { tenants, sessions_per_user, mut notes } = answer?;
+        let Settings { tenants, sessions_per_user, devices, mut notes } = answer?;
+        if let Some(rules) = devices {
+            self.schedule(rules)?;
+        }
         let mut state = self.state();
         state.tenants = tenants;
         state.sessions_per_user = sessions_per_user;
@@ -102,7 +105,7 @@ impl Core {
             }
             self.share_anew(&tenant);
         }
-        if let Some(scheduling) = &self.scheduling {
+        if let Some(scheduling) = self.scheduling.get() {
             let refused = scheduling.reload_policies();
             notes.extend(refused.into_iter().map(|why| format!("the policy that runs stays: {why}")));
         }
@@ -112,7 +115,7 @@ impl Core {
     }
 
     fn share_anew(&self, tenant: &Tenant) {
-        if let Some(scheduling) = &self.scheduling {
+        if let Some(scheduling) = self.scheduling.get() {
             scheduling.set_share(&tenant.name, tenant.share());
         }
     }

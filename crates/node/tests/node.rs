@@ -408,7 +408,12 @@ fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
     let uid = rustix::process::getuid().as_raw();
     let read = || {
         let limits = [("memory".into(), 7)].into();
-        Ok(Settings { tenants: Tenants { list: Vec::new(), limits }, sessions_per_user: 9, notes: vec!["note".into()] })
+        Ok(Settings {
+            tenants: Tenants { list: Vec::new(), limits },
+            sessions_per_user: 9,
+            devices: None,
+            notes: vec!["note".into()],
+        })
     };
     let fixture = Fixture::configured(&[], |config| config.reload = Some(Reload::new(read)));
     let mut guest = Guest::attach(fixture.socket());

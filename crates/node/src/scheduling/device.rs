@@ -3,6 +3,7 @@
 use super::discipline::{DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
 use aviary_gate::{DeviceSeat, GrantPage, grant};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
+use std::time::Duration;
 
 /// A session on this device.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct Device {
     tenants: Vec<Known>,
     /// A session can have two seats here: one for a part of the device beside that of the whole.
     holder: Option<Place>,
+    /// Since when other sessions wait for what the holder has.
+    contested: Option<u64>,
     turn: u64,
 }
 
@@ -82,17 +85,47 @@ impl Device {
     /// `None`: the device is not scheduled.
     pub fn new(settings: DeviceSettings) -> Option<Device> {
         let discipline = settings.discipline()?;
-        Some(Device { settings, discipline, entries: Vec::new(), tenants: Vec::new(), holder: None, turn: 0 })
+        let (entries, tenants) = (Vec::new(), Vec::new());
+        Some(Device { settings, discipline, entries, tenants, holder: None, contested: None, turn: 0 })
     }
 
     pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<GrantPage>, seat: usize) {
         let tenant = self.set_share(tenant, share);
-        let entry = Entry { session, tenant, page, seat, charged: 0, calls: 0, last: self.turn, since: 0, expected: 0 };
-        let linger = u64::try_from(self.settings.linger.as_nanos()).unwrap_or(u64::MAX);
-        entry.seat().set_manner(self.discipline.manner());
-        entry.seat().linger.store(linger, Relaxed);
-        entry.seat().awake.store(u64::try_from(self.settings.awake.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        // What was used before it joined, while nobody scheduled the device, is not charged.
+        let before = &page.seats()[seat];
+        let (charged, calls) = (before.used.load(Relaxed), before.calls.load(Relaxed));
+        let entry = Entry { session, tenant, page, seat, charged, calls, last: self.turn, since: 0, expected: 0 };
+        tell(entry.seat(), &self.settings, &*self.discipline);
         self.entries.push(entry);
+    }
+
+    /// Other settings from now on. Who holds the device keeps it until the end of its slice.
+    pub fn configure(&mut self, settings: DeviceSettings, now: u64) {
+        if settings == self.settings {
+            return;
+        }
+        let same = settings.scheduler == self.settings.scheduler
+            && settings.slice == self.settings.slice
+            && settings.policy == self.settings.policy;
+        if let (false, Some(discipline)) = (same, settings.discipline()) {
+            self.discipline = discipline;
+            for (tenant, known) in self.tenants.iter().enumerate() {
+                self.discipline.set_share(tenant, known.share);
+                if known.awake {
+                    self.discipline.wakes(tenant, now);
+                }
+            }
+        }
+        self.settings = settings;
+        self.entries.iter().for_each(|entry| tell(entry.seat(), &self.settings, &*self.discipline));
+    }
+
+    /// Nobody schedules the device any longer.
+    pub fn set_free(&mut self) {
+        for entry in &self.entries {
+            entry.seat().grant.store(grant::FREE, SeqCst);
+            entry.seat().wake();
+        }
     }
 
     /// Tenants stay known: what they used counts when they come back.
@@ -113,7 +146,7 @@ impl Device {
         }
         self.entries.retain(|e| e.session != session);
         if self.holder.is_some_and(|(holder, _)| holder == session) {
-            self.holder = None;
+            (self.holder, self.contested) = (None, None);
         }
     }
 
@@ -138,9 +171,31 @@ impl Device {
         self.hear(now);
         self.review_holder(now);
         if self.holder.is_some() {
-            return self.next_lapse(now);
+            return self.next_lapse(now).into_iter().chain(self.limit().filter(|at| *at > now)).min();
         }
         self.grant_next(now)
+    }
+
+    /// The session that has kept the device from others beyond its limit, and for how many nanoseconds they wait.
+    pub fn overdue(&self, now: u64) -> Option<(u64, u64)> {
+        let (holder, _) = self.holder?;
+        let waiting = now.saturating_sub(self.contested?);
+        let has_it = |e: &&Entry| Some(e.place()) == self.holder && e.seat().grant.load(SeqCst) == grant::SLICE;
+        (self.limit()? <= now && self.entries.iter().any(|e| has_it(&e))).then_some((holder, waiting))
+    }
+
+    /// The same for who ends it; told again only after as long again.
+    pub fn take_overdue(&mut self, now: u64) -> Option<(u64, u64)> {
+        let overdue = self.overdue(now)?;
+        self.contested = None;
+        Some(overdue)
+    }
+
+    /// When the holder will have kept the device from others for too long.
+    fn limit(&self) -> Option<u64> {
+        let beyond = Some(self.settings.hold_limit).filter(|limit| !limit.is_zero())?;
+        let allowed = u64::try_from((self.settings.slice + beyond).as_nanos()).unwrap_or(u64::MAX);
+        self.contested.map(|since| since.saturating_add(allowed))
     }
 
     /// Charges what was used and notices who woke up or went to rest.
@@ -166,6 +221,8 @@ impl Device {
         let Some(at) = self.entries.iter().position(|e| Some(e.place()) == self.holder) else { return };
         let others = self.entries.iter().enumerate().any(|(i, e)| i != at && e.waits());
         let holder = &self.entries[at];
+        let contested = self.entries.iter().any(|e| e.session != holder.session && e.waits());
+        self.contested = contested.then(|| self.contested.unwrap_or(now));
         let seat = holder.seat();
         let over = match seat.grant.load(SeqCst) {
             grant::SLICE if !others => {
@@ -189,7 +246,7 @@ impl Device {
         if over {
             let held = now.saturating_sub(self.entries[at].since);
             charge(&mut self.entries[at], &mut self.tenants, &mut *self.discipline, held, now);
-            self.holder = None;
+            (self.holder, self.contested) = (None, None);
         }
     }
 
@@ -244,6 +301,14 @@ impl Device {
     fn next_lapse(&self, now: u64) -> Option<u64> {
         self.entries.iter().map(|e| e.expected).filter(|at| *at > now).min()
     }
+}
+
+/// What a session's API server has to know of the device's settings.
+fn tell(seat: &DeviceSeat, settings: &DeviceSettings, discipline: &dyn Discipline) {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    seat.set_manner(discipline.manner());
+    seat.linger.store(nanoseconds(settings.linger), Relaxed);
+    seat.awake.store(nanoseconds(settings.awake), Relaxed);
 }
 
 /// Charges what the session used since the last look, and for how long it held the device.

@@ -1,5 +1,7 @@
 use super::*;
-use std::os::fd::AsFd;
+use crate::scheduling::Scheduler;
+use aviary_gate::Manner;
+use std::{os::fd::AsFd, time::Duration};
 
 /// A device under `fair`, and sessions whose API servers are this test.
 struct Bench {
@@ -59,4 +61,49 @@ fn a_session_with_two_seats_holds_the_device_with_one() {
     bench.step(5);
     let open = |(session, seat)| bench.grant(session, seat) == grant::SLICE;
     assert_eq!([(0, 0), (0, 1), (1, 0)].into_iter().filter(|place| open(*place)).count(), 1);
+}
+
+#[test]
+fn who_keeps_the_device_from_others_is_overdue_after_its_limit() {
+    let mut bench = Bench::new(&[1, 1]);
+    let limit = Duration::from_secs(10) + Duration::from_millis(6);
+    let limit = u64::try_from(limit.as_nanos()).unwrap();
+    bench.wait(0, 0);
+    bench.step(1);
+    bench.step(1_000_000_000_000);
+    assert_eq!(bench.device.overdue(1_000_000_000_000), None, "nobody else wants it");
+    bench.wait(1, 0);
+    let since = 2_000_000_000_000;
+    assert_eq!(bench.device.step(since), Some(since + limit), "the next look");
+    assert_eq!(bench.device.overdue(since + limit - 1), None);
+    assert_eq!(bench.device.overdue(since + limit), Some((0, limit)));
+    assert!(bench.seat(0, 0).change(grant::SLICE, grant::CLOSED));
+    assert_eq!(bench.device.overdue(since + limit), None, "it was given back in time");
+    bench.step(since + limit);
+    assert_eq!(bench.grant(1, 0), grant::ALONE);
+}
+
+#[test]
+fn another_discipline_takes_over_between_two_slices() {
+    let mut bench = Bench::new(&[1, 1]);
+    bench.wait(0, 0);
+    bench.step(1);
+    bench.wait(1, 0);
+    let settings = DeviceSettings { scheduler: Scheduler::Credit, ..DeviceSettings::default() };
+    bench.device.configure(DeviceSettings { linger: Duration::from_millis(9), ..settings }, 2);
+    assert_eq!((bench.seat(0, 0).manner(), bench.seat(1, 0).linger.load(SeqCst)), (Manner::Blind, 9_000_000));
+    bench.step(3);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::SLICE, grant::CLOSED], "the slice goes on");
+    bench.seat(0, 0).change(grant::SLICE, grant::CLOSED);
+    bench.step(4);
+    assert_eq!(bench.grant(1, 0), grant::ALONE);
+}
+
+#[test]
+fn a_device_that_nobody_schedules_any_longer_is_free_for_all() {
+    let mut bench = Bench::new(&[1, 1]);
+    bench.wait(0, 0);
+    bench.step(1);
+    bench.device.set_free();
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::FREE, grant::FREE]);
 }

@@ -100,7 +100,7 @@ impl std::str::FromStr for Scheduler {
 }
 
 /// How one device is scheduled.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSettings {
     pub scheduler: Scheduler,
     pub slice: Duration,
@@ -108,6 +108,9 @@ pub struct DeviceSettings {
     pub linger: Duration,
     /// For how long the threads of a program that calls often stay awake while it has the device.
     pub awake: Duration,
+    /// How long beyond its slice a holder may keep the device from others before its session is ended; zero: as long
+    /// as it likes.
+    pub hold_limit: Duration,
     /// For `Ebpf`.
     pub policy: Option<LoadedPolicy>,
 }
@@ -116,7 +119,8 @@ impl Default for DeviceSettings {
     /// FairGV's slice for devices that cannot be preempted.
     fn default() -> Self {
         let (slice, linger) = (Duration::from_millis(6), Duration::from_micros(200));
-        Self { scheduler: Scheduler::Fair, slice, linger, awake: Duration::ZERO, policy: None }
+        let (awake, hold_limit) = (Duration::ZERO, Duration::from_secs(10));
+        Self { scheduler: Scheduler::Fair, slice, linger, awake, hold_limit, policy: None }
     }
 }
 

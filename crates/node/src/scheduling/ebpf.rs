@@ -24,11 +24,22 @@ impl LoadedPolicy {
         Ok(Self { file: file.to_owned(), slot: Arc::new(PolicySlot::new(Policy::load(file)?)) })
     }
 
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Puts what the file is now in the place of the running program, which goes on if that is refused.
     pub fn load_again(&self) -> Result<(), String> {
         let policy = Policy::load(&self.file).map_err(|error| format!("{}: {error}", self.file.display()))?;
         self.slot.swap(policy);
         Ok(())
+    }
+}
+
+/// The same running program, whatever its file says by now.
+impl PartialEq for LoadedPolicy {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.slot, &other.slot)
     }
 }
 

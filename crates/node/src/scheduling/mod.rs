@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
     mem::MaybeUninit,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -47,6 +47,12 @@ pub struct DeviceReport {
 pub struct Rules(pub Vec<(String, DeviceSettings)>);
 
 impl Rules {
+    /// The program of the rule with this name.
+    pub fn policy(&self, name: &str) -> Option<&LoadedPolicy> {
+        let (_, settings) = self.0.iter().find(|(pattern, _)| pattern == name)?;
+        settings.policy.as_ref()
+    }
+
     /// A name may end with `*`.
     fn of(&self, device: &str) -> Option<&DeviceSettings> {
         let fits = |pattern: &str| match pattern.strip_suffix('*') {
@@ -65,6 +71,15 @@ impl Rules {
     }
 }
 
+/// A session that has kept a device from others for too long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Overdue {
+    pub session: u64,
+    pub device: String,
+    /// For how long others wait.
+    pub waiting: Duration,
+}
+
 /// The scheduling thread's handle. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Scheduling {
@@ -76,8 +91,9 @@ pub struct Scheduling {
 struct Shared {
     epoll: OwnedFd,
     wake: OwnedFd,
+    /// Tells the node that somebody is overdue.
+    overdue: OwnedFd,
     over: AtomicBool,
-    rules: Rules,
     log: Log,
     since: Instant,
     state: Mutex<State>,
@@ -85,6 +101,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
+    rules: Rules,
     sessions: HashMap<u64, Member>,
     /// `None`: not scheduled.
     devices: BTreeMap<String, Option<Device>>,
@@ -113,8 +130,10 @@ impl Scheduling {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(failed)?;
-        let (over, state, since) = (AtomicBool::new(false), Mutex::default(), Instant::now());
-        let shared = Arc::new(Shared { epoll, wake, over, rules, log, since, state });
+        let overdue = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
+        let state = Mutex::new(State { rules, ..State::default() });
+        let (over, since) = (AtomicBool::new(false), Instant::now());
+        let shared = Arc::new(Shared { epoll, wake, overdue, over, log, since, state });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("scheduler".into()).spawn(move || theirs.run());
         let thread = thread.map_err(NodeError::Watch)?;
@@ -158,10 +177,59 @@ impl Scheduling {
         });
     }
 
+    /// Other rules from now on; sessions go on. What devices were used stays known where they stay scheduled.
+    pub fn set_rules(&self, rules: Rules) {
+        let now = self.shared.now();
+        let mut state = self.shared.state();
+        let State { sessions, devices, rules: present } = &mut *state;
+        *present = rules;
+        for (name, device) in devices {
+            let settings = present.of(name).filter(|settings| settings.scheduler != Scheduler::None);
+            match (&mut *device, settings) {
+                (Some(device), Some(settings)) => device.configure(settings.clone(), now),
+                (Some(scheduled), None) => {
+                    scheduled.set_free();
+                    *device = None;
+                }
+                (None, Some(settings)) => {
+                    *device = Device::new(settings.clone());
+                    let Some(device) = device else { continue };
+                    for (session, member) in &*sessions {
+                        let named = member.seats.iter().enumerate().filter(|(_, seat)| *seat == name);
+                        for (at, _) in named {
+                            member.page.seats()[at].change(grant::FREE, grant::CLOSED);
+                            device.join(*session, &member.tenant, member.share, member.page.clone(), at);
+                        }
+                    }
+                }
+                (None, None) => {}
+            }
+        }
+        drop(state);
+        self.shared.alert();
+    }
+
     /// Loads the programs of `ebpf` schedulers again. What is refused leaves the running one in place; answers why.
     pub fn reload_policies(&self) -> Vec<String> {
-        let policies = self.shared.rules.0.iter().filter_map(|(_, settings)| settings.policy.as_ref());
+        let rules = self.shared.state().rules.clone();
+        let policies = rules.0.iter().filter_map(|(_, settings)| settings.policy.as_ref());
         policies.filter_map(|policy| policy.load_again().err()).collect()
+    }
+
+    /// Readable when somebody is overdue.
+    pub fn overdue_bell(&self) -> BorrowedFd<'_> {
+        self.shared.overdue.as_fd()
+    }
+
+    /// Who is overdue now; after the bell was heard.
+    pub fn overdue(&self) -> Vec<Overdue> {
+        let _ = rustix::io::read(&self.shared.overdue, &mut [0u8; 8]);
+        let (mut state, now) = (self.shared.state(), self.shared.now());
+        let of = |(name, device): (&String, &mut Option<Device>)| {
+            let (session, waiting) = device.as_mut()?.take_overdue(now)?;
+            Some(Overdue { session, device: name.clone(), waiting: Duration::from_nanos(waiting) })
+        };
+        state.devices.iter_mut().filter_map(of).collect()
     }
 
     pub fn report(&self) -> Vec<DeviceReport> {
@@ -218,19 +286,22 @@ impl Shared {
             }
             let now = self.now();
             look = state.devices.values_mut().flatten().filter_map(|device| device.step(now)).min();
+            if state.devices.values().flatten().any(|device| device.overdue(now).is_some()) {
+                let _ = rustix::io::write(&self.overdue, &1u64.to_ne_bytes());
+            }
         }
     }
 
     /// Finds the seats that a session took since the last look.
     fn seat(&self, state: &mut State, session: u64) {
-        let State { sessions, devices } = state;
+        let State { rules, sessions, devices } = state;
         let Some(member) = sessions.get_mut(&session) else { return };
         while member.seats.len() < DEVICE_SEATS {
             let at = member.seats.len();
             let seat = &member.page.seats()[at];
             let Some(name) = seat.name() else { return };
             let device = devices.entry(name.clone()).or_insert_with(|| {
-                let settings = self.rules.of(&name).cloned();
+                let settings = rules.of(&name).cloned();
                 settings.and_then(Device::new)
             });
             match device {
