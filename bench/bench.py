@@ -8,8 +8,10 @@ take turns, so that a change of the machine's mood meets both.
 import argparse
 import fnmatch
 import json
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import callcost
 import fair
@@ -20,6 +22,9 @@ import net
 import slicing
 import policies
 from measure import Failure
+
+# Python that has matplotlib.
+PLOTTER = measure.ROOT / "target/cache/matplotlib/bin/python"
 
 # Every figure and what it means.
 FIGURES = {
@@ -149,6 +154,20 @@ def bars(results):
         print(f"  {name.removeprefix('breakdown.'):20} {value:8.1f}  {'#' * max(0, round(40 * value / widest))}")
 
 
+def plot_fairness(results, json_file):
+    """Pictures of the experiments with tenants, beside the JSON file, or where bench builds its programs."""
+    if not any(name.startswith("fair.") for name in results):
+        return
+    if not PLOTTER.exists():
+        print("plots are skipped: matplotlib is not there (./x setup installs it)", file=sys.stderr)
+        return
+    start = Path(json_file).with_suffix("") if json_file else measure.BUILD / "bench"
+    measure.BUILD.mkdir(parents=True, exist_ok=True)
+    command = [PLOTTER, Path(__file__).with_name("plots.py"), start]
+    done = subprocess.run(command, input=json.dumps(results), capture_output=True, text=True, check=False)
+    print(done.stdout if done.returncode == 0 else f"plots are skipped: {done.stderr.strip()[-500:]}", end="", file=sys.stderr)
+
+
 def table(results, about):
     print(f"\n{about['cpu']}, {about['cpus']} CPUs, {about['system']}, {about['date']}, load {about['load']}")
     width = max((len(name) for name in results), default=0)
@@ -190,6 +209,7 @@ def main():
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(numbers, file, indent=2)
             file.write("\n")
+    plot_fairness(results, arguments.json)
     if arguments.record:
         with open(arguments.record, "a", encoding="utf-8") as file:
             file.write(json.dumps({"machine": about, "results": results}) + "\n")

@@ -1,12 +1,15 @@
 """How fairly tenants share one device: FairGV's figures 8 to 11, AvA's figure 13, Optimus' section 6.8.
 
-The device is testapi's synthetic accelerator, whose own log says who had it when.
+The device is testapi's synthetic accelerator, whose own log says who had it when; or, as `pocl_...`, this machine's
+processors through OpenCL (pocl_tenants.py says what counts as device time there).
 Ratios are against the same load alone on the device, without Aviary, in the same run.
 """
 
 import itertools
 import random
+from functools import partial
 
+from pocl_tenants import PoclStage
 from tenants import Load, Stage, Tenant, median
 
 # FairGV's matrixMul (207 us), launched one after the other with a wait after each, or fifty at a time.
@@ -29,10 +32,10 @@ def _shared(stage, scheduler, tenants, native, length, **options):
     return outcome.min_max_ratio(), native / outcome.utilization()
 
 
-def _weights(experiment, weights, cpus, quick):
+def _weights(make_stage, experiment, weights, cpus, quick):
     """One set of weights under every scheduler, interactive and not: the worse of both counts."""
     length, results = seconds(quick), {}
-    with Stage() as stage:
+    with make_stage() as stage:
         for name, load in LOADS.items():
             native = stage.run(None, [Tenant(1, load)], length / 2, native=True).utilization()
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
@@ -45,20 +48,20 @@ def _weights(experiment, weights, cpus, quick):
     return results
 
 
-def w123(quick):
+def w123(make_stage, name, quick):
     """FairGV, figure 8: three tenants on one core."""
-    return _weights("w123", (1, 2, 3), (0, 0, 0), quick)
+    return _weights(make_stage, name, (1, 2, 3), (0, 0, 0), quick)
 
 
-def w122334(quick):
+def w122334(make_stage, name, quick):
     """FairGV, figure 9: six tenants; three cores there, two here."""
-    return _weights("w122334", (1, 2, 2, 3, 3, 4), (0, 0, 0, 1, 1, 1), quick)
+    return _weights(make_stage, name, (1, 2, 2, 3, 3, 4), (0, 0, 0, 1, 1, 1), quick)
 
 
-def mixed_kernels(quick):
+def mixed_kernels(make_stage, name, quick):
     """FairGV, figure 11: kernels of other sizes in the background. 1.0 is the foreground's entitlement."""
     length, results = seconds(quick), {}
-    with Stage() as stage:
+    with make_stage() as stage:
         alone = stage.run(None, [Tenant(1, INTERACTIVE)], length / 2, native=True).busy() / (length / 2)
         for scheduler in ("fair", *BASELINES):
             worst, worst_overhead = 1.0, 0.0
@@ -67,22 +70,22 @@ def mixed_kernels(quick):
                 outcome = stage.run(scheduler, tenants, length)
                 # Run time against the one alone, halved: half of the device is what it is entitled to.
                 normalized = alone / (2 * outcome.busy(0) / length)
-                results[f"fair.mixed_kernels.{scheduler}.runtime_{background}us"] = normalized
+                results[f"fair.{name}.{scheduler}.runtime_{background}us"] = normalized
                 worst = min(worst, outcome.min_max_ratio())
                 worst_overhead = max(worst_overhead, alone / 1e9 / outcome.utilization())
-            results[f"fair.mixed_kernels.{scheduler}.mmr"] = worst
-            results[f"fair.mixed_kernels.{scheduler}.overhead"] = worst_overhead
+            results[f"fair.{name}.{scheduler}.mmr"] = worst
+            results[f"fair.{name}.{scheduler}.overhead"] = worst_overhead
     return results
 
 
-def pairs(quick):
+def pairs(make_stage, name, quick):
     """AvA, figure 13: pairs of tenants whose kernels take 1 to 100 ms."""
     length, results = 10 if quick else 30, {}
     sizes = (1000, 5000, 20_000, 50_000, 100_000)
     chosen = list(itertools.combinations(sizes, 2))
     if quick:
         chosen = random.Random(1).sample(chosen, 3)
-    with Stage() as stage:
+    with make_stage() as stage:
         for scheduler in ("wfq-poll", "wfq-aimd", "fair"):
             halves, wholes, overheads = [], [], []
             for one, two in chosen:
@@ -92,42 +95,42 @@ def pairs(quick):
                 halves += outcome.unfairness(0.5)
                 wholes += outcome.unfairness(1.0)
                 overheads.append(native / outcome.utilization())
-            key = f"fair.pairs.{scheduler}"
+            key = f"fair.{name}.{scheduler}"
             results[f"{key}.unfairness_500ms"] = median(halves)
             results[f"{key}.unfairness_1s"] = median(wholes)
             results[f"{key}.overhead"] = median(overheads)
     return results
 
 
-def sleepers(quick):
+def sleepers(make_stage, name, quick):
     """FairGV, figure 10: one tenant that could use the whole device, one that sleeps for part of its time."""
     length, results = seconds(quick), {}
-    with Stage() as stage:
+    with make_stage() as stage:
         for percent in (50, 60, 70, 80):
             # 5 ms of work, then a pause that makes it `percent` of the whole.
             pause = int(5000 * percent / (100 - percent))
             tenants = [Tenant(1, BATCH), Tenant(1, Load(500, batch=10, pause_us=pause))]
             outcome = stage.run("fair", tenants, length)
-            results[f"fair.sleepers.fair.utilization_{percent}"] = outcome.utilization()
-        results["fair.sleepers.fair.utilization"] = min(results.values())
+            results[f"fair.{name}.fair.utilization_{percent}"] = outcome.utilization()
+        results[f"fair.{name}.fair.utilization"] = min(results.values())
     return results
 
 
-def turns(quick):
+def turns(make_stage, name, quick):
     """Optimus, 6.8: expected against actual time with weighted slices, one to sixteen tenants."""
     length, results, errors = seconds(quick), {}, []
-    with Stage() as stage:
+    with make_stage() as stage:
         for count in (1, 2, 4, 8, 16):
             tenants = [Tenant(1 + i % 2, Load(500, batch=10), priority=1) for i in range(count)]
             outcome = stage.run("slices", tenants, length, slice_ms=10)
             weights = sum(tenant.weight for tenant in tenants)
             for i, tenant in enumerate(tenants):
                 errors.append(abs(outcome.busy(i) / (outcome.busy() * tenant.weight / weights) - 1))
-            results[f"fair.turns.slices.utilization_{count}"] = outcome.utilization()
-        results["fair.turns.slices.error"] = sum(errors) / len(errors)
+            results[f"fair.{name}.slices.utilization_{count}"] = outcome.utilization()
+        results[f"fair.{name}.slices.error"] = sum(errors) / len(errors)
         high = [Tenant(1, BATCH, priority=2), Tenant(1, BATCH, priority=1)]
         outcome = stage.run("priority", high, length)
-        results["fair.turns.priority.share_of_the_highest"] = outcome.busy(0) / outcome.busy()
+        results[f"fair.{name}.priority.share_of_the_highest"] = outcome.busy(0) / outcome.busy()
     return results
 
 
@@ -172,13 +175,16 @@ FIGURES = {
     "hostile_of_due": "... the hostile one",
     "share_of_the_highest": "what the higher priority got",
 }
-EXPERIMENTS = {
+SHARED = {
     "w123": w123,
     "w122334": w122334,
     "mixed_kernels": mixed_kernels,
     "pairs": pairs,
     "sleepers": sleepers,
     "turns": turns,
-    "accounting": accounting,
-    "crowd": crowd,
 }
+EXPERIMENTS = {name: partial(measured, Stage, name) for name, measured in SHARED.items()}
+EXPERIMENTS |= {"accounting": accounting, "crowd": crowd}
+# Not on PoCL: `accounting`, as nothing there says what a kernel really took, and `crowd`, whose hostile tenant has
+# queued minutes of work when the others end.
+EXPERIMENTS |= {f"pocl_{name}": partial(measured, PoclStage, f"pocl_{name}") for name, measured in SHARED.items()}

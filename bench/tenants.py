@@ -109,8 +109,7 @@ class Node:
         """Starts the program of a tenant, as that tenant's user."""
         user = ["setpriv", f"--reuid={FIRST_USER + number}", f"--regid={FIRST_USER + number}", "--clear-groups"]
         where = ["taskset", "-c", str(cpu)] if cpu >= 0 else []
-        program = self.stage.programs / "accelerate"
-        what = [program, number, load.nanoseconds(), load.batch, load.pause_us, begin, end_at]
+        what = self.stage.program(number, load, begin, end_at, self.accelerator)
         command = [str(word) for word in [*user, *where, *what]]
         guest = subprocess.Popen(command, env={**os.environ, **self.variables}, stdout=subprocess.DEVNULL)
         self.guests.append(guest)
@@ -120,21 +119,44 @@ class Node:
 class Stage:
     """A folder with the accelerator, and the programs."""
 
+    # The device is not this machine's processors: its users may stay awake for it.
+    settings = ('awake = "300us"',)
+    guest_library = "testapi/libtestapi.so.1"
+    # How long a tenant takes to attach, in seconds.
+    start_up = 0.5
+
     def __enter__(self):
         require_root()
-        self.library = measure.BUILD / "testapi"
-        measure.run(["sh", measure.ROOT / "apis/testapi/build", self.library])
         self.folder = Path(tempfile.mkdtemp(prefix="aviary-tenants."))
         self.folder.chmod(0o755)
         # Other users cannot look into the project's folder.
         self.programs = self.folder / "bin"
-        shutil.copytree(self.library, self.programs, symlinks=True)
         self.guest = self.folder / "guest"
         self.guest.mkdir()
-        shutil.copy(measure.ROOT / "target/aviary/testapi/libtestapi.so.1", self.guest)
+        shutil.copy(measure.ROOT / "target/aviary" / self.guest_library, self.guest)
         self.runs = 0
         self._log_file = self.folder / "node.log"
+        self.prepare()
         return self
+
+    def prepare(self):
+        """Puts what tenants run into `programs`."""
+        library = measure.BUILD / "testapi"
+        measure.run(["sh", measure.ROOT / "apis/testapi/build", library])
+        shutil.copytree(library, self.programs, symlinks=True)
+
+    def program(self, number, load, begin, end_at, _device):
+        return [self.programs / "accelerate", number, load.nanoseconds(), load.batch, load.pause_us, begin, end_at]
+
+    def vendor_variables(self, device):
+        """The environment of who uses the device itself: an API server, or a program without Aviary."""
+        return {"LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(device)}
+
+    def native_variables(self, device):
+        return self.vendor_variables(device)
+
+    def guest_variables(self):
+        return {"LD_LIBRARY_PATH": str(self.guest)}
 
     def log(self):
         """What the last node said."""
@@ -157,7 +179,7 @@ class Stage:
         outcome = self.run("fair", tenants, seconds, finally_=ask)
         return reports[-1], outcome.total[0]
 
-    def _new_accelerator(self):
+    def new_device(self):
         """A device of its own for every run, which all tenants may use."""
         self.runs += 1
         accelerator = self.folder / f"accelerator.{self.runs}"
@@ -168,22 +190,21 @@ class Stage:
     @contextlib.contextmanager
     def node(self, scheduler, tenants, *, slice_ms=6, extra=()):
         """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules."""
-        accelerator = self._new_accelerator()
+        accelerator = self.new_device()
         socket = self.folder / f"node.{self.runs}.sock"
         lines = [f'listen = "unix:{socket}"', 'mode = "666"', "spares = 2"]
         for i, tenant in enumerate(tenants):
             lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
             lines += [f"priority = {tenant.priority}"]
         if scheduler:
-            # The device is not this machine's processors: its users may stay awake for it.
-            lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', 'awake = "300us"', *extra]
+            lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', *self.settings, *extra]
         config = self.folder / "node.toml"
         config.write_text("\n".join(lines) + "\n")
         log = self._log_file
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
+        environment = {**os.environ, **self.vendor_variables(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen([measure.AVIARY, "serve", "--config", config], env=environment, stdout=file, stderr=file)
-        node = Node(self, f"unix:{socket}", accelerator, {"LD_LIBRARY_PATH": str(self.guest), "AVIARY_SERVER": f"unix:{socket}"})
+        node = Node(self, f"unix:{socket}", accelerator, {**self.guest_variables(), "AVIARY_SERVER": f"unix:{socket}"})
         try:
             deadline = time.monotonic() + 20
             while not socket.exists():
@@ -200,9 +221,8 @@ class Stage:
     @contextlib.contextmanager
     def natively(self):
         """The same device without Aviary."""
-        accelerator = self._new_accelerator()
-        variables = {"LD_LIBRARY_PATH": str(self.programs), "TESTAPI_ACCELERATOR": str(accelerator)}
-        node = Node(self, None, accelerator, variables)
+        accelerator = self.new_device()
+        node = Node(self, None, accelerator, self.native_variables(accelerator))
         try:
             yield node
         finally:
@@ -213,7 +233,7 @@ class Stage:
         """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
         place = self.natively() if native else self.node(scheduler, tenants, slice_ms=slice_ms, extra=extra)
         with place as node:
-            begin = time.monotonic() + 0.5 + 0.1 * len(tenants)
+            begin = time.monotonic() + self.start_up + 0.1 * len(tenants)
             last = begin + WARM_UP + seconds + 0.2
             guests = [node.guest(i, tenant.load, begin, last, tenant.cpu) for i, tenant in enumerate(tenants)]
             for guest in guests:
@@ -223,12 +243,13 @@ class Stage:
                 finally_(node)
         first = int((begin + WARM_UP) * 1e9)
         last = first + int(seconds * 1e9)
-        records = self._records(node.accelerator)
+        records = self.records(node.accelerator)
         total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))]
         return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total)
 
     @staticmethod
-    def _records(accelerator):
+    def records(accelerator):
+        """What the device did: (begin, end, tenant) in nanoseconds of CLOCK_MONOTONIC."""
         with open(accelerator, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
             count = struct.unpack_from("<Q", memory, 8)[0]
             if count > RECORDS:

@@ -1,0 +1,87 @@
+"""Pictures of what `./x bench fair` measured: one PNG per experiment.
+
+    plots.py START <results.json      writes START.EXPERIMENT.png
+
+Needs matplotlib, which `./x setup` installs into a folder of its own; bench.py runs this with that one.
+"""
+
+import json
+import math
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402
+
+# What DESIGN and the papers ask of the figure, drawn as a line.
+WANTED = {"mmr": 0.99, "overhead": 1.02, "runtime": 1.0, "unfairness": 0.02, "utilization": 0.97}
+TITLES = {
+    "mmr": "min-max ratio",
+    "overhead": "overhead",
+    "runtime": "normalized run time of the foreground",
+    "unfairness": "|t1-t2|/(t1+t2), median",
+    "utilization": "utilization",
+    "error": "relative error",
+    "share": "share of the highest priority",
+    "of due": "share of what is due",
+}
+
+
+def kind_of(figure):
+    """Figures that are drawn into one diagram."""
+    return "of due" if figure.endswith("_of_due") else figure.split("_")[0]
+
+
+def sorted_by_kind(results):
+    """experiment -> kind -> figure -> scheduler -> value, of names such as fair.w123.credit.mmr_batch."""
+    found = {}
+    for name, value in results.items():
+        parts = name.split(".")
+        if len(parts) == 4 and parts[0] == "fair":
+            _, experiment, scheduler, figure = parts
+            kinds = found.setdefault(experiment, {})
+            kinds.setdefault(kind_of(figure), {}).setdefault(figure, {})[scheduler] = value
+    return found
+
+
+def diagram(axes, kind, figures):
+    """Bars: one group per scheduler, one colour per figure."""
+    schedulers = list(dict.fromkeys(scheduler for values in figures.values() for scheduler in values))
+    width = 0.8 / len(figures)
+    for number, (figure, values) in enumerate(figures.items()):
+        places = [i + (number - (len(figures) - 1) / 2) * width for i, s in enumerate(schedulers) if s in values]
+        heights = [values[s] for s in schedulers if s in values]
+        axes.bar(places, heights, width, label=figure)
+    if kind in WANTED:
+        axes.axhline(WANTED[kind], color="black", linewidth=0.8, linestyle="--")
+    axes.set_xticks(range(len(schedulers)), schedulers, rotation=20, ha="right", fontsize=8)
+    axes.set_title(TITLES.get(kind, kind), fontsize=10)
+    # Ratios close to 1 are told apart near 1.
+    heights = [value for values in figures.values() for value in values.values() if math.isfinite(value)]
+    if heights and kind in ("mmr", "overhead", "utilization", "of due") and min(heights) > 0.5:
+        axes.set_ylim(bottom=min(0.9, min(heights) - 0.02))
+    if len(figures) > 1:
+        axes.legend(fontsize=7)
+
+
+def draw(experiment, kinds, file):
+    picture, rows = pyplot.subplots(1, len(kinds), figsize=(4.5 * len(kinds), 3.6), squeeze=False)
+    for axes, (kind, figures) in zip(rows[0], kinds.items(), strict=True):
+        diagram(axes, kind, figures)
+    picture.suptitle(experiment)
+    picture.tight_layout()
+    picture.savefig(file, dpi=120)
+    pyplot.close(picture)
+
+
+def main():
+    start = sys.argv[1]
+    for experiment, kinds in sorted_by_kind(json.load(sys.stdin)).items():
+        file = f"{start}.{experiment}.png"
+        draw(experiment, kinds, file)
+        print(f"wrote {file}")
+
+
+if __name__ == "__main__":
+    main()

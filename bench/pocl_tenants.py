@@ -1,0 +1,84 @@
+"""The same tenants with OpenCL kernels on PoCL, whose device is this machine's processors.
+
+Such a device has no log. Its time is counted in work: a kernel of 207 us is as many turns of a loop as take 207 us
+natively when nobody else is there, one launch after the other. A launch that has come to its end was that much device
+time, whatever it took; so time that the device stood still, or lost to others, is missing and shows as overhead.
+"""
+
+import shutil
+
+import measure
+from measure import Failure
+from tenants import RECORD, Stage
+
+# Launches per measurement: as many as take this long, in microseconds.
+CALIBRATION_US = 200_000
+ROUNDS = 5
+
+
+class PoclStage(Stage):
+    """A folder with the program, and what its kernels cost here."""
+
+    # The device is this machine's processors: who spins takes them away from it.
+    settings = ()
+    guest_library = "opencl/libOpenCL.so.1"
+    start_up = 2.0
+
+    def prepare(self):
+        self.programs.mkdir()
+        # Our library names no versions of its symbols; a program that was linked with another would complain.
+        library = measure.ROOT / "target/aviary" / self.guest_library
+        shutil.copy(measure.compile_c("occupy", library), self.programs)
+        self.cache = self.folder / "cache"
+        self.cache.mkdir()
+        self.sizes = {}
+        self.idle_ns = self.launch_ns(0, 200)
+        turns = 1000
+        while self.launch_ns(turns, 10) < 20e6:
+            turns *= 2
+        self.turns_per_ns = turns / (self.launch_ns(turns, 10) - self.idle_ns)
+
+    def launch_ns(self, turns, launches):
+        """One launch of so many turns among others, natively: the fastest of some rounds."""
+        command = [self.programs / "occupy", "calibrate", str(turns), str(launches)]
+        return min(measure.measured(command, env=self.vendor_variables(None))["ns"] for _ in range(ROUNDS))
+
+    def size(self, kernel_us):
+        """Turns of a kernel that takes so long, and the nanoseconds that it takes exactly."""
+        if kernel_us not in self.sizes:
+            turns = max(0, int((kernel_us * 1000 - self.idle_ns) * self.turns_per_ns))
+            launches = int(max(5, min(500, CALIBRATION_US / kernel_us)))
+            self.sizes[kernel_us] = turns, int(self.launch_ns(turns, launches))
+        return self.sizes[kernel_us]
+
+    def program(self, number, load, begin, end_at, device):
+        turns, nanoseconds = self.size(load.kernel_us)
+        log = device / f"{number}.log"
+        return [self.programs / "occupy", number, turns, nanoseconds, load.batch, load.pause_us, begin, end_at, log]
+
+    def vendor_variables(self, _device):
+        return {"POCL_CACHE_DIR": str(self.cache)}
+
+    def native_variables(self, device):
+        # Another user's compiled kernels cannot be read.
+        return {"POCL_CACHE_DIR": str(device / "cache")}
+
+    def run(self, scheduler, tenants, seconds, **options):
+        # Calibrated before anybody uses the processors.
+        for tenant in tenants:
+            self.size(tenant.load.kernel_us)
+        return super().run(scheduler, tenants, seconds, **options)
+
+    def new_device(self):
+        self.runs += 1
+        logs = self.folder / f"logs.{self.runs}"
+        logs.mkdir()
+        logs.chmod(0o777)
+        return logs
+
+    @staticmethod
+    def records(device):
+        found = [record for log in device.glob("*.log") for record in RECORD.iter_unpack(log.read_bytes())]
+        if not found:
+            raise Failure("no tenant wrote down what it did")
+        return sorted(found)
