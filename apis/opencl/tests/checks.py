@@ -145,6 +145,38 @@ def limits(work):
     verdict("limits: device memory is exact", done.status == 0, done.output + done.errors)
 
 
+# ---- sharing ------------------------------------------------------------------------------------
+
+
+def sharing(work):
+    """Two programs that use a device and a part of it under a scheduler: neither waits for ever, and the part is no device of its own."""
+    binary = compile_c(HERE / "partition.c", CACHE / "opencl-programs")
+    socket = work / "sharing.sock"
+    command = [AVIARY, "serve", "--listen", f"unix:{socket}", "--scheduler", "fair"]
+    # What the node says does not matter here.
+    node = subprocess.Popen(command, env=Place("pocl", True, work).environment(), stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 20
+        while not socket.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        place = Place("pocl", True, work, ("--server", f"unix:{socket}"))
+        programs = [place.start([binary, 600]) for _ in range(2)]
+        devices, told = [], []
+        for program in programs:
+            try:
+                told += program.communicate(timeout=60)
+            except subprocess.TimeoutExpired:
+                os.killpg(program.pid, 9)
+                told += program.communicate()
+            report = subprocess.run([AVIARY, "ps", "--json", "--server", f"unix:{socket}"], capture_output=True, text=True)
+            devices = devices or json.loads(report.stdout or "[{}]")[0].get("devices", [])
+        verdict("sharing: a device and a part of it, twice, under a scheduler", [p.returncode for p in programs] == [0, 0], told)
+        verdict("sharing: a part is scheduled as its device", len(devices) == 1, devices)
+    finally:
+        node.terminate()
+        node.wait()
+
+
 # ---- programs -----------------------------------------------------------------------------------
 
 
@@ -233,6 +265,7 @@ CHECKS = {
     "isolation": isolation,
     "copies": copies,
     "limits": limits,
+    "sharing": sharing,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
     # Zero-copy memory, and with it SVM, does not exist without shared memory.
