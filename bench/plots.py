@@ -59,10 +59,10 @@ def diagram(axes, kind, figures):
     axes.set_title(TITLES.get(kind, kind), fontsize=10)
     # Ratios close to 1 are told apart near 1.
     heights = [value for values in figures.values() for value in values.values() if math.isfinite(value)]
-    if heights and kind in ("mmr", "overhead", "utilization", "of due") and min(heights) > 0.5:
-        axes.set_ylim(bottom=min(0.9, min(heights) - 0.02))
+    if heights and kind in ("mmr", "overhead", "utilization", "of due") and min(heights) > 0.9:
+        axes.set_ylim(bottom=0.88)
     if len(figures) > 1:
-        axes.legend(fontsize=7)
+        axes.legend(fontsize=7, loc="lower right")
 
 
 def draw(experiment, kinds, file):
