@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "compile_cache.h"
 #include "context_storage.h"
 #include "message_digest.h"
 
@@ -310,6 +311,13 @@ static int tell_functions(CUcontext context, CUmodule module, void (*tell)(void 
     return (int)count;
 }
 
+/* --- da9151d3: NVRTC asks for what was compiled before (seen with the driver 580 and CUDA 13.0) --- */
+
+static const slot compiled[SLOTS(56)] = {
+    SIZE(56), CALLS(compile_cache_open), CALLS(compile_cache_close), CALLS(compile_cache_find),
+    CALLS(compile_cache_store), UNKNOWN, CALLS(compile_cache_free),
+};
+
 /* --- finding --- */
 
 /* The long tables are nearly all unknown: filled once, then only read. */
@@ -336,7 +344,7 @@ static void fill_tables(void)
     tools_module_table[7] = CALLS(tell_functions);
 }
 
-/* Refused, as callers can do without: f8cff951 (cudart), da9151d3 (NVRTC), 69a28e9f (NVML), and all others. */
+/* Refused, as callers can do without: f8cff951 (cudart), 69a28e9f (NVML), and all others. */
 static const struct {
     unsigned char id[16];
     const slot *table;
@@ -350,6 +358,7 @@ static const struct {
     {{0x21, 0x31, 0x8c, 0x60, 0x97, 0x14, 0x32, 0x48, 0x8c, 0xa6, 0x41, 0xff, 0x73, 0x24, 0xc8, 0xf2}, tools_context_table},
     {{0x17, 0x34, 0xdc, 0x26, 0x80, 0x0d, 0x47, 0x45, 0x87, 0x26, 0xc0, 0xf1, 0xe7, 0xdd, 0x8b, 0xca}, clusters_table},
     {{0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e}, tools_module_table},
+    {{0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41, 0xa5, 0xc0, 0x4f, 0x26, 0xd5, 0x33, 0xe3, 0x28}, compiled},
 };
 
 CUresult export_table_find(const void **table, const CUuuid *id)

@@ -22,7 +22,7 @@ static const unsigned char ids[][16] = {
     {0x6e, 0x16, 0x3f, 0xbe, 0xb9, 0x58, 0x44, 0x4d, 0x83, 0x5c, 0xe1, 0x82, 0xaf, 0xf1, 0x99, 0x1e},
     {0xda, 0x91, 0x51, 0xd3, 0x3a, 0xe6, 0xcc, 0x41, 0xa5, 0xc0, 0x4f, 0x26, 0xd5, 0x33, 0xe3, 0x28},
 };
-enum { CUDART = 1, HOOKS, TLS, STORAGE, CHECKS, INTEGRITY, TOOLS, CLUSTERS, MODULE };
+enum { CUDART = 1, HOOKS, TLS, STORAGE, CHECKS, INTEGRITY, TOOLS, CLUSTERS, MODULE, COMPILED };
 
 static void *const *table(int which)
 {
@@ -118,6 +118,32 @@ static void integrity(void)
     printf("another process differs, or is refused: %d\n", WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
+/* What NVRTC compiled is found again by source and options, and only so. */
+static void compiled(void)
+{
+    void *const *cache = table(COMPILED);
+    CUresult (*open)(void **, uint32_t, const void *, size_t, const char *) = cache[1];
+    CUresult (*close)(void *) = cache[2];
+    CUresult (*find)(const void *, uint64_t, void **, uint32_t *) = cache[3];
+    CUresult (*store)(const void *, uint64_t, const void *, size_t) = cache[4];
+    CUresult (*release)(void *) = cache[6];
+    void *key = NULL, *other = NULL, *found = NULL;
+    uint32_t bytes = 0;
+
+    MUST(open(&key, 1, "source", 6, "-O2"));
+    MUST(open(&other, 1, "source", 6, "-O3"));
+    TELL(find(key, 0, &found, &bytes));
+    MUST(store(key, 0, "result", 7));
+    MUST(close(key));
+    MUST(open(&key, 1, "source", 6, "-O2"));
+    MUST(find(key, 0, &found, &bytes));
+    printf("compiled before: %s, %u bytes\n", (char *)found, bytes);
+    MUST(release(found));
+    TELL(find(other, 0, &found, &bytes));
+    MUST(close(key));
+    MUST(close(other));
+}
+
 int main(void)
 {
     CUcontext context, answered, primary;
@@ -156,6 +182,7 @@ int main(void)
     MUST(((CUresult(*)(uint8_t **, uint8_t **))table(CLUSTERS)[4])(&place, &group));
     MUST(((CUresult(*)(uint8_t *, uint8_t *))table(CLUSTERS)[13])(place, group));
     TELL(((CUresult(*)(void))table(CLUSTERS)[5])());
+    compiled();
     integrity();
     storage(context);
     MUST(cuCtxDestroy(context));
