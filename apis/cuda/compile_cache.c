@@ -1,5 +1,5 @@
 /* What NVRTC compiled before: the driver keeps it for programs that compile the same again and again (cuDNN builds an
- * attention kernel for each length of a sequence), by a table of functions of its own. Here it is kept in the memory of
+ * attention kernel for each length of a sequence), by a table of functions of its own. Here it is bytes_kept in the memory of
  * the process, within a bound; nothing goes to a disk. */
 #include "compile_cache.h"
 #include <pthread.h>
@@ -9,7 +9,7 @@
 enum { BUCKETS = 1024, MOST_BYTES_KEPT = 128 << 20 };
 
 /* What was compiled: the kind of result that is wanted, the source and the options. `result` NULL: not there yet. */
-struct entry {
+struct compilation {
     uint64_t hash;
     uint32_t kind;
     size_t source_bytes;
@@ -17,14 +17,14 @@ struct entry {
     char *options;
     void *result;
     size_t result_bytes;
-    struct entry *next;
+    struct compilation *next;
 };
 
-static struct entry *entries[BUCKETS];
-static size_t kept;
-static pthread_mutex_t entries_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct compilation *compilations[BUCKETS];
+static size_t bytes_kept;
+static pthread_mutex_t compilations_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static uint64_t hash_of(const struct entry *key)
+static uint64_t compilation_hash(const struct compilation *key)
 {
     uint64_t hash = 14695981039346656037ull ^ key->kind;
 
@@ -35,13 +35,13 @@ static uint64_t hash_of(const struct entry *key)
     return hash;
 }
 
-static int same(const struct entry *a, const struct entry *b)
+static int same_compilation(const struct compilation *a, const struct compilation *b)
 {
     return a->hash == b->hash && a->kind == b->kind && a->source_bytes == b->source_bytes
            && memcmp(a->source, b->source, a->source_bytes) == 0 && strcmp(a->options, b->options) == 0;
 }
 
-static void free_entry(struct entry *entry)
+static void free_compilation(struct compilation *entry)
 {
     free(entry->source);
     free(entry->options);
@@ -50,20 +50,20 @@ static void free_entry(struct entry *entry)
 }
 
 /* With the lock. A program that fills the cache begins anew: what it still uses comes back with the next compilation. */
-static void empty(void)
+static void begin_anew(void)
 {
     for (size_t i = 0; i < BUCKETS; i++)
-        while (entries[i]) {
-            struct entry *entry = entries[i];
-            entries[i] = entry->next;
-            free_entry(entry);
+        while (compilations[i]) {
+            struct compilation *entry = compilations[i];
+            compilations[i] = entry->next;
+            free_compilation(entry);
         }
-    kept = 0;
+    bytes_kept = 0;
 }
 
 CUresult compile_cache_open(void **key, uint32_t kind, const void *source, size_t bytes, const char *options)
 {
-    struct entry *entry;
+    struct compilation *entry;
 
     if (!key || (bytes && !source))
         return CUDA_ERROR_INVALID_VALUE;
@@ -75,12 +75,12 @@ CUresult compile_cache_open(void **key, uint32_t kind, const void *source, size_
     }
     if (!entry || !entry->source || !entry->options) {
         if (entry)
-            free_entry(entry);
+            free_compilation(entry);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memcpy(entry->source, source, bytes);
     entry->source_bytes = bytes;
-    entry->hash = hash_of(entry);
+    entry->hash = compilation_hash(entry);
     *key = entry;
     return CUDA_SUCCESS;
 }
@@ -88,22 +88,22 @@ CUresult compile_cache_open(void **key, uint32_t kind, const void *source, size_
 CUresult compile_cache_close(void *key)
 {
     if (key)
-        free_entry(key);
+        free_compilation(key);
     return CUDA_SUCCESS;
 }
 
 /* The result is a copy of the caller's, to be given to `compile_cache_free`. */
 CUresult compile_cache_find(const void *key, uint64_t unused, void **result, uint32_t *bytes)
 {
-    const struct entry *wanted = key;
+    const struct compilation *wanted = key;
     CUresult status = CUDA_ERROR_NOT_FOUND;
 
     (void)unused;
     if (!wanted || !result || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&entries_lock);
-    for (const struct entry *entry = entries[wanted->hash % BUCKETS]; entry; entry = entry->next)
-        if (same(entry, wanted)) {
+    pthread_mutex_lock(&compilations_lock);
+    for (const struct compilation *entry = compilations[wanted->hash % BUCKETS]; entry; entry = entry->next)
+        if (same_compilation(entry, wanted)) {
             void *copy = malloc(entry->result_bytes ? entry->result_bytes : 1);
             status = copy ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
             if (copy) {
@@ -113,15 +113,15 @@ CUresult compile_cache_find(const void *key, uint64_t unused, void **result, uin
             }
             break;
         }
-    pthread_mutex_unlock(&entries_lock);
+    pthread_mutex_unlock(&compilations_lock);
     return status;
 }
 
 CUresult compile_cache_store(const void *key, uint64_t unused, const void *result, size_t bytes)
 {
-    const struct entry *wanted = key;
+    const struct compilation *wanted = key;
     void *copied_key = NULL;
-    struct entry *entry;
+    struct compilation *entry;
     size_t size;
 
     (void)unused;
@@ -135,19 +135,19 @@ CUresult compile_cache_store(const void *key, uint64_t unused, const void *resul
     entry = copied_key;
     entry->result = malloc(bytes ? bytes : 1);
     if (!entry->result) {
-        free_entry(entry);
+        free_compilation(entry);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memcpy(entry->result, result, bytes);
     entry->result_bytes = bytes;
-    pthread_mutex_lock(&entries_lock);
-    if (kept + size > MOST_BYTES_KEPT)
-        empty();
-    kept += size;
+    pthread_mutex_lock(&compilations_lock);
+    if (bytes_kept + size > MOST_BYTES_KEPT)
+        begin_anew();
+    bytes_kept += size;
     /* One that is there already lies behind and is not found any more. */
-    entry->next = entries[entry->hash % BUCKETS];
-    entries[entry->hash % BUCKETS] = entry;
-    pthread_mutex_unlock(&entries_lock);
+    entry->next = compilations[entry->hash % BUCKETS];
+    compilations[entry->hash % BUCKETS] = entry;
+    pthread_mutex_unlock(&compilations_lock);
     return CUDA_SUCCESS;
 }
 
