@@ -2,6 +2,7 @@
 
 use crate::{
     apis,
+    dropin::find_library,
     launch::{self, Variables},
     remote::{ClientArgs, NodeAddress},
     signals::Signals,
@@ -68,7 +69,10 @@ pub struct RunCommand {
 
 pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     let search = apis::search_path(&command.api_dir)?;
-    let apis = apis::select(&search, &command.api)?;
+    let mut apis = apis::select(&search, &command.api)?;
+    if command.api.is_empty() && command.server.is_none() {
+        keep_those_of_this_machine(&mut apis);
+    }
     let directory = PrivateDir::create()?;
     let mut variables = launch::prepare(&apis, &directory.path().join("lib"))?;
     // Before the program starts, so that no signal is lost between the two.
@@ -90,6 +94,18 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     signals.stop_forwarding();
     finish(&backend, &signals);
     Ok(exit_code(status))
+}
+
+/// A private node serves what this machine has: programs that look for an accelerator which is not here should find
+/// nothing, as without Aviary. Of nothing at all they are told.
+fn keep_those_of_this_machine(apis: &mut Vec<apis::Api>) {
+    let here = |api: &apis::Api| {
+        std::env::var_os(format!("AVIARY_VENDOR_{}", aviary_server::vendor_variable(&api.name))).is_some()
+            || find_library(&api.soname).is_some()
+    };
+    if apis.iter().any(here) {
+        apis.retain(here);
+    }
 }
 
 /// What the program's connections go through in this process.
