@@ -21,7 +21,7 @@ s = torch.randn(64, 64, device=device)
 print("svd", round(torch.linalg.svdvals(s).double().sum().item(), 3))
 print("solve", round(torch.linalg.solve(s + 10 * torch.eye(64, device=device), s).double().sum().item(), 3))
 print("sort", torch.randperm(100003, device=device).sort().values[12345].item(), a.argmax().item(), a.topk(3).values.sum().item())
-print("sparse", torch.sparse.mm(s.relu().to_sparse_csr(), s).double().sum().item())
+print("sparse", round(torch.sparse.mm(s.relu().to_sparse_csr(), s).double().sum().item(), 2))
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3, 2), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
                             torch.nn.Flatten(), torch.nn.Linear(16 * 15 * 15, 10)).to(device)
 optimizer, scaler = torch.optim.AdamW(model.parameters(), 1e-3), torch.amp.GradScaler("cuda")

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""CUDA through Aviary beside CUDA itself, in one run on a machine with an NVIDIA device.
+
+First what programs print is compared, then calls, copies and steps of models are timed, native and remoted in turns.
+Needs nvcc and, for the frameworks' programs, a Python that has them.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "cuda/programs"
+# What is better when it is larger.
+BANDWIDTH = ("pinned_", "pageable_")
+
+
+def is_here():
+    """Whether this machine has an NVIDIA device and a compiler for it."""
+    return bool(shutil.which("nvcc")) and Path("/dev/nvidiactl").exists()
+
+
+class Bench:
+    def __init__(self, aviary, api_dirs, scratch):
+        self.remote = [aviary, "run"]
+        for folder in api_dirs:
+            self.remote += ["--api-dir", folder]
+        self.remote += ["--api", "cuda", "--"]
+        self.scratch = Path(scratch)
+        self.figures = {}
+
+    def run(self, command, remoted, timeout=150):
+        """Output and seconds; None instead of the output if it failed."""
+        environment = dict(os.environ, TRITON_CACHE_DIR=str(self.scratch / "triton"),
+                           TORCHINDUCTOR_CACHE_DIR=str(self.scratch / "inductor"))
+        for folder in ("triton", "inductor"):
+            shutil.rmtree(self.scratch / folder, ignore_errors=True)
+        begin = time.monotonic()
+        try:
+            done = subprocess.run((self.remote if remoted else []) + command, capture_output=True, text=True,
+                                  timeout=timeout, env=environment, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            return None, time.monotonic() - begin, "took too long"
+        return (done.stdout if done.returncode == 0 else None), time.monotonic() - begin, done.stderr
+
+    def compile(self, name):
+        binary = self.scratch / name
+        subprocess.run(["nvcc", "-O2", "-arch=native", "-o", binary, HERE / f"cuda/{name}.cu", "-lcuda"], check=True)
+        return str(binary)
+
+    def put(self, name, native, aviary, less_is_better=True):
+        ratio = aviary / native if less_is_better else native / aviary
+        self.figures |= {f"cuda.{name}.native": native, f"cuda.{name}.aviary": aviary, f"cuda.{name}.ratio": ratio}
+        print(f"{name:32} {native:12.4g} {aviary:12.4g} {ratio:8.3f}", flush=True)
+
+    def compare(self, name, command):
+        native, native_seconds, native_errors = self.run(command, False)
+        if native is None:
+            print(f"{name:32} does not run natively: {native_errors.strip().splitlines()[-1:]}", flush=True)
+            return
+        remoted, seconds, errors = self.run(command, True)
+        same = native == remoted
+        self.figures["cuda.different"] = self.figures.get("cuda.different", 0) + (not same)
+        self.figures |= {f"cuda.{name}.seconds_native": native_seconds, f"cuda.{name}.seconds_aviary": seconds}
+        print(f"{name:32} {native_seconds:12.4g} {seconds:12.4g} {'equal' if same else 'DIFFERENT'}", flush=True)
+        if not same:
+            print("\n".join(errors.strip().splitlines()[-6:] + (remoted or "").splitlines()[-6:]), flush=True)
+
+    def programs(self):
+        self.compare("features", [self.compile("features")])
+        for program in sorted(PROGRAMS.glob("*.py")):
+            self.compare(program.stem, [sys.executable, str(program)])
+
+    def micro(self, rounds=3):
+        binary = self.compile("micro")
+        results = ({}, {})
+        for _ in range(rounds):
+            for remoted in (False, True):
+                output, _, errors = self.run([binary], remoted)
+                if output is None:
+                    raise RuntimeError(f"micro: {errors.strip()[-300:]}")
+                for line in output.splitlines():
+                    name, value, _ = line.split()
+                    results[remoted].setdefault(name, []).append(float(value))
+        for name, native in results[False].items():
+            self.put(name, statistics.median(native), statistics.median(results[True][name]),
+                     not name.startswith(BANDWIDTH))
+
+    def steps(self, rounds=2):
+        results = ({}, {})
+        for _ in range(rounds):
+            for remoted in (False, True):
+                output, _, errors = self.run([sys.executable, str(HERE / "cuda/steps.py")], remoted, 200)
+                if output is None:
+                    raise RuntimeError(f"steps: {errors.strip()[-300:]}")
+                for line in output.splitlines():
+                    name, milliseconds, _ = line.split()
+                    results[remoted].setdefault(name, []).append(float(milliseconds))
+        for name, native in results[False].items():
+            self.put(f"step.{name}", min(native), min(results[True][name]))
+
+    def start(self, rounds=3):
+        script = "import torch; torch.ones(4, device='cuda').add_(1); torch.cuda.synchronize()"
+        times = ([], [])
+        for _ in range(rounds):
+            for remoted in (False, True):
+                times[remoted].append(self.run([sys.executable, "-c", script], remoted)[1])
+        self.put("start_s", min(times[False]), min(times[True]))
+
+    def together(self, processes=8):
+        """So many processes at once: steps per second of all of them."""
+        names = ["tiny_mlp", "resnet50"]
+        sums = ({}, {})
+        for remoted in (False, True):
+            command = (self.remote if remoted else []) + [sys.executable, str(HERE / "cuda/steps.py"), *names]
+            running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                       for _ in range(processes)]
+            for process in running:
+                for line in process.communicate(timeout=250)[0].splitlines():
+                    name, milliseconds, _ = line.split()
+                    sums[remoted][name] = sums[remoted].get(name, 0) + 1000 / float(milliseconds)
+        for name, native in sums[False].items():
+            self.put(f"together.{name}", native, sums[True].get(name, float("nan")), False)
+
+    def memory_used(self):
+        """MiB in use on the device: after everything nothing may be left."""
+        output = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                                capture_output=True, text=True, check=False).stdout
+        return sum(int(line) for line in output.split() if line.isdigit())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    root = HERE.parent
+    parser.add_argument("--aviary", default=str(root / "target/release/aviary"))
+    parser.add_argument("--api-dir", action="append", default=[])
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("parts", nargs="*", default=["programs", "micro", "start", "steps", "together"])
+    arguments = parser.parse_args()
+    if not is_here():
+        sys.exit("bench cuda: needs an NVIDIA device and nvcc")
+    failed = False
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(arguments.aviary, arguments.api_dir, scratch)
+        before = bench.memory_used()
+        print(f"{'':32} {'native':>12} {'aviary':>12} {'ratio':>8}")
+        for part in arguments.parts:
+            try:
+                getattr(bench, part)()
+            except (RuntimeError, subprocess.SubprocessError) as error:
+                print(f"{part}: {error}", flush=True)
+                failed = True
+            # A run that is cut short keeps what it has.
+            bench.figures["cuda.memory_left_MiB"] = max(0, bench.memory_used() - before)
+            if arguments.json:
+                Path(arguments.json).write_text(json.dumps(bench.figures, indent=1) + "\n", encoding="utf-8")
+    sys.exit(failed or bool(bench.figures.get("cuda.different")))
+
+
+if __name__ == "__main__":
+    main()
