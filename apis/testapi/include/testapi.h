@@ -35,6 +35,10 @@ enum {
     TA_INVALID_ADDRESS = -13,
     TA_NOT_READY = -14,
     TA_INVALID_MARKER = -15,
+    TA_INVALID_PROGRAM = -16,
+    TA_INVALID_ENTRY = -17,
+    TA_INVALID_BINDING = -18,
+    TA_BUSY = -19,
 };
 
 typedef struct ta_device_st *ta_device;
@@ -47,6 +51,10 @@ typedef struct ta_kernel_st *ta_kernel;
 typedef struct ta_event_st *ta_event;
 /* Created without waiting. */
 typedef struct ta_marker_st *ta_marker;
+/* Loaded; its entries, and the bindings of these, end with it, and the next ones have their addresses. */
+typedef struct ta_program_st *ta_program;
+typedef struct ta_entry_st *ta_entry;
+typedef struct ta_binding_st *ta_binding;
 /* Handles that are numbers. */
 typedef uint32_t ta_slot;
 typedef uint64_t ta_address;
@@ -227,6 +235,37 @@ ta_status ta_marker_next(ta_marker marker, ta_marker *next);
 uint64_t ta_markers_live(void);
 /* A stream (a handle of another shape) like another one. */
 ta_stream ta_stream_fork(ta_stream stream, ta_status *error);
+
+/* --- programs: objects that end with others ----------------------------------- */
+
+#define TA_PROGRAM_ENTRIES 4
+
+/* The library has room for a few at a time; the next one takes the first free place. */
+ta_status ta_program_load(uint32_t version, ta_program *program);
+/* TA_BUSY while it is kept. */
+ta_status ta_program_unload(ta_program program);
+/* The same after it returned. */
+ta_status ta_program_unload_async(ta_program program);
+/* Others may load programs in its place while this call still takes its time. */
+ta_status ta_program_unload_slowly(ta_program program, uint32_t milliseconds);
+ta_status ta_program_keep(ta_program program, int32_t keep);
+/* The same entry whenever it is asked for. */
+ta_status ta_program_entry(ta_program program, uint32_t number, ta_entry *entry);
+ta_status ta_program_entries(ta_program program, uint32_t capacity, ta_entry *entries, uint32_t *count);
+/* Another way to the first entry; NULL on failure. */
+ta_entry ta_program_main(ta_program program);
+/* Never changes: 100 * the program's version + the entry's number. */
+ta_status ta_entry_facts(ta_entry entry, uint64_t *facts);
+/* Where the entry lies. */
+ta_status ta_entry_place(ta_entry entry, uint64_t *place);
+/* A remark; 0 at first. */
+ta_status ta_entry_note(ta_entry entry, uint64_t note);
+ta_status ta_entry_noted(ta_entry entry, uint64_t *note);
+/* May run after it returned. `bytes` of device memory belong to the binding, and the `count` cells, whose sum it
+   tells, must stay there as long as it lives. An entry has at most one at a time. */
+ta_status ta_entry_bind(ta_entry entry, size_t bytes, const uint64_t *cells, size_t count, ta_binding *binding);
+ta_status ta_binding_sum(ta_binding binding, uint64_t *sum);
+ta_status ta_binding_end(ta_binding binding);
 
 /* What `object` is: a ta_buffer, or a ta_marker or ta_device in its place. */
 #define TA_IS_BUFFER 1

@@ -140,6 +140,13 @@ impl Api {
         }
     }
 
+    /// The handle `value` ends when the handle `owner` of type `owner_ty` ends.
+    pub fn end_with(&'static self, value: u64, owner_ty: u32, owner: u64) {
+        if let Some(c) = self.connection() {
+            c.end_with(value, owner_ty, owner);
+        }
+    }
+
     /// The shadow of `p` ends when the handle `value` ends.
     pub fn couple(&'static self, p: *mut u8, value: u64) {
         if let Some(c) = self.connection() {

@@ -15,7 +15,7 @@ use crate::cache::Cache;
 use crate::callback::Callbacks;
 use crate::deliveries::Deliveries;
 use crate::frame::Frame;
-use crate::handles::Handles;
+use crate::handles::{Ended, Handles};
 use crate::interned::Interned;
 use crate::mappings::Mappings;
 use crate::registry::Registries;
@@ -288,7 +288,16 @@ impl Connection {
 
     /// The application gave one reference of a handle, or `all`, back; with the last one go what belongs to it.
     pub fn release(&self, value: u64, all: bool) {
-        if let Some(id) = self.handles.release(value, all) {
+        self.ended(self.handles.release(value, all));
+    }
+
+    /// The handle `value` ends with the handle `owner`.
+    pub fn end_with(&self, value: u64, owner_ty: u32, owner: u64) {
+        self.ended(self.handles.end_with(value, owner_ty, owner));
+    }
+
+    fn ended(&self, handles: Vec<Ended>) {
+        for Ended { value, id } in handles {
             self.cache.forget(id);
             self.retire(self.shadows.owner_ended(value));
         }

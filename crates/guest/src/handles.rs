@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aviary_wire::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
+use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 
 use crate::boxes::{BoxBlock, Boxes};
 use crate::minter::Minter;
@@ -27,6 +27,14 @@ struct Tables {
     /// Other handles: value to what is known.
     plain: HashMap<u64, Plain>,
     minter: Minter,
+    /// By values.
+    ends: Ends,
+}
+
+/// A handle that is no more.
+pub(crate) struct Ended {
+    pub value: u64,
+    pub id: u64,
 }
 
 /// All handles of a connection.
@@ -127,9 +135,10 @@ impl Handles {
             }
             // New, or a shortened generation came around again and the old owner ended unnoticed.
             _ => {
-                if let Some(old) = tables.plain.insert(value, Plain { id, references: 1, metadata: 0 }) {
-                    self.free_metadata(old.metadata as *mut u8);
+                if tables.plain.contains_key(&value) {
+                    self.release_locked(&mut tables, value, true);
                 }
+                tables.plain.insert(value, Plain { id, references: 1, metadata: 0 });
             }
         }
         value
@@ -156,11 +165,44 @@ impl Handles {
         }
     }
 
-    /// Drops one reference or all; the id if the handle ended.
-    pub fn release(&self, value: u64, all: bool) -> Option<u64> {
+    /// Drops one reference or all; what has ended with the last one, the handle itself first.
+    pub fn release(&self, value: u64, all: bool) -> Vec<Ended> {
+        self.release_locked(&mut self.tables(), value, all)
+    }
+
+    fn release_locked(&self, tables: &mut Tables, value: u64, all: bool) -> Vec<Ended> {
+        let Some(id) = self.drop_reference(tables, value, all) else { return Vec::new() };
+        let mut ended = vec![Ended { value, id }];
+        for value in tables.ends.end(value) {
+            let id = self.drop_reference(tables, value, true);
+            ended.extend(id.map(|id| Ended { value, id }));
+        }
+        ended
+    }
+
+    /// The handle `value` ends when the handle `owner` ends. That may have happened meanwhile: answers what has
+    /// ended therefore.
+    pub fn end_with(&self, value: u64, owner_ty: u32, owner: u64) -> Vec<Ended> {
         let mut tables = self.tables();
+        let nothing = owner == 0 || owner <= MAX_PREDEFINED && self.is_predefined(owner_ty, owner);
+        if nothing || !self.is_live(&tables, value) {
+            return Vec::new();
+        }
+        if !self.is_live(&tables, owner) {
+            return self.release_locked(&mut tables, value, true);
+        }
+        tables.ends.tie(value, owner);
+        Vec::new()
+    }
+
+    fn is_live(&self, tables: &Tables, value: u64) -> bool {
+        self.boxes.id_of(value).is_some() || tables.plain.contains_key(&value)
+    }
+
+    /// The id if that was the last reference.
+    fn drop_reference(&self, tables: &mut Tables, value: u64, all: bool) -> Option<u64> {
         if let Some(block) = self.boxes.find(value) {
-            return self.release_box(&mut tables, value, block, all);
+            return self.release_box(tables, value, block, all);
         }
         let plain = tables.plain.get_mut(&value)?;
         plain.references = plain.references.saturating_sub(1);
@@ -290,9 +332,9 @@ mod tests {
             // SAFETY: 24 zeroed bytes, as the descriptor says.
             unsafe { assert_eq!(metadata.add(23).read(), 0) };
             handles.retain(value);
-            assert!(handles.release(value, false).is_none());
-            assert!(handles.release(value, false).is_some());
-            assert!(handles.release(value, false).is_none(), "it ended");
+            assert!(handles.release(value, false).is_empty());
+            assert!(!handles.release(value, false).is_empty());
+            assert!(handles.release(value, false).is_empty(), "it ended");
             assert!(!handles.is_handle(value));
             assert!(handles.metadata(value).is_null());
         }
@@ -316,7 +358,7 @@ mod tests {
         assert_eq!(handles.word_of(0, 2), NOT_A_HANDLE);
         assert_eq!(handles.word_of(2, 7), 7);
         assert_eq!(handles.value_of(0, 1, Role::Allocate), 1);
-        assert!(!handles.is_handle(1) && handles.metadata(1).is_null() && handles.release(1, true).is_none());
+        assert!(!handles.is_handle(1) && handles.metadata(1).is_null() && handles.release(1, true).is_empty());
     }
 
     #[test]
@@ -333,9 +375,45 @@ mod tests {
         let handles = Handles::new(&DESCRIPTOR);
         let value = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
         assert_eq!(handles.value_of(0, 1 << 32 | 1, Role::Allocate), value);
-        assert!(handles.release(value, false).is_none());
+        assert!(handles.release(value, false).is_empty());
         assert!(handles.is_handle(value));
         handles.retain(value);
-        assert!(handles.release(value, true).is_some(), "all references at once");
+        assert!(!handles.release(value, true).is_empty(), "all references at once");
+    }
+    #[test]
+    fn handles_of_every_kind_end_with_others() {
+        let handles = Handles::new(&DESCRIPTOR);
+        let new = |ty: u32, index: u64| handles.value_of(ty, u64::from(ty) << 56 | 1 << 32 | index, Role::Allocate);
+        for ty in 0..3u32 {
+            let owner = new(ty, 100);
+            let inner: Vec<u64> = (0..3u32).map(|other| new(other, 101 + u64::from(other))).collect();
+            for value in &inner {
+                handles.retain(*value);
+                assert!(!handles.metadata(*value).is_null());
+                assert!(handles.end_with(*value, ty, owner).is_empty());
+            }
+            let deep = new(1, 110);
+            assert!(handles.end_with(deep, 0, inner[0]).is_empty());
+            let ended = handles.release(owner, false);
+            assert_eq!(ended[0].value, owner);
+            assert_eq!(ended.len(), 5);
+            for value in inner.iter().chain([&deep]) {
+                assert!(ended.iter().any(|e| e.value == *value) && !handles.is_handle(*value));
+                assert!(handles.metadata(*value).is_null() && handles.release(*value, true).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_handle_whose_owner_has_ended_meanwhile_ends() {
+        let handles = Handles::new(&DESCRIPTOR);
+        let owner = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
+        let value = handles.value_of(1, 1 << 56 | 1 << 32 | 2, Role::Borrow);
+        assert!(handles.end_with(value, 0, 0).is_empty() && handles.end_with(value, 0, 1).is_empty());
+        assert!(handles.is_handle(value), "NULL and predefined handles never end");
+        handles.release(owner, true);
+        let ended = handles.end_with(value, 0, owner);
+        assert_eq!((ended.len(), ended[0].value, handles.is_handle(value)), (1, value, false));
+        assert!(handles.end_with(value, 0, owner).is_empty());
     }
 }

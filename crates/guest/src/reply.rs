@@ -148,7 +148,13 @@ impl Reply {
         match self.read(NOT_A_HANDLE, |d| d.word()) {
             NOT_A_HANDLE => None,
             0 => Some(0),
-            id => Some(self.lane.connection.handles.value_of(ty, id, role)),
+            id => {
+                // A remembered answer goes with the handles that it names, too.
+                if !self.frame.key.is_empty() {
+                    self.frame.handles.push(id);
+                }
+                Some(self.lane.connection.handles.value_of(ty, id, role))
+            }
         }
     }
 

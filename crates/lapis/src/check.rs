@@ -5,7 +5,7 @@ mod availability;
 mod pairs;
 
 use crate::diagnostics::Diagnostic;
-use crate::model::{Buffer, ErrorPlace, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
+use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
 
 /// Handle ids hold their type in eight bits.
 const HANDLE_TYPES: usize = 255;
@@ -18,6 +18,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
             plans(rule, &mut |plan| shape(plan, diagnostics));
+            plans(rule, &mut |plan| owned(plan, diagnostics));
         }
         if function.signature.variadic && function.support == Support::Remote {
             diagnostics.push(
@@ -58,6 +59,30 @@ fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
         diagnostics.push(
             Diagnostic::error(returned.span, "`returned` without `out`").label("nothing comes back").help("add `out;`"),
         );
+    }
+}
+
+/// Only a handle that comes out of a call can be told what it ends with: there the guest learns of it.
+fn owned(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
+    let mut report = |owner: &Expr, what: &str, help: &str| {
+        let message = format!("`ends_with` on {what}");
+        diagnostics.push(Diagnostic::error(owner.span, message).label("the handle is known already").help(help));
+    };
+    match &plan.kind {
+        Kind::Handle { .. } if !plan.output => {
+            let help = "say it where a call hands the handle out: in an output's `element`, or in `return_value`";
+            plan.ends_with.iter().for_each(|owner| report(owner, "a handle that is passed in", help));
+        }
+        Kind::Callback(callback) => callback.arguments.iter().chain([&callback.result]).for_each(|rule| {
+            plans(rule, &mut |plan| {
+                // An argument is passed in; that has been reported.
+                let passed_in = matches!(plan.kind, Kind::Handle { .. }) && !plan.output;
+                for owner in plan.ends_with.iter().filter(|_| !passed_in) {
+                    report(owner, "a handle of a callback", "say it where a call hands the handle out");
+                }
+            })
+        }),
+        _ => {}
     }
 }
 

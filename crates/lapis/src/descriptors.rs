@@ -75,6 +75,7 @@ pub const ALL: &[Info] = &[
     with("predefined", TYPE, (1, 1), "predefined(v)"),
     plain("allocate", VALUE),
     plain("deallocate", VALUE),
+    with("ends_with", VALUE, (1, 1), "ends_with(object)"),
     plain("retain", VALUE),
     plain("release", VALUE),
     plain("no_copy", VALUE),

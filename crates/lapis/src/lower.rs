@@ -128,6 +128,7 @@ pub struct HandleUse {
     pub release: bool,
     pub record: bool,
     pub depends_on: Vec<Expr>,
+    pub ends_with: Vec<Expr>,
     pub state_callbacks: Option<(String, String)>,
 }
 
@@ -341,6 +342,7 @@ impl<'a> Lowering<'a> {
                 release: *release,
                 record: plan.record,
                 depends_on: plan.depends_on.clone(),
+                ends_with: plan.ends_with.clone(),
                 state_callbacks: plan.state_callbacks.clone(),
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
@@ -595,6 +597,24 @@ fn request_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
     }
 }
 
+/// Visits the expressions that say with what handles end.
+fn ending_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
+    match rule {
+        Rule::If { then, otherwise, .. } => {
+            ending_expressions(then, visit);
+            ending_expressions(otherwise, visit);
+        }
+        Rule::Plan(plan) => {
+            plan.ends_with.iter().for_each(&mut *visit);
+            match &plan.kind {
+                Kind::Buffer(b) => ending_expressions(&b.element, visit),
+                Kind::Struct { fields } => fields.iter().for_each(|(_, r)| ending_expressions(r, visit)),
+                _ => {}
+            }
+        }
+    }
+}
+
 /// Visits the server's post-call expressions of a rule with the conditions on the way to them.
 fn reply_expressions(rule: &Rule, path: &mut Vec<Expr>, visit: &mut dyn FnMut(&Expr, &[Expr])) {
     match rule {
@@ -648,6 +668,7 @@ fn collect_forced(function: &Function, forced: &mut Vec<(usize, Option<Expr>)>) 
 fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
     for rule in function.arguments.iter().chain([&function.result]) {
         request_expressions(rule, visit);
+        ending_expressions(rule, visit);
         reply_expressions(rule, &mut Vec::new(), &mut |e, _| visit(e));
     }
     function.requirements.iter().for_each(|r| {

@@ -359,6 +359,8 @@ pub struct Plan {
     pub deallocate: bool,
     pub record: bool,
     pub depends_on: Vec<Expr>,
+    /// Handles with which this one ends.
+    pub ends_with: Vec<Expr>,
     /// `obj_state_cbs`: names of the utility functions (write, read).
     pub state_callbacks: Option<(String, String)>,
     pub span: Span,

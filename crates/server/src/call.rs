@@ -88,6 +88,8 @@ pub struct Call {
     /// (0: it returns it).
     minted: Vec<(usize, u64)>,
     next_minted: usize,
+    /// What the object ends with that the reply mentions next.
+    pub(crate) owners: Vec<u64>,
     /// The id because of which the call was rejected.
     pub(crate) invalid: u64,
     pub(crate) outputs: Vec<Output>,
@@ -126,6 +128,7 @@ impl Call {
             handles: Vec::new(),
             minted: Vec::new(),
             next_minted: 0,
+            owners: Vec::new(),
             invalid: 0,
             outputs: Vec::new(),
             next_output: 0,
@@ -167,6 +170,7 @@ impl Call {
         self.scratch.reset();
         self.handles.clear();
         self.minted.clear();
+        self.owners.clear();
         self.outputs.clear();
         self.untils.clear();
         self.regions.clear();
@@ -473,9 +477,13 @@ impl Call {
     /// The metadata of an object; NULL if there is no such object. An argument may be an object of another
     /// type than its declaration says (`type_cast`): as in the guest, the metadata is that object's.
     pub fn metadata(&self, ty: u32, native: u64) -> *mut u8 {
+        self.object(ty, native).and_then(|id| self.session.handles.metadata(id)).unwrap_or(std::ptr::null_mut())
+    }
+
+    /// The id of an object that may be of another type than the one that an expression has.
+    pub(crate) fn object(&self, ty: u32, native: u64) -> Option<u64> {
         let other = || self.handles.iter().find(|h| h.native == native).map(|h| h.id);
-        let id = self.id_of(ty, native).or_else(other);
-        id.and_then(|id| self.session.handles.metadata(id)).unwrap_or(std::ptr::null_mut())
+        self.id_of(ty, native).or_else(other)
     }
 
     /// The id of an object that this call uses, or of any other by its native value.

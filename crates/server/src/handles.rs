@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use aviary_gate::Holding;
 
-use aviary_wire::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
+use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
 use crate::api::{HandleTypeInfo, Role};
 use crate::minted::MintedSlots;
@@ -65,6 +65,8 @@ struct State {
     /// By index: the live objects with ids that the guest chose.
     minted: HashMap<u32, Entry>,
     by_native: HashMap<(u32, u64), u32>,
+    /// By ids, of live objects only.
+    ends: Ends,
     /// Replay: the ids that the next replies must produce, in order.
     bind: Option<VecDeque<u64>>,
 }
@@ -84,6 +86,31 @@ impl State {
         };
         entry.map(|entry| id_of(ty, entry.generation, index))
     }
+
+    /// Whether a call is under way that may end this live object, or one that it ends with.
+    fn about_to_end(&mut self, id: u64) -> bool {
+        let mut ids = vec![id];
+        let mut at = 0;
+        while let Some(id) = ids.get(at).copied() {
+            if index_of(id).and_then(|index| self.entry(index)).is_some_and(|entry| entry.ending > 0) {
+                return true;
+            }
+            let owners = self.ends.owners(id).iter().filter(|owner| !ids.contains(owner));
+            let owners: Vec<u64> = owners.copied().collect();
+            ids.extend(owners);
+            at += 1;
+        }
+        false
+    }
+
+    /// Whether the vendor uses the native value of a live object again, whose end, because of that of an owner, is
+    /// still on its way here.
+    fn superseded(&mut self, id: u64, role: Role, owners: &[u64]) -> bool {
+        // The new one belongs to something that stays, or nothing may have its address at the same time.
+        !self.ends.owners(id).is_empty()
+            && self.about_to_end(id)
+            && (role == Role::Allocate || owners.iter().any(|owner| !self.about_to_end(*owner)))
+    }
 }
 
 pub struct HandleTable {
@@ -98,6 +125,8 @@ pub struct HandleTable {
 pub struct Ended {
     pub id: u64,
     pub holding: Holding,
+    /// What ended with it.
+    pub along: Vec<Ended>,
 }
 
 /// the session has too many objects
@@ -160,6 +189,11 @@ impl HandleTable {
 
     /// The id of a native value that a reply mentions; creates it if it is new.
     pub fn publish(&self, ty: u32, native: u64, role: Role) -> Result<u64, Full> {
+        self.publish_owned(ty, native, role, &[])
+    }
+
+    /// The same for an object that ends with each of `owners`.
+    pub fn publish_owned(&self, ty: u32, native: u64, role: Role, owners: &[u64]) -> Result<u64, Full> {
         if native == 0 || self.is_predefined(ty, native) {
             self.skip();
             return Ok(native);
@@ -167,16 +201,17 @@ impl HandleTable {
         let mut state = self.lock();
         let bound = state.bind.as_mut().and_then(VecDeque::pop_front).filter(|id| *id != 0 && *id != NOT_A_HANDLE);
         let known = state.by_native.get(&(ty, native)).copied();
-        if let Some((index, entry)) = known.and_then(|index| Some((index, state.entry(index)?))) {
-            match role {
-                Role::Borrow => return Ok(id_of(ty, entry.generation, index)),
-                // The vendor may reuse the address of an object whose end is still on its way here.
-                Role::Allocate if entry.ending == 0 => {
+        let known = known.and_then(|index| Some((index, state.id(ty, index)?)));
+        let known = known.filter(|(_, id)| !state.superseded(*id, role, owners));
+        if let Some((entry, id)) = known.and_then(|(index, id)| Some((state.entry(index)?, id))) {
+            // The vendor may reuse the address of an object whose end is still on its way here.
+            if role == Role::Borrow || entry.ending == 0 {
+                if role == Role::Allocate {
                     entry.references += 1;
                     entry.borrowed = false;
-                    return Ok(id_of(ty, entry.generation, index));
                 }
-                Role::Allocate => {}
+                self.tie(&mut state, id, owners);
+                return Ok(id);
             }
         }
         let index = self.vacant(&mut state, bound)?;
@@ -186,7 +221,17 @@ impl HandleTable {
         let id = id_of(ty, entry.generation, index);
         state.by_native.insert((ty, native), index);
         self.slot_or_grow(index).fill(native, id);
+        if !self.tie(&mut state, id, owners) {
+            self.end_all(&mut state, index, id);
+        }
         Ok(id)
+    }
+
+    /// False: one of the owners has ended meanwhile.
+    fn tie(&self, state: &mut State, id: u64, owners: &[u64]) -> bool {
+        let (live, ended): (Vec<u64>, Vec<u64>) = owners.iter().partition(|id| self.live(state, **id).is_some());
+        live.into_iter().for_each(|owner| state.ends.tie(id, owner));
+        ended.is_empty()
     }
 
     /// Whether the guest may give this id to a new object: it is one of its own, and newer than all that had its index.
@@ -204,17 +249,20 @@ impl HandleTable {
     /// Enters a new object under the id that the guest chose. `None`: it may not have that id. The guest gives an
     /// index away again when its object has ended for it; if the vendor's library did not agree (the asynchronous call
     /// that was to end it failed), what is still entered there ends now: nobody can name it any longer.
-    pub fn adopt(&self, ty: u32, id: u64, native: u64) -> Option<Option<Ended>> {
+    pub fn adopt(&self, ty: u32, id: u64, native: u64, owners: &[u64]) -> Option<Option<Ended>> {
         self.skip();
         let mut state = self.lock();
         let HandleId { generation, index, .. } = self.choice(ty, id)?;
         let old = self.minted.get(index).map_or(0, |slot| slot.key.load(Ordering::Relaxed));
-        let ended = (old != 0).then(|| self.end(&mut state, index, old));
+        let ended = (old != 0).then(|| self.end_all(&mut state, index, old));
         state.minted.insert(index, Entry { references: 1, ..Entry::of(generation) });
         if !self.is_predefined(ty, native) {
             state.by_native.insert((ty, native), index);
         }
         self.minted.begin(index, generation).fill(native, id);
+        if !self.tie(&mut state, id, owners) {
+            self.end_all(&mut state, index, id);
+        }
         Some(ended)
     }
 
@@ -267,7 +315,7 @@ impl HandleTable {
         if entry.references > 0 || (entry.borrowed && !all) {
             return None;
         }
-        Some(self.end(&mut state, index, id))
+        Some(self.end_all(&mut state, index, id))
     }
 
     /// Ties charged amounts to the object: they are returned when it ends. False: it does not exist.
@@ -362,6 +410,17 @@ impl HandleTable {
         Some(index)
     }
 
+    /// Ends an object and what ends with it.
+    fn end_all(&self, state: &mut State, index: u32, id: u64) -> Ended {
+        let mut ended = self.end(state, index, id);
+        for id in state.ends.end(id) {
+            if let Some(index) = self.live(state, id) {
+                ended.along.push(self.end(state, index, id));
+            }
+        }
+        ended
+    }
+
     fn end(&self, state: &mut State, index: u32, id: u64) -> Ended {
         let native = self.slot(index).map_or(0, |slot| {
             slot.key.store(0, Ordering::Release);
@@ -375,7 +434,7 @@ impl HandleTable {
         if index & HandleId::MINTED != 0 {
             // The slot remembers the generation; when its index is used again is up to the guest.
             let holding = state.minted.remove(&index).map(|entry| entry.holding).unwrap_or_default();
-            return Ended { id, holding };
+            return Ended { id, holding, along: Vec::new() };
         }
         let entry = &mut state.entries[index as usize];
         let holding = std::mem::take(&mut entry.holding);
@@ -385,7 +444,7 @@ impl HandleTable {
         if generation <= HandleId::MAX_GENERATION {
             state.free.push_back(index);
         }
-        Ended { id, holding }
+        Ended { id, holding, along: Vec::new() }
     }
 }
 

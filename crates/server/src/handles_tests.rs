@@ -202,12 +202,12 @@ fn a_guest_chooses_newer_ids_of_its_own_half_only() {
     assert!(!table.may_adopt(0, chosen(0, 1, HandleId::MOST_MINTED)));
     let id = chosen(0, 3, HandleId::MOST_MINTED - 1);
     assert!(table.may_adopt(0, id));
-    assert!(table.adopt(0, id, 0x60).unwrap().is_none());
+    assert!(table.adopt(0, id, 0x60, &[]).unwrap().is_none());
     assert_eq!((table.native(0, id), table.native(1, id), table.len()), (Some(0x60), None, 2));
     assert_eq!(table.id(0, 0x60), Some(id));
     assert_eq!(table.publish(0, 0x60, Role::Borrow), Ok(id), "a reply that mentions it says its id");
     assert!(table.metadata(id).is_some());
-    assert!(table.adopt(0, id, 0x61).is_none() && !table.may_adopt(0, chosen(0, 2, HandleId::MOST_MINTED - 1)));
+    assert!(table.adopt(0, id, 0x61, &[]).is_none() && !table.may_adopt(0, chosen(0, 2, HandleId::MOST_MINTED - 1)));
     assert!(table.release(id, false).is_some());
     assert_eq!((table.native(0, id), table.len(), table.id(0, 0x60)), (None, 1, None));
     assert!(!table.may_adopt(0, id), "an ended id never comes back");
@@ -218,8 +218,8 @@ fn a_guest_chooses_newer_ids_of_its_own_half_only() {
 fn a_newer_object_ends_what_the_guest_has_given_up() {
     let table = HandleTable::new(0, &[]);
     let (old, new) = (chosen(1, 1, 7), chosen(2, 2, 7));
-    assert!(table.adopt(1, old, 0x10).unwrap().is_none());
-    let ended = table.adopt(2, new, 0x20).unwrap().unwrap();
+    assert!(table.adopt(1, old, 0x10, &[]).unwrap().is_none());
+    let ended = table.adopt(2, new, 0x20, &[]).unwrap().unwrap();
     assert_eq!(ended.id, old);
     assert_eq!((table.native(1, old), table.native(2, new), table.len()), (None, Some(0x20), 1));
     assert!(table.release(old, true).is_none(), "a late end of the old one");
@@ -230,8 +230,87 @@ fn a_newer_object_ends_what_the_guest_has_given_up() {
 fn two_ids_may_name_one_object() {
     let table = HandleTable::new(0, &[]);
     let (a, b) = (chosen(0, 1, 0), chosen(0, 1, 1));
-    table.adopt(0, a, 0x10).unwrap();
-    table.adopt(0, b, 0x10).unwrap();
+    table.adopt(0, a, 0x10, &[]).unwrap();
+    table.adopt(0, b, 0x10, &[]).unwrap();
     assert!(table.release(a, false).is_some());
     assert_eq!((table.native(0, b), table.id(0, 0x10)), (Some(0x10), Some(b)));
+}
+
+#[test]
+fn what_ends_with_an_object_is_gone_and_gives_back_what_it_holds() {
+    let table = HandleTable::new(8, &[]);
+    let owner = table.publish(0, 1, Role::Allocate).unwrap();
+    let inner = table.publish_owned(1, 2, Role::Borrow, &[owner]).unwrap();
+    let deep = table.publish_owned(1, 3, Role::Allocate, &[inner]).unwrap();
+    let apart = table.publish(1, 4, Role::Borrow).unwrap();
+    table.retain(deep);
+    let mut holding = Holding::default();
+    holding.add(0, 64);
+    assert!(table.hold(deep, &mut holding) && table.metadata(inner).is_some());
+    assert_eq!(table.publish_owned(1, 2, Role::Borrow, &[owner]), Ok(inner), "the same as before");
+    let ended = table.release(owner, true).unwrap();
+    let mut along: Vec<u64> = ended.along.iter().map(|e| e.id).collect();
+    along.sort_unstable();
+    let mut expected = [inner, deep];
+    expected.sort_unstable();
+    assert_eq!((ended.id, along), (owner, expected.to_vec()));
+    let mut held = ended.along.into_iter().find(|e| e.id == deep).unwrap().holding;
+    assert_eq!(held.take(0, 100), 64);
+    assert!([inner, deep].iter().all(|id| table.native(1, *id).is_none() && table.metadata(*id).is_none()));
+    assert_eq!((table.native(1, apart), table.id(1, 2), table.len()), (Some(4), None, 1));
+    let owner = table.publish(0, 1, Role::Allocate).unwrap();
+    assert_ne!(table.publish_owned(1, 2, Role::Borrow, &[owner]), Ok(inner), "the same address, another object");
+}
+
+#[test]
+fn an_address_used_again_while_its_owner_is_ending_is_another_object() {
+    for role in [Role::Borrow, Role::Allocate] {
+        let table = HandleTable::new(0, &[]);
+        let old = table.publish(0, 1, Role::Allocate).unwrap();
+        let inner = table.publish_owned(1, 2, Role::Borrow, &[old]).unwrap();
+        let below = table.publish_owned(1, 3, role, &[inner]).unwrap();
+        assert!(table.ending(old, true));
+        let new = table.publish(0, 5, Role::Allocate).unwrap();
+        let other = table.publish_owned(1, 3, role, &[new]).unwrap();
+        assert_ne!(below, other);
+        assert_eq!(table.publish(1, 2, Role::Borrow), Ok(inner), "the end may fail");
+        assert!(table.release(old, true).is_some());
+        assert_eq!((table.native(1, below), table.native(1, other)), (None, Some(3)));
+        assert_eq!(table.id(1, 3), Some(other));
+    }
+}
+
+#[test]
+fn an_object_of_two_owners_is_one_object() {
+    let table = HandleTable::new(0, &[]);
+    let owners = [1, 2].map(|native| table.publish(0, native, Role::Allocate).unwrap());
+    let inner = owners.map(|owner| table.publish_owned(1, 3, Role::Borrow, &[owner]).unwrap());
+    assert_eq!(inner[0], inner[1]);
+    assert!(table.release(owners[1], true).is_some());
+    assert_eq!(table.native(1, inner[0]), None);
+    assert!(table.release(owners[0], true).unwrap().along.is_empty());
+}
+
+#[test]
+fn an_object_whose_owner_has_ended_meanwhile_has_ended_too() {
+    let table = HandleTable::new(0, &[]);
+    let owner = table.publish(0, 1, Role::Allocate).unwrap();
+    assert!(table.release(owner, true).is_some());
+    let inner = table.publish_owned(1, 2, Role::Borrow, &[owner]).unwrap();
+    assert_eq!(table.native(1, inner), None);
+    assert!(table.adopt(1, chosen(1, 1, 0), 3, &[owner]).unwrap().is_none());
+    assert!(table.native(1, chosen(1, 1, 0)).is_none() && table.is_empty());
+}
+
+#[test]
+fn objects_under_chosen_ids_end_with_others_and_others_with_them() {
+    let table = HandleTable::new(0, &[]);
+    let (outer, inner) = (chosen(0, 1, 0), chosen(1, 1, 1));
+    table.adopt(0, outer, 1, &[]).unwrap();
+    table.adopt(1, inner, 2, &[outer]).unwrap();
+    let deep = table.publish_owned(1, 3, Role::Borrow, &[inner]).unwrap();
+    // The guest gives the index away: it has ended the object for itself.
+    let lost = table.adopt(0, chosen(0, 2, 0), 4, &[]).unwrap().unwrap();
+    assert_eq!((lost.id, lost.along.len()), (outer, 2));
+    assert!(table.native(1, inner).is_none() && table.native(1, deep).is_none());
 }

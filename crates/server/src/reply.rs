@@ -36,9 +36,18 @@ impl Call {
         self.reply.bytes(bytes);
     }
 
+    /// The object that the reply mentions next ends with this one (NULL and predefined ones end nothing).
+    pub fn ends_with(&mut self, ty: u32, native: u64) {
+        if native != 0 {
+            self.owners.extend(self.object(ty, native));
+        }
+    }
+
     /// An object. One that is new to the guest enters the session's table.
     pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) {
-        let id = match self.session.handles.publish(ty, native, role) {
+        let published = self.session.handles.publish_owned(ty, native, role, &self.owners);
+        self.owners.clear();
+        let id = match published {
             Ok(id) => id,
             Err(full) => {
                 self.session.note(&format!("{}: {full}; the object is lost to the guest", self.function_name()));
@@ -60,16 +69,16 @@ impl Call {
         let Some(id) = self.minted_id(at).filter(|_| native != 0) else {
             return self.reply_handle(ty, native, Role::Allocate);
         };
-        let Some(ended) = self.session.handles.adopt(ty, id, native) else {
+        let adopted = self.session.handles.adopt(ty, id, native, &self.owners);
+        self.owners.clear();
+        let Some(ended) = adopted else {
             // Another call of this guest took the id meanwhile.
             self.session
                 .note(&format!("{}: an id was used twice; the object is lost to the guest", self.function_name()));
             return self.reply.word(0);
         };
-        if let Some(mut ended) = ended {
-            // The vendor's library still has the object that nobody can name: so what it holds stays charged.
-            self.session.hold(None, &mut ended.holding);
-            self.session.log.object_ended(ended.id);
+        if let Some(ended) = ended {
+            self.session.object_lost(ended);
         }
         self.on_success.created = Some(id);
         self.session.show_handles();

@@ -291,10 +291,21 @@ impl Session {
         self.show(resource);
     }
 
-    pub fn object_ended(&self, mut ended: Ended) {
-        self.settle(&mut ended.holding);
+    pub fn object_ended(&self, ended: Ended) {
+        for mut ended in ended.along.into_iter().chain([Ended { along: Vec::new(), ..ended }]) {
+            self.settle(&mut ended.holding);
+            self.log.object_ended(ended.id);
+        }
         self.show_handles();
-        self.log.object_ended(ended.id);
+    }
+
+    /// The guest has given the id to another object, although the vendor's library still has this one. Nobody can
+    /// name it: so what it holds stays charged.
+    pub fn object_lost(&self, ended: Ended) {
+        for mut ended in ended.along.into_iter().chain([Ended { along: Vec::new(), ..ended }]) {
+            self.hold(None, &mut ended.holding);
+            self.log.object_ended(ended.id);
+        }
     }
 
     pub fn show_handles(&self) {

@@ -10,6 +10,7 @@ pub mod attach;
 pub mod control;
 pub mod decode;
 pub mod encode;
+pub mod ends;
 pub mod handle;
 pub mod message;
 
@@ -17,6 +18,7 @@ pub use attach::{Hello, Welcome};
 pub use control::Control;
 pub use decode::{BufferRef, DecodeError, Decoder};
 pub use encode::Encoder;
+pub use ends::Ends;
 pub use handle::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 

@@ -112,6 +112,9 @@ impl Checker<'_> {
         if let Lifetime::Until { token, .. } = &plan.lifetime {
             self.expr(token, moment(Side::Server, true, "`lifetime_until`"));
         }
+        for owner in &plan.ends_with {
+            self.expr(owner, moment(Side::Both, false, "`ends_with`"));
+        }
         match &plan.kind {
             Kind::Buffer(buffer) => {
                 if let Count::Elements(count) = &buffer.count {

@@ -21,7 +21,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             diagnostics.push(
                 Diagnostic::warning(span, format!("handles of type `{}` are never deallocated", handle.name))
                     .label("allocated here")
-                    .help("the function that ends one needs `deallocate` or `release` on its argument; `lifetime_coupled(obj)` says that it ends with another"),
+                    .help("the function that ends one needs `deallocate` or `release` on its argument; `ends_with(obj)` says that it ends with another"),
             );
         }
     }
@@ -76,8 +76,7 @@ impl Ends {
                 if plan.allocate {
                     self.allocated[*handle].get_or_insert(plan.span);
                 }
-                let coupled = matches!(plan.lifetime, Lifetime::Coupled(_));
-                self.ended[*handle] |= plan.deallocate || *release || coupled;
+                self.ended[*handle] |= plan.deallocate || *release || !plan.ends_with.is_empty();
             }
             Kind::Buffer(_) => {
                 if matches!(plan.lifetime, Lifetime::Manual) && !plan.deallocate {

@@ -97,7 +97,7 @@ impl<'a> Resolver<'a> {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
             Kind::Struct { .. } => ("a struct", &["field"]),
-            Kind::Handle { .. } => ("a handle", &["handle", "retain", "release"]),
+            Kind::Handle { .. } => ("a handle", &["handle", "retain", "release", "ends_with"]),
             Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once"]),
@@ -196,6 +196,15 @@ impl<'a> Resolver<'a> {
     fn objects(&mut self, all: &Descriptors, plan: &mut Plan, scope: &Scope) {
         for d in all.all.iter().filter(|d| d.name.text == "obj_depends_on") {
             plan.depends_on.extend(self.argument_value(d, 0, scope));
+        }
+        for d in all.all.iter().filter(|d| d.name.text == "ends_with") {
+            let Some(owner) = self.argument_value(d, 0, scope) else { continue };
+            if owner.ty.handle.is_none() {
+                let label = format!("this is {}", describe(&owner.ty));
+                self.report(Diagnostic::error(owner.span, "a handle ends with another handle").label(label));
+                continue;
+            }
+            plan.ends_with.push(owner);
         }
         if let Some(d) = all.get("obj_state_cbs")
             && let (Some(write), Some(read)) = (self.utility_name(d, 0), self.utility_name(d, 1))

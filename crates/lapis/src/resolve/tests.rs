@@ -92,6 +92,26 @@ fn asynchronous_calls_create_handles_only_where_the_guest_can_name_them() {
 }
 
 #[test]
+fn handles_end_with_others_where_a_call_hands_them_out() {
+    let spec = "type(sm_status) { success(SM_OK); } error_argument(error); type(sm_device) { handle; } type(sm_buffer) { handle; }";
+    let create = |body: &str| {
+        message(&format!(
+            "{spec} sm_create(sm_device device, size_t bytes, sm_buffer *buffer) {{ argument(buffer) {{ {body} }} }}"
+        ))
+    };
+    assert_eq!(create("out; element { ends_with(device); }"), "");
+    assert_eq!(create("out; element { allocate; ends_with(device); }"), "", "nothing else has to end it");
+    assert!(create("out; element { allocate; }").contains("never deallocated"));
+    assert!(create("out; element { ends_with(bytes); }").starts_with("a handle ends with another handle"));
+    assert!(create("out; element { ends_with(*buffer); }").starts_with("`ends_with` cannot read `buffer`"));
+    assert!(create("in; element { ends_with(device); }").starts_with("`ends_with` on a handle that is passed in"));
+    let destroy = "sm_destroy(sm_buffer buffer) { argument(buffer) { ends_with(buffer); } }";
+    assert!(message(&format!("{spec} {destroy}")).starts_with("`ends_with` on a handle that is passed in"));
+    let scale = "sm_create(sm_device device, size_t bytes, sm_buffer *buffer) { argument(bytes) { ends_with(device); } argument(buffer) { out; } }";
+    assert!(message(&format!("{spec} {scale}")).starts_with("`ends_with` says nothing here"));
+}
+
+#[test]
 fn predefined_handles_are_small_constants() {
     let predefined = |v: &str| message(&format!("type(sm_device) {{ handle; predefined({v}); }}"));
     assert_eq!(predefined("1); predefined((sm_device)0xffff"), "");

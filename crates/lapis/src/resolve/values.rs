@@ -291,6 +291,7 @@ impl<'a> Resolver<'a> {
             deallocate: false,
             record: false,
             depends_on: Vec::new(),
+            ends_with: Vec::new(),
             state_callbacks: None,
             span: value.span,
         }

@@ -109,6 +109,9 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         "vector_clone",
         "vector_of",
         "vector_capacity",
+        "vector_view",
+        "vector_square",
+        "vector_rows",
         "vector_destroy",
     ],
     handle_types: &[
@@ -187,6 +190,9 @@ unsafe fn function_by_name(name: usize) -> usize {
         b"vector_clone" => vector_clone as *const () as usize,
         b"vector_of" => vector_of as *const () as usize,
         b"vector_capacity" => vector_capacity as *const () as usize,
+        b"vector_view" => vector_view as *const () as usize,
+        b"vector_square" => vector_square as *const () as usize,
+        b"vector_rows" => vector_rows as *const () as usize,
         b"vector_destroy" => vector_destroy as *const () as usize,
         _ => 0,
     }
@@ -566,30 +572,179 @@ pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
     result
 }
 #[cold]
-unsafe fn fail_7(code: i128, a0: usize) -> i32 {
+unsafe fn fail_7(code: i128, a0: usize, a1: usize) -> i32 {
     (code) as i32
 }
-unsafe fn stub_7(a0: usize) -> i32 {
-    let Ok(mut call) = API.call(7u32) else { return fail_7((2 as i128), a0) };
-    call.handle_ending(0u32, (a0) as u64);
-    let Ok(mut reply) = call.send() else { return fail_7((2 as i128), a0) };
+unsafe fn stub_7(a0: usize, a1: usize) -> i32 {
+    let mut s0 = 0u64;
+    let Ok(mut call) = API.call(7u32) else { return fail_7((2 as i128), a0, a1) };
+    call.handle(0u32, (a0) as u64);
+    let v0 = 1u64;
+    s0 = v0;
+    call.array((a1) as u64 as usize as *const u8, v0 as usize);
+    let Ok(mut reply) = call.send_cached() else { return fail_7((2 as i128), a0, a1) };
     match reply.status() {
         Status::Ok => {}
         Status::Unsupported => {
             API.unsupported(7u32);
-            return fail_7((1 as i128), a0);
+            return fail_7((1 as i128), a0, a1);
         }
-        Status::InvalidHandle(ty) => return fail_7(invalid_handle(ty), a0),
-        Status::Refused => return fail_7((1 as i128), a0),
-        Status::Failed(value) => return fail_7(value as i128, a0),
-        Status::Lost => return fail_7((2 as i128), a0),
+        Status::InvalidHandle(ty) => return fail_7(invalid_handle(ty), a0, a1),
+        Status::Refused => return fail_7((1 as i128), a0, a1),
+        Status::Failed(value) => return fail_7(value as i128, a0, a1),
+        Status::Lost => return fail_7((2 as i128), a0, a1),
+    }
+    let ret = (reply.word()) as i32;
+    let ok: bool = ret as i128 == (0 as i128);
+    {
+        let count = s0;
+        if (a1) as u64 != 0 {
+            let count = reply.count(count as usize);
+            for i0 in 0..(count) as usize {
+                let e0 = ((a1) as u64 as usize) + i0 * 8;
+                if let Some(value) = reply.handle(1u32, Role::Borrow) {
+                    support::write::<u64>(e0 + 0, (value) as u64);
+                    API.end_with(value, 0u32, ((a0 as i128)) as u64);
+                }
+            }
+        }
+    }
+    if ok {
+        reply.remember();
+        if let Some(value) = reply.deferred() {
+            return fail_7(value as i128, a0, a1);
+        }
+    }
+    ret
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_view(a0: usize, a1: usize) -> i32 {
+    let result = aviary_guest::guard(
+        move || unsafe { stub_7(a0, a1) },
+        move || unsafe { fail_7((2 as i128), a0, a1) },
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(7u32, Some(result as i64));
+    }
+    result
+}
+#[cold]
+unsafe fn fail_8(code: i128, a0: usize) -> usize {
+    (code) as usize
+}
+unsafe fn stub_8(a0: usize) -> usize {
+    let Ok(mut call) = API.call(8u32) else { return fail_8(0i128, a0) };
+    call.handle(0u32, (a0) as u64);
+    let Ok(mut reply) = call.send() else { return fail_8(0i128, a0) };
+    match reply.status() {
+        Status::Ok => {}
+        Status::Unsupported => {
+            API.unsupported(8u32);
+            return fail_8(0i128, a0);
+        }
+        Status::InvalidHandle(ty) => return fail_8(0i128, a0),
+        Status::Refused => return fail_8(0i128, a0),
+        Status::Failed(value) => return fail_8(value as i128, a0),
+        Status::Lost => return fail_8(0i128, a0),
+    }
+    let ret = {
+        let value = reply.handle(1u32, Role::Borrow).unwrap_or(0);
+        API.end_with(value, 0u32, ((a0 as i128)) as u64);
+        value as usize
+    };
+    let ok: bool = ret != 0;
+    if ok {}
+    ret
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_square(a0: usize) -> usize {
+    let result = aviary_guest::guard(
+        move || unsafe { stub_8(a0) },
+        move || unsafe { fail_8(0i128, a0) },
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(8u32, Some(result as i64));
+    }
+    result
+}
+#[cold]
+unsafe fn fail_9(code: i128, a0: usize, a1: u64, a2: usize) -> i32 {
+    (code) as i32
+}
+unsafe fn stub_9(a0: usize, a1: u64, a2: usize) -> i32 {
+    let mut s0 = 0u64;
+    let asynchronous: bool = ((1 as i128)) != 0;
+    let mut minted: Vec<u64> = Vec::new();
+    let Ok(mut call) = API.call(9u32) else { return fail_9((2 as i128), a0, a1, a2) };
+    call.handle(0u32, (a0) as u64);
+    call.word((a1) as u64);
+    let v0 = match support::count((a1 as i128), 8) {
+        Some(n) => n as u64,
+        None => return fail_9((1 as i128), a0, a1, a2),
+    };
+    s0 = v0;
+    if call.array((a2) as u64 as usize as *const u8, v0 as usize) {
+        for i0 in 0..(v0) as usize {
+            let e0 = ((a2) as u64 as usize) + i0 * 8;
+            if asynchronous {
+                minted.push(call.mint(1u32));
+            } else {
+                call.word(0);
+            }
+        }
+    }
+    match call.send_async() {
+        Ok(None) => {}
+        Ok(Some(value)) => return fail_9(value as i128, a0, a1, a2),
+        Err(_) => return fail_9((2 as i128), a0, a1, a2),
+    }
+    let mut minted = minted.into_iter();
+    if (a2) as u64 != 0 {
+        for i0 in 0..(s0) as usize {
+            let e0 = ((a2) as u64 as usize) + i0 * 8;
+            let value = minted.next().unwrap_or(0);
+            support::write::<u64>(e0 + 0, (value) as u64);
+            API.end_with(value, 0u32, ((a0 as i128)) as u64);
+        }
+    }
+    return ((0 as i128)) as i32;
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_rows(a0: usize, a1: u64, a2: usize) -> i32 {
+    let result = aviary_guest::guard(
+        move || unsafe { stub_9(a0, a1, a2) },
+        move || unsafe { fail_9((2 as i128), a0, a1, a2) },
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(9u32, Some(result as i64));
+    }
+    result
+}
+#[cold]
+unsafe fn fail_10(code: i128, a0: usize) -> i32 {
+    (code) as i32
+}
+unsafe fn stub_10(a0: usize) -> i32 {
+    let Ok(mut call) = API.call(10u32) else { return fail_10((2 as i128), a0) };
+    call.handle_ending(0u32, (a0) as u64);
+    let Ok(mut reply) = call.send() else { return fail_10((2 as i128), a0) };
+    match reply.status() {
+        Status::Ok => {}
+        Status::Unsupported => {
+            API.unsupported(10u32);
+            return fail_10((1 as i128), a0);
+        }
+        Status::InvalidHandle(ty) => return fail_10(invalid_handle(ty), a0),
+        Status::Refused => return fail_10((1 as i128), a0),
+        Status::Failed(value) => return fail_10(value as i128, a0),
+        Status::Lost => return fail_10((2 as i128), a0),
     }
     let ret = (reply.word()) as i32;
     let ok: bool = ret as i128 == (0 as i128);
     if ok {
         API.release(0u32, (a0) as u64, true);
         if let Some(value) = reply.deferred() {
-            return fail_7(value as i128, a0);
+            return fail_10(value as i128, a0);
         }
     }
     ret
@@ -597,11 +752,11 @@ unsafe fn stub_7(a0: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
     let result = aviary_guest::guard(
-        move || unsafe { stub_7(a0) },
-        move || unsafe { fail_7((2 as i128), a0) },
+        move || unsafe { stub_10(a0) },
+        move || unsafe { fail_10((2 as i128), a0) },
     );
     if aviary_guest::trace::wanted() {
-        API.trace(7u32, Some(result as i64));
+        API.trace(10u32, Some(result as i64));
     }
     result
 }

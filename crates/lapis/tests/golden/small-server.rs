@@ -159,8 +159,23 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             replayable: false,
         },
         FunctionInfo {
-            name: "vector_destroy",
+            name: "vector_view",
             handler: handle_7,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_square",
+            handler: handle_8,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_rows",
+            handler: handle_9,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_destroy",
+            handler: handle_10,
             replayable: false,
         },
     ],
@@ -386,6 +401,72 @@ pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
         std::mem::transmute(address)
     };
     unsafe { function(a0, a1) }
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_view(a0: usize, a1: usize) -> i32 {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_view\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(usize, usize) -> i32 = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0, a1) }
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_square(a0: usize) -> usize {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_square\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(usize) -> usize = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0) }
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_rows(a0: usize, a1: u64, a2: usize) -> i32 {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_rows\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(usize, u64, usize) -> i32 = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0, a1, a2) }
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
@@ -768,6 +849,169 @@ unsafe fn handle_7(call: &mut Call) -> Result<(), Reject> {
     let mut a0: usize = 0;
     let mut n0 = 0usize;
     let mut h0 = false;
+    let mut a1: usize = 0;
+    let mut n1 = 0usize;
+    let mut h1 = false;
+    let mut s0 = 0u64;
+    {
+        let value = call.handle(0u32)?;
+        a0 = (value) as usize;
+        n0 = 0;
+        h0 = value != 0;
+    }
+    let v0 = support::count(1i128, 8).ok_or(Reject::Malformed("size"))? as u64;
+    s0 = v0;
+    {
+        let present = call.array(Some(v0))?.is_some();
+        if present || false {
+            let count = v0 as usize;
+            let memory = call.scratch((count + 2) * 8) as usize;
+            a1 = (memory as u64) as usize;
+            n1 = count * 8;
+            h1 = present;
+            for i0 in 0..(count) as usize {
+                let e0 = (memory) + i0 * 8;
+                support::write::<u64>(e0 + 0, (support::UNWRITTEN) as u64);
+            }
+        }
+    }
+    let function: unsafe extern "C" fn(usize, usize) -> i32 = std::mem::transmute(
+        call.vendor(7u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0, a1);
+    call.end_vendor();
+    let code: i128 = ret as i128;
+    let ok: bool = code == (0 as i128);
+    call.reply_word((ret) as u64);
+    {
+        let count = s0 as usize;
+        if h1 {
+            call.reply_count(count);
+            for i0 in 0..(count) as usize {
+                let e0 = ((a1) as u64 as usize) + i0 * 8;
+                {
+                    let native = support::read::<u64>(e0 + 0) as u64;
+                    if !ok || native == (support::UNWRITTEN as u64 as u64) {
+                        call.reply_unwritten_handle();
+                    } else {
+                        call.ends_with(0u32, ((a0 as i128)) as u64);
+                        call.reply_handle(1u32, native, Role::Borrow);
+                    }
+                }
+            }
+        }
+    }
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_8(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: usize = 0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
+    {
+        let value = call.handle(0u32)?;
+        a0 = (value) as usize;
+        n0 = 0;
+        h0 = value != 0;
+    }
+    let function: unsafe extern "C" fn(usize) -> usize = std::mem::transmute(
+        call.vendor(8u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0);
+    call.end_vendor();
+    let code: i128 = 0i128;
+    let ok: bool = ret != 0;
+    {
+        let native = ret as u64;
+        if ok && native != 0 {
+            call.ends_with(0u32, ((a0 as i128)) as u64);
+            call.reply_handle(1u32, native, Role::Borrow);
+        } else {
+            call.reply_word(0);
+        }
+    }
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_9(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: usize = 0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
+    let mut a1: u64 = 0;
+    let mut n1 = 0usize;
+    let mut h1 = false;
+    let mut a2: usize = 0;
+    let mut n2 = 0usize;
+    let mut h2 = false;
+    let mut s0 = 0u64;
+    {
+        let value = call.handle(0u32)?;
+        a0 = (value) as usize;
+        n0 = 0;
+        h0 = value != 0;
+    }
+    a1 = (call.word()?) as u64;
+    let v0 = support::count((a1 as i128), 8).ok_or(Reject::Malformed("size"))? as u64;
+    s0 = v0;
+    {
+        let present = call.array(Some(v0))?.is_some();
+        if present || false {
+            let count = v0 as usize;
+            let memory = call.scratch((count + 2) * 8) as usize;
+            a2 = (memory as u64) as usize;
+            n2 = count * 8;
+            h2 = present;
+            for i0 in 0..(count) as usize {
+                let e0 = (memory) + i0 * 8;
+                support::write::<u64>(e0 + 0, (support::UNWRITTEN) as u64);
+            }
+            if present {
+                for i0 in 0..(count) as usize {
+                    let e0 = (memory) + i0 * 8;
+                    call.minted(1u32, (e0 + 0) as usize)?;
+                }
+            }
+        }
+    }
+    let function: unsafe extern "C" fn(usize, u64, usize) -> i32 = std::mem::transmute(
+        call.vendor(9u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0, a1, a2);
+    call.end_vendor();
+    let code: i128 = ret as i128;
+    let ok: bool = code == (0 as i128);
+    call.reply_word((ret) as u64);
+    {
+        let count = s0 as usize;
+        if h2 {
+            call.reply_count(count);
+            for i0 in 0..(count) as usize {
+                let e0 = ((a2) as u64 as usize) + i0 * 8;
+                {
+                    let native = support::read::<u64>(e0 + 0) as u64;
+                    if !ok || native == (support::UNWRITTEN as u64 as u64) {
+                        call.reply_unwritten_handle();
+                    } else {
+                        call.ends_with(0u32, ((a0 as i128)) as u64);
+                        call.reply_minted(1u32, native, (e0 + 0) as usize);
+                    }
+                }
+            }
+        }
+    }
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_10(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: usize = 0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
     {
         let value = call.handle_ending(0u32, true)?;
         a0 = (value) as usize;
@@ -775,7 +1019,7 @@ unsafe fn handle_7(call: &mut Call) -> Result<(), Reject> {
         h0 = value != 0;
     }
     let function: unsafe extern "C" fn(usize) -> i32 = std::mem::transmute(
-        call.vendor(7u32)? as usize,
+        call.vendor(10u32)? as usize,
     );
     call.begin_vendor();
     let ret = function(a0);

@@ -15,4 +15,7 @@ status vector_visit(vector v, visitor visit, void *context);
 status vector_clone(vector from, size_t count, vector *v);
 vector vector_of(float value);
 status vector_capacity(vector v, size_t *capacity); /* of a matrix, too */
+status vector_view(vector v, matrix *view);
+matrix vector_square(vector v);
+status vector_rows(vector v, size_t count, matrix *rows);
 status vector_destroy(vector v);

@@ -1,7 +1,8 @@
 //! Handles of objects that an asynchronous call creates: the guest names them, and the application has them at once.
 
 use super::{Code, Stub};
-use crate::generate::marshal::{element_loop, read, site_name, write};
+use crate::generate::expression::Context;
+use crate::generate::marshal::{element_loop, end_with, read, site_name, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::ErrorPlace;
@@ -32,20 +33,24 @@ impl Stub<'_> {
         }
         let result = self.lowered.result.mints().then(|| {
             let ty = types::rust(&self.function.signature.result);
-            quote!(let ret = minted.next().unwrap_or(0) as #ty;)
+            let owned = match &self.lowered.result.operation {
+                Operation::Handle(h) => end_with(h, &quote!((ret as u64)), self.cx()),
+                _ => quote!(),
+            };
+            quote!(let ret = minted.next().unwrap_or(0) as #ty; #owned)
         });
-        let outputs = self.lowered.arguments.iter().map(|i| self.write_minted_output(i));
+        let outputs = self.lowered.arguments.iter().map(|i| self.write_minted_output(i, self.cx()));
         quote!(let mut minted = minted.into_iter(); #result #(#outputs)*)
     }
 
-    fn write_minted_output(&self, instruction: &Instruction) -> TokenStream {
+    fn write_minted_output(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         if !instruction.mints() {
             return quote!();
         }
         match &instruction.operation {
             Operation::Elements(e) => {
                 let (pointer, count) = (read(instruction), site_name(e.extent.site));
-                let writes = e.element.iter().map(|i| write(i, quote!(minted.next().unwrap_or(0))));
+                let writes = e.element.iter().map(|i| self.write_minted_element(i, cx.deeper()));
                 let body = element_loop(
                     instruction.at,
                     quote!(#pointer as usize),
@@ -57,11 +62,21 @@ impl Stub<'_> {
             }
             Operation::Choice { site, then, otherwise, .. } => {
                 let value = site_name(*site);
-                let then = then.iter().map(|i| self.write_minted_output(i));
-                let otherwise = otherwise.iter().map(|i| self.write_minted_output(i));
+                let then = then.iter().map(|i| self.write_minted_output(i, cx));
+                let otherwise = otherwise.iter().map(|i| self.write_minted_output(i, cx));
                 quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
             }
             _ => quote!(),
+        }
+    }
+
+    fn write_minted_element(&self, instruction: &Instruction, cx: Context) -> TokenStream {
+        match &instruction.operation {
+            Operation::Handle(h) if !h.ends_with.is_empty() => {
+                let (store, owned) = (write(instruction, quote!(value)), end_with(h, &quote!(value), cx));
+                quote!(let value = minted.next().unwrap_or(0); #store #owned)
+            }
+            _ => write(instruction, quote!(minted.next().unwrap_or(0))),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Stub;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, read, recall, role, struct_address, write};
+use crate::generate::marshal::{element_loop, end_with, read, recall, role, struct_address, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::Mapped;
@@ -56,8 +56,8 @@ impl Stub<'_> {
         match &instruction.operation {
             Operation::Handle(h) => {
                 let (ty, role) = (h.handle as u32, role(h));
-                let store = store(quote!(value));
-                quote!(if let Some(value) = reply.handle(#ty, #role) { #store })
+                let (store, owned) = (store(quote!(value)), end_with(h, &quote!(value), cx));
+                quote!(if let Some(value) = reply.handle(#ty, #role) { #store #owned })
             }
             Operation::Text => store(quote!(reply.string(0) as usize as u64)),
             Operation::Bytes(_) => store(quote!(reply.owned() as usize as u64)),
@@ -116,7 +116,11 @@ impl Stub<'_> {
             }
             Operation::Handle(h) => {
                 let (id, role) = (h.handle as u32, role(h));
-                quote!((reply.handle(#id, #role).unwrap_or(0) as #rust))
+                if h.ends_with.is_empty() {
+                    return quote!((reply.handle(#id, #role).unwrap_or(0) as #rust));
+                }
+                let owned = end_with(h, &quote!(value), cx);
+                quote!({ let value = reply.handle(#id, #role).unwrap_or(0); #owned value as #rust })
             }
             Operation::Text => quote!((reply.string(0) as usize)),
             Operation::Bytes(_) => quote!((reply.owned() as usize)),

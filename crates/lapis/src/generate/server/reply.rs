@@ -190,7 +190,11 @@ impl Handler<'_> {
             true => quote!(call.reply_minted(#ty, native, #at);),
             false => quote!(call.reply_handle(#ty, native, #role);),
         };
-        quote!(#reply #record)
+        let owners = handle.ends_with.iter().map(|e| {
+            let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
+            quote!(call.ends_with(#ty, (#value) as u64);)
+        });
+        quote!(#(#owners)* #reply #record)
     }
 
     /// What goes into the reply for the returned value.
