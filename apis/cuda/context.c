@@ -95,6 +95,8 @@ int cuda_primary_release(CUdevice device) {
     if (last)
         __atomic_store_n(&primaries[device].held, 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&primaries_lock);
+    if (last)
+        cuda_context_ended();
     return !last;
 }
 
@@ -103,6 +105,7 @@ void cuda_primary_reset(CUdevice device) {
         return;
     cuda_forget_device_ranges(device);
     export_tables_context_ended(primaries[device].context);
+    cuda_context_ended();
 }
 
 void cuda_note_primary_flags(CUdevice device, unsigned int flags) {
@@ -222,6 +225,7 @@ void cuda_created(CUcontext context, CUdevice device) {
 /* A destroyed context is popped from the calling thread; the server's thread follows. */
 void cuda_destroyed(CUcontext context) {
     export_tables_context_ended(context);
+    cuda_context_ended();
     if (current() != context)
         return;
     nested.depth--;

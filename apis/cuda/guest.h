@@ -15,6 +15,9 @@ void cuda_note_host(void *memory, size_t bytes, unsigned int flags, int owned);
 int cuda_take_host(void *memory, int owned, size_t *bytes);
 void cuda_forget_device_ranges(CUdevice device);
 
+/* function_state.c */
+void cuda_context_ended(void);
+
 /* capture.c */
 int cuda_capturing(void);
 

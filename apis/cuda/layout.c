@@ -1,7 +1,10 @@
-/* The parameters of functions, as each side remembers them. The driver uses the address of a function again when its
- * module is gone: whoever is told of a function forgets what was known of that handle. */
+/* The parameters of functions, as each side remembers them. A function's handle ends with its module; but a context
+ * that ends takes modules along that nobody unloads, and the driver uses their functions' addresses again: whoever is
+ * told of a function forgets what was known of that handle. */
 #include "messages.h"
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifdef AVIARY_GUEST
 static CUresult ask_layout(CUfunction function, struct cuda_layout *to) {
@@ -28,33 +31,46 @@ static CUresult ask_layout(CUfunction function, struct cuda_layout *to) {
 }
 #endif
 
+/* Layouts stay for ever, functions come and go with their modules: those that are alike share one. */
+static const struct cuda_layout *shared_layout(const struct cuda_layout *fresh) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct known_layout {
+        struct known_layout *next;
+        struct cuda_layout layout;
+    } *known[256];
+    uint32_t hash = fresh->count * 31 + fresh->bytes;
+    for (uint32_t i = 0; i < fresh->count; i++)
+        hash = hash * 31 + fresh->offset[i];
+    struct known_layout **place = &known[hash % 256];
+    pthread_mutex_lock(&lock);
+    struct known_layout *found = *place;
+    while (found && memcmp(&found->layout, fresh, sizeof *fresh) != 0)
+        found = found->next;
+    if (!found && (found = malloc(sizeof *found))) {
+        *found = (struct known_layout){*place, *fresh};
+        *place = found;
+    }
+    pthread_mutex_unlock(&lock);
+    return found ? &found->layout : NULL;
+}
+
 static const struct cuda_layout *layout_of(CUfunction function) {
     struct cuda_object *object = metadata(struct cuda_object, function);
     if (!object)
         return NULL;
-    struct cuda_layout *layout = __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE);
-    if (layout && __atomic_load_n(&layout->known, __ATOMIC_ACQUIRE))
+    const struct cuda_layout *layout = __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE);
+    if (layout)
         return layout;
-    if (!layout) {
-        struct cuda_layout *before = NULL;
-        layout = calloc(1, sizeof *layout);
-        if (!layout)
-            return NULL;
-        if (!__atomic_compare_exchange_n(&object->layout, &before, layout, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-            free(layout);
-            layout = before;
-        }
-    }
-    struct cuda_layout fresh = {0};
+    struct cuda_layout fresh;
+    memset(&fresh, 0, sizeof fresh); /* compared as a whole */
     if (ask_layout(function, &fresh) != CUDA_SUCCESS || fresh.count > CUDA_PARAMETERS)
         return NULL;
     for (uint32_t i = 0; i < fresh.count; i++) {
         uint32_t end = (uint32_t)fresh.offset[i] + fresh.size[i];
         fresh.bytes = end > fresh.bytes ? end : fresh.bytes;
     }
-    /* Two threads that ask at once write the same. */
-    *layout = fresh;
-    __atomic_store_n(&layout->known, 1, __ATOMIC_RELEASE);
+    layout = shared_layout(&fresh);
+    __atomic_store_n(&object->layout, layout, __ATOMIC_RELEASE);
     return layout;
 }
 
@@ -62,8 +78,7 @@ void cuda_new_function(CUfunction function) {
     struct cuda_object *object = function ? metadata(struct cuda_object, function) : NULL;
     if (!object)
         return;
-    if (object->layout)
-        __atomic_store_n(&object->layout->known, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->layout, NULL, __ATOMIC_RELEASE);
     object->accepted_threads = object->accepted_mark = object->accepted_shared = 0;
 }
 
