@@ -72,7 +72,7 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
         checker.expr(&guarded.value, place);
     }
     for guarded in &function.finally {
-        let place = moment(Side::Guest, false, "`finally`");
+        let place = moment(Side::Guest, true, "`finally`");
         checker.optional(&guarded.condition, place);
         checker.expr(&guarded.value, place);
     }

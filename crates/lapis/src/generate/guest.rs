@@ -299,9 +299,9 @@ impl Stub<'_> {
         });
         quote! {
             let call = || -> #result { #call };
-            let result = call();
+            let ret = call();
             #(#finally)*
-            result
+            ret
         }
     }
 
