@@ -4,6 +4,7 @@
 /* Memory that another process could open by a name or a descriptor, and direct access by other devices. */
 int cuda_attribute_denied(CUdevice_attribute attribute) {
     switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:

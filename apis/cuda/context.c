@@ -77,6 +77,7 @@ void cuda_note_primary(CUcontext context, CUdevice device) {
     if (!object || !is_device(device))
         return;
     object->device = device;
+    object->unwell = 0;
     pthread_mutex_lock(&primaries_lock);
     primaries[device].context = context;
     primaries[device].retained++;
@@ -103,6 +104,9 @@ int cuda_primary_release(CUdevice device) {
 void cuda_primary_reset(CUdevice device) {
     if (!is_device(device))
         return;
+    struct cuda_object *object = cuda_object_of(primaries[device].context);
+    if (object)
+        object->unwell = 0;
     cuda_forget_device_ranges(device);
     export_tables_context_ended(primaries[device].context);
     cuda_context_ended();
@@ -249,7 +253,16 @@ CUresult cuda_current_device(CUdevice *device) {
 }
 
 int cuda_has_context(void) {
-    return current() != NULL;
+    return current() != NULL && cuda_is_well();
+}
+
+/* Frees nothing, and makes sure that there is a context all the same. */
+CUresult cuda_free_nothing(void) {
+    if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!current())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return cuda_is_well() ? CUDA_SUCCESS : cuCtxSynchronize();
 }
 
 CUcontext cuda_current_context(void) {

@@ -1,6 +1,10 @@
 /* Copies whose sides the application does not name, and copies of boxes. */
 #include "guest.h"
+#include <errno.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 /* Whether memory is shared with the API server, all of it. */
 int cuda_shared(const void *memory, size_t bytes) {
@@ -12,8 +16,27 @@ int cuda_is_shared_word(CUdeviceptr address) {
     return address % 4 == 0 && cuda_shared((const void *)address, 4);
 }
 
+/* Whether somebody who does not say what an address is may be believed that it is this process's. Looks at both ends
+ * only, and where it may not look says yes: the copy then ends as one of the processor's would. */
+static int is_readable(CUdeviceptr address, size_t bytes) {
+    const char *memory = (const char *)address;
+    char byte;
+    if (!bytes || cuda_shared(memory, bytes))
+        return 1;
+    struct iovec here = {&byte, 1};
+    const char *ends[] = {memory, memory + bytes - 1};
+    for (int i = 0; i < 2; i++) {
+        struct iovec there = {(void *)ends[i], 1};
+        if (syscall(SYS_process_vm_readv, getpid(), &here, 1, &there, 1, 0) < 0 && errno == EFAULT)
+            return 0;
+    }
+    return 1;
+}
+
 CUresult cuda_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
     int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
+    if ((!to_device && !is_readable(to, bytes)) || (!from_device && !is_readable(from, bytes)))
+        return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
         return cuMemcpyDtoD_v2(to, from, bytes);
     if (to_device)
@@ -28,6 +51,8 @@ CUresult cuda_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 
 CUresult cuda_copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
     int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
+    if ((!to_device && !is_readable(to, bytes)) || (!from_device && !is_readable(from, bytes)))
+        return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
         return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
     if (to_device)
@@ -58,10 +83,10 @@ static CUmemorytype settle(CUmemorytype type, CUdeviceptr pointer) {
     return cuda_is_device_address(pointer) ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
 }
 
-CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream, int async) {
-    if (!wanted)
-        return CUDA_ERROR_INVALID_VALUE;
+/* The copy without the host's addresses, and these by themselves. */
+void cuda_split_copy(const CUDA_MEMCPY3D *wanted, CUDA_MEMCPY3D *result, struct cuda_host_sides *sides) {
     CUDA_MEMCPY3D copy = *wanted;
+    *sides = (struct cuda_host_sides){0};
     /* Unified memory says where it is by its device pointer. */
     if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED)
         copy.srcHost = (const void *)copy.srcDevice;
@@ -69,15 +94,13 @@ CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream, int async) {
         copy.dstHost = (void *)copy.dstDevice;
     copy.srcMemoryType = settle(copy.srcMemoryType, copy.srcDevice);
     copy.dstMemoryType = settle(copy.dstMemoryType, copy.dstDevice);
-    void *from = NULL, *to = NULL;
-    size_t from_bytes = 0, to_bytes = 0;
     if (copy.srcMemoryType == CU_MEMORYTYPE_HOST) {
-        from = (void *)copy.srcHost;
-        from_bytes = extent(&copy, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight);
+        sides->from = (void *)copy.srcHost;
+        sides->from_bytes = extent(&copy, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight);
     }
     if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        to = copy.dstHost;
-        to_bytes = extent(&copy, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight);
+        sides->to = copy.dstHost;
+        sides->to_bytes = extent(&copy, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight);
     }
     copy.srcHost = NULL;
     copy.dstHost = NULL;
@@ -85,11 +108,19 @@ CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream, int async) {
         copy.srcArray = NULL;
     if (copy.dstMemoryType != CU_MEMORYTYPE_ARRAY)
         copy.dstArray = NULL;
-    (void)async;
-    return aviaryCopy(copy, from, from_bytes, to, to_bytes, stream);
+    *result = copy;
 }
 
-CUresult cuda_copy_2d(const CUDA_MEMCPY2D *flat, CUstream stream, int async) {
+CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream) {
+    CUDA_MEMCPY3D copy;
+    struct cuda_host_sides sides;
+    if (!wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    cuda_split_copy(wanted, &copy, &sides);
+    return aviaryCopy(copy, sides.from, sides.from_bytes, sides.to, sides.to_bytes, stream);
+}
+
+CUresult cuda_copy_2d(const CUDA_MEMCPY2D *flat, CUstream stream) {
     if (!flat)
         return CUDA_ERROR_INVALID_VALUE;
     CUDA_MEMCPY3D copy = {
@@ -99,7 +130,7 @@ CUresult cuda_copy_2d(const CUDA_MEMCPY2D *flat, CUstream stream, int async) {
         .dstHost = flat->dstHost, .dstDevice = flat->dstDevice, .dstArray = flat->dstArray, .dstPitch = flat->dstPitch,
         .WidthInBytes = flat->WidthInBytes, .Height = flat->Height, .Depth = 1,
     };
-    return cuda_copy_3d(&copy, stream, async);
+    return cuda_copy_3d(&copy, stream);
 }
 
 CUresult cuda_alloc_pitch(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned int element) {

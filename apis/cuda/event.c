@@ -32,7 +32,8 @@ cuuint64_t cuda_records(CUevent event) {
 int cuda_completed(CUevent event) {
     const struct cuda_object *object = cuda_object_of(event);
     uint64_t completed = object ? loaded(&object->completed) : 0;
-    return completed && completed == loaded(&object->recorded) && !cuda_capturing() && aviary_connected();
+    return completed && completed == loaded(&object->recorded) && !cuda_capturing() && cuda_is_well()
+           && aviary_connected();
 }
 
 /* It was complete when it had been recorded so often. */

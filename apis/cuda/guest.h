@@ -8,21 +8,42 @@
 struct cuda_object *cuda_object_of(const void *handle);
 CUcontext cuda_current_context(void);
 int cuda_current_ordinal(void);
+int cuda_has_context(void);
 
 /* ranges.c */
 int cuda_is_device_address(CUdeviceptr pointer);
 void cuda_note_host(void *memory, size_t bytes, unsigned int flags, int owned);
+CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags);
 int cuda_take_host(void *memory, int owned, size_t *bytes);
 void cuda_forget_device_ranges(CUdevice device);
 
 /* function_state.c */
 void cuda_context_ended(void);
+/* Pointers to each parameter; the values follow. */
+struct cuda_node_parameters {
+    size_t count;
+    void *pointers[];
+};
+
+/* copies.c */
+struct cuda_host_sides {
+    void *from, *to;
+    size_t from_bytes, to_bytes;
+};
+int cuda_shared(const void *memory, size_t bytes);
+void cuda_split_copy(const CUDA_MEMCPY3D *wanted, CUDA_MEMCPY3D *copy, struct cuda_host_sides *sides);
 
 /* capture.c */
 int cuda_capturing(void);
 
-/* launch.c */
+/* wellness.c */
+int cuda_is_well(void);
 int cuda_is_stream(CUstream stream);
+
+/* launch.c */
+CUfunction cuda_function(CUfunction value);
+CUresult cuda_pack(CUfunction function, void **parameters, void **extra, unsigned char *buffer, const void **packed,
+                   size_t *bytes);
 CUresult cuda_launch_ex(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra);
 
 #endif

@@ -27,6 +27,27 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     return CUDA_SUCCESS;
 }
 
+/* The application's own memory: nothing else can be done for it than to remember it. Copies from and to it pass through
+ * shared memory, as those of any other memory do; the device cannot look into it. */
+CUresult cuda_host_register(void *memory, size_t bytes, unsigned int flags) {
+    const unsigned int known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_IOMEMORY
+                               | CU_MEMHOSTREGISTER_READ_ONLY;
+    if (!memory || !bytes || (flags & ~known) || (uintptr_t)memory + bytes < (uintptr_t)memory)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!cuda_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (flags & CU_MEMHOSTREGISTER_IOMEMORY)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return cuda_claim_host(memory, bytes, flags);
+}
+
+CUresult cuda_host_unregister(void *memory) {
+    size_t bytes = 0;
+    if (!memory)
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuda_take_host(memory, 0, &bytes) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+}
+
 CUresult cuda_host_free(void *memory) {
     size_t bytes = 0;
     if (!memory)

@@ -75,19 +75,40 @@ static size_t image_bytes(const void *image) {
 
 enum { MOST_OPTIONS = 32 };
 
-/* Those that are numbers travel; those that are buffers for what the compiler says get an empty text. */
-static unsigned int numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to) {
+/* A buffer of the application for what the compiler says. */
+struct log_buffer {
+    char *text;
+    unsigned int bytes;
+    void **bytes_written;
+};
+struct log_buffers {
+    struct log_buffer information, errors;
+};
+
+enum { LONGEST_LOG = 1 << 20 };
+
+static aviary_jit_option log_size(struct log_buffer *log, CUjit_option option, void **value) {
+    uintptr_t bytes = (uintptr_t)*value;
+    log->bytes = bytes < LONGEST_LOG ? (unsigned int)bytes : LONGEST_LOG;
+    log->bytes_written = value;
+    *value = NULL;
+    return (aviary_jit_option){option, log->bytes};
+}
+
+/* Those that are numbers travel; of the buffers for what the compiler says the sizes do. */
+static unsigned int numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to,
+                            struct log_buffers *logs) {
     unsigned int kept = 0;
+    *logs = (struct log_buffers){0};
     for (unsigned int i = 0; options && values && i < count && kept < MOST_OPTIONS; i++) {
         switch (options[i]) {
-        case CU_JIT_INFO_LOG_BUFFER:
-        case CU_JIT_ERROR_LOG_BUFFER:
-            if (values[i])
-                *(char *)values[i] = 0;
-            break;
+        case CU_JIT_INFO_LOG_BUFFER: logs->information.text = values[i]; break;
+        case CU_JIT_ERROR_LOG_BUFFER: logs->errors.text = values[i]; break;
         case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            to[kept++] = log_size(&logs->information, options[i], &values[i]);
+            break;
         case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-            values[i] = NULL;
+            to[kept++] = log_size(&logs->errors, options[i], &values[i]);
             break;
         case CU_JIT_MAX_REGISTERS:
         case CU_JIT_OPTIMIZATION_LEVEL:
@@ -105,23 +126,59 @@ static unsigned int numbers(unsigned int count, const CUjit_option *options, voi
     return kept;
 }
 
+static void take_log(struct log_buffer *log, const char *text, unsigned int bytes) {
+    if (log->text && log->bytes) {
+        memcpy(log->text, text, bytes);
+        log->text[bytes < log->bytes ? bytes : log->bytes - 1] = 0;
+    }
+    if (log->bytes_written)
+        *log->bytes_written = (void *)(uintptr_t)bytes;
+}
+
+/* Fetched once the image is loaded or refused, for who has given a buffer. */
+static void fetch_logs(struct log_buffers *logs) {
+    unsigned int information = logs->information.text ? logs->information.bytes : 0;
+    unsigned int errors = logs->errors.text ? logs->errors.bytes : 0;
+    if (!information && !errors)
+        return;
+    char *texts = calloc(1, (size_t)information + errors + 1);
+    unsigned int information_bytes = 0, errors_bytes = 0;
+    if (!texts)
+        return;
+    if (aviaryCompilerLog(texts, information, &information_bytes, texts + information, errors, &errors_bytes) == CUDA_SUCCESS) {
+        take_log(&logs->information, texts, information_bytes < information ? information_bytes : information);
+        take_log(&logs->errors, texts + information, errors_bytes < errors ? errors_bytes : errors);
+    }
+    free(texts);
+}
+
 CUresult cuda_load_module(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
     aviary_jit_option plain[MOST_OPTIONS];
+    struct log_buffers logs;
     if (!module || !image)
         return CUDA_ERROR_INVALID_VALUE;
     image = unwrap(image);
-    return image ? aviaryModuleLoad(module, image, image_bytes(image), plain, numbers(count, options, values, plain))
-                 : CUDA_ERROR_INVALID_IMAGE;
+    if (!image)
+        return CUDA_ERROR_INVALID_IMAGE;
+    unsigned int kept = numbers(count, options, values, plain, &logs);
+    CUresult status = aviaryModuleLoad(module, image, image_bytes(image), plain, kept);
+    fetch_logs(&logs);
+    return status;
 }
 
 CUresult cuda_load_library(CUlibrary *library, const void *image, CUjit_option *options, void **values,
                            unsigned int count) {
     aviary_jit_option plain[MOST_OPTIONS];
+    struct log_buffers logs;
     if (!library || !image)
         return CUDA_ERROR_INVALID_VALUE;
     image = unwrap(image);
-    return image ? aviaryLibraryLoad(library, image, image_bytes(image), plain, numbers(count, options, values, plain))
-                 : CUDA_ERROR_INVALID_IMAGE;
+    if (!image)
+        return CUDA_ERROR_INVALID_IMAGE;
+    unsigned int kept = numbers(count, options, values, plain, &logs);
+    CUresult status = aviaryLibraryLoad(library, image, image_bytes(image), plain, kept);
+    fetch_logs(&logs);
+    return status;
 }
 
 /* ---- Images in files ------------------------------------------------------------------------ */

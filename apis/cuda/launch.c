@@ -41,8 +41,6 @@ CUfunction cuda_function(CUfunction value) {
 
 /* ---- Parameters ----------------------------------------------------------------------------- */
 
-enum { MOST_BYTES = 32768 };
-
 /* The buffer that an application packed itself. */
 static const void *packed(void **extra, size_t *bytes) {
     const void *buffer = NULL;
@@ -57,30 +55,38 @@ static const void *packed(void **extra, size_t *bytes) {
     return buffer;
 }
 
-static CUresult launch(CUfunction value, aviary_launch_shape shape, CUstream stream, void **parameters, void **extra,
-                       const CUlaunchAttribute *attributes) {
-    _Alignas(16) unsigned char buffer[MOST_BYTES];
-    CUfunction function = cuda_function(value);
-    struct cuda_object *object = cuda_object_of(function);
-    if (!object)
+/* The parameters as the kernel sees them: in `buffer`, which has room for the most, or where the application has them. */
+CUresult cuda_pack(CUfunction function, void **parameters, void **extra, unsigned char *buffer, const void **result,
+                   size_t *bytes) {
+    if (!cuda_object_of(function))
         return CUDA_ERROR_INVALID_HANDLE;
     const struct cuda_layout *layout = layout_of(function);
     if (!layout)
         return CUDA_ERROR_INVALID_HANDLE;
     if (extra && !parameters) {
-        size_t bytes = 0;
-        const void *from = packed(extra, &bytes);
-        if (bytes > MOST_BYTES || (bytes && !from))
-            return CUDA_ERROR_INVALID_VALUE;
-        return aviaryLaunch(function, shape, stream, from, bytes, attributes);
+        *bytes = 0;
+        *result = packed(extra, bytes);
+        return *bytes > CUDA_PARAMETER_BYTES || (*bytes && !*result) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     }
     if (layout->count && !parameters)
         return CUDA_ERROR_INVALID_VALUE;
-    if (layout->bytes > sizeof buffer)
+    if (layout->bytes > CUDA_PARAMETER_BYTES)
         return CUDA_ERROR_NOT_SUPPORTED;
     for (uint32_t i = 0; i < layout->count; i++)
         memcpy(buffer + layout->offset[i], parameters[i], layout->size[i]);
-    return aviaryLaunch(function, shape, stream, buffer, layout->bytes, attributes);
+    *result = buffer;
+    *bytes = layout->bytes;
+    return CUDA_SUCCESS;
+}
+
+static CUresult launch(CUfunction value, aviary_launch_shape shape, CUstream stream, void **parameters, void **extra,
+                       const CUlaunchAttribute *attributes) {
+    _Alignas(16) unsigned char buffer[CUDA_PARAMETER_BYTES];
+    const void *from = NULL;
+    size_t bytes = 0;
+    CUfunction function = cuda_function(value);
+    CUresult status = cuda_pack(function, parameters, extra, buffer, &from, &bytes);
+    return status == CUDA_SUCCESS ? aviaryLaunch(function, shape, stream, from, bytes, attributes) : status;
 }
 
 CUresult cuda_launch(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
@@ -156,8 +162,4 @@ void cuda_note_launch(CUfunction function, aviary_launch_shape shape, const CUla
         object->accepted_threads = threads_of(shape);
         object->accepted_shared = shape.shared_bytes;
     }
-}
-
-int cuda_is_stream(CUstream stream) {
-    return !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || aviary_is_handle(stream);
 }

@@ -24,6 +24,10 @@ CUresult aviaryModuleLoad(CUmodule *module, const void *image, size_t bytes, con
 CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *options,
                            unsigned int option_count);
 
+/* What the compiler said about the image that this thread loaded last: how long each text is, and its beginning. */
+CUresult aviaryCompilerLog(char *information, unsigned int information_capacity, unsigned int *information_bytes,
+                           char *errors, unsigned int errors_capacity, unsigned int *errors_bytes);
+
 /* The parameters of a function: how many, and offset and size of each. `capacity` bounds both arrays. */
 CUresult aviaryFunctionLayout(CUfunction function, unsigned int capacity, unsigned int *count, unsigned short *offsets,
                               unsigned short *sizes);
@@ -58,6 +62,30 @@ CUresult aviarySurface(CUsurfObject *surface, CUarray array);
 /* The identity of the multiprocessors' clusters: see export_tables.c. */
 CUresult aviaryClusterTables(CUdevice device, unsigned int capacity, unsigned int *count, unsigned char *first,
                              unsigned char *second);
+
+/* Nodes of graphs: one message for each kind that has more than objects for parameters. `exec` NULL: of the graph. */
+CUresult aviaryAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
+                             *edges, size_t count, CUfunction function, aviary_launch_shape shape, const void
+                             *parameters, size_t bytes);
+CUresult aviarySetKernelNode(CUgraphExec exec, CUgraphNode node, CUfunction function, aviary_launch_shape shape, const
+                             void *parameters, size_t bytes);
+CUresult aviaryGetKernelNode(CUgraphNode node, CUfunction *function, CUkernel *kernel, CUcontext *context,
+                             aviary_launch_shape *shape, unsigned int capacity, unsigned char *parameters, unsigned
+                             int *bytes);
+CUresult aviaryAddCopyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
+                           *edges, size_t count, CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t
+                           to_bytes, CUcontext context);
+CUresult aviarySetCopyNode(CUgraphExec exec, CUgraphNode node, CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void
+                           *to, size_t to_bytes, CUcontext context);
+CUresult aviaryAddFillNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
+                           *edges, size_t count, CUDA_MEMSET_NODE_PARAMS_v2 fill);
+CUresult aviarySetFillNode(CUgraphExec exec, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v2 fill);
+CUresult aviaryAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
+                           *edges, size_t count, CUhostFn function, void *data);
+CUresult aviarySetHostNode(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data);
+CUresult aviaryAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
+                       *edges, size_t count, CUgraphNodeType type, CUgraph child, CUevent event);
+CUresult aviarySetNode(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child, CUevent event);
 
 #ifdef __cplusplus
 }

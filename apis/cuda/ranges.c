@@ -153,6 +153,21 @@ void cuda_note_host(void *memory, size_t bytes, unsigned int flags, int owned) {
                           .context = cuda_current_context(), .flags = flags, .owned = (unsigned char)owned});
 }
 
+/* Memory of the application's own: none of it may be known already. */
+CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags) {
+    uintptr_t base = (uintptr_t)memory;
+    pthread_rwlock_rdlock(&ranges_lock);
+    size_t at = position(base);
+    const struct range *there = at < range_count && ranges[at].base < base + bytes ? &ranges[at] : NULL;
+    CUresult status = !there                       ? CUDA_SUCCESS
+                      : there->kind == RANGE_DEVICE ? CUDA_ERROR_INVALID_VALUE
+                                                    : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    pthread_rwlock_unlock(&ranges_lock);
+    if (status == CUDA_SUCCESS)
+        cuda_note_host(memory, bytes, flags, 0);
+    return status;
+}
+
 int cuda_take_host(void *memory, int owned, size_t *bytes) {
     struct range range;
     if (!find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST || range.base != (uintptr_t)memory
@@ -179,13 +194,15 @@ CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsi
     struct range range;
     if (!pointer || flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!range.owned)
+        return CUDA_ERROR_NOT_SUPPORTED;
     *pointer = (uintptr_t)memory;
     return CUDA_SUCCESS;
 }
 
 CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
     struct range range;
-    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
+    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST || !range.owned)
         return CUDA_ERROR_INVALID_VALUE;
     /* Every such memory is mapped, and good in every context, where addresses are unified. */
     *flags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE;
@@ -200,7 +217,11 @@ static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t poin
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         *(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = pointer; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        if (!device && !range->owned)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        *(CUdeviceptr *)data = pointer;
+        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *(void **)data = device ? NULL : (void *)pointer;
         return device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
@@ -211,7 +232,7 @@ static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t poin
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = range->base; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = range->bytes; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned int *)data = 1; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned int *)data = device || range->owned; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

@@ -1,87 +1,7 @@
 /* The server's side of the messages in messages.h, with the driver's own functions, and what it checks. */
-#include <elf.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- Images --------------------------------------------------------------------------------- */
-
-/* The driver looks at as many bytes as the image itself says: those must have arrived. */
-static int is_whole(const void *image, size_t bytes) {
-    struct {
-        uint32_t magic;
-        uint16_t version, header;
-        uint64_t bytes;
-    } container;
-    if (bytes > sizeof container) {
-        memcpy(&container, image, sizeof container);
-        if (container.magic == 0xba55ed50)
-            return container.bytes <= bytes && container.header <= bytes - container.bytes;
-    }
-    if (bytes > sizeof(Elf64_Ehdr) && memcmp(image, ELFMAG, SELFMAG) == 0) {
-        Elf64_Ehdr header;
-        memcpy(&header, image, sizeof header);
-        return header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_shoff <= bytes
-               && (size_t)header.e_shnum * header.e_shentsize <= bytes - header.e_shoff && header.e_phoff <= bytes
-               && (size_t)header.e_phnum * header.e_phentsize <= bytes - header.e_phoff;
-    }
-    return bytes && ((const char *)image)[bytes - 1] == 0;
-}
-
-enum { MOST_OPTIONS = 32 };
-
-static CUresult spread(const aviary_jit_option *from, unsigned int count, CUjit_option *options, void **values) {
-    if (count > MOST_OPTIONS)
-        return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned int i = 0; i < count; i++) {
-        /* The others are addresses. */
-        switch (from[i].option) {
-        case CU_JIT_MAX_REGISTERS:
-        case CU_JIT_OPTIMIZATION_LEVEL:
-        case CU_JIT_TARGET:
-        case CU_JIT_FALLBACK_STRATEGY:
-        case CU_JIT_GENERATE_DEBUG_INFO:
-        case CU_JIT_GENERATE_LINE_INFO:
-        case CU_JIT_CACHE_MODE:
-            break;
-        default:
-            return CUDA_ERROR_INVALID_VALUE;
-        }
-        options[i] = from[i].option;
-        values[i] = (void *)(uintptr_t)from[i].value;
-    }
-    return CUDA_SUCCESS;
-}
-
-static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from,
-                            unsigned int count) {
-    CUjit_option options[MOST_OPTIONS];
-    void *values[MOST_OPTIONS];
-    CUresult status = spread(from, count, options, values);
-    if (status != CUDA_SUCCESS)
-        return status;
-    return is_whole(image, bytes) ? cuModuleLoadDataEx(module, image, count, options, values) : CUDA_ERROR_INVALID_IMAGE;
-}
-
-void *cuda_module_load_function(void) {
-    return (void *)module_load;
-}
-
-static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
-                             unsigned int count) {
-    CUjit_option options[MOST_OPTIONS];
-    void *values[MOST_OPTIONS];
-    CUresult status = spread(from, count, options, values);
-    if (status != CUDA_SUCCESS)
-        return status;
-    if (!is_whole(image, bytes))
-        return CUDA_ERROR_INVALID_IMAGE;
-    return cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
-}
-
-void *cuda_library_load_function(void) {
-    return (void *)library_load;
-}
 
 /* ---- Functions and launches ------------------------------------------------------------------ */
 
@@ -90,17 +10,19 @@ void *cuda_function_layout_function(void) {
 }
 
 /* Attributes that name objects or addresses of the other side would be taken for ours. */
-int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int count) {
-    for (unsigned int i = 0; attributes && i < count; i++) {
-        switch (attributes[i].id) {
-        case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-        case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-        case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
-            return 0;
-        default:
-            break;
-        }
+int cuda_attribute_allowed(CUlaunchAttributeID attribute) {
+    switch (attribute) {
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+    case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: return 0;
+    default: return 1;
     }
+}
+
+int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int count) {
+    for (unsigned int i = 0; attributes && i < count; i++)
+        if (!cuda_attribute_allowed(attributes[i].id))
+            return 0;
     return count == 0 || attributes != NULL;
 }
 
@@ -156,23 +78,29 @@ static int fits(const CUDA_MEMCPY3D *copy, size_t x, size_t y, size_t z, size_t 
     return ((z + copy->Depth - 1) * rows + y + copy->Height - 1) * row + x + copy->WidthInBytes <= bytes;
 }
 
-static CUresult copy_box(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream) {
-    if (copy.srcMemoryType == CU_MEMORYTYPE_UNIFIED || copy.dstMemoryType == CU_MEMORYTYPE_UNIFIED)
+/* The host's sides of a copy are what came with it, and nothing else. */
+static CUresult put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void *to, size_t to_bytes) {
+    if (copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED || copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
-    int host = 0;
-    if (copy.srcMemoryType == CU_MEMORYTYPE_HOST) {
-        if (!fits(&copy, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, from_bytes))
+    if (copy->srcMemoryType == CU_MEMORYTYPE_HOST) {
+        if (!fits(copy, copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch, copy->srcHeight, from_bytes))
             return CUDA_ERROR_INVALID_VALUE;
-        copy.srcHost = from;
-        host = 1;
+        copy->srcHost = from;
     }
-    if (copy.dstMemoryType == CU_MEMORYTYPE_HOST) {
-        if (!fits(&copy, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, to_bytes))
+    if (copy->dstMemoryType == CU_MEMORYTYPE_HOST) {
+        if (!fits(copy, copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch, copy->dstHeight, to_bytes))
             return CUDA_ERROR_INVALID_VALUE;
-        copy.dstHost = to;
-        host = 1;
+        copy->dstHost = to;
     }
-    CUresult status = cuMemcpy3DAsync_v2(&copy, stream);
+    return CUDA_SUCCESS;
+}
+
+static CUresult copy_box(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream) {
+    CUresult status = put_sides(&copy, from, from_bytes, to, to_bytes);
+    if (status != CUDA_SUCCESS)
+        return status;
+    int host = copy.srcMemoryType == CU_MEMORYTYPE_HOST || copy.dstMemoryType == CU_MEMORYTYPE_HOST;
+    status = cuMemcpy3DAsync_v2(&copy, stream);
     /* The memory that came with the message ends with it. */
     return status == CUDA_SUCCESS && host ? cuStreamSynchronize(stream) : status;
 }

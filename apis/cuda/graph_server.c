@@ -1,0 +1,211 @@
+/* The server's side of the messages for nodes of graphs, with the driver's own functions. */
+#include <string.h>
+
+/* ---- Kernels -------------------------------------------------------------------------------- */
+
+static CUresult kernel_parameters(CUgraphNodeParams *node, CUfunction function, aviary_launch_shape shape, void **extra,
+                                  size_t bytes) {
+    const struct cuda_layout *layout = layout_of(function);
+    if (!layout || bytes < layout->bytes || (bytes && !extra[1]))
+        return CUDA_ERROR_INVALID_VALUE;
+    *node = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    node->kernel = (CUDA_KERNEL_NODE_PARAMS_v3){
+        .func = function, .gridDimX = shape.grid[0], .gridDimY = shape.grid[1], .gridDimZ = shape.grid[2],
+        .blockDimX = shape.block[0], .blockDimY = shape.block[1], .blockDimZ = shape.block[2],
+        .sharedMemBytes = shape.shared_bytes, .extra = bytes ? extra : NULL,
+    };
+    return CUDA_SUCCESS;
+}
+
+static CUresult add(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                    size_t count, CUgraphNodeParams *node) {
+    return cuGraphAddNode_v2(made, graph, dependencies, edges, count, node);
+}
+
+static CUresult set(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *wanted) {
+    return exec ? cuGraphExecNodeSetParams(exec, node, wanted) : cuGraphNodeSetParams(node, wanted);
+}
+
+static CUresult add_kernel_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
+                                const CUgraphEdgeData *edges, size_t count, CUfunction function,
+                                aviary_launch_shape shape, const void *parameters, size_t bytes) {
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    CUgraphNodeParams node;
+    CUresult status = kernel_parameters(&node, function, shape, extra, bytes);
+    return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
+}
+
+void *cuda_add_kernel_node_function(void) {
+    return (void *)add_kernel_node;
+}
+
+static CUresult set_kernel_node(CUgraphExec exec, CUgraphNode node, CUfunction function, aviary_launch_shape shape,
+                                const void *parameters, size_t bytes) {
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    CUgraphNodeParams wanted;
+    CUresult status = kernel_parameters(&wanted, function, shape, extra, bytes);
+    return status == CUDA_SUCCESS ? set(exec, node, &wanted) : status;
+}
+
+void *cuda_set_kernel_node_function(void) {
+    return (void *)set_kernel_node;
+}
+
+/* The driver points at each parameter, or at the buffer that the node was made with. */
+static CUresult get_kernel_node(CUgraphNode node, CUfunction *function, CUkernel *kernel, CUcontext *context,
+                                aviary_launch_shape *shape, unsigned int capacity, unsigned char *parameters,
+                                unsigned int *bytes) {
+    CUDA_KERNEL_NODE_PARAMS found;
+    memset(&found, 0, sizeof found);
+    CUresult status = cuGraphKernelNodeGetParams_v2(node, &found);
+    if (status != CUDA_SUCCESS)
+        return status;
+    CUfunction code = found.func;
+    if (!code && found.kern)
+        status = cuKernelGetFunction(&code, found.kern);
+    const struct cuda_layout *layout = status == CUDA_SUCCESS ? layout_of(code) : NULL;
+    if (!layout || layout->bytes > capacity)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    memset(parameters, 0, layout->bytes);
+    if (found.kernelParams) {
+        for (uint32_t i = 0; i < layout->count; i++)
+            memcpy(parameters + layout->offset[i], found.kernelParams[i], layout->size[i]);
+    } else if (layout->count) {
+        if (!found.extra || found.extra[0] != CU_LAUNCH_PARAM_BUFFER_POINTER)
+            return CUDA_ERROR_NOT_SUPPORTED;
+        memcpy(parameters, found.extra[1], layout->bytes);
+    }
+    *function = found.func;
+    *kernel = found.kern;
+    *context = found.ctx;
+    *shape = (aviary_launch_shape){{found.gridDimX, found.gridDimY, found.gridDimZ},
+                                   {found.blockDimX, found.blockDimY, found.blockDimZ},
+                                   found.sharedMemBytes,
+                                   0};
+    *bytes = layout->bytes;
+    return CUDA_SUCCESS;
+}
+
+void *cuda_get_kernel_node_function(void) {
+    return (void *)get_kernel_node;
+}
+
+/* ---- Copies and fills ------------------------------------------------------------------------ */
+
+static CUresult copy_parameters(CUgraphNodeParams *node, const CUDA_MEMCPY3D *copy, void *from, size_t from_bytes,
+                                void *to, size_t to_bytes, CUcontext context) {
+    *node = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+    node->memcpy.copyParams = *copy;
+    node->memcpy.copyCtx = context;
+    if (!context)
+        cuCtxGetCurrent(&node->memcpy.copyCtx);
+    return put_sides(&node->memcpy.copyParams, from, from_bytes, to, to_bytes);
+}
+
+static CUresult add_copy_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
+                              const CUgraphEdgeData *edges, size_t count, CUDA_MEMCPY3D copy, void *from,
+                              size_t from_bytes, void *to, size_t to_bytes, CUcontext context) {
+    CUgraphNodeParams node;
+    CUresult status = copy_parameters(&node, &copy, from, from_bytes, to, to_bytes, context);
+    return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
+}
+
+void *cuda_add_copy_node_function(void) {
+    return (void *)add_copy_node;
+}
+
+static CUresult set_copy_node(CUgraphExec exec, CUgraphNode node, CUDA_MEMCPY3D copy, void *from, size_t from_bytes,
+                              void *to, size_t to_bytes, CUcontext context) {
+    CUgraphNodeParams wanted;
+    CUresult status = copy_parameters(&wanted, &copy, from, from_bytes, to, to_bytes, context);
+    return status == CUDA_SUCCESS ? set(exec, node, &wanted) : status;
+}
+
+void *cuda_set_copy_node_function(void) {
+    return (void *)set_copy_node;
+}
+
+static CUgraphNodeParams fill_parameters(CUDA_MEMSET_NODE_PARAMS_v2 fill) {
+    CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_MEMSET};
+    node.memset = fill;
+    if (!fill.ctx)
+        cuCtxGetCurrent(&node.memset.ctx);
+    return node;
+}
+
+static CUresult add_fill_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
+                              const CUgraphEdgeData *edges, size_t count, CUDA_MEMSET_NODE_PARAMS_v2 fill) {
+    CUgraphNodeParams node = fill_parameters(fill);
+    return add(made, graph, dependencies, edges, count, &node);
+}
+
+void *cuda_add_fill_node_function(void) {
+    return (void *)add_fill_node;
+}
+
+static CUresult set_fill_node(CUgraphExec exec, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v2 fill) {
+    CUgraphNodeParams wanted = fill_parameters(fill);
+    return set(exec, node, &wanted);
+}
+
+void *cuda_set_fill_node_function(void) {
+    return (void *)set_fill_node;
+}
+
+/* ---- Host functions, other graphs, events ----------------------------------------------------- */
+
+static CUresult add_host_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
+                              const CUgraphEdgeData *edges, size_t count, CUhostFn function, void *data) {
+    CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_HOST};
+    node.host = (CUDA_HOST_NODE_PARAMS_v2){.fn = function, .userData = data};
+    return add(made, graph, dependencies, edges, count, &node);
+}
+
+void *cuda_add_host_node_function(void) {
+    return (void *)add_host_node;
+}
+
+static CUresult set_host_node(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data) {
+    CUgraphNodeParams wanted = {.type = CU_GRAPH_NODE_TYPE_HOST};
+    wanted.host = (CUDA_HOST_NODE_PARAMS_v2){.fn = function, .userData = data};
+    return set(exec, node, &wanted);
+}
+
+void *cuda_set_host_node_function(void) {
+    return (void *)set_host_node;
+}
+
+/* The kinds whose parameters are objects; no other kind is taken from a guest here. */
+static CUresult object_parameters(CUgraphNodeParams *node, CUgraphNodeType type, CUgraph child, CUevent event) {
+    *node = (CUgraphNodeParams){.type = type};
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_GRAPH: node->graph.graph = child; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: node->eventWait.event = event; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: node->eventRecord.event = event; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+static CUresult add_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                         size_t count, CUgraphNodeType type, CUgraph child, CUevent event) {
+    CUgraphNodeParams node;
+    CUresult status = object_parameters(&node, type, child, event);
+    return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
+}
+
+void *cuda_add_node_function(void) {
+    return (void *)add_node;
+}
+
+static CUresult set_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child, CUevent event) {
+    CUgraphNodeParams wanted;
+    CUresult status = object_parameters(&wanted, type, child, event);
+    return status == CUDA_SUCCESS ? set(exec, node, &wanted) : status;
+}
+
+void *cuda_set_node_function(void) {
+    return (void *)set_node;
+}

@@ -1,0 +1,171 @@
+/* The server's side of images of device code: what has to be true of them before the driver looks, the compiler's
+ * options, and what it says. */
+#include <elf.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The driver looks at as many bytes as the image itself says: those must have arrived. */
+static int is_whole(const void *image, size_t bytes) {
+    struct {
+        uint32_t magic;
+        uint16_t version, header;
+        uint64_t bytes;
+    } container;
+    if (bytes > sizeof container) {
+        memcpy(&container, image, sizeof container);
+        if (container.magic == 0xba55ed50)
+            return container.bytes <= bytes && container.header <= bytes - container.bytes;
+    }
+    if (bytes > sizeof(Elf64_Ehdr) && memcmp(image, ELFMAG, SELFMAG) == 0) {
+        Elf64_Ehdr header;
+        memcpy(&header, image, sizeof header);
+        return header.e_ident[EI_CLASS] == ELFCLASS64 && header.e_shoff <= bytes
+               && (size_t)header.e_shnum * header.e_shentsize <= bytes - header.e_shoff && header.e_phoff <= bytes
+               && (size_t)header.e_phnum * header.e_phentsize <= bytes - header.e_phoff;
+    }
+    return bytes && ((const char *)image)[bytes - 1] == 0;
+}
+
+/* ---- What the compiler says ------------------------------------------------------------------ */
+
+enum { MOST_OPTIONS = 32, LONGEST_LOG = 1 << 20 };
+
+/* Each thread stands for one of the application's, which asks for it when the image is loaded or refused. */
+static __thread struct compiler_log {
+    char *text;
+    unsigned int bytes;
+    /* Which of the options' values the driver changes to what it has written; -1: none. */
+    int option;
+} information_log, error_log;
+
+static void drop_log(struct compiler_log *log) {
+    free(log->text);
+    *log = (struct compiler_log){.option = -1};
+}
+
+/* Two options for one: the buffer itself and its size. */
+static CUresult want_log(struct compiler_log *log, unsigned int bytes, CUjit_option buffer, CUjit_option size,
+                         CUjit_option *options, void **values, unsigned int *count) {
+    if (bytes > LONGEST_LOG || log->text)
+        return CUDA_ERROR_INVALID_VALUE;
+    log->text = calloc(1, (size_t)bytes + 1);
+    if (!log->text)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    options[*count] = buffer;
+    values[(*count)++] = log->text;
+    log->bytes = bytes;
+    log->option = (int)*count;
+    options[*count] = size;
+    values[(*count)++] = (void *)(uintptr_t)bytes;
+    return CUDA_SUCCESS;
+}
+
+static void keep_log(struct compiler_log *log, void **values) {
+    if (log->option < 0 || !log->text)
+        return;
+    uintptr_t written = (uintptr_t)values[log->option];
+    log->bytes = written < log->bytes ? (unsigned int)written : log->bytes;
+}
+
+static void keep_logs(void **values) {
+    keep_log(&information_log, values);
+    keep_log(&error_log, values);
+}
+
+static void copy_log(const struct compiler_log *log, char *to, unsigned int capacity, unsigned int *bytes) {
+    unsigned int present = log->text ? log->bytes : 0;
+    if (to)
+        memcpy(to, log->text ? log->text : "", present < capacity ? present : capacity);
+    *bytes = present;
+}
+
+static CUresult compiler_log(char *information, unsigned int information_capacity, unsigned int *information_bytes,
+                             char *errors, unsigned int errors_capacity, unsigned int *errors_bytes) {
+    if (!information_bytes || !errors_bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    copy_log(&information_log, information, information_capacity, information_bytes);
+    copy_log(&error_log, errors, errors_capacity, errors_bytes);
+    return CUDA_SUCCESS;
+}
+
+void *cuda_compiler_log_function(void) {
+    return (void *)compiler_log;
+}
+
+/* ---- Options --------------------------------------------------------------------------------- */
+
+/* `count` becomes the number of the driver's options, of which there is room for twice as many. */
+static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values) {
+    unsigned int given = *count;
+    *count = 0;
+    drop_log(&information_log);
+    drop_log(&error_log);
+    if (given > MOST_OPTIONS)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (unsigned int i = 0; i < given; i++) {
+        CUresult status = CUDA_SUCCESS;
+        switch (from[i].option) {
+        case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
+            status = want_log(&information_log, from[i].value, CU_JIT_INFO_LOG_BUFFER, from[i].option, options, values, count);
+            break;
+        case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
+            status = want_log(&error_log, from[i].value, CU_JIT_ERROR_LOG_BUFFER, from[i].option, options, values, count);
+            break;
+        case CU_JIT_MAX_REGISTERS:
+        case CU_JIT_OPTIMIZATION_LEVEL:
+        case CU_JIT_TARGET:
+        case CU_JIT_FALLBACK_STRATEGY:
+        case CU_JIT_GENERATE_DEBUG_INFO:
+        case CU_JIT_GENERATE_LINE_INFO:
+        case CU_JIT_CACHE_MODE:
+            options[*count] = from[i].option;
+            values[(*count)++] = (void *)(uintptr_t)from[i].value;
+            break;
+        default:
+            /* The others are addresses. */
+            status = CUDA_ERROR_INVALID_VALUE;
+        }
+        if (status != CUDA_SUCCESS)
+            return status;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* ---- Modules and libraries -------------------------------------------------------------------- */
+
+static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from,
+                            unsigned int count) {
+    CUjit_option options[2 * MOST_OPTIONS];
+    void *values[2 * MOST_OPTIONS];
+    CUresult status = spread(from, &count, options, values);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!is_whole(image, bytes))
+        return CUDA_ERROR_INVALID_IMAGE;
+    status = cuModuleLoadDataEx(module, image, count, options, values);
+    keep_logs(values);
+    return status;
+}
+
+void *cuda_module_load_function(void) {
+    return (void *)module_load;
+}
+
+static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
+                             unsigned int count) {
+    CUjit_option options[2 * MOST_OPTIONS];
+    void *values[2 * MOST_OPTIONS];
+    CUresult status = spread(from, &count, options, values);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!is_whole(image, bytes))
+        return CUDA_ERROR_INVALID_IMAGE;
+    status = cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
+    keep_logs(values);
+    return status;
+}
+
+void *cuda_library_load_function(void) {
+    return (void *)library_load;
+}
