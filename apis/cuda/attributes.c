@@ -31,14 +31,15 @@ CUresult cuda_deny_attribute(int *value) {
     return CUDA_SUCCESS;
 }
 
-enum { MOST_DEVICES_KNOWN = 16, MOST_ATTRIBUTES_KNOWN = 256 };
+#define MOST_DEVICES_KNOWN 16
+#define MOST_ATTRIBUTES_KNOWN 256
 
 /* The answer, and a mark that it is there, in one word. */
 static uint64_t attributes[MOST_DEVICES_KNOWN][MOST_ATTRIBUTES_KNOWN];
 #define KNOWN ((uint64_t)1 << 32)
 
 static uint64_t *attribute_at(CUdevice_attribute attribute, CUdevice device) {
-    int known = device >= 0 && device < MOST_DEVICES_KNOWN && (int)attribute >= 0 && attribute < MOST_ATTRIBUTES_KNOWN;
+    int known = device >= 0 && device < MOST_DEVICES_KNOWN && (int)attribute >= 0 && (int)attribute < MOST_ATTRIBUTES_KNOWN;
     return known ? &attributes[device][attribute] : NULL;
 }
 

@@ -95,14 +95,20 @@ static CUresult put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, vo
     return CUDA_SUCCESS;
 }
 
+/* Whether the stream executes its copies now, and keeps none for later. */
+int cuda_may_pass(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
 static CUresult copy_box(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream) {
     CUresult status = put_sides(&copy, from, from_bytes, to, to_bytes);
     if (status != CUDA_SUCCESS)
         return status;
     int host = copy.srcMemoryType == CU_MEMORYTYPE_HOST || copy.dstMemoryType == CU_MEMORYTYPE_HOST;
     status = cuMemcpy3DAsync_v2(&copy, stream);
-    /* The memory that came with the message ends with it. */
-    return status == CUDA_SUCCESS && host ? cuStreamSynchronize(stream) : status;
+    /* The memory that came with the message ends with it. What a graph keeps is shared memory, which stays. */
+    return status == CUDA_SUCCESS && host && cuda_may_pass(stream) ? cuStreamSynchronize(stream) : status;
 }
 
 void *cuda_copy_function(void) {

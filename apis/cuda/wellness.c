@@ -40,10 +40,11 @@ int cuda_is_well(void) {
     return !object || !__atomic_load_n(&object->unwell, __ATOMIC_ACQUIRE);
 }
 
-/* Whether work for a stream may be sent without waiting. */
+/* Whether work for a stream may be sent without waiting. While somebody captures, the driver may refuse any of it, and
+ * whoever captures has to learn at which call. */
 int cuda_is_stream(CUstream stream) {
     return (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || aviary_is_handle(stream))
-           && cuda_is_well();
+           && !cuda_capturing() && cuda_is_well();
 }
 
 /* The server places memory without asking the driver: the error, if it is this context's, comes from another call. */

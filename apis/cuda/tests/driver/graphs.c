@@ -152,6 +152,151 @@ static void by_nodes(CUcontext context, CUdeviceptr x, CUdeviceptr y)
     MUST(cuGraphDestroy(clone));
 }
 
+/* The driver copies from ordinary memory whenever the graph runs. A remoted one has only seen what was there at the
+ * call: it refuses, and copies from page-locked memory as the driver does. */
+static void copies(CUdeviceptr x)
+{
+    static unsigned ordinary[16];
+    unsigned *pinned;
+    CUstream stream;
+    CUgraph graph;
+    CUgraphExec exec;
+    CUresult result;
+
+    MUST(cuMemAllocHost((void **)&pinned, 4096));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    result = cuMemcpyHtoDAsync(x, ordinary, sizeof(ordinary), stream);
+    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED);
+    MUST(cuMemcpyHtoDAsync(x + 4, pinned, 4, stream));
+    CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = pinned, .srcPitch = 64, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                          .dstDevice = x + 8, .dstPitch = 128, .WidthInBytes = 8, .Height = 2};
+    MUST(cuMemcpy2DAsync(&rows, stream));
+    MUST(cuStreamEndCapture(stream, &graph));
+    MUST(cuGraphInstantiate(&exec, graph, 0));
+    pinned[0] = 31;
+    pinned[16] = 32;
+    MUST(cuGraphLaunch(exec, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH(values, x, 256));
+    printf("copied when it ran: %u %u %u\n", values[1], values[2], values[34]);
+    pinned[0] = 33;
+    MUST(cuGraphLaunch(exec, stream));
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH(values, x, 256));
+    printf("and again: %u %u %u\n", values[1], values[2], values[34]);
+    MUST(cuGraphExecDestroy(exec));
+    MUST(cuGraphDestroy(graph));
+    MUST(cuStreamDestroy(stream));
+    MUST(cuMemFreeHost(pinned));
+}
+
+/* The functions for nodes of every kind, those for changing them, and for what a program made for CUDA 11 calls. */
+static void changed_nodes(CUcontext context, CUdeviceptr x, CUdeviceptr y)
+{
+    CUgraph graph, child, found;
+    CUgraphExec exec;
+    CUgraphNode nodes[8], from[8], to[8];
+    CUevent event, seen, other;
+    CUgraphNodeParams parameters;
+    CUDA_MEMSET_NODE_PARAMS fill_parameters;
+    CUDA_MEMCPY3D copy_parameters;
+    CUDA_HOST_NODE_PARAMS host_parameters;
+    CUgraphExecUpdateResultInfo update;
+    unsigned first = 40, length = 4, enabled;
+    int one = 1, hundred = 100;
+    size_t count;
+    void *arguments[] = {&x, &first, &length};
+
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventCreate(&other, CU_EVENT_DISABLE_TIMING));
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphCreate(&child, 0));
+    parameters = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_KERNEL};
+    parameters.kernel.func = fill;
+    parameters.kernel.gridDimX = parameters.kernel.gridDimY = parameters.kernel.gridDimZ = 1;
+    parameters.kernel.blockDimX = 32;
+    parameters.kernel.blockDimY = parameters.kernel.blockDimZ = 1;
+    parameters.kernel.kernelParams = arguments;
+    MUST(cuGraphAddNode(&nodes[0], graph, NULL, NULL, 0, &parameters));
+    parameters = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_MEMCPY};
+    parameters.memcpy.copyCtx = context;
+    parameters.memcpy.copyParams = (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = x, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                                                   .dstDevice = y, .WidthInBytes = 16, .Height = 1, .Depth = 1};
+    MUST(cuGraphAddNode(&nodes[1], graph, &nodes[0], NULL, 1, &parameters));
+    parameters = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_MEMSET};
+    parameters.memset.dst = y + 16;
+    parameters.memset.value = 9;
+    parameters.memset.elementSize = 4;
+    parameters.memset.width = parameters.memset.height = 1;
+    parameters.memset.ctx = context;
+    MUST(cuGraphAddNode(&nodes[2], graph, &nodes[1], NULL, 1, &parameters));
+    parameters = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_HOST};
+    parameters.host.fn = called;
+    parameters.host.userData = &one;
+    MUST(cuGraphAddNode(&nodes[3], graph, &nodes[2], NULL, 1, &parameters));
+    parameters = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
+    parameters.eventRecord.event = event;
+    MUST(cuGraphAddNode(&nodes[4], graph, &nodes[3], NULL, 1, &parameters));
+    parameters = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_GRAPH};
+    parameters.graph.graph = child;
+    MUST(cuGraphAddNode(&nodes[5], graph, &nodes[4], NULL, 1, &parameters));
+    count = 8;
+    MUST(cuGraphGetEdges(graph, from, to, NULL, &count));
+    printf("%zu edges", count);
+    for (size_t i = 0; i < count; i++)
+        for (int a = 0; a < 6; a++)
+            for (int b = 0; b < 6; b++)
+                if (from[i] == nodes[a] && to[i] == nodes[b])
+                    printf(" %d-%d", a, b);
+    puts("");
+    MUST(cuGraphEventRecordNodeGetEvent(nodes[4], &seen));
+    MUST(cuGraphMemsetNodeGetParams(nodes[2], &fill_parameters));
+    MUST(cuGraphMemcpyNodeGetParams(nodes[1], &copy_parameters));
+    MUST(cuGraphHostNodeGetParams(nodes[3], &host_parameters));
+    MUST(cuGraphChildGraphNodeGetGraph(nodes[5], &found));
+    printf("event %d, value %u, copies %zu, host %d %d, a graph of its own: %d\n", seen == event, fill_parameters.value,
+           copy_parameters.WidthInBytes, host_parameters.fn == called, host_parameters.userData == &one, found != child);
+    TELL(cuGraphMemsetNodeGetParams(nodes[1], &fill_parameters));
+    TELL(cuGraphHostNodeGetParams(nodes[1], &host_parameters));
+    MUST(cuGraphInstantiate(&exec, graph, 0));
+    calls = 0;
+    MUST(cuGraphLaunch(exec, NULL));
+    MUST(cuCtxSynchronize());
+    show("every kind", y);
+
+    fill_parameters.value = 10;
+    MUST(cuGraphExecMemsetNodeSetParams(exec, nodes[2], &fill_parameters, context));
+    host_parameters = (CUDA_HOST_NODE_PARAMS){.fn = called, .userData = &hundred};
+    MUST(cuGraphExecHostNodeSetParams(exec, nodes[3], &host_parameters));
+    copy_parameters.WidthInBytes = 4;
+    MUST(cuGraphExecMemcpyNodeSetParams(exec, nodes[1], &copy_parameters, context));
+    MUST(cuGraphExecEventRecordNodeSetEvent(exec, nodes[4], other));
+    MUST(cuGraphNodeSetEnabled(exec, nodes[0], 0));
+    MUST(cuGraphNodeGetEnabled(exec, nodes[0], &enabled));
+    MUST(cuMemsetD32(x, 77, 4));
+    MUST(cuGraphLaunch(exec, NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoH(values, y, 20));
+    printf("enabled %u: %u %u %u, calls %d\n", enabled, values[0], values[1], values[4], calls);
+
+    fill_parameters.value = 11;
+    MUST(cuGraphMemsetNodeSetParams(nodes[2], &fill_parameters));
+    MUST(cuGraphExecUpdate(exec, graph, &update));
+    MUST(cuGraphLaunch(exec, NULL));
+    MUST(cuCtxSynchronize());
+    MUST(cuMemcpyDtoH(values, y, 20));
+    printf("updated %d: %u %u, calls %d\n", update.result, values[0], values[4], calls);
+    MUST(cuGraphRemoveDependencies(graph, &nodes[4], &nodes[5], NULL, 1));
+    MUST(cuGraphGetEdges(graph, NULL, NULL, NULL, &count));
+    printf("%zu edges\n", count);
+    MUST(cuGraphExecDestroy(exec));
+    MUST(cuGraphDestroy(graph));
+    MUST(cuGraphDestroy(child));
+    MUST(cuEventDestroy(event));
+    MUST(cuEventDestroy(other));
+}
+
 static void wrong_captures(CUdeviceptr x)
 {
     CUstream stream, other;
@@ -195,6 +340,8 @@ int main(void)
     MUST(cuMemAlloc(&y, sizeof(values)));
     captured(x, y);
     by_nodes(context, x, y);
+    changed_nodes(context, x, y);
+    copies(x);
     wrong_captures(x);
     MUST(cuCtxDestroy(context));
     puts("ok graphs");
