@@ -33,6 +33,9 @@ struct cuda_host_sides {
 int cuda_shared(const void *memory, size_t bytes);
 void cuda_split_copy(const CUDA_MEMCPY3D *wanted, CUDA_MEMCPY3D *copy, struct cuda_host_sides *sides);
 
+/* host_memory.c */
+int cuda_shares_memory(void);
+
 /* capture.c */
 int cuda_capturing(void);
 

@@ -1,9 +1,24 @@
 /* Page-locked memory lies in the arena, which the API server maps at the same address and registers with the driver:
- * the device reads and writes what the application sees, and nothing is copied. */
+ * the device reads and writes what the application sees, and nothing is copied. Where both sides share no memory (a
+ * node of another machine) it is ordinary memory that counts as page-locked: copies carry it, the device cannot look
+ * into it. */
 #include "guest.h"
 #include <stdlib.h>
 
 enum { PAGE = 4096 };
+
+/* Whether both sides see the same memory; asked once, a process has one server. */
+int cuda_shares_memory(void) {
+    static int known;
+    int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    if (!answer) {
+        void *probe = aviary_zerocopy_alloc_uninitialized(PAGE);
+        answer = probe && aviary_is_zerocopy(probe) ? 1 : -1;
+        aviary_zerocopy_free(probe);
+        __atomic_store_n(&known, answer, __ATOMIC_RELAXED);
+    }
+    return answer > 0;
+}
 
 CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     if (!memory || (flags & ~(unsigned int)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)))
@@ -14,9 +29,15 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
-    void *place = aviary_zerocopy_alloc_uninitialized(whole);
+    int shared = cuda_shares_memory();
+    void *place = shared ? aviary_zerocopy_alloc_uninitialized(whole) : aligned_alloc(PAGE, whole);
     if (!place)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!shared) {
+        cuda_note_host(place, whole, flags, 1);
+        *memory = place;
+        return CUDA_SUCCESS;
+    }
     CUresult status = aviaryHostRegister(place, whole, flags & CU_MEMHOSTALLOC_PORTABLE ? CU_MEMHOSTREGISTER_PORTABLE : 0);
     if (status != CUDA_SUCCESS) {
         aviary_zerocopy_free(place);
@@ -54,6 +75,10 @@ CUresult cuda_host_free(void *memory) {
         return CUDA_SUCCESS;
     if (!cuda_take_host(memory, 1, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    if (!aviary_is_zerocopy(memory)) {
+        free(memory);
+        return CUDA_SUCCESS;
+    }
     /* The driver waits for what uses it. */
     CUresult status = aviaryHostUnregister(memory, bytes);
     aviary_zerocopy_free(memory);

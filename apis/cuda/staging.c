@@ -192,7 +192,8 @@ static CUresult mark_piece(struct pool *pool, int piece, CUstream stream) {
 /* ---- Copies --------------------------------------------------------------------------------- */
 
 int cuda_worth_staging(const void *memory, size_t bytes) {
-    return bytes >= WORTH && memory && !aviary_is_zerocopy(memory) && !cuda_capturing() && cuda_has_context();
+    return bytes >= WORTH && memory && !aviary_is_zerocopy(memory) && !cuda_capturing() && cuda_has_context()
+           && cuda_shares_memory();
 }
 
 /* The application may change its memory when this returns; the device may still be at work. */
