@@ -32,7 +32,7 @@ class Bench:
         self.remote = [aviary, "run"]
         for folder in api_dirs:
             self.remote += ["--api-dir", folder]
-        self.remote += ["--api", "cuda", "--"]
+        self.remote += ["--api", "cuda", "--api", "nvml", "--"]
         self.scratch = Path(scratch)
         self.figures = {}
 

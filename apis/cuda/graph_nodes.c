@@ -132,10 +132,13 @@ CUresult cuda_get_host_node(CUgraphNode node, CUDA_HOST_NODE_PARAMS *wanted) {
 
 /* ---- Every kind ----------------------------------------------------------------------------- */
 
-static CUresult object_node(const struct place *place, CUgraphNodeType type, CUgraph child, CUevent event) {
+/* Who owns the child afterwards: the graph has a copy of it, or has it itself. */
+static CUresult object_node(const struct place *place, CUgraphNodeType type, CUgraph child,
+                            CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     if (place->made)
-        return aviaryAddNode(place->made, place->graph, place->dependencies, place->edges, place->count, type, child, event);
-    return aviarySetNode(place->exec, place->node, type, child, event);
+        return aviaryAddNode(place->made, place->graph, place->dependencies, place->edges, place->count, type, child,
+                             ownership, event);
+    return aviarySetNode(place->exec, place->node, type, child, ownership, event);
 }
 
 static CUresult any_node(const struct place *place, const CUgraphNodeParams *wanted) {
@@ -151,12 +154,10 @@ static CUresult any_node(const struct place *place, const CUgraphNodeParams *wan
     case CU_GRAPH_NODE_TYPE_MEMSET: return fill_node(place, &wanted->memset);
     case CU_GRAPH_NODE_TYPE_HOST: return host_node(place, wanted->host.fn, wanted->host.userData);
     case CU_GRAPH_NODE_TYPE_GRAPH:
-        if (wanted->graph.ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE)
-            return CUDA_ERROR_NOT_SUPPORTED;
-        return object_node(place, wanted->type, wanted->graph.graph, NULL);
-    case CU_GRAPH_NODE_TYPE_EMPTY: return object_node(place, wanted->type, NULL, NULL);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return object_node(place, wanted->type, NULL, wanted->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return object_node(place, wanted->type, NULL, wanted->eventRecord.event);
+        return object_node(place, wanted->type, wanted->graph.graph, wanted->graph.ownership, NULL);
+    case CU_GRAPH_NODE_TYPE_EMPTY: return object_node(place, wanted->type, NULL, 0, NULL);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return object_node(place, wanted->type, NULL, 0, wanted->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return object_node(place, wanted->type, NULL, 0, wanted->eventRecord.event);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }

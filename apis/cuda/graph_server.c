@@ -178,10 +178,16 @@ void *cuda_set_host_node_function(void) {
 }
 
 /* The kinds whose parameters are objects; no other kind is taken from a guest here. */
-static CUresult object_parameters(CUgraphNodeParams *node, CUgraphNodeType type, CUgraph child, CUevent event) {
+static CUresult object_parameters(CUgraphNodeParams *node, CUgraphNodeType type, CUgraph child,
+                                  CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     *node = (CUgraphNodeParams){.type = type};
     switch (type) {
-    case CU_GRAPH_NODE_TYPE_GRAPH: node->graph.graph = child; return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE && ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+            return CUDA_ERROR_INVALID_VALUE;
+        node->graph.graph = child;
+        node->graph.ownership = ownership;
+        return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: node->eventWait.event = event; return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: node->eventRecord.event = event; return CUDA_SUCCESS;
     case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
@@ -190,9 +196,10 @@ static CUresult object_parameters(CUgraphNodeParams *node, CUgraphNodeType type,
 }
 
 static CUresult add_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
-                         size_t count, CUgraphNodeType type, CUgraph child, CUevent event) {
+                         size_t count, CUgraphNodeType type, CUgraph child,
+                                  CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     CUgraphNodeParams node;
-    CUresult status = object_parameters(&node, type, child, event);
+    CUresult status = object_parameters(&node, type, child, ownership, event);
     return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
 }
 
@@ -200,9 +207,10 @@ void *cuda_add_node_function(void) {
     return (void *)add_node;
 }
 
-static CUresult set_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child, CUevent event) {
+static CUresult set_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child,
+                                  CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     CUgraphNodeParams wanted;
-    CUresult status = object_parameters(&wanted, type, child, event);
+    CUresult status = object_parameters(&wanted, type, child, ownership, event);
     return status == CUDA_SUCCESS ? set(exec, node, &wanted) : status;
 }
 

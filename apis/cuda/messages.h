@@ -84,8 +84,10 @@ CUresult aviaryAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *
                            *edges, size_t count, CUhostFn function, void *data);
 CUresult aviarySetHostNode(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data);
 CUresult aviaryAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
-                       *edges, size_t count, CUgraphNodeType type, CUgraph child, CUevent event);
-CUresult aviarySetNode(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child, CUevent event);
+                       *edges, size_t count, CUgraphNodeType type, CUgraph child,
+                       CUgraphChildGraphNodeOwnership ownership, CUevent event);
+CUresult aviarySetNode(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child,
+                       CUgraphChildGraphNodeOwnership ownership, CUevent event);
 
 #ifdef __cplusplus
 }
