@@ -107,6 +107,8 @@ void cuda_primary_reset(CUdevice device) {
     struct cuda_object *object = cuda_object_of(primaries[device].context);
     if (object)
         object->unwell = 0;
+    /* Whoever retains it next brings it back to life, which only the driver can. */
+    __atomic_store_n(&primaries[device].held, 0, __ATOMIC_RELEASE);
     cuda_forget_device_ranges(device);
     export_tables_context_ended(primaries[device].context);
     cuda_context_ended();

@@ -136,9 +136,10 @@ static int is_plain_grid(aviary_launch_shape shape) {
            && shape.grid[2] < 1u << 16 && shape.block[0] && shape.block[1] && shape.block[2] && shape.block[2] <= 64;
 }
 
-int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
+/* A buffer that the application packed may have another size than the parameters: of that the driver judges. */
+int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
     const struct cuda_object *object = cuda_object_of(function);
-    if (!object || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
+    if (!object || !object->layout || bytes != object->layout->bytes || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
         || shape.shared_bytes > object->accepted_shared)
         return 0;
     if (shape.attribute_count == 0)

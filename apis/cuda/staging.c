@@ -196,13 +196,13 @@ int cuda_worth_staging(const void *memory, size_t bytes) {
            && cuda_shares_memory();
 }
 
-/* The application may change its memory when this returns; the device may still be at work. */
-CUresult cuda_stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream, int finish) {
     struct pool *pool = enter_pool();
     CUresult status = CUDA_SUCCESS;
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    for (size_t at = 0, n = 0; at < bytes && status == CUDA_SUCCESS; n++) {
+    size_t n = 0;
+    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; n++) {
         int piece = (int)(n % PIECES);
         size_t part = bytes - at < PIECE ? bytes - at : PIECE;
         status = await(pool, piece, stream);
@@ -214,8 +214,15 @@ CUresult cuda_stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream 
             status = mark_piece(pool, piece, stream);
         at += part;
     }
+    if (finish && n && status == CUDA_SUCCESS)
+        status = await(pool, (int)((n - 1) % PIECES), stream);
     leave_pool(pool);
     return status;
+}
+
+/* The application may change its memory when this returns; the device may still be at work. */
+CUresult cuda_stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    return stage_in(to, from, bytes, stream, 0);
 }
 
 CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
@@ -250,8 +257,9 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
     return status;
 }
 
-/* A copy that waits for what the stream has to do, as the driver's does for such memory. */
+/* A copy that waits for what the stream has to do, as the driver's does for such memory, and for its own end: work in a
+ * stream that does not wait for this one may follow. */
 CUresult cuda_stage_in_after(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     CUresult status = cuStreamSynchronize(stream);
-    return status == CUDA_SUCCESS ? cuda_stage_in(to, from, bytes, stream) : status;
+    return status == CUDA_SUCCESS ? stage_in(to, from, bytes, stream, 1) : status;
 }
