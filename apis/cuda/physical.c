@@ -39,6 +39,7 @@ static CUresult reserve_for_application(CUdeviceptr *pointer, size_t bytes, size
                                         unsigned long long flags) {
     static CUdeviceptr next = RESERVATIONS;
     const size_t granule = (size_t)2 << 20;
+    enum { MOST_ASKED = 1 << 16 };
     CUdeviceptr base = 0;
     if (!pointer || !bytes || bytes > CUDA_PLACES_END - RESERVATIONS || alignment & (alignment - 1)
         || alignment > CUDA_PLACES_END - RESERVATIONS)
@@ -54,9 +55,12 @@ static CUresult reserve_for_application(CUdeviceptr *pointer, size_t bytes, size
     pthread_mutex_lock(&physical_lock);
     CUdeviceptr first = next = (next + step - 1) / step * step;
     CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
-    /* Once around: what was reserved before may have become free. */
+    /* Once around: what was reserved before may have become free. A driver that does not want to place anything here at
+     * all would be asked for seconds, which the bound avoids. */
+    unsigned int asked = 0;
     for (int lap = 0; lap < 2 && status != CUDA_SUCCESS; lap++, first = RESERVATIONS)
-        for (CUdeviceptr at = first; at < CUDA_PLACES_END && bytes <= CUDA_PLACES_END - at; at += step) {
+        for (CUdeviceptr at = first; at < CUDA_PLACES_END && bytes <= CUDA_PLACES_END - at && asked < MOST_ASKED; at += step) {
+            asked++;
             if (cuMemAddressReserve(&base, bytes, alignment, at, flags) != CUDA_SUCCESS)
                 break;
             if (base == at) {

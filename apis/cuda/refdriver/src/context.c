@@ -363,8 +363,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device)
     context = devices[device].primary;
     if (context->active)
         reset(context);
-    /* Who had retained it goes on with an empty context. */
-    context->active = context->retained > 0;
+    /* Who had retained it has a context that is destroyed, until somebody retains it again: so NVIDIA's driver does. */
     return CUDA_SUCCESS;
 }
 
