@@ -39,7 +39,8 @@ static void add(void)
         CUdeviceptr x, y, z;
         int count;
     } packed = {x, y, z, COUNT / 2};
-    size_t bytes = sizeof(packed);
+    /* Without the padding at the end: NVIDIA's driver takes only the size that the parameters have. */
+    size_t bytes = (size_t)((char *)(&packed.count + 1) - (char *)&packed);
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
     MUST(cuMemsetD32(z, 0, COUNT));
     MUST(cuLaunchKernel(function, (COUNT + 255) / 256, 1, 1, 256, 1, 1, 0, NULL, NULL, extra));
