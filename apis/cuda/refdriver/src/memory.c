@@ -7,8 +7,9 @@
 
 #include "driver.h"
 
-/* Every device has a window of addresses; each allocation lies in the window of its device. */
-static const CUdeviceptr first_address = 0x300000000000;
+/* Below what Aviary places device memory and shared memory at, as a driver under it has to live with both.
+ * Every device has a window of addresses; each allocation lies in the window of its device. */
+static const CUdeviceptr first_address = 0x080000000000;
 enum { WINDOW_SHIFT = 37, GRANULARITY = 512 };
 #define WINDOW ((size_t)1 << WINDOW_SHIFT)
 #define ADDRESSES (WINDOW * DEVICE_MAXIMUM)

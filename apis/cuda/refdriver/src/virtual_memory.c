@@ -19,7 +19,7 @@ struct physical {
 
 static struct reservation *reservations;
 static pthread_mutex_t reservations_lock = PTHREAD_MUTEX_INITIALIZER;
-static CUdeviceptr next_address = 0x320000000000;
+static CUdeviceptr next_address = 0x0a0000000000;
 
 struct reservation *reservation_find(CUdeviceptr address)
 {
