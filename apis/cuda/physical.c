@@ -1,5 +1,5 @@
 /* Physical memory that an application maps itself: who still uses it. It is charged to the tenant until its handle is
- * released and the last mapping of it is gone; and it may only be mapped where the placement of this server is not. */
+ * released and the last mapping of it is gone. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -23,60 +23,9 @@ static struct physical *physicals;
 static struct mapping *mappings;
 static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Applications reserve in the upper half of the devices' addresses, placements lie in the lower one. */
-#define RESERVATIONS (CUDA_PLACES + ((CUDA_PLACES_END - CUDA_PLACES) / 2))
-
 int cuda_physical_allowed(const CUmemAllocationProp *property) {
     return property && property->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
            && property->location.type == CU_MEM_LOCATION_TYPE_DEVICE && property->type == CU_MEM_ALLOCATION_TYPE_PINNED;
-}
-
-int cuda_may_map(CUdeviceptr base, size_t bytes) {
-    return base >= RESERVATIONS && base < CUDA_PLACES_END && bytes <= CUDA_PLACES_END - base;
-}
-
-static CUresult reserve_for_application(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted,
-                                        unsigned long long flags) {
-    static CUdeviceptr next = RESERVATIONS;
-    const size_t granule = (size_t)2 << 20;
-    enum { MOST_ASKED = 1 << 16 };
-    CUdeviceptr base = 0;
-    if (!pointer || !bytes || bytes > CUDA_PLACES_END - RESERVATIONS || alignment & (alignment - 1)
-        || alignment > CUDA_PLACES_END - RESERVATIONS)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (wanted && cuda_may_map(wanted, bytes) && cuMemAddressReserve(&base, bytes, alignment, wanted, flags) == CUDA_SUCCESS) {
-        if (base == wanted) {
-            *pointer = base;
-            return CUDA_SUCCESS;
-        }
-        cuMemAddressFree(base, bytes);
-    }
-    size_t step = alignment > granule ? alignment : granule;
-    pthread_mutex_lock(&physical_lock);
-    CUdeviceptr first = next = (next + step - 1) / step * step;
-    CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
-    /* Once around: what was reserved before may have become free. A driver that does not want to place anything here at
-     * all would be asked for seconds, which the bound avoids. */
-    unsigned int asked = 0;
-    for (int lap = 0; lap < 2 && status != CUDA_SUCCESS; lap++, first = RESERVATIONS)
-        for (CUdeviceptr at = first; at < CUDA_PLACES_END && bytes <= CUDA_PLACES_END - at && asked < MOST_ASKED; at += step) {
-            asked++;
-            if (cuMemAddressReserve(&base, bytes, alignment, at, flags) != CUDA_SUCCESS)
-                break;
-            if (base == at) {
-                *pointer = base;
-                next = base + (bytes + granule - 1) / granule * granule;
-                status = CUDA_SUCCESS;
-                break;
-            }
-            cuMemAddressFree(base, bytes);
-        }
-    pthread_mutex_unlock(&physical_lock);
-    return status;
-}
-
-void *cuda_reserve_function(void) {
-    return (void *)reserve_for_application;
 }
 
 /* With the lock. */
@@ -151,4 +100,14 @@ void cuda_drop_mappings(CUdeviceptr base, size_t bytes) {
         free(mapping);
     }
     pthread_mutex_unlock(&physical_lock);
+}
+
+/* Whether anything is mapped there. */
+int cuda_has_mappings(CUdeviceptr base, size_t bytes) {
+    int found = 0;
+    pthread_mutex_lock(&physical_lock);
+    for (const struct mapping *mapping = mappings; mapping && !found; mapping = mapping->next)
+        found = mapping->base < base + bytes && base < mapping->base + mapping->bytes;
+    pthread_mutex_unlock(&physical_lock);
+    return found;
 }

@@ -9,6 +9,8 @@
 
 enum { MOST_DEVICES = 8, ALIGNMENT = 512, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)1 << 40)
+/* The rest of a range is for what applications reserve themselves. */
+#define PLACED_BYTES (RANGE_BYTES / 2)
 
 /* A part of a chunk, used or free; all parts of a chunk are in a list in order of their addresses. */
 struct part {
@@ -94,7 +96,7 @@ static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
         link = &(*link)->next;
     }
     *status = CUDA_ERROR_OUT_OF_MEMORY;
-    if (!chunk || !whole || bytes > RANGE_BYTES || at - places[device].base > RANGE_BYTES - bytes)
+    if (!chunk || !whole || bytes > PLACED_BYTES || at - places[device].base > PLACED_BYTES - bytes)
         goto fail;
     *chunk = (struct chunk){.base = at, .bytes = bytes, .device = device, .parts = whole};
     *status = cuMemCreate(&chunk->memory, bytes, &property, 0);
@@ -270,6 +272,18 @@ static CUresult unplace(CUdeviceptr pointer) {
 
 void *cuda_unplace_function(void) {
     return (void *)unplace;
+}
+
+/* Where applications reserve: beside the placements of the current device, or of the first. */
+CUresult cuda_application_window(CUdeviceptr *base, size_t *bytes) {
+    int device = current_device();
+    device = device < 0 ? 0 : device;
+    pthread_mutex_lock(&places_lock);
+    CUresult status = reserve(device);
+    *base = places[device].base + PLACED_BYTES;
+    pthread_mutex_unlock(&places_lock);
+    *bytes = RANGE_BYTES - PLACED_BYTES;
+    return status;
 }
 
 /* ---- Memory of the driver's pools ------------------------------------------------------------ */

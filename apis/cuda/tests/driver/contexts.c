@@ -123,7 +123,7 @@ static void mapped(void)
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle first, second;
-    CUdeviceptr address, wanted = 0x190000000000; /* Where a remoted device has its addresses. */
+    CUdeviceptr address, wanted = 0x109000000000; /* Where a remoted device has its addresses. */
     size_t page;
     unsigned value;
 
