@@ -68,6 +68,7 @@ uint64_t ta_noop_count(void);
 /* The processor's time stamp counter when the library was called; 0 where there is none. */
 uint64_t ta_ticks(void);
 int32_t ta_add(int32_t a, int32_t b);
+int32_t ta_add_three(int32_t a, int32_t b, int32_t c);
 const char *ta_version(void);
 
 /* --- devices and their memory ------------------------------------------ */

@@ -30,6 +30,10 @@ int32_t ta_add(int32_t a, int32_t b) {
     return (int32_t)((uint32_t)a + (uint32_t)b);
 }
 
+int32_t ta_add_three(int32_t a, int32_t b, int32_t c) {
+    return ta_add(ta_add(a, b), c);
+}
+
 const char *ta_version(void) {
     return "testapi 1.0";
 }

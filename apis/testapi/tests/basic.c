@@ -6,6 +6,7 @@ int main(void) {
     CHECK_EQ(ta_noop(), TA_OK);
     CHECK_EQ(ta_add(40, 2), 42);
     CHECK_EQ(ta_add(INT32_MAX, 1), INT32_MIN);
+    CHECK_EQ(ta_add_three(INT32_MAX, 1, 2), INT32_MIN + 2);
     CHECK(strcmp(ta_version(), "testapi 1.0") == 0);
     for (int i = 0; i < 1000; i++)
         ta_noop_async();
