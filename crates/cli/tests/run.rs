@@ -141,9 +141,14 @@ fn the_transport_can_be_chosen() {
 fn signals_reach_the_program() {
     let builds = Builds::new("signals");
     for (name, code) in [("TERM", 9), ("INT", 8), ("HUP", 7)] {
+        // Started in the background of a script, everything ignores SIGINT, and a shell cannot trap what it ignored
+        // from the start.
         let script = format!("trap 'exit {code}' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child =
-            builds.aviary(&["run", "--api", "fake", "--", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = builds
+            .aviary(&["run", "--api", "fake", "--", "env", "--default-signal", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         signal(&child, name);
