@@ -137,18 +137,27 @@ fn the_transport_can_be_chosen() {
     assert_eq!(text(&output.stdout), "stream\n");
 }
 
+/// What a script starts in the background ignores SIGINT, also these tests; then neither aviary nor the program, a shell,
+/// would listen to it.
+fn with_default_signals(command: &Command) -> Command {
+    let mut wrapped = Command::new("env");
+    wrapped.arg("--default-signal").arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    wrapped
+}
+
 #[test]
 fn signals_reach_the_program() {
     let builds = Builds::new("signals");
     for (name, code) in [("TERM", 9), ("INT", 8), ("HUP", 7)] {
-        // Started in the background of a script, everything ignores SIGINT, and a shell cannot trap what it ignored
-        // from the start.
         let script = format!("trap 'exit {code}' {name}; echo ready; while :; do sleep 0.05; done");
-        let mut child = builds
-            .aviary(&["run", "--api", "fake", "--", "env", "--default-signal", "sh", "-c", &script])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let command = builds.aviary(&["run", "--api", "fake", "--", "sh", "-c", &script]);
+        let mut child = with_default_signals(&command).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         signal(&child, name);
