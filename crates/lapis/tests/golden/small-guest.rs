@@ -385,9 +385,9 @@ unsafe fn stub_3(a0: usize, a1: usize, a2: usize) -> i32 {
         }
         ret
     };
-    let result = call();
+    let ret = call();
     let _ = (((a2 as i128) != 0i128) as i128);
-    result
+    ret
 }
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
