@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct cuda_object *cuda_object_of(const void *handle) {
-    return handle && aviary_is_handle(handle) ? metadata(struct cuda_object, handle) : NULL;
+    return handle ? metadata(struct cuda_object, handle) : NULL;
 }
 
 /* ---- Initialization ------------------------------------------------------------------------- */

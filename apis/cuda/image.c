@@ -152,33 +152,34 @@ static void fetch_logs(struct log_buffers *logs) {
     free(texts);
 }
 
-CUresult cuda_load_module(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
+/* What the image becomes: one of the two. */
+struct loaded {
+    CUmodule *module;
+    CUlibrary *library;
+};
+
+static CUresult load(struct loaded to, const void *image, CUjit_option *options, void **values, unsigned int count) {
     aviary_jit_option plain[MOST_OPTIONS];
     struct log_buffers logs;
-    if (!module || !image)
+    if ((!to.module && !to.library) || !image)
         return CUDA_ERROR_INVALID_VALUE;
     image = unwrap(image);
     if (!image)
         return CUDA_ERROR_INVALID_IMAGE;
     unsigned int kept = numbers(count, options, values, plain, &logs);
-    CUresult status = aviaryModuleLoad(module, image, image_bytes(image), plain, kept);
+    CUresult status = to.module ? aviaryModuleLoad(to.module, image, image_bytes(image), plain, kept)
+                                : aviaryLibraryLoad(to.library, image, image_bytes(image), plain, kept);
     fetch_logs(&logs);
     return status;
 }
 
+CUresult cuda_load_module(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
+    return load((struct loaded){.module = module}, image, options, values, count);
+}
+
 CUresult cuda_load_library(CUlibrary *library, const void *image, CUjit_option *options, void **values,
                            unsigned int count) {
-    aviary_jit_option plain[MOST_OPTIONS];
-    struct log_buffers logs;
-    if (!library || !image)
-        return CUDA_ERROR_INVALID_VALUE;
-    image = unwrap(image);
-    if (!image)
-        return CUDA_ERROR_INVALID_IMAGE;
-    unsigned int kept = numbers(count, options, values, plain, &logs);
-    CUresult status = aviaryLibraryLoad(library, image, image_bytes(image), plain, kept);
-    fetch_logs(&logs);
-    return status;
+    return load((struct loaded){.library = library}, image, options, values, count);
 }
 
 /* ---- Images in files ------------------------------------------------------------------------ */
@@ -202,21 +203,20 @@ static void *read_file(const char *path) {
     return content;
 }
 
-CUresult cuda_load_module_file(CUmodule *module, const char *path) {
+static CUresult load_file(struct loaded to, const char *path, CUjit_option *options, void **values, unsigned int count) {
     void *image = read_file(path);
     if (!image)
         return CUDA_ERROR_FILE_NOT_FOUND;
-    CUresult status = cuda_load_module(module, image, 0, NULL, NULL);
+    CUresult status = load(to, image, options, values, count);
     free(image);
     return status;
 }
 
+CUresult cuda_load_module_file(CUmodule *module, const char *path) {
+    return load_file((struct loaded){.module = module}, path, NULL, NULL, 0);
+}
+
 CUresult cuda_load_library_file(CUlibrary *library, const char *path, CUjit_option *options, void **values,
                                 unsigned int count) {
-    void *image = read_file(path);
-    if (!image)
-        return CUDA_ERROR_FILE_NOT_FOUND;
-    CUresult status = cuda_load_library(library, image, options, values, count);
-    free(image);
-    return status;
+    return load_file((struct loaded){.library = library}, path, options, values, count);
 }

@@ -134,8 +134,9 @@ static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit
 
 /* ---- Modules and libraries -------------------------------------------------------------------- */
 
-static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from,
-                            unsigned int count) {
+/* Into a module or a library, one of the two. */
+static CUresult load(CUmodule *module, CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
+                     unsigned int count) {
     CUjit_option options[2 * MOST_OPTIONS];
     void *values[2 * MOST_OPTIONS];
     CUresult status = spread(from, &count, options, values);
@@ -143,9 +144,15 @@ static CUresult module_load(CUmodule *module, const void *image, size_t bytes, c
         return status;
     if (!is_whole(image, bytes))
         return CUDA_ERROR_INVALID_IMAGE;
-    status = cuModuleLoadDataEx(module, image, count, options, values);
+    status = module ? cuModuleLoadDataEx(module, image, count, options, values)
+                    : cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
     keep_logs(values);
     return status;
+}
+
+static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from,
+                            unsigned int count) {
+    return module ? load(module, NULL, image, bytes, from, count) : CUDA_ERROR_INVALID_VALUE;
 }
 
 void *cuda_module_load_function(void) {
@@ -154,16 +161,7 @@ void *cuda_module_load_function(void) {
 
 static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
                              unsigned int count) {
-    CUjit_option options[2 * MOST_OPTIONS];
-    void *values[2 * MOST_OPTIONS];
-    CUresult status = spread(from, &count, options, values);
-    if (status != CUDA_SUCCESS)
-        return status;
-    if (!is_whole(image, bytes))
-        return CUDA_ERROR_INVALID_IMAGE;
-    status = cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
-    keep_logs(values);
-    return status;
+    return load(NULL, library, image, bytes, from, count);
 }
 
 void *cuda_library_load_function(void) {
