@@ -161,8 +161,7 @@ fn api_findings(given: &[PathBuf]) -> Vec<(String, Finding)> {
 
 /// Weak only: a machine may be there for guests alone.
 fn vendor(api: &str, soname: &str) -> Finding {
-    let variable = format!("AVIARY_VENDOR_{}", api.to_uppercase());
-    let library = std::env::var(&variable).unwrap_or_else(|_| soname.to_owned());
+    let (variable, library) = (aviary_server::vendor_variable(api), aviary_server::vendor_place(api, soname));
     let Ok(program) = std::env::current_exe() else { return Weak("cannot be tried".into()) };
     let tried = Command::new(program).args(["doctor", "--probe", &library]).stdin(Stdio::null()).output();
     match tried {

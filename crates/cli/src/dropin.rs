@@ -4,6 +4,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::OnceLock,
 };
 
 const USUAL: [&str; 6] =
@@ -22,12 +23,17 @@ fn in_library_path(soname: &str) -> Option<PathBuf> {
 }
 
 fn in_cache(soname: &str) -> Option<PathBuf> {
+    // One process for all libraries that are asked for.
+    static LIST: OnceLock<Option<String>> = OnceLock::new();
+    parse_cache(LIST.get_or_init(list_cache).as_ref()?, soname)
+}
+
+fn list_cache() -> Option<String> {
     let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
-    let list = programs.iter().find_map(|program| {
+    programs.iter().find_map(|program| {
         let output = Command::new(program).arg("-p").stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-        output.status.success().then_some(output.stdout)
-    })?;
-    parse_cache(&String::from_utf8_lossy(&list), soname)
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    })
 }
 
 /// Lines look like `libz.so.1`; other architectures do not count.

@@ -100,8 +100,8 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
 /// nothing, as without Aviary. Of nothing at all they are told.
 fn keep_those_of_this_machine(apis: &mut Vec<apis::Api>) {
     let here = |api: &apis::Api| {
-        std::env::var_os(format!("AVIARY_VENDOR_{}", aviary_server::vendor_variable(&api.name))).is_some()
-            || find_library(&api.soname).is_some()
+        // Somebody who names another library has it.
+        aviary_server::vendor_place(&api.name, &api.soname) != api.soname || find_library(&api.soname).is_some()
     };
     if apis.iter().any(here) {
         apis.retain(here);

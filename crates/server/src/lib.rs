@@ -44,4 +44,4 @@ pub use confine::filter_system_calls;
 pub use ffi::guarded;
 pub use late::Poll;
 pub use outgoing::{Answer, Outgoing};
-pub use vendor::{try_loading, variable as vendor_variable};
+pub use vendor::{place as vendor_place, try_loading, variable as vendor_variable};

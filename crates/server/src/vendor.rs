@@ -5,10 +5,10 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// the vendor library {name} cannot be loaded on the server ({reason}); install the package that contains it, or point AVIARY_VENDOR_{variable} of the server at it
+/// the vendor library {name} cannot be loaded on the server ({reason}); install the package that contains it, or point {variable} of the server at it
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the vendor library {name} cannot be loaded on the server ({reason}); install the package that contains it, or point AVIARY_VENDOR_{variable} of the server at it"
+    "the vendor library {name} cannot be loaded on the server ({reason}); install the package that contains it, or point {variable} of the server at it"
 )]
 pub struct Missing {
     name: String,
@@ -34,12 +34,13 @@ unsafe impl Sync for Vendor {}
 
 /// The name of the variable that overrides where an API's library is.
 pub fn variable(api: &str) -> String {
-    api.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+    let capitals = api.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
+    "AVIARY_VENDOR_".chars().chain(capitals).collect()
 }
 
 /// Where an API's library is: `soname`, or what `AVIARY_VENDOR_<API>` of this process says instead.
 pub fn place(api: &str, soname: &str) -> String {
-    std::env::var(format!("AVIARY_VENDOR_{}", variable(api))).unwrap_or_else(|_| soname.to_owned())
+    std::env::var(variable(api)).unwrap_or_else(|_| soname.to_owned())
 }
 
 impl Vendor {
