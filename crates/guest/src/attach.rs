@@ -1,10 +1,11 @@
 //! Attaching to the node that `AVIARY_SERVER` names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aviary_transport::{Arena, ArenaError, ControlError, ControlSocket, DEFAULT_ARENA, Liveness};
+use aviary_transport::{Arena, ArenaError, ControlError, ControlSocket, DEFAULT_ARENA, Device, Liveness};
 use aviary_transport::{receive_greeting, send_greeting};
 use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
@@ -24,15 +25,20 @@ const PROBE: Duration = Duration::from_millis(100);
 /// Why there is no connection.
 #[derive(Debug, Error)]
 pub(crate) enum AttachError {
-    /// AVIARY_SERVER is not set; `aviary run` sets it, or set it to unix:/path/of/node.sock
-    #[error("AVIARY_SERVER is not set; `aviary run` sets it, or set it to unix:/path/of/node.sock")]
+    /// AVIARY_SERVER is not set and there is no /dev/aviary; `aviary run` sets it, or set it to unix:/path/of/node.sock
+    #[error(
+        "AVIARY_SERVER is not set and there is no {DEVICE}; `aviary run` sets it, or set it to unix:/path/of/node.sock"
+    )]
     NoAddress,
-    /// AVIARY_SERVER={0} is not of the form unix:/path
-    #[error("AVIARY_SERVER={0} is not of the form unix:/path")]
+    /// AVIARY_SERVER={0} is not of the form unix:/path or device:/path
+    #[error("AVIARY_SERVER={0} is not of the form unix:/path or device:/path")]
     Address(String),
     /// no node at {path}: {error}
     #[error("no node at {path}: {error}")]
     Connect { path: String, error: rustix::io::Errno },
+    /// cannot open {path}: {error}
+    #[error("cannot open {path}: {error}")]
+    Device { path: String, error: rustix::io::Errno },
     /// {0}
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -47,11 +53,58 @@ pub(crate) enum AttachError {
     Version(u32),
 }
 
-fn server_path() -> Result<String, AttachError> {
-    let address = std::env::var("AVIARY_SERVER").map_err(|_| AttachError::NoAddress)?;
-    match address.strip_prefix("unix:") {
-        Some(path) if !path.is_empty() => Ok(path.to_owned()),
-        _ => Err(AttachError::Address(address)),
+/// What the driver of a VM calls its device.
+const DEVICE: &str = "/dev/aviary";
+
+/// How this process reaches its node.
+enum Way {
+    Socket(String),
+    /// From inside a VM.
+    Device(String),
+}
+
+impl Way {
+    fn find() -> Result<Way, AttachError> {
+        match std::env::var("AVIARY_SERVER") {
+            Ok(address) => Way::parse(&address).ok_or(AttachError::Address(address)),
+            Err(_) if Path::new(DEVICE).exists() => Ok(Way::Device(DEVICE.to_owned())),
+            Err(_) => Err(AttachError::NoAddress),
+        }
+    }
+
+    fn parse(address: &str) -> Option<Way> {
+        let (kind, path) = address.split_once(':')?;
+        match kind {
+            _ if path.is_empty() => None,
+            "unix" => Some(Way::Socket(path.to_owned())),
+            "device" => Some(Way::Device(path.to_owned())),
+            _ => None,
+        }
+    }
+
+    fn path(&self) -> &str {
+        match self {
+            Way::Socket(path) | Way::Device(path) => path,
+        }
+    }
+
+    /// The control socket, and the arena that goes with it.
+    fn connect(&self) -> Result<(OwnedFd, Arc<Arena>), AttachError> {
+        let failed = |error| AttachError::Device { path: self.path().to_owned(), error };
+        match self {
+            Way::Socket(path) => {
+                let mirrored = std::env::var("AVIARY_TRANSPORT").is_ok_and(|t| t == "stream");
+                let make = if mirrored { Arena::mirror } else { Arena::create };
+                Ok((connect(path)?, make_arena(usize::MAX, make)?))
+            }
+            Way::Device(path) => {
+                let device = Arc::new(Device::open(Path::new(path)).map_err(failed)?);
+                let control = rustix::io::fcntl_dupfd_cloexec(&*device, 3).map_err(failed)?;
+                let largest = usize::try_from(device.largest_arena()).unwrap_or(usize::MAX);
+                let arena = make_arena(largest, |size| Arena::of_device(device.clone(), size))?;
+                Ok((control, arena))
+            }
+        }
     }
 }
 
@@ -85,10 +138,13 @@ fn arena_size(text: Option<&str>) -> usize {
 }
 
 /// A process with an address space limit gets a smaller arena.
-fn make_arena(mirrored: bool) -> Result<Arc<Arena>, ArenaError> {
-    let mut size = arena_size(std::env::var("AVIARY_ARENA").ok().as_deref());
+fn make_arena(
+    largest: usize,
+    make: impl Fn(usize) -> Result<Arc<Arena>, ArenaError>,
+) -> Result<Arc<Arena>, ArenaError> {
+    let mut size = arena_size(std::env::var("AVIARY_ARENA").ok().as_deref()).min(largest);
     loop {
-        match if mirrored { Arena::mirror(size) } else { Arena::create(size) } {
+        match make(size) {
             Err(ArenaError::System { .. }) if size > 256 << 20 => size /= 4,
             result => return result,
         }
@@ -107,10 +163,8 @@ fn stream(number: i32) -> Option<BorrowedFd<'static>> {
 }
 
 pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, AttachError> {
-    let path = server_path()?;
-    let socket = connect(&path)?;
-    let mirrored = std::env::var("AVIARY_TRANSPORT").is_ok_and(|t| t == "stream");
-    let arena = make_arena(mirrored)?;
+    let way = Way::find()?;
+    let (socket, arena) = way.connect()?;
     let mut hello = Hello {
         wire_version: WIRE_VERSION,
         pid: std::process::id(),
@@ -119,16 +173,18 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         arena_size: arena.size() as u64,
         api: descriptor.name.to_owned(),
         api_version: descriptor.version.to_owned(),
-        flags: if mirrored { hello_flag::MIRRORED } else { 0 },
+        flags: if arena.streamed() { hello_flag::MIRRORED } else { 0 },
     };
     let mut fds: Vec<BorrowedFd> = arena.file().into_iter().collect();
+    // Descriptors do not leave a VM.
+    let local = arena.device().is_none();
     for (number, flag) in [(1, hello_flag::STDOUT), (2, hello_flag::STDERR)] {
-        if let Some(fd) = stream(number) {
+        if let Some(fd) = stream(number).filter(|_| local) {
             fds.push(fd);
             hello.flags |= flag;
         }
     }
-    let failed = |error| AttachError::Greeting { path: path.clone(), error };
+    let failed = |error| AttachError::Greeting { path: way.path().to_owned(), error };
     let sent = send_greeting(&socket, &hello.to_bytes(), &fds);
     // A node that refuses at once has hung up already, but it has said why.
     let welcome = receive_greeting(socket.as_fd(), PATIENCE).map_err(|e| failed(sent.err().unwrap_or(e)))?;
@@ -153,6 +209,15 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_understood() {
+        assert!(matches!(Way::parse("unix:/run/x"), Some(Way::Socket(path)) if path == "/run/x"));
+        assert!(matches!(Way::parse("device:/dev/aviary"), Some(Way::Device(path)) if path == "/dev/aviary"));
+        for nonsense in ["", "unix:", "device:", "tcp:1.2.3.4:5", "/run/x", "unix"] {
+            assert!(Way::parse(nonsense).is_none(), "{nonsense}");
+        }
+    }
 
     #[test]
     fn sizes_are_understood() {

@@ -6,11 +6,14 @@
 //! moves large buffers again and again faults their pages in once.
 //!
 //! Large blocks lie in the part of the arena that has huge pages, small ones
-//! below it; a part that is full borrows from the other.
+//! below it; a part that is full borrows from the other. In a VM the last
+//! quarter of the arena is for pinned memory of the application.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aviary_transport::{Arena, HUGE_PAGE, huge_from};
+
+use crate::pins::Pins;
 
 const PAGE: u64 = 4096;
 const HUGE_PAGES: u64 = HUGE_PAGE as u64 / PAGE;
@@ -95,6 +98,8 @@ impl Books {
 pub(crate) struct Blocks {
     arena: Arc<Arena>,
     books: Mutex<Books>,
+    /// In a VM.
+    pins: Option<Pins>,
 }
 
 /// Size in pages of a class.
@@ -127,10 +132,13 @@ impl Blocks {
     /// The first page belongs to the ticket word.
     pub fn new(arena: Arc<Arena>) -> Self {
         let free = (0..CLASSES).map(|_| Vec::new()).collect();
-        let middle = huge_from(arena.size()).min(arena.size()) as u64;
-        let large = Fresh { next: middle, end: arena.size() as u64 };
+        let size = arena.size() as u64;
+        let pins = arena.device().map(|device| Pins::new(device.clone(), size / 4 * 3..size));
+        let end = if pins.is_some() { size / 4 * 3 } else { size };
+        let middle = (huge_from(arena.size()) as u64).min(end);
+        let large = Fresh { next: middle, end };
         let fresh = [Fresh { next: PAGE, end: middle }, large];
-        Blocks { arena, books: Mutex::new(Books { fresh, free, retained: 0, in_use: 0 }) }
+        Blocks { arena, books: Mutex::new(Books { fresh, free, retained: 0, in_use: 0 }), pins }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -159,7 +167,20 @@ impl Blocks {
         Some(Block { offset, size })
     }
 
+    /// Shows `n` bytes of the application at `p` to the server without a copy, where that is possible and pays. Answers
+    /// the block to free afterwards, and the offset of the bytes.
+    ///
+    /// # Safety
+    /// The bytes stay mapped until the block is freed and, with `write`, may be changed until then.
+    pub unsafe fn lend(&self, p: *const u8, n: usize, write: bool) -> Option<(Block, u64)> {
+        // SAFETY: the caller's promise.
+        self.pins.as_ref().and_then(|pins| unsafe { pins.lend(p, n, write) })
+    }
+
     pub fn free(&self, block: Block) {
+        if let Some(pins) = self.pins.as_ref().filter(|pins| pins.owns(block)) {
+            return pins.give_back(block);
+        }
         let class = class_of(block.size / PAGE);
         let resident = block.size <= RETAINED;
         let evicted = {

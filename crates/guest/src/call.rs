@@ -117,6 +117,11 @@ impl Call {
             // SAFETY: the caller's promise.
             let data = unsafe { bytes(p, n) };
             self.frame().encoder.buffer_inline(data);
+        // SAFETY: the caller's promise; a call that nobody waits for waits for this one's end (`send_async`).
+        } else if let Some(offset) = unsafe { self.lend(p, n, false) } {
+            let frame = self.frame();
+            frame.lent = true;
+            frame.encoder.buffer_arena(offset, n);
         } else if let Some(block) = self.block(n) {
             // SAFETY: the caller's promise.
             unsafe { self.copy_in(p, n, block) };
@@ -159,6 +164,10 @@ impl Call {
         } else if let Some(offset) = self.shared(p, n) {
             self.frame().encoder.buffer_arena(offset, n);
             Place::Direct
+        // SAFETY: the caller's promise.
+        } else if let Some(offset) = unsafe { self.lend(p, n, true) } {
+            self.frame().encoder.buffer_arena(offset, n);
+            Place::Direct
         } else if let Some(block) = self.block(n) {
             if input {
                 // SAFETY: the caller's promise.
@@ -184,6 +193,12 @@ impl Call {
             self.frame().encoder.buffer_inline(data);
         } else if let Some(offset) = self.shared(p, n) {
             self.frame().encoder.buffer_arena(offset, n);
+        // SAFETY: the caller's promise.
+        } else if let Some((block, offset)) = unsafe { self.lane.connection.blocks.lend(p, n, output) } {
+            self.frame().encoder.buffer_arena(offset, n);
+            let pending = Pending { to: 0, bytes: n, block: Some(block), ticket: 0 };
+            self.lane.connection.deliveries.expect(offset, pending);
+            waiting = Some(offset);
         } else if let Some(block) = self.allocate_kept(n) {
             if input {
                 // SAFETY: the caller's promise.
@@ -324,7 +339,12 @@ impl Call {
         if !frame.ends.is_empty() {
             end_mappings(lane.connection, &mut frame);
         }
+        let lent = frame.lent;
         let sent = lane.post(function, &mut frame);
+        if lent {
+            // The application may use its buffer again.
+            lane.finish_posted()?;
+        }
         if !matches!(sent, Ok(None)) {
             // The application is told that nothing was created.
             frame.minted.drain(..).for_each(|value| lane.connection.release(value, true));
@@ -376,6 +396,17 @@ impl Call {
         let block = self.allocate(n)?;
         self.frame().blocks.push(block);
         Some(block)
+    }
+
+    /// In a VM: the server sees the application's own bytes until the call is over.
+    ///
+    /// # Safety
+    /// As for [`crate::blocks::Blocks::lend`].
+    unsafe fn lend(&mut self, p: *const u8, n: usize, write: bool) -> Option<u64> {
+        // SAFETY: the caller's promise.
+        let (block, offset) = unsafe { self.lane.connection.blocks.lend(p, n, write) }?;
+        self.frame().blocks.push(block);
+        Some(offset)
     }
 
     /// A block that the server will keep for a while.

@@ -91,7 +91,7 @@ impl Connection {
         Connection {
             descriptor,
             blocks: Blocks::new(arena.clone()),
-            memory: arena.file().and_then(Identity::of),
+            memory: arena.file().or(arena.device().map(|device| device.as_fd())).and_then(Identity::of),
             arena,
             liveness,
             callback_liveness: Arc::new(Liveness::notified()),
@@ -210,7 +210,7 @@ impl Connection {
         books.next = books.next.wrapping_add(1);
         let flags = if for_callbacks { CALLBACK_LANE } else { 0 };
         let mut open = Control { kind: control_kind::LANE_OPEN, lane: id, flags, ..Control::default() };
-        if self.arena.file().is_none() {
+        if self.arena.streamed() {
             // This thread's own misfortune: the others have their lanes.
             let (ours, theirs) = UnixStream::pair().map_err(|e| {
                 log::line(&format!("no socket for a thread's lane: {e}"));
@@ -343,7 +343,8 @@ impl Connection {
         self.liveness.kill();
         self.failed.store(true, Ordering::Relaxed);
         let control = self.control.as_fd().as_raw_fd();
-        let memory = self.arena.file().filter(|file| self.memory.is_some_and(|memory| memory.is(file)));
+        let device = self.arena.device().map(|device| device.as_fd());
+        let memory = self.arena.file().or(device).filter(|file| self.memory.is_some_and(|memory| memory.is(file)));
         // SAFETY: the numbers still mean our files, not ones of the application's, and the objects that own them
         // are never dropped, here or in the parent, so nothing closes them a second time.
         unsafe {

@@ -58,6 +58,8 @@ pub(crate) struct Frame {
     pub regions: Vec<Region>,
     /// Freed after the call.
     pub blocks: Vec<Block>,
+    /// The server sees memory of the application that may change once the call has returned.
+    pub lent: bool,
     pub reply: Vec<u8>,
     /// For `cache`: ranges of the request that hold outputs' present content, not arguments.
     pub contents: Vec<(usize, usize)>,
@@ -80,6 +82,7 @@ impl Frame {
         self.ending.clear();
         self.regions.clear();
         self.blocks.clear();
+        self.lent = false;
         self.contents.clear();
         self.key.clear();
         self.handles.clear();

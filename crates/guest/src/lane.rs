@@ -335,12 +335,18 @@ impl ThreadLane {
             let held = self.held.borrow();
             if held.bytes > HELD_BYTES || held.blocks.len() > HELD_BLOCKS {
                 drop(held);
-                let mut sync = self.take_frame();
-                let answer = self.exchange(kind::SYNC, 0, 0, &mut sync)?;
-                self.keep_deferred(answer.deferred);
-                self.give_frame(sync);
+                self.finish_posted()?;
             }
         }
+        Ok(())
+    }
+
+    /// Returns when everything that this thread has sent is executed.
+    pub fn finish_posted(&self) -> Result<(), Lost> {
+        let mut sync = self.take_frame();
+        let answer = self.exchange(kind::SYNC, 0, 0, &mut sync)?;
+        self.keep_deferred(answer.deferred);
+        self.give_frame(sync);
         Ok(())
     }
 

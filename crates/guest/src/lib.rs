@@ -27,6 +27,7 @@ mod lane;
 mod log;
 mod mappings;
 mod minter;
+mod pins;
 mod registry;
 mod reply;
 mod room;

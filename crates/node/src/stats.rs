@@ -23,6 +23,7 @@ pub fn read(descriptor: &OwnedFd) -> BTreeMap<String, u64> {
         ("bytes_in", &page.bytes_in),
         ("bytes_out", &page.bytes_out),
         ("bytes_copied", &page.bytes_copied),
+        ("bytes_pinned", &page.bytes_pinned),
         ("vendor_ns", &page.vendor_ns),
         ("device_ns", &page.device_ns),
         ("refused", &page.refused),

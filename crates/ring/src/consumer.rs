@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Spinner, wait, wait_within};
+use crate::wait::{Flag, Spinner, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -89,12 +89,18 @@ impl Consumer {
         }
     }
 
+    /// CPUs of another machine have other numbers.
+    fn peer_cpu(&self) -> u32 {
+        if self.memory.doorbell().is_some() { 0 } else { self.peer_cpu }
+    }
+
     #[cold]
     fn wait_for_seal(&mut self) -> Result<Seal, RingError> {
-        let (memory, at) = (&self.memory, self.read);
+        let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         loop {
             let ready = || memory.seal(at).is_some();
-            wait(memory.consumer_sleeps(), &self.liveness, &mut self.spinner, self.peer_cpu, ready)?;
+            let flag = Flag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
+            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, ready)?;
             // A lying peer may have taken the seal back.
             if let Some(seal) = memory.seal(at) {
                 return Ok(seal);
@@ -109,9 +115,10 @@ impl Consumer {
 
     /// Waits for the next message, for at most so long; false if none has begun to arrive. May return early.
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, RingError> {
-        let (memory, at) = (&self.memory, self.read);
-        let (flag, ready) = (memory.consumer_sleeps(), || memory.seal(at).is_some());
-        Ok(wait_within(flag, &self.liveness, &mut self.spinner, self.peer_cpu, at_most, ready)?)
+        let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
+        let ready = || memory.seal(at).is_some();
+        let flag = Flag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
+        Ok(wait_within(flag, &self.liveness, &mut self.spinner, peer_cpu, at_most, ready)?)
     }
 
     /// Gives the space of everything read back to the producer. In quarters is enough: it never waits for
@@ -121,6 +128,6 @@ impl Consumer {
         self.released = self.read;
         // SYNC POINT: everything before this index has been copied.
         self.memory.consumed().store(self.released, Ordering::Release);
-        wake_if_asleep(self.memory.producer_sleeps());
+        wake_if_asleep(self.memory.producer_sleeps(), &self.memory);
     }
 }

@@ -8,10 +8,12 @@
 //!
 //! Nobody makes a system call while both sides are active. A side that finds
 //! nothing to do spins for as long as that recently paid off and then sleeps
-//! on a futex; the other side looks at one shared word after each publication
-//! and only wakes a peer that says it sleeps.
+//! on a futex, or at a [`Doorbell`] where the peer is in another machine; the
+//! other side looks at one shared word after each publication and only wakes a
+//! peer that says it sleeps.
 
 mod consumer;
+mod doorbell;
 #[cfg_attr(loom, path = "futex_model.rs")]
 pub mod futex;
 mod line;
@@ -23,6 +25,7 @@ mod wait;
 mod wake;
 
 pub use consumer::Consumer;
+pub use doorbell::Doorbell;
 pub use memory::RingMemory;
 pub use producer::Producer;
 pub use wait::{Liveness, WaitError};

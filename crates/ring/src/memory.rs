@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::{HEADER, LINE, RingError};
+use crate::{Doorbell, HEADER, LINE, RingError};
 
 const CONSUMED: usize = 0;
 const CONSUMER_SLEEPS: usize = 64;
@@ -29,6 +29,8 @@ const MIN_CAPACITY: usize = 4 * LINE;
 pub struct RingMemory {
     base: NonNull<u8>,
     capacity: usize,
+    /// For a peer in another machine.
+    doorbell: Option<Arc<dyn Doorbell>>,
     /// Whatever keeps the memory mapped.
     _keep: Arc<dyn Any + Send + Sync>,
 }
@@ -50,7 +52,16 @@ impl RingMemory {
         let room = length.checked_sub(HEADER).filter(|r| *r >= MIN_CAPACITY).ok_or(refused)?;
         // The largest power of two that fits; both sides compute it from the same length.
         let capacity = 1usize << room.ilog2();
-        Ok(RingMemory { base, capacity, _keep: keep })
+        Ok(RingMemory { base, capacity, doorbell: None, _keep: keep })
+    }
+
+    /// The peer is in another machine: sleepers on both sides are woken by `doorbell`.
+    pub fn with_doorbell(self, doorbell: Option<Arc<dyn Doorbell>>) -> Self {
+        RingMemory { doorbell, ..self }
+    }
+
+    pub(crate) fn doorbell(&self) -> Option<&dyn Doorbell> {
+        self.doorbell.as_deref()
     }
 
     /// Bytes of all lines, a power of two.

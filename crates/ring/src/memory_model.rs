@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
 
-use crate::LINE;
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::{Doorbell, LINE};
 
 struct Words {
     consumed: AtomicU64,
@@ -34,6 +34,11 @@ impl RingMemory {
                 .collect(),
             contents: (0..lines).map(|_| UnsafeCell::new(())).collect(),
         }))
+    }
+
+    /// The checker knows one machine.
+    pub(crate) fn doorbell(&self) -> Option<&dyn Doorbell> {
+        None
     }
 
     pub fn capacity(&self) -> usize {

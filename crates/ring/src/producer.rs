@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::line::PAYLOAD;
 use crate::sync::Ordering;
-use crate::wait::{Spinner, current_cpu, wait};
+use crate::wait::{Flag, Spinner, current_cpu, wait};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -37,7 +37,7 @@ impl Producer {
         self.memory.clear_in_first_lap(self.written + LINE as u64);
         self.memory.write_line(self.written, message, current_cpu(), Ordering::Release);
         self.written += LINE as u64;
-        wake_if_asleep(self.memory.consumer_sleeps());
+        wake_if_asleep(self.memory.consumer_sleeps(), &self.memory);
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl Producer {
             self.memory.clear_in_first_lap(end);
             self.memory.write_line(self.written, rest, cpu, Ordering::Release);
             self.written = end;
-            wake_if_asleep(self.memory.consumer_sleeps());
+            wake_if_asleep(self.memory.consumer_sleeps(), &self.memory);
             rest = &rest[rest.len().min(lines * PAYLOAD)..];
         }
         Ok(())
@@ -83,9 +83,9 @@ impl Producer {
         self.refresh()?;
         while self.room() < needed {
             let (memory, seen) = (&self.memory, self.consumed);
-            wait(memory.producer_sleeps(), &self.liveness, &mut self.spinner, 0, || {
-                memory.consumed().load(Ordering::Relaxed) != seen
-            })?;
+            let flag = Flag { word: memory.producer_sleeps(), doorbell: memory.doorbell() };
+            let moved = || memory.consumed().load(Ordering::Relaxed) != seen;
+            wait(flag, &self.liveness, &mut self.spinner, 0, moved)?;
             self.refresh()?;
         }
         Ok(())

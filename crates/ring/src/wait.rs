@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::futex;
 use crate::sync::{AtomicU32, Ordering, fence};
+use crate::{Doorbell, futex};
 
 /// the peer is gone
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
@@ -143,10 +143,36 @@ pub(crate) fn current_cpu() -> u32 {
     (unsafe { libc::sched_getcpu() } + 1) as u32
 }
 
+/// The word by which the peer knows that this side sleeps, and how it sleeps.
+pub(crate) struct Flag<'a> {
+    pub word: &'a AtomicU32,
+    pub doorbell: Option<&'a dyn Doorbell>,
+}
+
+impl Flag<'_> {
+    fn raise(&self) {
+        self.word.store(1, Ordering::SeqCst);
+        // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the word
+        // clear is visible to the second look that follows. Likewise for `Liveness::kill` followed by a wake.
+        fence(Ordering::SeqCst);
+    }
+
+    fn lower(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+
+    fn sleep(&self, at_most: Option<Duration>) {
+        match self.doorbell {
+            Some(doorbell) => doorbell.wait(self.word, 1, at_most),
+            None => futex::wait(self.word, 1, at_most),
+        }
+    }
+}
+
 /// Returns when `ready` is true. `peer_cpu`: where the peer last ran, as far as known; on the same CPU
-/// spinning would only keep it from answering. `flag` is the word by which the peer knows that this side sleeps.
+/// spinning would only keep it from answering.
 pub(crate) fn wait(
-    flag: &AtomicU32,
+    flag: Flag,
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
@@ -158,7 +184,7 @@ pub(crate) fn wait(
         return Ok(());
     }
     let asleep = Instant::now();
-    let result = sleep(flag, liveness, ready);
+    let result = sleep(&flag, liveness, ready);
     spinner.learn(rounds == 0 && asleep.elapsed() < longest_spin());
     result
 }
@@ -166,7 +192,7 @@ pub(crate) fn wait(
 /// As [`wait`], but sleeps for at most so long; true if `ready` is. A sleep that was not long enough teaches the
 /// spinner nothing: the wait goes on elsewhere.
 pub(crate) fn wait_within(
-    flag: &AtomicU32,
+    flag: Flag,
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
@@ -179,13 +205,11 @@ pub(crate) fn wait_within(
         return Ok(true);
     }
     let asleep = Instant::now();
-    flag.store(1, Ordering::SeqCst);
-    // As in `sleep`.
-    fence(Ordering::SeqCst);
+    flag.raise();
     if !ready() && !liveness.dead() {
-        futex::wait(flag, 1, Some(at_most));
+        flag.sleep(Some(at_most));
     }
-    flag.store(0, Ordering::Relaxed);
+    flag.lower();
     match ready() {
         true => {
             spinner.learn(rounds == 0 && asleep.elapsed() < longest_spin());
@@ -212,23 +236,20 @@ fn spin(rounds: u32, ready: impl Fn() -> bool) -> bool {
 }
 
 #[cold]
-fn sleep(flag: &AtomicU32, liveness: &Liveness, ready: impl Fn() -> bool) -> Result<(), WaitError> {
+fn sleep(flag: &Flag, liveness: &Liveness, ready: impl Fn() -> bool) -> Result<(), WaitError> {
     let interval = liveness.interval();
     let mut probed = interval.map(|_| Instant::now());
     loop {
-        flag.store(1, Ordering::SeqCst);
-        // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the flag
-        // clear is visible to this second look. Likewise for `Liveness::kill` followed by a wake.
-        fence(Ordering::SeqCst);
+        flag.raise();
         if ready() {
-            flag.store(0, Ordering::Relaxed);
+            flag.lower();
             return Ok(());
         }
         if liveness.dead() {
-            flag.store(0, Ordering::Relaxed);
+            flag.lower();
             return Err(WaitError);
         }
-        futex::wait(flag, 1, interval);
+        flag.sleep(interval);
         // A peer that keeps clearing the flag makes this loop turn, on that peer's own account, but
         // cannot keep it from noticing a death: `dead` is looked at in every turn. Nor can signals, which
         // end the sleep early, keep it from asking: the time counts from the last probe.

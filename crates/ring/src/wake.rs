@@ -1,7 +1,7 @@
 //! Waking whoever sleeps at a ring.
 
 use crate::sync::{AtomicU32, Ordering, fence};
-use crate::{RingMemory, futex};
+use crate::{Doorbell, RingMemory, futex};
 
 /// Wakes a peer if it says that it sleeps. The caller has published what the peer waits for.
 ///
@@ -9,17 +9,28 @@ use crate::{RingMemory, futex};
 /// publication, or this load sees the sleeper's flag. A peer that lies here only misses its own
 /// wake-up or costs one system call.
 #[inline]
-pub(crate) fn wake_if_asleep(flag: &AtomicU32) {
+pub(crate) fn wake_if_asleep(flag: &AtomicU32, memory: &RingMemory) {
     fence(Ordering::SeqCst);
     if flag.load(Ordering::Relaxed) != 0 {
-        wake_sleeper(flag);
+        wake_peer(flag, memory.doorbell());
     }
 }
 
 #[cold]
-fn wake_sleeper(flag: &AtomicU32) {
+fn wake_peer(flag: &AtomicU32, doorbell: Option<&dyn Doorbell>) {
     flag.store(0, Ordering::SeqCst);
-    futex::wake(flag);
+    match doorbell {
+        Some(doorbell) => doorbell.wake_peer(flag),
+        None => futex::wake(flag),
+    }
+}
+
+fn wake_own(flag: &AtomicU32, doorbell: Option<&dyn Doorbell>) {
+    flag.store(0, Ordering::SeqCst);
+    match doorbell {
+        Some(doorbell) => doorbell.wake_own(flag),
+        None => futex::wake(flag),
+    }
 }
 
 /// Wakes the local side of a pair of rings, from another thread of the same process (the peer died).
@@ -37,7 +48,7 @@ impl WakeHandle {
 
     /// Makes a sleeping local side look at its liveness flag. Set the flag first.
     pub fn wake(&self) {
-        wake_sleeper(self.receiving.consumer_sleeps());
-        wake_sleeper(self.sending.producer_sleeps());
+        wake_own(self.receiving.consumer_sleeps(), self.receiving.doorbell());
+        wake_own(self.sending.producer_sleeps(), self.sending.doorbell());
     }
 }

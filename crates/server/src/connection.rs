@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use aviary_gate::GrantPage;
-use aviary_transport::{Arena, ControlSocket, LaneWaker, Liveness, accept_lane, send_greeting};
+use aviary_transport::{Arena, ArenaError, ControlSocket, Extent, LaneWaker, Liveness, accept_lane, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
-use aviary_wire::control::{CALLBACK_LANE, control_kind};
+use aviary_wire::control::{self, CALLBACK_LANE, control_kind};
 use aviary_wire::{Control, Hello, WIRE_VERSION, Welcome};
 
 use crate::api::ApiDescriptor;
@@ -31,6 +31,8 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// How long threads inside the vendor library get to come back before they are left behind. The process ends
 /// with its last connection: a compiler that runs for seconds would keep a dead guest's device that long.
 const FAREWELL: Duration = Duration::from_millis(250);
+/// Pieces of a VM's memory that one message maps.
+const MAX_EXTENTS: usize = 4096;
 /// Shadow threads run vendor code that expects a main thread's stack.
 const STACK: usize = 8 << 20;
 
@@ -97,7 +99,7 @@ fn admit(
     let config: SessionConfig =
         serde_json::from_slice(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
     check_identity(api, &hello)?;
-    let arena = open_arena(&hello, connection.arena.take(), &config)?;
+    let arena = open_arena(&hello, &socket, connection.arena.take(), &config)?;
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
         .or_else(|text| refuse(welcome_status::FAILED, text))?;
     let page = connection.tenant_page.take();
@@ -144,7 +146,12 @@ fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn open_arena(hello: &Hello, file: Option<OwnedFd>, config: &SessionConfig) -> Result<Arc<Arena>, Refusal> {
+fn open_arena(
+    hello: &Hello,
+    socket: &OwnedFd,
+    file: Option<OwnedFd>,
+    config: &SessionConfig,
+) -> Result<Arc<Arena>, Refusal> {
     let limit = config.arena.unwrap_or(MAX_ARENA);
     if hello.arena_size > limit {
         return refuse(
@@ -155,10 +162,14 @@ fn open_arena(hello: &Hello, file: Option<OwnedFd>, config: &SessionConfig) -> R
             ),
         );
     }
-    let arena = match (hello.flags & hello_flag::MIRRORED != 0, file) {
-        (true, _) => Arena::mirror_of(hello.arena_address, hello.arena_size),
-        (false, Some(file)) => Arena::open(file, hello.arena_address, hello.arena_size),
-        (false, None) => return refuse(welcome_status::FAILED, "the greeting came without the arena's descriptor"),
+    let arena = match file {
+        _ if hello.flags & hello_flag::MIRRORED != 0 => Arena::mirror_of(hello.arena_address, hello.arena_size),
+        _ if hello.flags & hello_flag::WINDOW != 0 => match rustix::io::fcntl_dupfd_cloexec(socket, 3) {
+            Ok(socket) => Arena::window(hello.arena_address, hello.arena_size, socket),
+            Err(error) => return refuse(welcome_status::FAILED, format!("the control socket: {error}")),
+        },
+        Some(file) => Arena::open(file, hello.arena_address, hello.arena_size),
+        None => return refuse(welcome_status::FAILED, "the greeting came without the arena's descriptor"),
     };
     let arena = arena.or_else(|e| refuse(welcome_status::FAILED, e.to_string()))?;
     if hello.flags & hello_flag::CARRIED != 0 {
@@ -229,7 +240,58 @@ impl Connected {
                 }
                 Ok(())
             }
+            control_kind::MEMORY_MAP => self.map(message, fd),
+            control_kind::MEMORY_UNMAP => {
+                let unmapped = self.arena.unmap_piece(message.offset, message.length);
+                self.memory_done(message.offset, unmapped);
+                Ok(())
+            }
+            control_kind::WAKE => {
+                self.wake(message.offset);
+                Ok(())
+            }
             other => Err(format!("a control message of the unknown kind {other}")),
+        }
+    }
+
+    /// Memory of a VM. What cannot be mapped is the VM's to do without: its driver is told.
+    fn map(&mut self, message: Control, file: Option<OwnedFd>) -> Result<(), String> {
+        let socket = self.session.socket().ok_or("there is no socket")?;
+        let count = message.lane as usize;
+        if count > MAX_EXTENTS {
+            return Err(format!("{count} pieces of memory in one message: at most {MAX_EXTENTS} are possible"));
+        }
+        let mut bytes = vec![0; count * Extent::SIZE];
+        socket.receive_rest(&mut bytes).map_err(|e| e.to_string())?;
+        let (extents, _) = bytes.as_chunks::<{ Extent::SIZE }>();
+        let extents: Vec<Extent> = extents.iter().map(Extent::from_bytes).collect();
+        let file = file.ok_or("memory was to be mapped without a file")?;
+        let mapped =
+            self.arena.map_extents(message.offset, &extents, file.as_fd(), message.flags & control::WRITABLE != 0);
+        if mapped.is_ok() && message.flags & control::APPLICATION_MEMORY != 0 {
+            let bytes = extents.iter().map(|extent| extent.length).sum();
+            self.session.stats.bytes_pinned.fetch_add(bytes, Ordering::Relaxed);
+        }
+        self.memory_done(message.offset, mapped);
+        Ok(())
+    }
+
+    fn memory_done(&self, offset: u64, result: Result<(), ArenaError>) {
+        let status = match &result {
+            Ok(()) => 0,
+            Err(ArenaError::System { error, .. }) => error.raw_os_error().unsigned_abs(),
+            Err(_) => rustix::io::Errno::INVAL.raw_os_error().unsigned_abs(),
+        };
+        if let Err(error) = result {
+            self.session.note(&format!("memory of the VM: {error}"));
+        }
+        self.session.tell(Control { kind: control_kind::MEMORY_DONE, lane: status, offset, ..Control::default() });
+    }
+
+    /// The guest says that it cleared the word at which a lane's thread sleeps.
+    fn wake(&self, offset: u64) {
+        if let (Ok(word), Some(doorbell)) = (self.arena.word(offset), self.arena.doorbell()) {
+            doorbell.wake_own(word);
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use aviary_gate::{Account, Atomics, Gate, Kind, SealedPage};
 
 /// "AVSTATS" and the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x01");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x02");
 pub const MAX_RESOURCES: usize = 16;
 pub const NAME: usize = 32;
 
@@ -27,6 +27,8 @@ pub struct Stats {
     pub bytes_out: AtomicU64,
     /// Bytes that the server had to copy itself.
     pub bytes_copied: AtomicU64,
+    /// Bytes of application memory in a VM that this process saw without a copy.
+    pub bytes_pinned: AtomicU64,
     /// Nanoseconds inside the vendor library.
     pub vendor_ns: AtomicU64,
     /// Nanoseconds of device time, as the specification measures it.

@@ -1,14 +1,20 @@
 //! Memory that both ends of a connection see.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use aviary_ring::Doorbell;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
+
+use crate::Device;
+use crate::device::CHUNK;
+use crate::window::HostDoorbell;
 
 /// Addresses of an arena by default. Only what is touched costs memory.
 pub const DEFAULT_ARENA: usize = 64 << 30;
@@ -25,7 +31,7 @@ const PROGRAMS: usize = 0x5500_0000_0000;
 const _: () = assert!(LOWEST_ADDRESS + CANDIDATES * STRIDE <= PROGRAMS);
 /// What a server maps at most for one connection.
 const LARGEST: u64 = 1 << 40;
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Large blocks start at multiples of this, the size of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
 
@@ -60,10 +66,50 @@ pub struct Arena {
     base: NonNull<u8>,
     size: usize,
     same_address: bool,
-    /// `None`: mirrored over a stream.
-    file: Option<OwnedFd>,
+    backing: Backing,
     /// Shared with a carrier, not with the final peer.
     carried: AtomicBool,
+}
+
+/// Where an arena's memory is.
+pub(crate) enum Backing {
+    /// In a sealed file that both sides map.
+    File(OwnedFd),
+    /// In this process only: mirrored over a stream.
+    Private,
+    /// In a VM's memory: this process is in the VM.
+    Device(Arc<Device>),
+    /// In a VM's memory: this process is on the host.
+    Window(Arc<HostDoorbell>),
+}
+
+impl Backing {
+    fn file(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Backing::File(file) => Some(file.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// What is mapped at first.
+    fn mapped(&self) -> Mapped<'_> {
+        match self {
+            Backing::File(file) => Mapped::File(file.as_fd()),
+            Backing::Device(device) => Mapped::File(device.as_fd()),
+            Backing::Private => Mapped::Private,
+            Backing::Window(_) => Mapped::Zeros,
+        }
+    }
+}
+
+/// What a range of addresses stands for.
+#[derive(Clone, Copy)]
+pub(crate) enum Mapped<'a> {
+    File(BorrowedFd<'a>),
+    /// Writable memory of this process.
+    Private,
+    /// Nothing yet: it can be read, without costing memory, and not be written.
+    Zeros,
 }
 
 // SAFETY: the type only hands out raw pointers and copies bytes; it has no thread affinity.
@@ -71,7 +117,7 @@ unsafe impl Send for Arena {}
 // SAFETY: as above. Concurrent copies of the same bytes yield mixed bytes, which no code relies on.
 unsafe impl Sync for Arena {}
 
-fn system(what: &'static str) -> impl Fn(Errno) -> ArenaError {
+pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> ArenaError {
     move |error| ArenaError::System { what, error }
 }
 
@@ -82,19 +128,22 @@ fn checked_size(size: u64) -> Result<usize, ArenaError> {
     usize::try_from(size).map_err(|_| ArenaError::Size(size))
 }
 
-/// Maps `file`, or private memory without one; `Ok(None)`: the range at `address` is taken.
-fn map_at(address: usize, size: usize, file: Option<BorrowedFd>) -> Result<Option<NonNull<u8>>, ArenaError> {
-    let flags = MapFlags::NORESERVE
-        | if address != 0 { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() }
-        | if file.is_some() { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    let (protection, at) = (ProtFlags::READ | ProtFlags::WRITE, address as *mut _);
-    let mapped = match file {
+/// Maps what an arena begins with; `Ok(None)`: the range at `address` is taken.
+fn map_at(address: usize, size: usize, what: Mapped) -> Result<Option<NonNull<u8>>, ArenaError> {
+    let (sharing, protection) = match what {
+        Mapped::File(_) => (MapFlags::SHARED, ProtFlags::READ | ProtFlags::WRITE),
+        Mapped::Private => (MapFlags::PRIVATE, ProtFlags::READ | ProtFlags::WRITE),
+        Mapped::Zeros => (MapFlags::PRIVATE, ProtFlags::READ),
+    };
+    let place = if address != 0 { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
+    let (flags, at) = (MapFlags::NORESERVE | sharing | place, address as *mut _);
+    let mapped = match what {
         // SAFETY: a mapping at a new place (the kernel chooses, or NOREPLACE refuses to touch an existing
-        // mapping) changes no memory that anybody uses. The file is sealed against shrinking, so that
-        // accesses below `size` cannot fault.
-        Some(file) => unsafe { rustix::mm::mmap(at, size, protection, flags, file, 0) },
+        // mapping) changes no memory that anybody uses. The file is sealed against shrinking, or a device whose
+        // driver always has a page, so that accesses below `size` cannot fault.
+        Mapped::File(file) => unsafe { rustix::mm::mmap(at, size, protection, flags, file, 0) },
         // SAFETY: as above, without a file.
-        None => unsafe { rustix::mm::mmap_anonymous(at, size, protection, flags) },
+        Mapped::Private | Mapped::Zeros => unsafe { rustix::mm::mmap_anonymous(at, size, protection, flags) },
     };
     match mapped {
         Ok(p) if address != 0 && p as usize != address => {
@@ -124,6 +173,24 @@ fn advise_huge(base: *mut u8, size: usize) {
     }
 }
 
+/// The whole chunks of a range, and what is left of it before and behind them.
+fn split_chunks(offset: u64, length: u64) -> (Range<u64>, [Range<u64>; 2]) {
+    let end = offset + length;
+    let first = offset.next_multiple_of(CHUNK).min(end);
+    let last = (end - end % CHUNK).max(first);
+    (first..last, [offset..first, last..end])
+}
+
+/// The size of a file that stays that large: otherwise whoever sent it could shrink it and kill this process with
+/// SIGBUS. Asking for its seals also makes sure that it is a memfd at all.
+pub(crate) fn sealed_size(file: BorrowedFd) -> Result<u64, ArenaError> {
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| ArenaError::NotSealed)?;
+    if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+        return Err(ArenaError::NotSealed);
+    }
+    Ok(rustix::fs::fstat(file).map_err(system("inspecting the arena"))?.st_size as u64)
+}
+
 impl Arena {
     /// The guest's side: a fresh sealed file, mapped at a free range.
     pub fn create(size: usize) -> Result<Arc<Self>, ArenaError> {
@@ -133,35 +200,56 @@ impl Arena {
         rustix::fs::ftruncate(&file, size as u64).map_err(system("sizing the arena"))?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(system("sealing the arena"))?;
-        Self::place(size, Some(file))
+        Self::place(size, Backing::File(file))
     }
 
     /// The guest's side over a stream: private memory.
     pub fn mirror(size: usize) -> Result<Arc<Self>, ArenaError> {
-        Self::place(checked_size(size as u64)?, None)
+        Self::place(checked_size(size as u64)?, Backing::Private)
     }
 
-    fn place(size: usize, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
+    /// The guest's side in a VM.
+    pub fn of_device(device: Arc<Device>, size: usize) -> Result<Arc<Self>, ArenaError> {
+        let arena = Self::place(checked_size(size as u64)?, Backing::Device(device.clone()))?;
+        device.set_base(arena.base.as_ptr().addr());
+        Ok(arena)
+    }
+
+    /// The API server's side for a guest in a VM: empty until memory is mapped into it.
+    pub fn window(address: u64, stated: u64, socket: OwnedFd) -> Result<Arc<Self>, ArenaError> {
+        let doorbell = Arc::new(HostDoorbell::new(socket));
+        let arena = Self::follow(checked_size(stated)?, address, Backing::Window(doorbell.clone()))?;
+        doorbell.set_base(arena.base.as_ptr().addr());
+        Ok(arena)
+    }
+
+    fn place(size: usize, backing: Backing) -> Result<Arc<Self>, ArenaError> {
         // Different processes start at different candidates: a server may serve several connections
         // of one process, and a proxy several processes.
         let first = std::process::id() as usize % CANDIDATES;
         for n in 0..CANDIDATES {
             let address = LOWEST_ADDRESS + (first + n) % CANDIDATES * STRIDE;
-            if let Some(base) = map_at(address, size, file.as_ref().map(|f| f.as_fd()))? {
-                return Ok(Arc::new(Arena { base, size, same_address: true, file, carried: AtomicBool::new(false) }));
+            if let Some(base) = map_at(address, size, backing.mapped())? {
+                return Ok(Arc::new(Arena {
+                    base,
+                    size,
+                    same_address: true,
+                    backing,
+                    carried: AtomicBool::new(false),
+                }));
             }
         }
-        Self::anywhere(size, file)
+        Self::anywhere(size, backing)
     }
 
-    fn anywhere(size: usize, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
-        let base = map_at(0, size, file.as_ref().map(|f| f.as_fd()))?;
+    fn anywhere(size: usize, backing: Backing) -> Result<Arc<Self>, ArenaError> {
+        let base = map_at(0, size, backing.mapped())?;
         let no_memory = ArenaError::System { what: "mapping the arena", error: Errno::NOMEM };
         Ok(Arc::new(Arena {
             base: base.ok_or(no_memory)?,
             size,
             same_address: false,
-            file,
+            backing,
             carried: AtomicBool::new(false),
         }))
     }
@@ -169,34 +257,28 @@ impl Arena {
     /// The server's side: maps what the guest sent, at the guest's address if that is free here.
     pub fn open(file: OwnedFd, address: u64, stated: u64) -> Result<Arc<Self>, ArenaError> {
         let size = checked_size(stated)?;
-        // Without these seals the guest could shrink the file and kill this process with SIGBUS. Asking
-        // also makes sure that this is a memfd at all.
-        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| ArenaError::NotSealed)?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(ArenaError::NotSealed);
-        }
-        let found = rustix::fs::fstat(&file).map_err(system("inspecting the arena"))?.st_size as u64;
+        let found = sealed_size(file.as_fd())?;
         if found != stated {
             return Err(ArenaError::WrongSize { found, stated });
         }
-        Self::follow(size, address, Some(file))
+        Self::follow(size, address, Backing::File(file))
     }
 
     /// The server's side over a stream.
     pub fn mirror_of(address: u64, stated: u64) -> Result<Arc<Self>, ArenaError> {
-        Self::follow(checked_size(stated)?, address, None)
+        Self::follow(checked_size(stated)?, address, Backing::Private)
     }
 
-    fn follow(size: usize, address: u64, file: Option<OwnedFd>) -> Result<Arc<Self>, ArenaError> {
+    fn follow(size: usize, address: u64, backing: Backing) -> Result<Arc<Self>, ArenaError> {
         let wanted = usize::try_from(address).unwrap_or(0);
         // Below the agreed range a guest could ask for a place that this process will need itself.
         if wanted >= LOWEST_ADDRESS
             && wanted % PAGE == 0
-            && let Some(base) = map_at(wanted, size, file.as_ref().map(|f| f.as_fd()))?
+            && let Some(base) = map_at(wanted, size, backing.mapped())?
         {
-            return Ok(Arc::new(Arena { base, size, same_address: true, file, carried: AtomicBool::new(false) }));
+            return Ok(Arc::new(Arena { base, size, same_address: true, backing, carried: AtomicBool::new(false) }));
         }
-        Self::anywhere(size, file)
+        Self::anywhere(size, backing)
     }
 
     pub fn address(&self) -> u64 {
@@ -209,7 +291,29 @@ impl Arena {
 
     /// The final peer has other memory: the bytes of the blocks that a message names are carried to it.
     pub fn mirrored(&self) -> bool {
-        self.file.is_none() || self.carried.load(Ordering::Relaxed)
+        self.streamed() || self.carried.load(Ordering::Relaxed)
+    }
+
+    /// Lanes are streams: no memory is shared at all.
+    pub fn streamed(&self) -> bool {
+        matches!(self.backing, Backing::Private)
+    }
+
+    /// How sleepers are woken where the peer is in another machine.
+    pub fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
+        match &self.backing {
+            Backing::Device(device) => Some(device.clone()),
+            Backing::Window(doorbell) => Some(doorbell.clone()),
+            Backing::File(_) | Backing::Private => None,
+        }
+    }
+
+    /// `None`: this process is in no VM, or uses another way.
+    pub fn device(&self) -> Option<&Arc<Device>> {
+        match &self.backing {
+            Backing::Device(device) => Some(device),
+            _ => None,
+        }
     }
 
     /// Who shares this memory is a carrier. Before the first lane is opened.
@@ -228,7 +332,7 @@ impl Arena {
 
     /// The descriptor to send along with `Hello`.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(|f| f.as_fd())
+        self.backing.file()
     }
 
     /// The address of `length` bytes at `offset`, if they lie in the arena. What is there may change at any time.
@@ -271,19 +375,34 @@ impl Arena {
         (distance < self.size).then_some(distance as u64)
     }
 
+    pub(crate) fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
     /// Gives the memory of whole pages back; they read as zeros afterwards.
     pub fn punch(&self, offset: u64, length: usize) -> Result<(), ArenaError> {
         let pointer = self.pointer(offset, length)?;
         if !offset.is_multiple_of(PAGE as u64) || !length.is_multiple_of(PAGE) || length == 0 {
             return Err(ArenaError::Outside { offset, length, size: self.size });
         }
-        match &self.file {
-            Some(file) => {
+        match &self.backing {
+            Backing::File(file) => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(file, flags, offset, length as u64)
             }
             // SAFETY: whole pages inside the private mapping, whose content the caller gives up.
-            None => unsafe { rustix::mm::madvise(pointer.cast(), length, Advice::LinuxDontNeed) },
+            Backing::Private => unsafe { rustix::mm::madvise(pointer.cast(), length, Advice::LinuxDontNeed) },
+            Backing::Device(device) => {
+                let (chunks, edges) = split_chunks(offset, length as u64);
+                for edge in edges {
+                    let bytes = (edge.end - edge.start) as usize;
+                    // SAFETY: a part of the range that `pointer` checked, whose content the caller gives up.
+                    unsafe { pointer.add((edge.start - offset) as usize).write_bytes(0, bytes) };
+                }
+                if chunks.is_empty() { Ok(()) } else { device.release(chunks.start, chunks.end - chunks.start) }
+            }
+            // The guest's memory is the guest's.
+            Backing::Window(_) => Err(Errno::OPNOTSUPP),
         }
         .map_err(system("giving arena memory back"))
     }
@@ -317,6 +436,16 @@ mod tests {
         // Volatile: the compiler cannot know that the system call changed what it read before.
         // SAFETY: as above.
         assert_eq!(unsafe { b.cast::<u32>().read_volatile() }, 0);
+    }
+
+    #[test]
+    fn a_range_is_chunks_and_edges() {
+        const C: u64 = CHUNK;
+        assert_eq!(split_chunks(C, 2 * C), (C..3 * C, [C..C, 3 * C..3 * C]));
+        assert_eq!(split_chunks(C - 4096, C + 8192), (C..2 * C, [C - 4096..C, 2 * C..2 * C + 4096]));
+        let (chunks, edges) = split_chunks(4096, 8192);
+        assert!(chunks.is_empty());
+        assert_eq!(edges.iter().map(|edge| edge.end - edge.start).sum::<u64>(), 8192);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The control socket: greetings, lanes opened and closed, the peer's death.
+//! The control socket: greetings, lanes opened and closed, the peer's death. In a VM it is the device.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,6 +13,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 use thiserror::Error;
+
+use crate::device::end_session;
 
 /// Descriptors that one message may carry.
 const MAX_FDS: usize = 4;
@@ -44,7 +46,7 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> ControlError {
 /// How long the rest of a control message may take.
 const REST: Duration = Duration::from_secs(1);
 
-/// Sends all of `bytes`; the descriptors go with the first part.
+/// Sends all of `bytes`; the descriptors go with the first part. A VM's device takes whole messages, without any.
 fn send_all(socket: BorrowedFd, mut bytes: &[u8], fds: &[BorrowedFd]) -> Result<(), ControlError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -55,9 +57,21 @@ fn send_all(socket: BorrowedFd, mut bytes: &[u8], fds: &[BorrowedFd]) -> Result<
         match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
             Ok(sent) => bytes = &bytes[sent..],
             Err(Errno::INTR) => continue,
+            Err(Errno::NOTSOCK) if fds.is_empty() => return write_all(socket, bytes),
             Err(e) => return Err(failed("sending on the control socket")(e)),
         }
         ancillary.clear();
+    }
+    Ok(())
+}
+
+fn write_all(device: BorrowedFd, mut bytes: &[u8]) -> Result<(), ControlError> {
+    while !bytes.is_empty() {
+        match rustix::io::write(device, bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(failed("writing to the device")(e)),
+        }
     }
     Ok(())
 }
@@ -81,6 +95,12 @@ fn receive_all(
         let received = match rustix::net::recvmsg(socket, into, &mut ancillary, flags) {
             Ok(message) => message.bytes,
             Err(Errno::INTR | Errno::AGAIN) => continue,
+            // A VM's device.
+            Err(Errno::NOTSOCK) => match rustix::io::read(socket, &mut bytes[done..]) {
+                Ok(read) => read,
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                Err(e) => return Err(failed("reading from the device")(e)),
+            },
             Err(e) => return Err(failed("receiving on the control socket")(e)),
         };
         for message in ancillary.drain() {
@@ -244,6 +264,12 @@ impl ControlSocket {
         Ok(received.map(|()| (Control::from_bytes(&bytes), fds.into_iter().next())))
     }
 
+    /// What follows a message, all of it. One thread only.
+    pub fn receive_rest(&self, bytes: &mut [u8]) -> Result<(), ControlError> {
+        let deadline = Some((Instant::now() + REST, REST));
+        receive_all(self.socket.as_fd(), bytes, &mut Vec::new(), deadline)?.ok_or(ControlError::HungUp)
+    }
+
     /// Like [`ControlSocket::receive`] if a message has begun to arrive; `Ok(None)` also if there is none.
     pub fn try_receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -267,8 +293,9 @@ impl ControlSocket {
 
     /// Both sides see a hang-up from now on.
     pub fn hang_up(&self) {
-        if self.intact() {
-            let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let both = rustix::net::Shutdown::Both;
+        if self.intact() && rustix::net::shutdown(&self.socket, both) == Err(Errno::NOTSOCK) {
+            end_session(self.socket.as_fd());
         }
     }
 

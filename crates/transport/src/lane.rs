@@ -55,6 +55,8 @@ impl LaneEnd {
         let (to_server, to_guest) = unsafe {
             (RingMemory::new(base, half, arena.clone())?, RingMemory::new(base.add(half), half, arena.clone())?)
         };
+        let (to_server, to_guest) =
+            (to_server.with_doorbell(arena.doorbell()), to_guest.with_doorbell(arena.doorbell()));
         let (sending, receiving) = match side {
             Side::Guest => (to_server, to_guest),
             Side::Server => (to_guest, to_server),
@@ -215,7 +217,7 @@ pub fn accept_lane(
     arena: &Arc<Arena>,
     liveness: &Arc<Liveness>,
 ) -> Result<LaneEnd, LaneError> {
-    if arena.file().is_none() {
+    if arena.streamed() {
         let socket = fd.ok_or(LaneError::Open("a socket"))?;
         return Ok(LaneEnd::Stream(StreamLane::new(socket, arena.clone())));
     }

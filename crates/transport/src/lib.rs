@@ -7,18 +7,22 @@
 
 mod arena;
 mod control;
+mod device;
 mod lane;
 mod remote;
 mod stream;
+mod window;
 
 pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
-pub use aviary_ring::{Consumer, Liveness, Producer, RingError};
+pub use aviary_ring::{Consumer, Doorbell, Liveness, Producer, RingError};
 pub use control::{
     ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
 };
+pub use device::{Device, Pin};
 pub use lane::{LaneEnd, LaneWaker, Side, accept_lane, take_regions};
 pub use remote::{AddressError, RemoteAddress, limit_unsent};
 pub use stream::StreamLane;
+pub use window::Extent;
 
 use thiserror::Error;
 

@@ -25,6 +25,8 @@ pub mod hello_flag {
     pub const STDERR: u64 = 4;
     /// The arena is shared with a carrier: what a message names must be carried to the guest.
     pub const CARRIED: u64 = 8;
+    /// The arena is empty, and memory of a VM is mapped into it piece by piece.
+    pub const WINDOW: u64 = 16;
 }
 
 /// Flags of [`Welcome`].

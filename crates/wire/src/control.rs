@@ -6,10 +6,24 @@ pub mod control_kind {
     pub const LANE_CLOSE: u32 = 2;
     pub const FAREWELL: u32 = 3;
     pub const LANE_CLOSED: u32 = 4;
+    /// From a VM's device: memory of the guest appears at `offset`, `length` bytes. `lane` extents follow, 16 bytes each
+    /// (where in the file, how much of it); the file is the message's descriptor.
+    pub const MEMORY_MAP: u32 = 5;
+    /// From a VM's device: the memory at `offset`, `length` bytes, disappears.
+    pub const MEMORY_UNMAP: u32 = 6;
+    /// To a VM's device, in the order of its requests: done at `offset`; `lane` is 0 or an errno value.
+    pub const MEMORY_DONE: u32 = 7;
+    /// To and from a VM's device: whoever sleeps at the word at `offset` is to be woken.
+    pub const WAKE: u32 = 8;
 }
 
 /// Flag of `LANE_OPEN`: the lane carries callbacks only.
 pub const CALLBACK_LANE: u64 = 1;
+
+/// Flag of `MEMORY_MAP`: the memory may be written here.
+pub const WRITABLE: u64 = 1;
+/// Flag of `MEMORY_MAP`: it is the application's own memory. For statistics only.
+pub const APPLICATION_MEMORY: u64 = 2;
 
 /// A control message; always [`Control::SIZE`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

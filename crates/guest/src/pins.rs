@@ -1,0 +1,107 @@
+//! In a VM: the application's own memory, shown to the host without a copy (qCUDA, section II.D).
+//!
+//! The driver pins the pages of a buffer, and the host maps them at an offset of the arena where this side has nothing
+//! mapped: the message names that place, and the vendor's library reads or writes the application's pages. Pinning
+//! costs a message to the host, so that only large buffers are worth it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use aviary_transport::{Device, Pin};
+
+use crate::blocks::Block;
+use crate::log;
+
+const PAGE: u64 = 4096;
+/// Smaller buffers are copied; `AVIARY_PIN` overrides it.
+const SMALLEST: usize = 256 << 10;
+
+/// Places for pinned memory in one arena.
+pub(crate) struct Pins {
+    device: Arc<Device>,
+    places: Range<u64>,
+    smallest: usize,
+    books: Mutex<Books>,
+    /// The application was told that pinning does not work.
+    told: AtomicBool,
+}
+
+struct Books {
+    /// Places from here on were never used.
+    fresh: u64,
+    /// Free places by their length, a power of two.
+    free: HashMap<u64, Vec<u64>>,
+    /// What is pinned: its length.
+    pinned: HashMap<u64, u64>,
+}
+
+impl Pins {
+    /// `places`: offsets of the arena that nothing else uses.
+    pub fn new(device: Arc<Device>, places: Range<u64>) -> Self {
+        let books = Books { fresh: places.start, free: HashMap::new(), pinned: HashMap::new() };
+        let smallest = std::env::var("AVIARY_PIN").ok().and_then(|text| text.parse().ok()).unwrap_or(SMALLEST);
+        Pins { device, places, smallest, books: Mutex::new(books), told: AtomicBool::new(false) }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn owns(&self, block: Block) -> bool {
+        self.places.contains(&block.offset)
+    }
+
+    /// Pins `n` bytes at `p` and answers what to give back later, and where in the arena the host sees them. `None`: they
+    /// are to be copied.
+    ///
+    /// # Safety
+    /// The bytes stay mapped until the block is given back and, with `write`, may be changed until then.
+    pub unsafe fn lend(&self, p: *const u8, n: usize, write: bool) -> Option<(Block, u64)> {
+        if n < self.smallest {
+            return None;
+        }
+        let first = p.addr() as u64 & !(PAGE - 1);
+        let length = (p.addr() as u64 + n as u64).next_multiple_of(PAGE) - first;
+        let block = self.take(length)?;
+        let pin = Pin { address: first as usize, length, offset: block.offset, write };
+        // SAFETY: the caller's promise; whole pages around the bytes belong to the application as well.
+        if let Err(error) = unsafe { self.device.pin(pin) } {
+            self.put(block);
+            if !self.told.swap(true, Ordering::Relaxed) {
+                log::line(&format!("large buffers are copied: they cannot be pinned ({error}; see ulimit -l)"));
+            }
+            return None;
+        }
+        self.books().pinned.insert(block.offset, length);
+        Some((block, block.offset + (p.addr() as u64 - first)))
+    }
+
+    pub fn give_back(&self, block: Block) {
+        let length = self.books().pinned.remove(&block.offset);
+        if let Some(length) = length
+            && self.device.unpin(block.offset, length).is_err()
+        {
+            // The session is over, with which the driver unpins everything. The place is not used again.
+            return;
+        }
+        self.put(block);
+    }
+
+    fn take(&self, length: u64) -> Option<Block> {
+        // A place per power of two: the address space is large, and few lengths come back often.
+        let size = length.checked_next_power_of_two()?;
+        let mut books = self.books();
+        if let Some(offset) = books.free.get_mut(&size).and_then(Vec::pop) {
+            return Some(Block { offset, size });
+        }
+        let offset = books.fresh;
+        books.fresh = offset.checked_add(size).filter(|next| *next <= self.places.end)?;
+        Some(Block { offset, size })
+    }
+
+    fn put(&self, block: Block) {
+        self.books().free.entry(block.size).or_default().push(block.offset);
+    }
+}

@@ -1,0 +1,220 @@
+//! The host's side of an arena that lies in a VM's memory.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use aviary_ring::{Doorbell, futex};
+use aviary_wire::Control;
+use aviary_wire::control::control_kind;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::SendFlags;
+
+use crate::arena::{Backing, PAGE, sealed_size};
+use crate::{Arena, ArenaError};
+
+/// A contiguous part of a VM's memory file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub at: u64,
+    pub length: u64,
+}
+
+impl Extent {
+    pub const SIZE: usize = 16;
+
+    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+        let pair = u128::from_le_bytes(*bytes);
+        Extent { at: pair as u64, length: (pair >> 64) as u64 }
+    }
+}
+
+/// This side sleeps on futexes, whose words lie in memory that the device maps too; the guest is woken by a message
+/// to the device, which interrupts it.
+pub(crate) struct HostDoorbell {
+    socket: OwnedFd,
+    /// Where the arena is mapped here.
+    base: OnceLock<usize>,
+}
+
+impl HostDoorbell {
+    pub fn new(socket: OwnedFd) -> Self {
+        HostDoorbell { socket, base: OnceLock::new() }
+    }
+
+    pub fn set_base(&self, base: usize) {
+        let _ = self.base.set(base);
+    }
+}
+
+impl Doorbell for HostDoorbell {
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
+        futex::wait(word, expected, timeout);
+    }
+
+    /// Waits for room in the socket: a wake-up that is lost would cost the guest a tenth of a second. The device reads
+    /// as fast as it can; if it ends, so does the waiting.
+    fn wake_peer(&self, word: &AtomicU32) {
+        let base = self.base.get().copied().unwrap_or_default();
+        let offset = (word.as_ptr().addr() - base) as u64;
+        let message = Control { kind: control_kind::WAKE, offset, ..Control::default() };
+        while let Err(Errno::INTR) = rustix::net::send(&self.socket, &message.to_bytes(), SendFlags::NOSIGNAL) {}
+    }
+
+    fn wake_own(&self, word: &AtomicU32) {
+        futex::wake(word);
+    }
+}
+
+impl Arena {
+    /// A range of whole pages in a window.
+    fn piece(&self, offset: u64, length: u64) -> Result<*mut u8, ArenaError> {
+        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        let outside = ArenaError::Outside { offset, length: bytes, size: self.size() };
+        let whole = offset.is_multiple_of(PAGE as u64) && bytes.is_multiple_of(PAGE) && bytes != 0;
+        if !whole || !matches!(self.backing(), Backing::Window(_)) {
+            return Err(outside);
+        }
+        self.pointer(offset, bytes)
+    }
+
+    /// Extents of a VM's memory appear one after the other at `offset`. Nothing is believed but the file's seals; an
+    /// error leaves the range half mapped, which harms only the guest that asked.
+    pub fn map_extents(
+        &self,
+        offset: u64,
+        extents: &[Extent],
+        file: BorrowedFd,
+        writable: bool,
+    ) -> Result<(), ArenaError> {
+        let available = sealed_size(file)?;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let mut at = offset;
+        for extent in extents {
+            let to = self.piece(at, extent.length)?;
+            let end = extent.at.checked_add(extent.length).filter(|end| *end <= available);
+            if end.is_none() || !extent.at.is_multiple_of(PAGE as u64) {
+                return Err(ArenaError::WrongSize {
+                    found: available,
+                    stated: extent.at.saturating_add(extent.length),
+                });
+            }
+            // SAFETY: `piece` checked that the range lies in this arena's own mapping, into which no references exist.
+            // The file cannot shrink, and has the extent, so that accesses cannot fault; whatever the guest writes there
+            // are bytes like any others in an arena.
+            unsafe {
+                rustix::mm::mmap(
+                    to.cast(),
+                    extent.length as usize,
+                    protection,
+                    MapFlags::SHARED | MapFlags::FIXED,
+                    file,
+                    extent.at,
+                )
+            }
+            .map_err(|error| ArenaError::System { what: "mapping memory of the VM", error })?;
+            at += extent.length;
+        }
+        Ok(())
+    }
+
+    /// A word that a ring's sleeper may use.
+    pub fn word(&self, offset: u64) -> Result<&AtomicU32, ArenaError> {
+        let word = self.pointer(offset, size_of::<AtomicU32>())?;
+        if !word.cast::<AtomicU32>().is_aligned() {
+            return Err(ArenaError::Outside { offset, length: size_of::<AtomicU32>(), size: self.size() });
+        }
+        // SAFETY: the word lies in the mapping, which lives as long as this object, and is aligned; any bytes are a
+        // valid u32, whoever writes them.
+        Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
+    }
+
+    /// The guest takes a range back: here it reads as zeros from now on.
+    pub fn unmap_piece(&self, offset: u64, length: u64) -> Result<(), ArenaError> {
+        let at = self.piece(offset, length)?;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: as in `map_extents`; a handler that still writes there faults, which ends the API server of this guest.
+        unsafe { rustix::mm::mmap_anonymous(at.cast(), length as usize, ProtFlags::READ, flags) }
+            .map_err(|error| ArenaError::System { what: "unmapping memory of the VM", error })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    fn memory(pages: u64, seals: SealFlags) -> OwnedFd {
+        let file = rustix::fs::memfd_create("vm", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, pages * PAGE as u64).unwrap();
+        rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+        file
+    }
+
+    const SEALED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+    const P: u64 = PAGE as u64;
+
+    #[test]
+    fn pieces_appear_and_disappear() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
+        let file = memory(8, SEALED);
+        rustix::io::pwrite(&file, b"third", 3 * P).unwrap();
+        rustix::io::pwrite(&file, b"first", P).unwrap();
+        let extents = [Extent { at: 3 * P, length: P }, Extent { at: P, length: 2 * P }];
+        arena.map_extents(4 * P, &extents, file.as_fd(), true).unwrap();
+        let mut read = Vec::new();
+        arena.read(4 * P, 5, &mut read).unwrap();
+        arena.read(5 * P, 5, &mut read).unwrap();
+        assert_eq!(read, b"thirdfirst");
+        arena.write(5 * P, b"FIRST").unwrap();
+        let mut back = [0; 5];
+        rustix::io::pread(&file, &mut back, P).unwrap();
+        assert_eq!(&back, b"FIRST");
+        arena.unmap_piece(4 * P, 3 * P).unwrap();
+        read.clear();
+        arena.read(5 * P, 5, &mut read).unwrap();
+        assert_eq!(read, [0; 5]);
+    }
+
+    #[test]
+    fn lies_are_refused() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
+        let map = |offset, at, length, file: &OwnedFd| {
+            arena.map_extents(offset, &[Extent { at, length }], file.as_fd(), true)
+        };
+        let file = memory(8, SEALED);
+        assert!(map(15 * P, 0, P, &file).is_ok());
+        let wrong = [(16 * P, 0, P), (15 * P, 0, 2 * P), (1, 0, P), (0, 1, P), (0, 0, P + 1), (0, 0, 0), (0, 8 * P, P)];
+        for (offset, at, length) in
+            wrong.into_iter().chain([(0, u64::MAX - 4095, P), (u64::MAX - 4095, 0, P), (0, 0, u64::MAX)])
+        {
+            assert!(map(offset, at, length, &file).is_err(), "{offset} {at} {length}");
+        }
+        assert!(map(0, 0, P, &memory(1, SealFlags::GROW)).is_err(), "a file that can shrink");
+        let (null, plain) = (std::fs::File::open("/dev/null").unwrap(), Arena::mirror(4096).unwrap());
+        assert!(map(0, 0, P, &null.into()).is_err());
+        assert!(plain.map_extents(0, &[Extent { at: 0, length: P }], file.as_fd(), true).is_err(), "no window");
+        assert!(plain.unmap_piece(0, P).is_err());
+    }
+
+    #[test]
+    fn the_guest_is_woken_by_a_message() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
+        arena.doorbell().unwrap().wake_peer(arena.word(8200).unwrap());
+        assert!(arena.word(8201).is_err() && arena.word(16 * P).is_err());
+        let mut bytes = [0; Control::SIZE];
+        std::io::Read::read_exact(&mut &theirs, &mut bytes).unwrap();
+        assert_eq!(
+            Control::from_bytes(&bytes),
+            Control { kind: control_kind::WAKE, offset: 8200, ..Control::default() }
+        );
+    }
+}
