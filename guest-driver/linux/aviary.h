@@ -70,5 +70,7 @@ struct aviary_counters {
 #define AVIARY_UNPIN	_IOW(0xA7, 4, struct aviary_range)
 #define AVIARY_RELEASE	_IOW(0xA7, 5, struct aviary_range)
 #define AVIARY_COUNTERS	_IOR(0xA7, 6, struct aviary_counters)
+/* Ends the session, as the end of the process would. */
+#define AVIARY_END	_IO(0xA7, 7)
 
 #endif
