@@ -348,6 +348,10 @@ impl Connected {
         if !shadows.is_empty() {
             self.session.note(&format!("{} calls do not return from the vendor library", shadows.len()));
         }
+        // Somebody may still hold a copy of the socket: an arena in a VM does.
+        if let Some(socket) = self.session.socket() {
+            socket.hang_up();
+        }
         // The vendor library may hold on to arena memory through objects that the guest never ended.
         if !shadows.is_empty() || !self.session.handles.is_empty() || !self.session.late.is_empty() {
             std::mem::forget(self.arena.clone());

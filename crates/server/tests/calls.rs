@@ -1,4 +1,4 @@
-//! Calls over both transports, against handlers written by hand.
+//! Calls over all transports, against handlers written by hand.
 
 mod support;
 
@@ -14,10 +14,10 @@ use support::{Guest, Lane, fields};
 /// Tests that use the API's global state.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn both(test: impl Fn(Guest)) {
-    for mirrored in [false, true] {
-        test(Guest::connect(mirrored));
-    }
+fn everywhere(test: impl Fn(Guest)) {
+    test(Guest::connect(false));
+    test(Guest::connect(true));
+    test(Guest::connect_in_vm());
 }
 
 fn region(offset: u64, length: usize) -> Region {
@@ -26,7 +26,7 @@ fn region(offset: u64, length: usize) -> Region {
 
 #[test]
 fn scalars_cross() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         for i in 0..1000 {
             let reply = lane.call(ADD, fields(|e| (e.word(i), e.word(u64::MAX)).1));
@@ -45,7 +45,7 @@ fn scalars_cross() {
 
 #[test]
 fn buffers_cross_inline_and_through_the_arena() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         let data: Vec<u8> = (0..=255).collect();
         let sum: u64 = data.iter().map(|b| u64::from(*b)).sum();
@@ -73,7 +73,7 @@ fn buffers_cross_inline_and_through_the_arena() {
 
 #[test]
 fn a_large_message_arrives_in_fragments() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         let data = vec![1u8; 1 << 20];
         let reply = lane.call(SUM, fields(|e| (e.word(1 << 20), e.buffer_inline(&data)).1));
@@ -84,7 +84,7 @@ fn a_large_message_arrives_in_fragments() {
 
 #[test]
 fn handles_are_checked_and_charges_follow_them() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         let id = lane.call(CREATE, fields(|e| e.word(600))).word();
         let native = lane.call(GET, fields(|e| e.word(id)));
@@ -118,7 +118,7 @@ fn chosen(index: u32, generation: u32) -> u64 {
 
 #[test]
 fn objects_live_under_the_ids_that_the_guest_chose() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         let (a, b) = (chosen(0, 1), chosen(HandleId::MOST_MINTED - 1, 7));
         let used = || guest.stats.resources[0].used.load(Ordering::Relaxed);
@@ -174,7 +174,7 @@ fn another_sessions_handles_are_unknown() {
 #[test]
 fn asynchronous_calls_run_in_ticket_order_and_defer_their_errors() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    both(|mut guest| {
+    everywhere(|mut guest| {
         PUSHED.lock().unwrap().clear();
         let (mut a, mut b) = (guest.lane(), guest.lane());
         for ticket in (2..=400).step_by(2) {
@@ -216,7 +216,7 @@ fn asynchronous_calls_run_in_ticket_order_and_defer_their_errors() {
 
 #[test]
 fn callbacks_run_on_the_waiting_lane_and_may_call_again() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         let body = fields(|e| (e.word(3), e.word(0xc0de)).1);
         lane.send(RequestHeader { kind: kind::CALL, function: APPLY, ..Default::default() }, body, &[]);
@@ -236,7 +236,7 @@ fn callbacks_run_on_the_waiting_lane_and_may_call_again() {
 #[test]
 fn callbacks_of_vendor_threads_and_asynchronous_calls_use_the_callback_lane() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    both(|mut guest| {
+    everywhere(|mut guest| {
         ANSWERS.lock().unwrap().clear();
         PUSHED.lock().unwrap().clear();
         let (mut lane, mut callbacks) = (guest.lane(), guest.callback_lane());
@@ -263,7 +263,7 @@ fn callbacks_of_vendor_threads_and_asynchronous_calls_use_the_callback_lane() {
 #[test]
 fn a_late_buffer_is_delivered_with_the_first_reply_after_it_is_final() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    both(|mut guest| {
+    everywhere(|mut guest| {
         READY.store(false, Ordering::SeqCst);
         let (mut a, mut b) = (guest.lane(), guest.lane());
         let started = a.call(START, fields(|e| e.buffer_arena(1 << 18, 64)));
@@ -288,7 +288,7 @@ fn a_late_buffer_is_delivered_with_the_first_reply_after_it_is_final() {
 #[test]
 fn mapped_memory_is_fetched_and_written_back() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    both(|mut guest| {
+    everywhere(|mut guest| {
         *MAPPED.lock().unwrap() = [7; 16];
         let mut lane = guest.lane();
         let reply = lane.call(MAP, fields(|_| ()));
@@ -312,7 +312,7 @@ fn mapped_memory_is_fetched_and_written_back() {
 
 #[test]
 fn what_the_vendor_lacks_and_what_is_too_much_are_refused() {
-    both(|mut guest| {
+    everywhere(|mut guest| {
         let mut lane = guest.lane();
         assert_eq!(lane.call(MISSING, fields(|_| ())).header.status, status::UNSUPPORTED);
         assert_eq!(lane.call(HOG, fields(|_| ())).header.status, status::REFUSED);
@@ -324,7 +324,7 @@ fn what_the_vendor_lacks_and_what_is_too_much_are_refused() {
 #[test]
 fn what_was_published_before_the_guest_went_still_runs() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    both(|mut guest| {
+    everywhere(|mut guest| {
         PUSHED.lock().unwrap().clear();
         let mut lane = guest.lane();
         lane.call(ADD, fields(|e| (e.word(1), e.word(1)).1));
@@ -347,7 +347,7 @@ fn a_guest_that_dies_with_calls_that_never_get_their_turn_is_over_in_two_seconds
 #[test]
 fn a_closed_lane_is_finished_and_given_back() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    both(|mut guest| {
+    everywhere(|mut guest| {
         PUSHED.lock().unwrap().clear();
         let mut lane = guest.lane();
         (1..=100).for_each(|ticket| lane.call_async(PUSH, ticket, fields(|e| e.word(ticket))));

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod api;
+mod vm;
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
@@ -22,6 +23,21 @@ pub const ARENA: usize = 1 << 26;
 const LANE: usize = 128 << 10;
 /// Lanes and test data lie behind the server's page.
 const FIRST_LANE: u64 = 1 << 20;
+
+const CONFIG: &str = r#"{"session": 1, "limits": {"memory": 1000}}"#;
+
+fn hello(arena: &Arena, flags: u64) -> Hello {
+    Hello {
+        wire_version: WIRE_VERSION,
+        flags,
+        pid: std::process::id(),
+        spec_hash: api::API.spec_hash,
+        arena_address: arena.address(),
+        arena_size: ARENA as u64,
+        api: api::API.name.into(),
+        api_version: "1".into(),
+    }
+}
 
 /// A raw connection; the server runs on a thread of this process.
 pub struct Guest {
@@ -72,26 +88,32 @@ extern "C" fn print(_: *mut c_void, what: u32, text: *const u8, length: usize) {
 
 impl Guest {
     pub fn connect(mirrored: bool) -> Guest {
-        Guest::with_config(mirrored, r#"{"session": 1, "limits": {"memory": 1000}}"#)
+        Guest::with_config(mirrored, CONFIG)
     }
 
     pub fn with_config(mirrored: bool, config: &str) -> Guest {
         let arena = if mirrored { Arena::mirror(ARENA) } else { Arena::create(ARENA) }.expect("an arena");
-        let hello = Hello {
-            wire_version: WIRE_VERSION,
-            flags: if mirrored { hello_flag::MIRRORED } else { 0 },
-            pid: std::process::id(),
-            spec_hash: api::API.spec_hash,
-            arena_address: arena.address(),
-            arena_size: ARENA as u64,
-            api: api::API.name.into(),
-            api_version: "1".into(),
-        };
+        let hello = hello(&arena, if mirrored { hello_flag::MIRRORED } else { 0 });
         Guest::greet(arena, hello, config)
     }
 
+    /// As [`Guest::connect`], from inside a VM.
+    pub fn connect_in_vm() -> Guest {
+        let ((ours, guest), (device, theirs)) = (pair(), pair());
+        let vm = vm::Vm::new(&ours);
+        let hello = hello(&vm.arena, hello_flag::WINDOW);
+        let welcome = rustix::io::dup(&device).expect("dup");
+        let mut connected = Guest::greet_on(vm.arena.clone(), hello, CONFIG, (welcome, theirs));
+        vm.start_device(guest, device);
+        connected.control = Some(ControlSocket::new(ours));
+        connected
+    }
+
     pub fn greet(arena: Arc<Arena>, hello: Hello, config: &str) -> Guest {
-        let (ours, theirs) = pair();
+        Guest::greet_on(arena, hello, config, pair())
+    }
+
+    fn greet_on(arena: Arc<Arena>, hello: Hello, config: &str, (ours, theirs): (OwnedFd, OwnedFd)) -> Guest {
         let stats = StatsPage::create().expect("statistics");
         let page = StatsPage::open(stats.as_fd()).expect("statistics");
         let file = arena.file().map_or(-1, |f| rustix::io::dup(f).expect("dup").into_raw_fd());
@@ -173,6 +195,8 @@ impl Guest {
 
     /// Hangs up and waits for the server's thread.
     pub fn leave(mut self) {
+        // The arena of a VM has a copy of the socket.
+        self.control().hang_up();
         self.control = None;
         self.server.take().expect("once").join().expect("the server survives");
     }
