@@ -20,7 +20,7 @@ BASELINE = ROOT / "bench" / "instructions.json"
 TOLERANCE = 0.05
 CALLS = 2000
 # Where a side waits or wakes the other: how often is not its doing.
-WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_sleeper*"]
+WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_peer*"]
 # System calls per call that the test lets pass, and how often it tries: a side that is kept from its CPU by
 # somebody else makes the other side sleep.
 MOST_SYSCALLS = 0.02
