@@ -18,6 +18,7 @@ mod signals;
 mod spec;
 mod tenant;
 mod top;
+mod vm_device;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -52,6 +53,8 @@ enum Command {
     Gateway(remote::GatewayCommandLine),
     #[command(name = "api-server", hide = true)]
     ApiServer(api_server::ApiServerCommand),
+    #[command(name = "vm-device", hide = true)]
+    VmDevice(vm_device::VmDeviceCommand),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Man(command) => manual::man::<Arguments>(&command),
         Command::Gateway(command) => remote::gateway(command),
         Command::ApiServer(command) => api_server::run(&command),
+        Command::VmDevice(command) => vm_device::run(command),
     };
     result.unwrap_or_else(|error| {
         eprintln!("aviary: {error:#}");

@@ -13,6 +13,7 @@ pub mod encode;
 pub mod ends;
 pub mod handle;
 pub mod message;
+pub mod origin;
 
 pub use attach::{Hello, Welcome};
 pub use control::Control;
@@ -21,6 +22,7 @@ pub use encode::Encoder;
 pub use ends::Ends;
 pub use handle::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
+pub use origin::Origin;
 
 /// Changes whenever a guest and a server of different versions would misunderstand each other.
 pub const WIRE_VERSION: u32 = 3;

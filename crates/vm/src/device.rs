@@ -1,0 +1,271 @@
+//! The three queues: requests with answers, events, doorbells.
+
+use std::collections::HashMap;
+
+use vhost_user_backend::{VringRwLock, VringT};
+use virtio_queue::{DescriptorChain, QueueOwnedT};
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
+
+use crate::chain::{ChainError, Parcel, Room};
+use crate::request::LONGEST;
+use crate::session::{Answer, News, Ticket};
+use crate::sessions::{Reply, Sessions};
+
+pub const QUEUES: usize = 3;
+pub const QUEUE_SIZE: usize = 1024;
+pub const CONTROL: usize = 0;
+pub const EVENTS: usize = 1;
+pub const DOORBELL: usize = 2;
+
+/// An answer without anything more.
+const ANSWER: usize = 16;
+/// An event without its bytes.
+const EVENT: usize = 24;
+/// Room that every buffer for events has.
+const EVENT_ROOM: usize = 64;
+/// Bytes of one event at most, however large the buffer is.
+const EVENT_DATA: usize = 4096;
+/// Chains of one queue before others have their turn.
+const TURN: usize = 512;
+
+/// Numbers of the events.
+mod event {
+    pub const DATA: u32 = 1;
+    pub const WAKE: u32 = 2;
+    pub const CLOSED: u32 = 3;
+    pub const RESET: u32 = 4;
+}
+
+type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
+
+/// Where an answer goes that is not there yet.
+struct Waiting {
+    head: u16,
+    room: Room,
+}
+
+pub struct Device {
+    pub sessions: Sessions,
+    memory: Memory,
+    waiting: HashMap<Ticket, Waiting>,
+    tickets: Ticket,
+    /// The guest has not heard that this is another device than before.
+    reset: bool,
+}
+
+impl Device {
+    pub fn new(sessions: Sessions, memory: Memory) -> Self {
+        Device { sessions, memory, waiting: HashMap::new(), tickets: 0, reset: true }
+    }
+
+    /// The driver has let go of the control queue: it was reset, or the VM's end is near.
+    pub fn stop(&mut self) {
+        self.sessions.end_all();
+        self.waiting.clear();
+        self.reset = true;
+    }
+
+    /// True: there is more to do, after others had their turn.
+    pub fn take_requests(&mut self, queue: &VringRwLock) -> bool {
+        self.each_chain(queue, |device, chain| device.request(queue, chain))
+    }
+
+    /// True as above.
+    pub fn take_doorbells(&mut self, queue: &VringRwLock) -> bool {
+        self.each_chain(queue, |device, chain| {
+            let head = chain.head_index();
+            match Parcel::take(chain, &device.memory.memory(), LONGEST) {
+                Ok(parcel) => device.sessions.ring(&parcel.bytes),
+                Err(error) => device.complain(error),
+            }
+            device.give_back(queue, head, 0);
+        })
+    }
+
+    /// Answers that are ready, and events as far as there are buffers.
+    pub fn settle(&mut self, queues: &[VringRwLock]) {
+        let (Some(control), Some(events)) = (queues.get(CONTROL), queues.get(EVENTS)) else { return };
+        loop {
+            let answers = self.sessions.take_answers();
+            if !answers.is_empty() {
+                answers.into_iter().for_each(|answer| self.answer(control, answer));
+                signal(control);
+            }
+            // Reading on may have brought answers.
+            if !self.deliver(events) {
+                return;
+            }
+        }
+    }
+
+    // Requests.
+
+    fn request(&mut self, queue: &VringRwLock, chain: Chain) {
+        let head = chain.head_index();
+        let memory = self.memory.memory();
+        let parcel = match Parcel::take(chain, &memory, LONGEST).and_then(|parcel| parcel.with_room(ANSWER)) {
+            Ok(parcel) => parcel,
+            Err(error) => {
+                self.complain(error);
+                return self.give_back(queue, head, 0);
+            }
+        };
+        if self.waiting.len() >= QUEUE_SIZE {
+            self.sessions.log().complain("more requests than the queue holds");
+            return self.give_back(queue, head, 0);
+        }
+        self.tickets += 1;
+        // Before the request: its answer may be among the next ones already.
+        let ticket = self.tickets;
+        self.waiting.insert(ticket, Waiting { head, room: parcel.room });
+        if let Some(reply) = self.sessions.request(ticket, &parcel.bytes, &memory) {
+            self.reply(queue, ticket, &reply);
+        }
+    }
+
+    fn answer(&mut self, queue: &VringRwLock, answer: Answer) {
+        self.reply(queue, answer.ticket, &answer.result.map(|()| 0).into());
+    }
+
+    fn reply(&mut self, queue: &VringRwLock, ticket: Ticket, reply: &Reply) {
+        let Some(Waiting { head, room }) = self.waiting.remove(&ticket) else { return };
+        let (status, value) = match reply.status {
+            Ok(value) => (0, value),
+            Err(errno) => (errno.raw_os_error() as u32, 0),
+        };
+        let mut bytes = u64::from(status).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&value.to_le_bytes());
+        if room.size() >= ANSWER + reply.more.len() {
+            bytes.extend_from_slice(&reply.more);
+        }
+        let written = room.write(&self.memory.memory(), &bytes).unwrap_or_else(|error| {
+            self.complain(error);
+            0
+        });
+        self.give_back(queue, head, written);
+    }
+
+    // Events.
+
+    /// True: a session was read on, which may have brought something.
+    fn deliver(&mut self, queue: &VringRwLock) -> bool {
+        let mut delivered = false;
+        while self.reset || self.sessions.has_news() {
+            let Some(chain) = self.next_buffer(queue) else { break };
+            let head = chain.head_index();
+            let memory = self.memory.memory();
+            let taken = Parcel::take(chain, &memory, 0).and_then(|parcel| parcel.with_room(EVENT_ROOM));
+            let written = taken.and_then(|Parcel { room, .. }| match self.next_event(room.size()) {
+                Some(bytes) => room.write(&memory, &bytes),
+                None => Ok(0),
+            });
+            let written = written.unwrap_or_else(|error| {
+                self.complain(error);
+                0
+            });
+            self.give_back(queue, head, written);
+            delivered = true;
+        }
+        if delivered {
+            signal(queue);
+        }
+        delivered
+    }
+
+    /// The driver tells of new buffers only while there is none.
+    fn next_buffer(&mut self, queue: &VringRwLock) -> Option<Chain> {
+        if let Some(chain) = self.next_chain(queue) {
+            return Some(chain);
+        }
+        let chain = if queue.enable_notification().unwrap_or(false) { self.next_chain(queue) } else { None };
+        if chain.is_some() {
+            let _ = queue.disable_notification();
+        }
+        chain
+    }
+
+    fn next_event(&mut self, room: usize) -> Option<Vec<u8>> {
+        if std::mem::take(&mut self.reset) {
+            return Some(event_bytes(event::RESET, 0, self.sessions.instance(), &[]));
+        }
+        let (session, news) = self.sessions.next_news((room - EVENT).min(EVENT_DATA - EVENT))?;
+        Some(match news {
+            News::Data(bytes) => event_bytes(event::DATA, session, 0, &bytes),
+            News::Wake(offset) => event_bytes(event::WAKE, session, offset, &[]),
+            News::Closed => event_bytes(event::CLOSED, session, 0, &[]),
+        })
+    }
+
+    // Queues.
+
+    fn each_chain(&mut self, queue: &VringRwLock, mut act: impl FnMut(&mut Self, Chain)) -> bool {
+        let (mut left, mut idle) = (TURN, false);
+        let _ = queue.disable_notification();
+        loop {
+            let before = left;
+            while let Some(chain) = self.next_chain(queue) {
+                act(self, chain);
+                left -= 1;
+                if left == 0 {
+                    signal(queue);
+                    return true;
+                }
+            }
+            // A chain may have come before the driver knew that it has to tell. In a broken queue it stays.
+            let more = queue.enable_notification().unwrap_or(false);
+            if !more || (idle && left == before) {
+                break;
+            }
+            idle = left == before;
+        }
+        if left < TURN {
+            signal(queue);
+        }
+        false
+    }
+
+    fn next_chain(&mut self, queue: &VringRwLock) -> Option<Chain> {
+        let mut state = queue.get_mut();
+        if !state.is_enabled() {
+            return None;
+        }
+        let memory = self.memory.memory();
+        match state.get_queue_mut().iter(memory) {
+            Ok(mut chains) => chains.next(),
+            Err(virtio_queue::Error::QueueNotReady) => None,
+            Err(error) => {
+                self.sessions.log().complain(format_args!("a queue is broken: {error}"));
+                None
+            }
+        }
+    }
+
+    fn give_back(&mut self, queue: &VringRwLock, head: u16, written: u32) {
+        if let Err(error) = queue.add_used(head, written) {
+            self.sessions.log().complain(format_args!("a queue is broken: {error}"));
+        }
+    }
+
+    fn complain(&mut self, error: ChainError) {
+        self.sessions.log().complain(error);
+    }
+}
+
+fn event_bytes(kind: u32, session: u32, value: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut event = Vec::with_capacity(EVENT + bytes.len());
+    event.extend_from_slice(&kind.to_le_bytes());
+    event.extend_from_slice(&session.to_le_bytes());
+    event.extend_from_slice(&value.to_le_bytes());
+    event.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    event.extend_from_slice(bytes);
+    event
+}
+
+/// Tells the driver what was given back, if it wants to be told.
+fn signal(queue: &VringRwLock) {
+    if queue.needs_notification().unwrap_or(true) {
+        // The VM may be about to end.
+        let _ = queue.signal_used_queue();
+    }
+}

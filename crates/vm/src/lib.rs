@@ -1,0 +1,105 @@
+//! The virtio device of a virtual machine (docs/virtio-aviary.md), served over vhost-user by a process of its own.
+//!
+//! To the VM it is a device with three queues, to the node a process that attaches guests. Lanes and data lie in the
+//! VM's memory, which API servers map; what passes through here is the control stream of each session, requests about
+//! memory, and wakes of sleepers.
+//!
+//! From the bottom up: `request`, `stream` and `ranges` know bytes and numbers only. `memory` knows where the VM's
+//! memory lies in files, `outbox` what waits for a socket. A `session` is one open `/dev/aviary`; `sessions` are all of
+//! a VM with their sockets. `chain` and `device` are the queues, `backend` is what the vhost-user library calls.
+//!
+//! The driver may be hostile and so may be the VMM: one VM's device is another process than the next one's, and
+//! neither waits for the other. A reset of the driver, and a pause of the VM, which looks the same from here, ends all
+//! sessions: the guest's memory may mean something else afterwards.
+
+#![forbid(unsafe_code)]
+
+mod backend;
+mod chain;
+mod device;
+mod log;
+mod memory;
+mod node;
+mod outbox;
+mod ranges;
+mod request;
+mod session;
+mod sessions;
+mod stream;
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thiserror::Error;
+use vhost::vhost_user::{Error as ProtocolError, Listener};
+use vhost_user_backend::{Error as DaemonError, VhostUserDaemon};
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+use backend::{Backend, Sockets};
+use device::Device;
+use log::Log;
+use node::Attach;
+use sessions::Sessions;
+
+/// A VMM that was announced is there, or has gone.
+const ARRIVAL: Duration = Duration::from_secs(1);
+
+pub struct DeviceOptions {
+    /// The VM's name, for the log.
+    pub name: String,
+    /// Where the VMM connects.
+    pub listener: UnixListener,
+    /// The node's unix socket.
+    pub node: PathBuf,
+}
+
+/// Why a VM is not served, or not any longer.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// no event loop: {0}
+    #[error("no event loop: {0}")]
+    EventLoop(io::Error),
+    /// vhost-user: {0}
+    #[error("vhost-user: {0}")]
+    Protocol(DaemonError),
+}
+
+/// Serves one VM until it hangs up. Returns at once if none is about to connect.
+pub fn serve(options: DeviceOptions) -> Result<(), DeviceError> {
+    let DeviceOptions { name, listener, node } = options;
+    if !is_wanted(&listener).map_err(DeviceError::EventLoop)? {
+        return Ok(());
+    }
+    let (memory, sockets) = (GuestMemoryAtomic::new(GuestMemoryMmap::new()), Arc::new(Sockets::default()));
+    let sessions = Sessions::new(Box::new(Attach::new(node)), Box::new(sockets.clone()), Log::new(&name));
+    let backend = Backend::new(Device::new(sessions, memory.clone()), sockets).map_err(DeviceError::EventLoop)?;
+    let backend = Arc::new(backend);
+    let mut daemon =
+        VhostUserDaemon::new("vhost-user".into(), backend.clone(), memory).map_err(DeviceError::Protocol)?;
+    for events in daemon.get_epoll_handlers() {
+        backend.start(&events).map_err(DeviceError::EventLoop)?;
+    }
+    // It takes one connection; the listener stays the node's.
+    daemon.start(&mut Listener::from(listener)).map_err(DeviceError::Protocol)?;
+    if let Some(connection) = daemon.shutdown_handle() {
+        backend.connected(connection);
+    }
+    let result = daemon.wait();
+    backend.device().stop();
+    match result {
+        Ok(()) | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => Ok(()),
+        Err(error) => Err(DeviceError::Protocol(error)),
+    }
+}
+
+fn is_wanted(listener: &UnixListener) -> io::Result<bool> {
+    let timeout = Timespec { tv_sec: ARRIVAL.as_secs() as i64, tv_nsec: 0 };
+    match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) {
+        Err(rustix::io::Errno::INTR) => is_wanted(listener),
+        ready => Ok(ready? > 0),
+    }
+}

@@ -1,0 +1,186 @@
+//! What waits to be written to an API server's socket, which is never waited for.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use aviary_wire::Control;
+use aviary_wire::control::control_kind;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// Bytes that may wait.
+const MOST_BYTES: usize = 4 << 20;
+/// Words that may wait to be woken.
+const MOST_WAKES: usize = 4096;
+/// Descriptors under way to an API server that it has not answered: the kernel counts them for all of a user's
+/// processes together.
+const MOST_FILES: usize = 16;
+
+/// the API server does not keep up
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the API server does not keep up")]
+pub struct Overflow;
+
+#[derive(Debug)]
+struct Message {
+    bytes: Vec<u8>,
+    file: Option<Arc<File>>,
+}
+
+/// Bytes in order; a wake may come before what waits longer, but never into the middle of a message.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    messages: VecDeque<Message>,
+    waiting: usize,
+    wakes: BTreeSet<u64>,
+    /// Bytes of the first message that are written.
+    written: usize,
+    /// Messages with a descriptor that were sent and have no answer.
+    files: usize,
+}
+
+impl Outbox {
+    pub fn push(&mut self, bytes: Vec<u8>, file: Option<Arc<File>>) -> Result<(), Overflow> {
+        if self.waiting + bytes.len() > MOST_BYTES {
+            return Err(Overflow);
+        }
+        self.waiting += bytes.len();
+        self.messages.push_back(Message { bytes, file });
+        Ok(())
+    }
+
+    /// Each word waits once.
+    pub fn wake(&mut self, offset: u64) -> Result<(), Overflow> {
+        self.wakes.insert(offset);
+        if self.wakes.len() > MOST_WAKES { Err(Overflow) } else { Ok(()) }
+    }
+
+    /// A message with a descriptor was answered.
+    pub fn answered(&mut self) {
+        self.files = self.files.saturating_sub(1);
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether something could be written if the socket had room.
+    pub fn wants_room(&self) -> bool {
+        !self.wakes.is_empty() || self.messages.front().is_some_and(|first| self.may_go(first))
+    }
+
+    fn may_go(&self, first: &Message) -> bool {
+        first.file.is_none() || self.files < MOST_FILES || self.written > 0
+    }
+
+    /// Writes what the socket takes. An error: the peer is gone.
+    pub fn flush(&mut self, socket: impl AsFd) -> Result<(), Errno> {
+        loop {
+            self.insert_wakes();
+            let Some(first) = self.messages.front().filter(|first| self.may_go(first)) else { return Ok(()) };
+            // The descriptor comes with the first byte.
+            let file = first.file.as_ref().filter(|_| self.written == 0);
+            match send(socket.as_fd(), &first.bytes[self.written..], file.map(AsFd::as_fd)) {
+                Ok(sent) => self.advance(sent),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    fn insert_wakes(&mut self) {
+        if self.written > 0 {
+            return;
+        }
+        while let Some(offset) = self.wakes.pop_last() {
+            let control = Control { kind: control_kind::WAKE, offset, ..Control::default() };
+            self.waiting += Control::SIZE;
+            self.messages.push_front(Message { bytes: control.to_bytes().to_vec(), file: None });
+        }
+    }
+
+    fn advance(&mut self, sent: usize) {
+        let Some(first) = self.messages.front() else { return };
+        if self.written == 0 && first.file.is_some() {
+            self.files += 1;
+        }
+        self.waiting = self.waiting.saturating_sub(sent);
+        self.written += sent;
+        if self.written >= first.bytes.len() {
+            self.written = 0;
+            self.messages.pop_front();
+        }
+    }
+}
+
+fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn nothing_is_lost_when_the_socket_is_full() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let mut outbox = Outbox::default();
+        let message = |n: u8| vec![n; 10_000];
+        for n in 0..100 {
+            outbox.push(message(n), None).unwrap();
+        }
+        outbox.flush(&ours).unwrap();
+        assert!(outbox.wants_room());
+        outbox.wake(64).unwrap();
+        outbox.wake(64).unwrap();
+        let (mut received, mut buffer) = (Vec::new(), [0; 5_000]);
+        while outbox.wants_room() || received.len() < 1_000_032 {
+            outbox.flush(&ours).unwrap();
+            let n = theirs.read(&mut buffer).unwrap_or(0);
+            received.extend_from_slice(&buffer[..n]);
+        }
+        assert_eq!((received.len(), outbox.waiting), (1_000_032, 0));
+        let wake = Control { kind: control_kind::WAKE, offset: 64, ..Control::default() }.to_bytes();
+        let at = received.windows(32).position(|bytes| bytes == wake).unwrap();
+        assert_eq!(at % 10_000, 0, "never into the middle of a message");
+        received.drain(at..at + 32);
+        assert_eq!(received, (0..100).flat_map(message).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.push(vec![0; MOST_BYTES], None), Ok(()));
+        assert_eq!(outbox.push(vec![0], None), Err(Overflow));
+        let full = (0..).map(|n| outbox.wake(n)).position(|result| result.is_err());
+        assert_eq!(full, Some(MOST_WAKES));
+    }
+
+    #[test]
+    fn few_descriptors_are_under_way() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (mut outbox, file) = (Outbox::default(), Arc::new(File::open("/dev/null").unwrap()));
+        for _ in 0..MOST_FILES + 1 {
+            outbox.push(vec![1], Some(file.clone())).unwrap();
+        }
+        outbox.flush(&ours).unwrap();
+        assert_eq!((outbox.waiting, outbox.wants_room()), (1, false));
+        outbox.answered();
+        outbox.flush(&ours).unwrap();
+        assert_eq!(outbox.waiting, 0);
+    }
+}

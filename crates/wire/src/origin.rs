@@ -1,0 +1,54 @@
+//! The name of the socket by which a virtual machine's device attaches: for whom in the VM it does so.
+
+use std::fmt::Write;
+
+const PREFIX: &[u8] = b"aviary-vm/";
+/// A name of a unix socket has at most 107 bytes.
+const MAX_PROGRAM: usize = 40;
+
+/// A process in a virtual machine, as its driver described it: for people only, nobody vouches for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Origin {
+    pub pid: u32,
+    pub program: String,
+}
+
+impl Origin {
+    /// An abstract name; `serial` tells this device's sockets apart, `device` is its process id.
+    pub fn to_name(&self, device: u32, serial: u64) -> Vec<u8> {
+        let mut text = String::from_utf8_lossy(PREFIX).into_owned();
+        let _ = write!(text, "{device}.{serial}/{}/", self.pid);
+        let mut end = self.program.len().min(MAX_PROGRAM);
+        while !self.program.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.push_str(&self.program[..end]);
+        text.into_bytes()
+    }
+
+    /// `None`: the name says something else.
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(name.strip_prefix(PREFIX)?).ok()?;
+        let mut fields = text.splitn(3, '/').skip(1);
+        Some(Origin { pid: fields.next()?.parse().ok()?, program: fields.next()?.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_survive() {
+        let origin = Origin { pid: u32::MAX, program: "a/b c".into() };
+        let name = origin.to_name(u32::MAX, u64::MAX);
+        assert!(name.len() < 107);
+        assert_eq!(Origin::from_name(&name), Some(origin));
+        let long = Origin { pid: 1, program: "ä".repeat(64) }.to_name(u32::MAX, u64::MAX);
+        assert!(long.len() <= 107, "{}", long.len());
+        assert_eq!(Origin::from_name(&long).map(|origin| origin.program), Some("ä".repeat(20)));
+        for wrong in [&b""[..], b"aviary-vm/", b"aviary-vm/1.1/x/y", b"aviary-vm/1.1/7", b"other/1.1/7/x"] {
+            assert_eq!(Origin::from_name(wrong), None);
+        }
+    }
+}
