@@ -1,5 +1,6 @@
 //! What the driver asks on the control queue (docs/virtio-aviary.md), decoded and checked as far as the bytes go.
 
+use aviary_wire::control::{APPLICATION_MEMORY, WRITABLE};
 use rustix::io::Errno;
 
 /// Bytes before what follows.
@@ -13,7 +14,8 @@ pub const MOST_EXTENTS: usize = 1024;
 pub const PAGE: u64 = 4096;
 
 const EXTENT: usize = 16;
-const WRITABLE: u32 = 1;
+/// Of `MAP`: writable, the application's own. They mean the same to API servers.
+const FLAGS: u32 = (WRITABLE | APPLICATION_MEMORY) as u32;
 
 /// Numbers of the types.
 pub mod kind {
@@ -72,7 +74,7 @@ pub enum Request {
     Map {
         session: u32,
         range: Range,
-        writable: bool,
+        flags: u64,
         extents: Vec<Extent>,
     },
     Unmap {
@@ -114,9 +116,9 @@ impl Request {
             }
             kind::CLOSE => Ok(Request::Close { session }),
             kind::SEND => Ok(Request::Send { session, bytes: rest(bytes, count, LONGEST_SEND)?.to_owned() }),
-            kind::MAP if flags & !WRITABLE == 0 => {
-                let (range, writable) = (range()?, flags & WRITABLE != 0);
-                Ok(Request::Map { session, range, writable, extents: extents(bytes, count, range)? })
+            kind::MAP if flags & !FLAGS == 0 => {
+                let (range, flags) = (range()?, u64::from(flags));
+                Ok(Request::Map { session, range, flags, extents: extents(bytes, count, range)? })
             }
             kind::UNMAP => Ok(Request::Unmap { session, range: range()? }),
             kind::PING => Ok(Request::Ping),
@@ -159,11 +161,11 @@ mod tests {
 
     #[test]
     fn a_mapping_is_whole_pages_that_add_up() {
-        let map = |count, words, rest: &[u64]| Request::parse(&request(kind::MAP, 1, count, words, rest));
+        let map = |count, words, rest: &[u64]| Request::parse(&request(kind::MAP, 3, count, words, rest));
         let (range, extents) = (Range { offset: 4096, length: 8192 }, [(0x1000, 4096), (0x9000, 4096)]);
         let extents = extents.map(|(address, length)| Extent { address, length }).to_vec();
         let words = [4096, 8192, 0];
-        let whole = Request::Map { session: 7, range, writable: true, extents };
+        let whole = Request::Map { session: 7, range, flags: 3, extents };
         assert_eq!(map(2, words, &[0x1000, 4096, 0x9000, 4096]), Ok(whole));
         for (count, words, rest) in [
             (1, words, &[0x1000, 4096][..]),
@@ -179,7 +181,7 @@ mod tests {
         ] {
             assert_eq!(map(count, words, rest), Err(Errno::INVAL), "{count} {words:?} {rest:x?}");
         }
-        assert_eq!(Request::parse(&request(kind::MAP, 2, 1, [0, 4096, 0], &[0, 4096])), Err(Errno::INVAL));
+        assert_eq!(Request::parse(&request(kind::MAP, 4, 1, [0, 4096, 0], &[0, 4096])), Err(Errno::INVAL));
     }
 
     #[test]

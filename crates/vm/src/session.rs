@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use aviary_wire::Control;
-use aviary_wire::control::{MEMORY_WRITABLE, control_kind};
+use aviary_wire::control::control_kind;
 use rustix::io::Errno;
 
 use crate::memory::Piece;
@@ -124,13 +124,7 @@ impl Session {
         self.ranges.claim(range)
     }
 
-    pub fn map(
-        &mut self,
-        ticket: Ticket,
-        range: Range,
-        writable: bool,
-        pieces: Vec<Piece>,
-    ) -> Result<(), SessionError> {
+    pub fn map(&mut self, ticket: Ticket, range: Range, flags: u64, pieces: Vec<Piece>) -> Result<(), SessionError> {
         if let Err(errno) = self.claim(range) {
             self.answer(ticket, Err(errno));
             return Ok(());
@@ -138,7 +132,7 @@ impl Session {
         self.jobs.push_back(Job { ticket, task: Task::Map, range, left: pieces.len(), failed: None });
         let mut offset = range.offset;
         for piece in pieces {
-            let (lane, flags) = (piece.extents.len() as u32, if writable { MEMORY_WRITABLE } else { 0 });
+            let lane = piece.extents.len() as u32;
             let control = Control { kind: control_kind::MEMORY_MAP, lane, offset, length: piece.length, flags };
             let mut bytes = control.to_bytes().to_vec();
             for (start, length) in piece.extents {

@@ -115,8 +115,8 @@ impl Sessions {
             Request::Open { session, pid, program } => Some(self.open(session, pid, program).into()),
             Request::Close { session } => self.close(ticket, session),
             Request::Send { session, bytes } => Some(self.send(session, &bytes).into()),
-            Request::Map { session, range, writable, extents } => {
-                self.map(ticket, session, range, writable, &extents, memory)
+            Request::Map { session, range, flags, extents } => {
+                self.map(ticket, session, range, flags, &extents, memory)
             }
             Request::Unmap { session, range } => self.with(session, |session| session.unmap(ticket, range)),
         }
@@ -180,7 +180,7 @@ impl Sessions {
         ticket: Ticket,
         number: u32,
         range: Range,
-        writable: bool,
+        flags: u64,
         extents: &[Extent],
         memory: &GuestMemoryMmap,
     ) -> Option<Reply> {
@@ -188,7 +188,7 @@ impl Sessions {
             return Some(Err(Errno::NOSPC).into());
         }
         match locate(memory, extents) {
-            Ok(pieces) => self.with(number, |session| session.map(ticket, range, writable, pieces)),
+            Ok(pieces) => self.with(number, |session| session.map(ticket, range, flags, pieces)),
             Err(_) if !self.links.contains_key(&number) => Some(Err(Errno::NODEV).into()),
             Err(errno) => Some(Err(errno).into()),
         }
