@@ -1,7 +1,7 @@
 //! The node's configuration file, and amounts as people write them.
 
 use crate::apis::Api;
-use aviary_node::{DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler, Tenant};
+use aviary_node::{DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler, Tenant, VmSettings};
 use serde::{Deserialize, Deserializer, de};
 use std::{
     collections::BTreeMap,
@@ -18,8 +18,14 @@ pub enum ConfigError {
     Malformed(PathBuf, Box<toml::de::Error>),
     /// {0}: {1} belongs to tenant `{2}` and to tenant `{3}`
     TwoTenants(PathBuf, String, String, String),
-    /// {0}: `{1}` cannot be the name of a tenant: letters, digits, `-`, `_` and `.` can be in it
+    /// {0}: `{1}` cannot be the name of a tenant or VM: letters, digits, `-`, `_` and `.` can be in it
     BadName(PathBuf, String),
+    /// {0}: the socket of VM `{1}` must be an absolute path
+    RelativeSocket(PathBuf, String),
+    /// {0}: mode of VM `{1}`: {2}
+    VmMode(PathBuf, String, String),
+    /// {0}: VM `{1}` and VM `{2}` have the same socket
+    TwoVms(PathBuf, String, String),
     /// {0}: tenant `{1}` has weight 0: the least is 1
     NoWeight(PathBuf, String),
     /// tenant `{0}`: no API that is built here has a function `{1}`
@@ -40,6 +46,7 @@ pub struct Fixed {
     spares: Option<usize>,
     log_level: Option<String>,
     api_dirs: Vec<PathBuf>,
+    vms: BTreeMap<String, VmConfig>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -62,6 +69,19 @@ pub struct FileConfig {
     /// How devices are scheduled, by their names; a name may end with `*`.
     #[serde(default)]
     devices: BTreeMap<String, DeviceConfig>,
+    /// Virtual machines that may attach.
+    #[serde(default)]
+    vms: BTreeMap<String, VmConfig>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VmConfig {
+    socket: PathBuf,
+    /// The VM's name if it is not there.
+    tenant: Option<String>,
+    /// Octal, as a string.
+    mode: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -155,14 +175,14 @@ impl FileConfig {
         let config: Self =
             toml::from_str(&text).map_err(|error| ConfigError::Malformed(path.into(), Box::new(error)))?;
         config.check_tenants(path)?;
+        config.check_vms(path)?;
         Ok(config)
     }
 
     fn check_tenants(&self, path: &Path) -> Result<(), ConfigError> {
         let mut owners: BTreeMap<String, &String> = BTreeMap::new();
         for (name, tenant) in &self.tenants {
-            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-            if name.is_empty() || !name.chars().all(plain) {
+            if !is_plain(name) {
                 return Err(ConfigError::BadName(path.into(), name.clone()));
             }
             if tenant.weight == Some(0) {
@@ -178,6 +198,34 @@ impl FileConfig {
             }
         }
         Ok(())
+    }
+
+    fn check_vms(&self, path: &Path) -> Result<(), ConfigError> {
+        let mut owners: BTreeMap<&Path, &String> = BTreeMap::new();
+        for (name, vm) in &self.vms {
+            if let Some(wrong) = [Some(name), vm.tenant.as_ref()].into_iter().flatten().find(|name| !is_plain(name)) {
+                return Err(ConfigError::BadName(path.into(), wrong.clone()));
+            }
+            if !vm.socket.is_absolute() {
+                return Err(ConfigError::RelativeSocket(path.into(), name.clone()));
+            }
+            if let Some(Err(error)) = vm.mode.as_deref().map(parse_mode) {
+                return Err(ConfigError::VmMode(path.into(), name.clone(), error));
+            }
+            if let Some(other) = owners.insert(&vm.socket, name) {
+                return Err(ConfigError::TwoVms(path.into(), other.clone(), name.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn vms(&self) -> Vec<VmSettings> {
+        let vm = |(name, vm): (&String, &VmConfig)| VmSettings {
+            tenant: vm.tenant.clone().unwrap_or_else(|| name.clone()),
+            mode: vm.mode.as_deref().and_then(|mode| parse_mode(mode).ok()).unwrap_or(VM_MODE),
+            ..vm_at(name, &vm.socket)
+        };
+        self.vms.iter().map(vm).collect()
     }
 
     /// Longer names first, so that a name goes before a pattern that it fits. `path` is this file's. A program that
@@ -218,6 +266,7 @@ impl FileConfig {
             spares: self.spares,
             log_level: self.log_level.clone(),
             api_dirs: self.api_dirs.clone(),
+            vms: self.vms.clone(),
         }
     }
 
@@ -244,6 +293,25 @@ impl FileConfig {
         };
         self.tenants.iter().map(tenant).collect()
     }
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
+}
+
+/// Permissions of a VM's socket.
+const VM_MODE: u32 = 0o600;
+
+fn vm_at(name: &str, socket: &Path) -> VmSettings {
+    VmSettings { name: name.to_owned(), socket: socket.to_owned(), tenant: name.to_owned(), mode: VM_MODE }
+}
+
+/// `NAME=SOCKET` of the command line.
+pub fn parse_vm(text: &str) -> Result<VmSettings, String> {
+    let wrong = || format!("`{text}`: expected NAME=SOCKET, such as build=/run/aviary/build.sock");
+    let (name, socket) = text.split_once('=').filter(|(name, _)| is_plain(name)).ok_or_else(wrong)?;
+    let socket = std::path::absolute(socket).map_err(|_| wrong())?;
+    Ok(vm_at(name, &socket))
 }
 
 fn amounts(limits: &BTreeMap<String, Amount>) -> Limits {
@@ -359,6 +427,20 @@ mod tests {
     }
 
     #[test]
+    fn vms_are_read() {
+        let text =
+            "[vms.a]\nsocket = \"/run/a.sock\"\n[vms.b]\nsocket = \"/run/b.sock\"\ntenant = \"t\"\nmode = \"660\"\n";
+        let config = read(text).unwrap();
+        let b = VmSettings { tenant: "t".into(), mode: 0o660, ..vm_at("b", Path::new("/run/b.sock")) };
+        assert_eq!(config.vms(), [vm_at("a", Path::new("/run/a.sock")), b]);
+        assert_eq!(config.vms()[0].tenant, "a");
+        assert_eq!(parse_vm("a=/run/a.sock"), Ok(vm_at("a", Path::new("/run/a.sock"))));
+        assert!(parse_vm("a=x.sock").is_ok_and(|vm| vm.socket.is_absolute()));
+        assert!(parse_vm("/run/a.sock").is_err() && parse_vm("a b=/x").is_err() && parse_vm("a=").is_err());
+        assert_ne!(config.fixed(), read("").unwrap().fixed());
+    }
+
+    #[test]
     fn names_that_do_not_exist_are_noticed() {
         let api = |functions: &[&str]| Api {
             name: "x".into(),
@@ -393,5 +475,16 @@ mod tests {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         assert!(read("[tenants.a]\nfunctions = { deny = [], allow = [] }\n").is_err());
+        for (wrong, why) in [
+            ("[vms.a]\n", "socket"),
+            ("[vms.a]\nsocket = \"a.sock\"\n", "absolute"),
+            ("[vms.\"a b\"]\nsocket = \"/a\"\n", "`a b`"),
+            ("[vms.a]\nsocket = \"/a\"\ntenant = \"\"\n", "``"),
+            ("[vms.a]\nsocket = \"/a\"\nmode = \"9\"\n", "mode"),
+            ("[vms.a]\nsocket = \"/a\"\n[vms.b]\nsocket = \"/a\"\n", "`b`"),
+        ] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 }

@@ -53,7 +53,10 @@ fn row(session: &SessionReport) -> [String; 10] {
     [
         session.session.to_string(),
         api.to_owned(),
-        session.program.clone(),
+        session
+            .vm
+            .as_ref()
+            .map_or_else(|| session.program.clone(), |vm| format!("{} (VM {vm})", session.program.escape_debug())),
         session.guest.to_string(),
         session.uid.to_string(),
         session.tenant.escape_debug().to_string(),

@@ -2,14 +2,14 @@
 
 use crate::{
     apis,
-    config::{FileConfig, Fixed, check_names, parse_limit, parse_mode, parse_span},
+    config::{FileConfig, Fixed, check_names, parse_limit, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
     ApiServerCommand, DeviceSettings, Level, Limits, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler, Settings,
-    Tenants, default_socket,
+    Tenants, VmSettings, default_socket,
 };
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -47,6 +47,10 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
   awake = "300us"               # interactive programs spin that long while they have the device [0us]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf"
+  [vms.build]                   # a virtual machine may attach (docs/virtual-machines.md)
+  socket = "/run/aviary/build.sock"    # where its VMM connects
+  tenant = "research"           # whose all its processes are [the VM's name]
+  mode = "600"                  # who may connect
 
 SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants], [devices] (unless --scheduler
 or --slice say otherwise) and the files of policies change at once."##;
@@ -79,6 +83,9 @@ pub struct ServeCommand {
     /// Start every API server by itself instead of copying one that has all vendors' libraries loaded.
     #[arg(long)]
     no_zygote: bool,
+    /// Let a virtual machine attach: its VMM connects to that socket (repeatable).
+    #[arg(long, value_name = "NAME=SOCKET", value_parser = parse_vm)]
+    vm: Vec<VmSettings>,
     /// Limit a resource of every tenant, as the API's specification names it (repeatable).
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
     limit: Vec<(String, u64)>,
@@ -158,7 +165,7 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level and api_dirs take effect when the node is started again";
+            let text = "listen, mode, spares, log_level, api_dirs and [vms] take effect when the node is started again";
             settings.notes.push(text.into());
         }
         Ok(settings)
@@ -199,6 +206,8 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
+    let named = |vm: &VmSettings| command.vm.iter().any(|other| other.name == vm.name);
+    config.vms = file.vms().into_iter().filter(|vm| !named(vm)).chain(command.vm.iter().cloned()).collect();
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     config.devices = file.devices(path.as_deref(), &Rules::default())?;
     let told = command.scheduler.is_some() || command.slice.is_some();

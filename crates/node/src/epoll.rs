@@ -30,6 +30,10 @@ pub enum Token {
     GatewayExit(u64),
     /// A session keeps a device from others.
     Overdue,
+    /// A VM connects, by its place in the list.
+    Vm(u64),
+    /// A VM's device ended.
+    DeviceExit(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -47,6 +51,8 @@ impl Token {
             Token::Remote(id) => (7, id),
             Token::GatewayExit(id) => (8, id),
             Token::Overdue => (9, 0),
+            Token::Vm(id) => (10, id),
+            Token::DeviceExit(id) => (11, id),
         };
         kind << SHIFT | id
     }
@@ -63,7 +69,9 @@ impl Token {
             6 => Token::ZygoteExit,
             7 => Token::Remote(id),
             8 => Token::GatewayExit(id),
-            _ => Token::Overdue,
+            9 => Token::Overdue,
+            10 => Token::Vm(id),
+            _ => Token::DeviceExit(id),
         }
     }
 }
@@ -107,7 +115,8 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        let with_id = [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0)];
+        let with_id =
+            [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0), Token::Vm(3), Token::DeviceExit(4)];
         for token in
             [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)
         {

@@ -26,6 +26,11 @@ impl Guest {
         Ok(Self { uid: credentials.uid, pid, started })
     }
 
+    /// The device of a virtual machine, which attaches many processes that are not to be joined.
+    pub fn unnamed(self) -> Self {
+        Self { started: 0, ..self }
+    }
+
     /// Connections of a process that cannot be named are never joined: two of
     /// them may be different processes.
     pub fn is_named(&self) -> bool {

@@ -10,6 +10,7 @@ use crate::{
     report,
     scheduling::Rules,
     tenant::Tenants,
+    vms::{VmDeviceCommand, VmSettings},
 };
 use aviary_transport::RemoteAddress;
 use rustix::net::{Shutdown, shutdown};
@@ -79,6 +80,10 @@ pub struct NodeConfig {
     pub reload: Option<Reload>,
     /// Where other machines connect, and what serves each of them.
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
+    /// Virtual machines that may attach.
+    pub vms: Vec<VmSettings>,
+    /// What is each VM's device.
+    pub vm_device: VmDeviceCommand,
     pub log: Level,
 }
 
@@ -96,6 +101,8 @@ impl NodeConfig {
             devices: Rules::default(),
             reload: None,
             remote: None,
+            vms: Vec::new(),
+            vm_device: VmDeviceCommand::own(),
             log: Level::Info,
         }
     }
@@ -136,11 +143,16 @@ impl Node {
         let admin_path = admin::admin_path(&config.socket);
         let admin = Arc::new(bind_admin(&admin_path).map_err(|error| NodeError::Listen(admin_path.clone(), error))?);
         let remote = config.remote.as_ref().map_or(Vec::new(), |(addresses, _)| addresses.clone());
+        let vms = config.vms.clone();
         let core = Arc::new(Core::new(config, listener, log)?);
         let (ended, alive) = std::io::pipe().map_err(NodeError::Watch)?;
         let threads = vec![run_core(&core, alive, log), run_admin(&admin, &core, &address, log)];
         log.info(format_args!("listening on {address}"));
         remote.iter().for_each(|remote| log.info(format_args!("listening on {remote}")));
+        for vm in vms {
+            let (name, socket) = (vm.name.escape_debug(), vm.socket.display());
+            log.info(format_args!("listening for VM {name} on {socket}"));
+        }
         Ok(Self { address, core, admin, admin_path, threads, ended })
     }
 

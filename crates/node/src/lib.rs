@@ -26,6 +26,7 @@ mod sessions;
 mod stats;
 mod tenancy;
 mod tenant;
+mod vms;
 mod zygote;
 
 pub use admin::{Request, admin_path, ask, query};
@@ -39,5 +40,6 @@ pub use private::{PrivateDir, private_nodes};
 pub use report::{AccountReport, NodeReport, SessionReport, TenantReport};
 pub use scheduling::{DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
 pub use tenant::{Limits, Tenant, TenantChange, Tenants};
+pub use vms::{VmDeviceCommand, VmSettings};
 
 pub use aviary_server::FunctionRule;

@@ -12,6 +12,8 @@ use crate::{
     log::Log,
     scheduling::{DeviceReport, Overdue, Rules, Scheduling},
     sessions::{Registry, Server, Session},
+    tenancy::Identity,
+    vms::Vms,
     zygote::Zygote,
 };
 use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
@@ -56,7 +58,7 @@ pub enum Goal {
 pub struct Core {
     pub(crate) config: NodeConfig,
     pub(crate) log: Log,
-    epoll: Epoll,
+    pub(crate) epoll: Epoll,
     wake: OwnedFd,
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
@@ -78,6 +80,7 @@ pub(crate) struct State {
     /// Taken when the node ends, which removes the socket.
     listener: Option<Listener>,
     pub gateways: Gateways,
+    pub vms: Vms,
     refill_at: Option<Instant>,
     zygote: Option<Zygote>,
     /// When the next zygote is started.
@@ -97,6 +100,7 @@ impl Core {
             epoll.add(socket.as_fd(), Token::Remote(remote.len() as u64))?;
             remote.push(socket);
         }
+        let vms = Vms::bind(&config.vms)?;
         let refill_at = (config.spares > 0).then(Instant::now);
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
@@ -109,6 +113,7 @@ impl Core {
             sessions_per_user,
             listener,
             gateways,
+            vms,
             refill_at,
             zygote: None,
             zygote_at,
@@ -138,7 +143,7 @@ impl Core {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn aims_at(&self, goal: Goal) -> bool {
+    pub(crate) fn aims_at(&self, goal: Goal) -> bool {
         self.goal.load(Ordering::SeqCst) >= goal as u8
     }
 
@@ -175,6 +180,7 @@ impl Core {
         loop {
             self.start_zygote();
             self.refill();
+            self.listen_for_vms();
             let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);
@@ -188,7 +194,8 @@ impl Core {
 
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.state();
-        state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill()).min()
+        let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
+        of_servers.chain(state.vms.next_listen()).min()
     }
 
     fn handle(&self, token: Token) {
@@ -205,6 +212,8 @@ impl Core {
             Token::Remote(place) => self.accept_remote(place),
             Token::GatewayExit(id) => self.reap_gateway(id),
             Token::Overdue => self.end_overdue(),
+            Token::Vm(place) => self.start_device(place),
+            Token::DeviceExit(place) => self.reap_device(place),
         }
     }
 
@@ -297,26 +306,35 @@ impl Core {
             Ok(guest) => guest,
             Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
         };
-        if state.registry.sessions_of_user(guest.uid) >= state.sessions_per_user {
-            let why = format!("user {} has {} sessions already", guest.uid, state.sessions_per_user);
+        let identity = match self.identify(state, &guest, &socket) {
+            Ok(identity) => identity,
+            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+        };
+        let (whose, sessions) = match &identity {
+            Identity::Vm(guest) => (format!("VM {}", guest.vm), state.registry.sessions_of_vm(&guest.vm)),
+            _ => (format!("user {}", guest.uid), state.registry.sessions_of_user(guest.uid)),
+        };
+        if sessions >= state.sessions_per_user {
+            let why = format!("{whose} has {} sessions already", state.sessions_per_user);
             self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
             return refuse(&socket, &why);
         }
-        let remote = match state.gateways.tenant_of(guest.pid).transpose() {
-            Ok(name) => name.filter(|name| !name.is_empty()),
-            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
-        };
-        let tenant = match self.tenant_for(state, &guest, remote.as_deref()) {
+        let tenant = match self.tenant_for(state, &guest, &identity) {
             Ok(tenant) => tenant,
             Err(why) => {
                 self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
                 return refuse(&socket, &why);
             }
         };
+        let (guest, in_vm) = match identity {
+            Identity::Vm(in_vm) => (guest.unnamed(), Some(in_vm)),
+            _ => (guest, None),
+        };
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
             guest,
+            in_vm,
             tenant,
             since: SystemTime::now(),
             pending: Some(socket),
@@ -327,6 +345,14 @@ impl Core {
         self.place(state, id, session);
     }
 
+    fn identify(&self, state: &mut State, guest: &Guest, socket: &OwnedFd) -> Result<Identity, NodeError> {
+        if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
+            return Ok(Identity::Vm(in_vm));
+        }
+        let remote = state.gateways.tenant_of(guest.pid).transpose()?;
+        Ok(remote.filter(|name| !name.is_empty()).map_or(Identity::User, Identity::Remote))
+    }
+
     /// Hands a session to its guest's API server, or to a new one.
     fn place(&self, state: &mut State, id: u64, mut session: Session) {
         let guest = session.guest;
@@ -335,7 +361,7 @@ impl Core {
             let server = match self.server_for(state, guest) {
                 Ok(server) => server,
                 Err(error) => {
-                    self.log.error(format_args!("session {id} of guest {} refused: {error}", guest.pid));
+                    self.log.error(format_args!("session {id}, {}, refused: {error}", session.whose()));
                     return session
                         .pending
                         .iter()
@@ -345,10 +371,8 @@ impl Core {
             session.server = server;
             match self.assign(state, id, &session) {
                 Ok(pid) => {
-                    let (Guest { pid: guest, uid, .. }, tenant) = (guest, session.tenant.escape_debug());
-                    self.log.info(format_args!(
-                        "session {id}: guest {guest} (user {uid}, tenant {tenant}) goes to API server {pid}"
-                    ));
+                    let (whose, tenant) = (session.whose(), session.tenant.escape_debug());
+                    self.log.info(format_args!("session {id}: {whose}, tenant {tenant}, goes to API server {pid}"));
                     state.registry.sessions.insert(id, session);
                     return;
                 }
@@ -581,7 +605,7 @@ impl Core {
         for Overdue { session: id, device, waiting } in scheduling.overdue() {
             let Some(session) = state.registry.sessions.get(&id) else { continue };
             let Some(server) = state.registry.servers.get(&session.server) else { continue };
-            let (tenant, guest, seconds) = (session.tenant.escape_debug(), session.guest.pid, waiting.as_secs_f64());
+            let (tenant, guest, seconds) = (session.tenant.escape_debug(), session.guest_pid(), waiting.as_secs_f64());
             self.log.warn(format_args!(
                 "ended: tenant={tenant} session={id} pid={guest} device={device:?}: others wait for it for {seconds:.1} s \
                  and it is not given back (hold_limit)"
@@ -671,6 +695,7 @@ impl Core {
         }
         state.registry.sessions.clear();
         self.end_zygote(&mut state);
+        self.end_vms(&mut state);
         let gateways = state.gateways.drain();
         gateways.iter().for_each(|gateway| gateway.end());
         let deadline = Instant::now() + FAREWELL;

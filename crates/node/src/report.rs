@@ -30,6 +30,9 @@ pub struct SessionReport {
     pub uid: u32,
     #[serde(default)]
     pub tenant: String,
+    /// The virtual machine that `guest` and `program` are in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
     /// Process id of the API server.
     pub server: u32,
     pub seconds: u64,
@@ -42,10 +45,11 @@ pub fn sessions(registry: &Registry) -> Vec<SessionReport> {
     let entry = |(id, session): (&u64, &crate::sessions::Session)| SessionReport {
         session: *id,
         api: session.api.clone(),
-        program: session.guest.program(),
-        guest: session.guest.pid,
+        program: session.program(),
+        guest: session.guest_pid(),
         uid: session.guest.uid,
         tenant: session.tenant.clone(),
+        vm: session.in_vm.as_ref().map(|guest| guest.vm.clone()),
         server: registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
         counters: session.stats.as_ref().map(stats::read).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
-use crate::{accounts::Seat, api_server::ApiServer, guest::Guest};
+use crate::{accounts::Seat, api_server::ApiServer, guest::Guest, vms::VmGuest};
 use std::{
     collections::{BTreeMap, HashMap},
     os::fd::OwnedFd,
@@ -12,6 +12,8 @@ use std::{
 pub struct Session {
     pub server: u64,
     pub guest: Guest,
+    /// The process in a virtual machine for which `guest`, the VM's device, has attached.
+    pub in_vm: Option<VmGuest>,
     /// Whose limits it has.
     pub tenant: String,
     pub since: SystemTime,
@@ -22,6 +24,26 @@ pub struct Session {
     pub moved: bool,
     pub api: String,
     pub stats: Option<OwnedFd>,
+}
+
+impl Session {
+    /// For people: the guest's process id, in its VM if it is in one.
+    pub fn guest_pid(&self) -> u32 {
+        self.in_vm.as_ref().map_or(self.guest.pid, |guest| guest.origin.pid)
+    }
+
+    /// For people.
+    pub fn whose(&self) -> String {
+        match &self.in_vm {
+            Some(VmGuest { vm, origin, .. }) => format!("process {} in VM {}", origin.pid, vm.escape_debug()),
+            None => format!("guest {} (user {})", self.guest.pid, self.guest.uid),
+        }
+    }
+
+    /// For people.
+    pub fn program(&self) -> String {
+        self.in_vm.as_ref().map_or_else(|| self.guest.program(), |guest| guest.origin.program.clone())
+    }
 }
 
 /// An API server process and, once it is taken, the guest process it belongs to.
@@ -106,7 +128,12 @@ impl Registry {
     }
 
     pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.sessions.values().filter(|session| session.guest.uid == uid).count()
+        self.sessions.values().filter(|session| session.in_vm.is_none() && session.guest.uid == uid).count()
+    }
+
+    pub fn sessions_of_vm(&self, name: &str) -> usize {
+        let of_vm = |session: &&Session| session.in_vm.as_ref().is_some_and(|guest| guest.vm == name);
+        self.sessions.values().filter(of_vm).count()
     }
 
     pub fn sessions_of_tenant(&self, name: &str) -> usize {

@@ -8,18 +8,30 @@ use crate::{
     node::{Core, State},
     report::{self, TenantReport},
     sessions::Session,
+    vms::VmGuest,
 };
 use std::os::fd::AsFd;
 
+/// Who says whose a new session is, beside the kernel.
+pub(crate) enum Identity {
+    /// Nobody.
+    User,
+    /// What a certificate or token from another machine shows.
+    Remote(String),
+    /// The socket at which a virtual machine attached.
+    Vm(VmGuest),
+}
+
 impl Core {
     /// The tenant of a new session, unless that has too many.
-    pub(crate) fn tenant_for(&self, state: &State, guest: &Guest, remote: Option<&str>) -> Result<String, String> {
+    pub(crate) fn tenant_for(&self, state: &State, guest: &Guest, identity: &Identity) -> Result<String, String> {
         let seated = state.registry.server_of(guest).and_then(|id| state.registry.servers.get(&id)?.seat.as_ref());
-        let tenant = match (seated, remote) {
+        let tenant = match (seated, identity) {
             // A process stays with its tenant, also if the configuration has changed.
             (Some(seat), _) => state.tenants.called(&seat.tenant),
-            (None, Some(name)) => state.tenants.named(name),
-            (None, None) => state.tenants.of(guest.uid),
+            (None, Identity::Remote(name)) => state.tenants.named(name),
+            (None, Identity::Vm(guest)) => state.tenants.called(&guest.tenant),
+            (None, Identity::User) => state.tenants.of(guest.uid),
         };
         match tenant.sessions {
             Some(most) if state.registry.sessions_of_tenant(&tenant.name) >= most => {
@@ -43,7 +55,7 @@ impl Core {
         let assignment = Assignment {
             session: id,
             tenant: &seat.tenant,
-            guest: session.guest.pid,
+            guest: session.guest_pid(),
             modules: &self.config.modules,
             slot: seat.slot,
             threads: tenant.threads,

@@ -1,0 +1,213 @@
+//! Virtual machines: a socket for each, and a process that is its device while the VM is there.
+
+use crate::{
+    NodeError,
+    epoll::Token,
+    listener::Listener,
+    node::{Core, Goal, State},
+};
+use aviary_wire::Origin;
+use rustix::net::{SocketAddrUnix, getpeername};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::{
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+/// A device that failed will probably fail again.
+const BACKOFF: Duration = Duration::from_secs(1);
+
+/// A VM that may attach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmSettings {
+    pub name: String,
+    /// Where its VMM connects. Who may do so belongs to the tenant, and so do all processes in the VM.
+    pub socket: PathBuf,
+    pub tenant: String,
+    /// Permissions of the socket.
+    pub mode: u32,
+}
+
+/// The command line of a device. Its standard input is the listening socket.
+#[derive(Debug, Clone)]
+pub struct VmDeviceCommand {
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+impl VmDeviceCommand {
+    /// This executable, as `aviary vm-device`.
+    pub fn own() -> Self {
+        Self { program: "/proc/self/exe".into(), arguments: vec!["vm-device".into()] }
+    }
+}
+
+#[derive(Debug)]
+struct Device {
+    child: Child,
+    /// Readable when the process has ended.
+    exit: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Vm {
+    settings: VmSettings,
+    listener: Listener,
+    /// It takes one connection; until it ends nobody else looks at the listener.
+    device: Option<Device>,
+    /// When the listener is looked at again.
+    listen_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+pub struct Vms(Vec<Vm>);
+
+/// A VM whose device has made a connection, and for whom in there it did so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VmGuest {
+    pub vm: String,
+    pub tenant: String,
+    /// What the VM's driver says: nothing is decided by it.
+    pub origin: Origin,
+}
+
+impl Vms {
+    pub fn bind(settings: &[VmSettings]) -> Result<Self, NodeError> {
+        let bound = |vm: &VmSettings| {
+            let listener = Listener::bind(&vm.socket, vm.mode)?;
+            Ok(Vm { settings: vm.clone(), listener, device: None, listen_at: Some(Instant::now()) })
+        };
+        settings.iter().map(bound).collect::<Result<_, NodeError>>().map(Self)
+    }
+
+    /// `None`: the process is no VM's device.
+    pub fn guest_of(&self, pid: u32, socket: &OwnedFd) -> Option<VmGuest> {
+        let vm = self.0.iter().find(|vm| vm.device.as_ref().is_some_and(|device| device.child.id() == pid))?;
+        let peer = getpeername(socket).ok().flatten().and_then(|address| SocketAddrUnix::try_from(address).ok());
+        let origin = peer.as_ref().and_then(SocketAddrUnix::abstract_name).and_then(Origin::from_name);
+        let VmSettings { name, tenant, .. } = &vm.settings;
+        Some(VmGuest { vm: name.clone(), tenant: tenant.clone(), origin: origin.unwrap_or_default() })
+    }
+
+    pub fn next_listen(&self) -> Option<Instant> {
+        self.0.iter().filter_map(|vm| vm.listen_at).min()
+    }
+
+    fn get(&mut self, place: u64) -> Option<&mut Vm> {
+        self.0.get_mut(usize::try_from(place).ok()?)
+    }
+}
+
+impl Core {
+    /// Looks for VMs where nobody does.
+    pub(crate) fn listen_for_vms(&self) {
+        let now = Instant::now();
+        for (place, vm) in self.state().vms.0.iter_mut().enumerate() {
+            if vm.listen_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            vm.listen_at = None;
+            if let Err(error) = self.epoll.add(vm.listener.socket.as_fd(), Token::Vm(place as u64)) {
+                self.log.error(error);
+                vm.listen_at = Some(now + BACKOFF);
+            }
+        }
+    }
+
+    /// A VMM connects: from now on its device looks at the listener.
+    pub(crate) fn start_device(&self, place: u64) {
+        let mut state = self.state();
+        let Some(vm) = state.vms.get(place) else { return };
+        self.epoll.remove(vm.listener.socket.as_fd());
+        if self.aims_at(Goal::Drain) {
+            return;
+        }
+        let VmSettings { name, tenant, .. } = &vm.settings;
+        let spawned = spawn(&self.config.vm_device, &self.config.socket, vm);
+        let started = spawned.map_err(|error| NodeError::Spawn(self.config.vm_device.program.clone(), error)).and_then(
+            |device| match self.epoll.add(device.exit.as_fd(), Token::DeviceExit(place)) {
+                Ok(()) => Ok(device),
+                Err(error) => {
+                    let _ = device.end();
+                    Err(error)
+                }
+            },
+        );
+        match started {
+            Ok(device) => {
+                let pid = device.child.id();
+                let (name, tenant) = (name.escape_debug(), tenant.escape_debug());
+                self.log.info(format_args!("VM {name} (tenant {tenant}) connects to device {pid}"));
+                vm.device = Some(device);
+            }
+            Err(error) => {
+                self.log.error(format_args!("VM {} gets no device: {error}", name.escape_debug()));
+                vm.listen_at = Some(Instant::now() + BACKOFF);
+            }
+        }
+    }
+
+    pub(crate) fn reap_device(&self, place: u64) {
+        let mut state = self.state();
+        let Some(vm) = state.vms.get(place) else { return };
+        let Some(mut device) = vm.device.take() else { return };
+        self.epoll.remove(device.exit.as_fd());
+        let (status, now) = (device.child.wait(), Instant::now());
+        let clean = status.as_ref().is_ok_and(ExitStatus::success);
+        vm.listen_at = Some(if clean { now } else { now + BACKOFF });
+        let how = status.map_or_else(|_| "status unknown".to_owned(), |status| status.to_string());
+        let text = format!("VM {}: its device ended: {how}", vm.settings.name.escape_debug());
+        if clean { self.log.info(text) } else { self.log.warn(text) }
+    }
+
+    /// Removes the sockets. The devices' guests see that they are gone.
+    pub(crate) fn end_vms(&self, state: &mut State) {
+        for Vm { listener, device, .. } in state.vms.0.drain(..) {
+            self.epoll.remove(listener.socket.as_fd());
+            if let Some(device) = device {
+                self.epoll.remove(device.exit.as_fd());
+                let _ = device.end();
+            }
+        }
+    }
+}
+
+impl Device {
+    /// Now: it holds nothing that is worth an orderly end.
+    fn end(mut self) -> io::Result<ExitStatus> {
+        let _ = pidfd_send_signal(&self.exit, Signal::KILL);
+        self.child.wait()
+    }
+}
+
+fn spawn(command: &VmDeviceCommand, node: &Path, vm: &Vm) -> io::Result<Device> {
+    let mut child = Command::new(&command.program)
+        .arg0("aviary")
+        .args(&command.arguments)
+        .arg("--node")
+        .arg(node)
+        .arg("--name")
+        .arg(&vm.settings.name)
+        .env_remove("AVIARY_SERVER")
+        .stdin(Stdio::from(vm.listener.socket.try_clone()?))
+        .stdout(Stdio::null())
+        // Signals from the terminal are for the node, which ends its devices itself.
+        .process_group(0)
+        .spawn()?;
+    let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
+    match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
+        Ok(exit) => Ok(Device { child, exit }),
+        Err(error) => {
+            let _ = child.kill();
+            let _ = child.wait();
+            Err(error)
+        }
+    }
+}
