@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Sleeping at words of the arena. */
+
+#include <linux/hash.h>
+#include <linux/hrtimer.h>
+#include <linux/sched.h>
+
+#include "driver.h"
+
+static wait_queue_head_t *bucket_of(struct aviary_session *session, u64 offset)
+{
+	return &session->sleepers[hash_64(offset >> 2, AVIARY_BUCKETS_BITS)];
+}
+
+/**
+ * aviary_wake - lets those who sleep at a word look at it again
+ * @session: the session
+ * @offset: of the word
+ *
+ * In interrupts too. Others of the same bucket look as well, and go on sleeping.
+ */
+void aviary_wake(struct aviary_session *session, u64 offset)
+{
+	wait_queue_head_t *bucket = bucket_of(session, offset);
+
+	if (!wq_has_sleeper(bucket))
+		return;
+	atomic64_inc(&session->wakes);
+	wake_up_all(bucket);
+}
+
+void aviary_wake_all(struct aviary_session *session)
+{
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(session->sleepers); i++)
+		wake_up_all(&session->sleepers[i]);
+}
+
+static bool may_sleep(struct aviary_session *session, const u32 *word, u32 expected)
+{
+	return READ_ONCE(*word) == expected && !aviary_session_over(session);
+}
+
+static long word_wait(struct aviary_session *session, const struct aviary_wait *wait,
+		      const u32 *word)
+{
+	ktime_t timeout = wait->timeout < 0 ? KTIME_MAX : ns_to_ktime(wait->timeout);
+	int err;
+
+	if (aviary_session_over(session))
+		return -EPIPE;
+	if (!may_sleep(session, word, wait->expected))
+		return 0;
+	if (!timeout)
+		return -ETIMEDOUT;
+	atomic64_inc(&session->sleeps);
+	err = wait_event_interruptible_hrtimeout(*bucket_of(session, wait->offset),
+						 !may_sleep(session, word, wait->expected),
+						 timeout);
+	if (aviary_session_over(session))
+		return -EPIPE;
+	if (err == -ETIME)
+		return -ETIMEDOUT;
+	/* Not restarted: the caller looks at its word after each signal. */
+	return err ? -EINTR : 0;
+}
+
+/**
+ * aviary_wait - sleeps while a word has a value
+ * @session: the session
+ * @wait: the word, its value, how long
+ *
+ * Return: 0 if the word has another value, -ETIMEDOUT, -EINTR after a signal, -EPIPE once the
+ * session is over, -EFAULT if there is no memory of the arena at the word.
+ */
+long aviary_wait(struct aviary_session *session, const struct aviary_wait *wait)
+{
+	struct page *page;
+	long err;
+
+	if ((wait->offset & 3) || wait->offset >= session->arena || wait->reserved)
+		return -EINVAL;
+	if (aviary_session_over(session))
+		return -EPIPE;
+	page = aviary_chunk_page(session, wait->offset);
+	if (!page)
+		return -EFAULT;
+	/* The page stays for as long as somebody sleeps, whatever becomes of the chunk. */
+	err = word_wait(session, wait, page_address(page) + offset_in_page(wait->offset));
+	put_page(page);
+	return err;
+}
