@@ -58,7 +58,7 @@ void aviary_device_unlock(void)
 	mutex_unlock(&current_lock);
 }
 
-/* As if the driver were taken off the device and put back: all that either had of the other ends. */
+/* As if the driver were taken off the device and put back: nothing of before is left. */
 static void device_reset(struct work_struct *work)
 {
 	struct device *device = NULL;

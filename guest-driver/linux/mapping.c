@@ -107,7 +107,7 @@ int aviary_mapping(struct file *file, struct vm_area_struct *vma)
 
 	if (!aviary_session_owned(session))
 		return -EPERM;
-	if (!(vma->vm_flags & VM_SHARED) || vma->vm_pgoff ||
+	if (!(vma->vm_flags & VM_SHARED) || vma->vm_pgoff || !IS_ALIGNED(length, AVIARY_CHUNK) ||
 	    length > aviary_session_largest(session))
 		return -EINVAL;
 	if (aviary_session_over(session))
