@@ -26,7 +26,8 @@ pub struct Consumer {
 impl Consumer {
     /// The consumer of an empty ring; longer messages than `limit` are an error.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
-        Consumer { memory, liveness, spinner: Spinner::new(), read: 0, released: 0, peer_cpu: 0, limit }
+        let spinner = Spinner::new(memory.doorbell().is_some());
+        Consumer { memory, liveness, spinner, read: 0, released: 0, peer_cpu: 0, limit }
     }
 
     /// Waits for a message and puts it into `into`, replacing what was there.

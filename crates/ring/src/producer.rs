@@ -24,7 +24,8 @@ impl Producer {
     /// The producer of an empty ring; messages above `limit` bytes are refused.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
         let limit = limit.min(u32::MAX as usize);
-        Producer { memory, liveness, spinner: Spinner::new(), written: 0, consumed: 0, limit }
+        let spinner = Spinner::new(memory.doorbell().is_some());
+        Producer { memory, liveness, spinner, written: 0, consumed: 0, limit }
     }
 
     /// Sends one message, waiting for room.

@@ -75,19 +75,24 @@ fn longest_spin() -> Duration {
     })
 }
 
-/// Rounds of the spin loop in [`longest_spin`]: pause instructions cost from 3 to 50 ns, by CPU.
-fn longest_rounds() -> u32 {
-    static ROUNDS: OnceLock<u32> = OnceLock::new();
-    *ROUNDS.get_or_init(|| {
-        const TRIAL: u32 = 256;
+/// Between machines a wake-up is an exit of one and an interrupt of the other, and the peer's CPUs are not ours.
+const LONGEST_FAR: Duration = Duration::from_micros(100);
+/// What two sleepers in different machines take to wake each other, when nobody has much to do.
+const WAKE_FAR: Duration = Duration::from_micros(400);
+
+/// Rounds of the spin loop in so much time: pause instructions cost from 3 to 50 ns, by CPU.
+fn rounds_in(time: Duration) -> u32 {
+    static TRIAL_NS: OnceLock<u64> = OnceLock::new();
+    const TRIAL: u32 = 256;
+    let trial = *TRIAL_NS.get_or_init(|| {
         let start = Instant::now();
         for _ in 0..TRIAL {
             hint::spin_loop();
         }
-        let trial = start.elapsed().as_nanos().max(1) as u64;
-        let rounds = longest_spin().as_nanos() as u64 * u64::from(TRIAL) / trial;
-        u32::try_from(rounds).unwrap_or(u32::MAX).min(1 << 20)
-    })
+        start.elapsed().as_nanos().max(1) as u64
+    });
+    let rounds = time.as_nanos() as u64 * u64::from(TRIAL) / trial;
+    u32::try_from(rounds).unwrap_or(u32::MAX).min(1 << 20)
 }
 
 /// A side spins while more than a third of its recent waits were short.
@@ -102,11 +107,18 @@ pub struct Spinner {
     confidence: u8,
     /// Somebody who knows more than recent waits tell wants this side awake: so many times the longest spin.
     awake: u32,
+    longest: Duration,
+    longest_rounds: u32,
+    /// A sleep up to so long could have been a spin, if the peer had not slept either.
+    short_sleep: Duration,
 }
 
 impl Spinner {
-    pub fn new() -> Self {
-        Spinner { confidence: FULL, awake: 0 }
+    /// `far`: the peer is in another machine.
+    pub fn new(far: bool) -> Self {
+        let longest = if far { longest_spin().max(LONGEST_FAR) } else { longest_spin() };
+        let short_sleep = if far { longest + WAKE_FAR } else { longest };
+        Spinner { confidence: FULL, awake: 0, longest, longest_rounds: rounds_in(longest), short_sleep }
     }
 
     fn rounds(&self) -> u32 {
@@ -116,14 +128,14 @@ impl Spinner {
         }
         match self.awake {
             0 if self.confidence == 0 => 0,
-            0 => longest_rounds(),
-            times => longest_rounds().saturating_mul(times),
+            0 => self.longest_rounds,
+            times => self.longest_rounds.saturating_mul(times),
         }
     }
 
     /// Spins for about so long before every sleep, whatever recent waits were like; zero: as they suggest.
     pub fn stay_awake(&mut self, time: Duration) {
-        let longest = longest_spin().as_nanos().max(1);
+        let longest = self.longest.as_nanos().max(1);
         self.awake = u32::try_from(time.as_nanos().div_ceil(longest)).unwrap_or(u32::MAX).min(1000);
     }
 
@@ -185,7 +197,7 @@ pub(crate) fn wait(
     }
     let asleep = Instant::now();
     let result = sleep(&flag, liveness, ready);
-    spinner.learn(rounds == 0 && asleep.elapsed() < longest_spin());
+    spinner.learn(rounds == 0 && asleep.elapsed() < spinner.short_sleep);
     result
 }
 
@@ -212,7 +224,7 @@ pub(crate) fn wait_within(
     flag.lower();
     match ready() {
         true => {
-            spinner.learn(rounds == 0 && asleep.elapsed() < longest_spin());
+            spinner.learn(rounds == 0 && asleep.elapsed() < spinner.short_sleep);
             Ok(true)
         }
         false if liveness.dead() => Err(WaitError),
