@@ -67,7 +67,8 @@ static void chunk_mapped(struct aviary_device *device, struct aviary_request *re
 		wake_up_all(&session->chunk_wait);
 		return;
 	}
-	if (!aviary_session_over(session) && !request->abandoned)
+	/* -ENODEV: the device has gone, or it knows of the end already. */
+	if (!aviary_session_over(session) && request->error != -ENODEV)
 		pr_warn_ratelimited("session %u ends: the host refused memory at %#lx: error %d\n",
 				    session->number, request->index * AVIARY_CHUNK,
 				    -request->error);
