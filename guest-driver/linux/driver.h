@@ -2,9 +2,10 @@
 /*
  * The driver's own structures.
  *
- * Locks, outermost first: the caller's mmap_lock; session->write_lock; session->release_lock;
- * session->chunk_lock; session->pin_lock; the lock of session->chunks; device->lock. The last two
- * and those of the inbox, the table of sessions and the other queues are taken in interrupts.
+ * Locks, outermost first: session->write_lock or session->release_lock or the mmap_lock of a fault;
+ * session->chunk_lock; the lock of session->chunks; device->lock. The last two are taken in
+ * interrupts, as are events_lock (outside of them), bell_lock, inbox_lock and that of the table of
+ * sessions. Memory of processes may be touched under read_lock. pin_lock has no other inside.
  */
 #ifndef AVIARY_DRIVER_H
 #define AVIARY_DRIVER_H
@@ -77,12 +78,12 @@ struct aviary_device {
 	struct xarray sessions;
 	atomic_t connected;
 
-	spinlock_t events_lock;
+	spinlock_t events_lock;	/* of the queue, and the order of what comes */
 	struct virtqueue *events;
 	unsigned int event_buffers;
 	void *event_buffer[AVIARY_MOST_EVENTS];
 
-	spinlock_t bell_lock;
+	spinlock_t bell_lock;	/* of the queue and the free buffers */
 	struct virtqueue *doorbell;
 	struct aviary_bell *bells;
 	unsigned int bells_free;
@@ -189,25 +190,25 @@ struct aviary_session {
 	u64 arena;			/* bytes; 0 until mapped */
 	unsigned long mapped;
 
-	struct mutex write_lock;
+	struct mutex write_lock;	/* one message after the other */
 	/* These two, and the states of chunks, are guarded by the lock of `chunks`. */
 	bool over;
 	bool opened;			/* the device knows it */
 	bool greeted;			/* chunks are registered from now on */
 	struct xarray chunks;
-	struct mutex chunk_lock;
-	struct mutex release_lock;
+	struct mutex chunk_lock;	/* a chunk stays, and is mapped or not */
+	struct mutex release_lock;	/* one release after the other */
 	wait_queue_head_t chunk_wait;
 	/* Of this session's file only, so that pages can be taken out of its mapping. */
 	struct address_space mapping;
 
-	struct mutex pin_lock;
+	struct mutex pin_lock;	/* of the list */
 	struct list_head pins;
 
 	wait_queue_head_t sleepers[1 << AVIARY_BUCKETS_BITS];
 
-	struct mutex read_lock;
-	spinlock_t inbox_lock;
+	struct mutex read_lock;	/* one reader after the other */
+	spinlock_t inbox_lock;	/* of the list and its size */
 	struct list_head inbox;
 	size_t inbox_bytes;
 	wait_queue_head_t inbox_wait;

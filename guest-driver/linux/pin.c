@@ -284,12 +284,16 @@ long aviary_unpin(struct aviary_session *session, const struct aviary_range *ran
 /* The session is over, and the device uses nothing of it. */
 void aviary_pins_free(struct aviary_session *session)
 {
-	struct pin *pin, *next;
+	struct pin *pin;
 
-	mutex_lock(&session->pin_lock);
-	list_for_each_entry_safe(pin, next, &session->pins, link) {
-		list_del_init(&pin->link);
+	for (;;) {
+		mutex_lock(&session->pin_lock);
+		pin = list_first_entry_or_null(&session->pins, struct pin, link);
+		if (pin)
+			list_del_init(&pin->link);
+		mutex_unlock(&session->pin_lock);
+		if (!pin)
+			break;
 		pin_put(pin);
 	}
-	mutex_unlock(&session->pin_lock);
 }

@@ -117,7 +117,8 @@ void aviary_request_send(struct aviary_device *device, struct aviary_request *re
 			list_add_tail(&request->link, &device->backlog);
 		else
 			kick = virtqueue_kick_prepare(device->control);
-		if (err && err != -ENOSPC && err != -ENOMEM)
+		/* Only answers make room: without any under way, nobody would try again. */
+		if (err && err != -ENOSPC)
 			aviary_device_reset();
 	}
 	/* With the lock: the queue must not vanish before it is notified. */

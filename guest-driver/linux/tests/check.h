@@ -82,6 +82,7 @@ enum command {
 	SERVE_BELL,	/* the next doorbell at `offset` stores `flags` at `length` and wakes there */
 	KILL_DEVICE,
 	STOP_DEVICE,	/* for `flags` milliseconds */
+	PAUSE_VM,	/* for `flags` milliseconds */
 };
 
 struct control {

@@ -329,6 +329,12 @@ static void test_pin(struct session *s)
 	CHECK(do_pin(s, data, 12288, at, 0) == EFAULT, "a part of it is no memory");
 	CHECK(total("pages_pinned") == 0, "%ld", total("pages_pinned"));
 
+	/* Memory of the arena is memory of the application. */
+	s->arena[2 * CHUNK] = 4;
+	CHECK(do_pin(s, s->arena + 2 * CHUNK, 8192, at, AVIARY_PIN_WRITE) == 0, "of the arena");
+	CHECK(ask(s, SUM, at, 8192, 0) == 4, "at two places");
+	CHECK(do_range(s, AVIARY_UNPIN, at, 8192) == 0, "unpin");
+
 	CHECK(ask(s, REFUSE, 0, 0, ENOMEM) == 0, "refuse");
 	CHECK(do_pin(s, data, 8192, at, 0) == ENOMEM, "refused by the host");
 	CHECK(counters(s).pages_pinned == 0, "as it was");

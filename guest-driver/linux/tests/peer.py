@@ -6,6 +6,7 @@ connects with `AVIARY vm-device`, as a node does. Commands are those of check.h.
 """
 
 import array
+import json
 import mmap
 import os
 import signal
@@ -18,7 +19,7 @@ import time
 
 LANE_OPEN, MEMORY_MAP, MEMORY_UNMAP, MEMORY_DONE, WAKE = 1, 5, 6, 7, 8
 (ECHO, LOAD, STORE_WAKE, HANG_UP, SUM, FILL, SLOW, REFUSE, BELLS, PONG, SERVE_BELL, KILL_DEVICE,
- STOP_DEVICE) = range(1, 14)
+ STOP_DEVICE, PAUSE_VM) = range(1, 15)
 CONTROL = struct.Struct("<IIQQQ")
 WELCOME = struct.pack("<4sIQQQQQ", b"AVok", 48, 1, 0, 0, 1, 0)
 
@@ -29,6 +30,7 @@ class Vm:
     def __init__(self, aviary, folder):
         self.command = [aviary, "vm-device", "--name", "test", "--node", f"{folder}/node"]
         self.listener = listen(f"{folder}/vm")
+        self.monitor = f"{folder}/qmp"
         self.device = None
 
     def serve(self):
@@ -44,6 +46,19 @@ class Vm:
         os.kill(pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(pid, signal.SIGCONT)
+
+    def pause(self, seconds):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.monitor)
+        stream = connection.makefile("rw")
+        for command in ["qmp_capabilities", "stop", "cont"]:
+            if command == "cont":
+                time.sleep(seconds)
+            stream.write(json.dumps({"execute": command}))
+            stream.flush()
+            while "return" not in json.loads(stream.readline()):
+                pass
+        connection.close()
 
 
 class Memory:
@@ -182,6 +197,8 @@ class Server:
             self.vm.kill()
         elif command == STOP_DEVICE:
             threading.Thread(target=self.vm.stop, args=[flags / 1000], daemon=True).start()
+        elif command == PAUSE_VM:
+            threading.Thread(target=self.vm.pause, args=[flags / 1000], daemon=True).start()
         return 0
 
 
