@@ -270,7 +270,7 @@ void aviary_pins_free(struct aviary_session *session);
 
 /* wait.c */
 long aviary_wait(struct aviary_session *session, const struct aviary_wait *wait);
-void aviary_wake(struct aviary_session *session, u64 offset);
+bool aviary_wake(struct aviary_session *session, u64 offset);
 void aviary_wake_all(struct aviary_session *session);
 
 #endif

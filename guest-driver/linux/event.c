@@ -25,7 +25,8 @@ static void event_of_session(struct aviary_device *device, const struct aviary_e
 		aviary_stream_receive(session, event->data, le32_to_cpu(event->count));
 		break;
 	case AVIARY_WOKEN:
-		aviary_wake(session, le64_to_cpu(event->value));
+		if (aviary_wake(session, le64_to_cpu(event->value)))
+			atomic64_inc(&session->wakes);
 		break;
 	case AVIARY_CLOSED:
 		aviary_session_end(session);

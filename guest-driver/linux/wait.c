@@ -18,15 +18,17 @@ static wait_queue_head_t *bucket_of(struct aviary_session *session, u64 offset)
  * @offset: of the word
  *
  * In interrupts too. Others of the same bucket look as well, and go on sleeping.
+ *
+ * Return: whether there may have been somebody.
  */
-void aviary_wake(struct aviary_session *session, u64 offset)
+bool aviary_wake(struct aviary_session *session, u64 offset)
 {
 	wait_queue_head_t *bucket = bucket_of(session, offset);
 
 	if (!wq_has_sleeper(bucket))
-		return;
-	atomic64_inc(&session->wakes);
+		return false;
 	wake_up_all(bucket);
+	return true;
 }
 
 void aviary_wake_all(struct aviary_session *session)

@@ -71,10 +71,10 @@ static void test_hang_up(void)
 {
 	struct sleeper sleeper;
 	struct session s;
-	uint8_t *data = malloc(65536 + 4096);
+	void *data = aligned_alloc(4096, 65536);
 
 	start(&s, &sleeper);
-	CHECK(!do_pin(&s, (void *)(((uintptr_t)data + 4095) & ~4095UL), 65536, 100 * CHUNK, 1), "pin");
+	CHECK(!do_pin(&s, data, 65536, 100 * CHUNK, 1), "pin");
 	CHECK(total("pages_pinned") == 16, "%ld", total("pages_pinned"));
 	CHECK(!tell(&s, HANG_UP, 0, 0, 0), "tell");
 	check_over(&s, &sleeper);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device forgets everything, as it does when the VM was paused, and at last it dies.
+ * The device forgets everything, as it does when the VM was paused or suspended, and at last it dies.
  *
  * No QEMU takes a device back whose process has died.
  */
@@ -62,6 +62,34 @@ static void test_paused(int round)
 	CHECK(nothing_left(5000), "of the next one");
 }
 
+static int write_file(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY);
+	int err = fd < 0 || write(fd, text, strlen(text)) < 0 ? errno : 0;
+
+	close(fd);
+	return err;
+}
+
+/* A machine stays awake while sessions are open; otherwise it finds the device again. */
+static void test_suspended(void)
+{
+	struct session s;
+
+	CHECK(!session_start(&s, ARENA), "start");
+	*word_at(&s, CHUNK) = 5;
+	CHECK(write_file("/sys/power/state", "mem") == EBUSY, "with a session");
+	CHECK(ask(&s, LOAD, CHUNK, 0, 0) == 5, "it goes on");
+	session_close(&s);
+	CHECK(nothing_left(5000), "nothing left");
+	CHECK(write_file("/sys/class/rtc/rtc0/wakealarm", "+3") == 0, "alarm");
+	CHECK(write_file("/sys/power/state", "mem") == 0, "suspended");
+	CHECK(!session_start(&s, ARENA), "start");
+	CHECK(ask(&s, ECHO, 0, 0, 5) == 5, "echo");
+	session_close(&s);
+	CHECK(nothing_left(5000), "nothing left");
+}
+
 /* What such a device may have left to others is kept until the driver is taken off it. */
 static void test_killed(void)
 {
@@ -80,6 +108,7 @@ int main(void)
 
 	for (i = 0; i < 5; i++)
 		test_paused(i);
+	test_suspended();
 	test_killed();
 	return verdict("reset");
 }
