@@ -128,17 +128,11 @@ impl VhostUserBackend for Backend {
     /// No log of dirty pages: a VM with this device is not migrated.
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
         VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
     }
 
     fn set_event_idx(&self, _enabled: bool) {}
-
-    fn get_config(&self, _offset: u32, size: u32) -> Vec<u8> {
-        // Carriers may have a configuration space; the device has none.
-        vec![0; size as usize]
-    }
 
     fn update_memory(&self, memory: GuestMemoryAtomic<GuestMemoryMmap>) -> io::Result<()> {
         memory::check(&memory.memory()).map_err(|error| {
