@@ -264,7 +264,11 @@ impl Session {
                 self.ranges.settle(range, false);
                 self.answer(ticket, Err(errno));
             }
-            (Task::Undo(_), Some(_)) => return Err(SessionError::Stuck),
+            // The API server's end answers it.
+            (Task::Undo(_), Some(_)) => {
+                self.jobs.push_front(Job { ticket, task, range, left: 1, failed });
+                return Err(SessionError::Stuck);
+            }
         }
         Ok(())
     }

@@ -243,23 +243,31 @@ impl Sessions {
 
     // What the guest hears.
 
-    pub fn has_news(&self) -> bool {
-        !self.due.is_empty()
+    pub fn has_news(&mut self) -> bool {
+        while let Some(number) = self.due.front() {
+            match self.links.get_mut(number) {
+                Some(link) if link.session.has_news() => return true,
+                // What it had to tell went when the guest closed it.
+                Some(link) => link.due = false,
+                None => {}
+            }
+            self.due.pop_front();
+        }
+        false
     }
 
     /// The next event, for a buffer that holds so many bytes of data.
     pub fn next_news(&mut self, room: usize) -> Option<(u32, News)> {
-        loop {
-            let number = self.due.pop_front()?;
-            let Some(link) = self.links.get_mut(&number) else { continue };
-            link.due = false;
-            let news = link.session.next_news(room);
-            // There may be more of it, and more to read.
-            self.look_after(number);
-            if let Some(news) = news {
-                return Some((number, news));
-            }
+        if !self.has_news() {
+            return None;
         }
+        let number = self.due.pop_front()?;
+        let link = self.links.get_mut(&number)?;
+        link.due = false;
+        let news = link.session.next_news(room)?;
+        // There may be more of it, and more to read.
+        self.look_after(number);
+        Some((number, news))
     }
 
     // What follows from it.

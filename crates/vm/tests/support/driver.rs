@@ -58,6 +58,8 @@ pub struct Driver {
     pub bells: Ring,
     /// Where the buffer of a chain lies.
     offered: HashMap<u16, u64>,
+    /// Offered so far.
+    buffers: u64,
     requests: HashMap<u16, u64>,
     places: VecDeque<u64>,
     answers: HashMap<u16, (u32, u32, u64, Vec<u8>)>,
@@ -103,6 +105,7 @@ impl Driver {
             events,
             bells,
             offered,
+            buffers: 0,
             requests,
             places,
             answers,
@@ -240,6 +243,11 @@ impl Driver {
         self.answers.contains_key(&head)
     }
 
+    /// True: the answer is there, and nobody wants it.
+    pub fn forget(&mut self, head: u16) -> bool {
+        self.answers.remove(&head).is_some()
+    }
+
     /// Bytes written, status, value, the rest.
     pub fn raw_answer(&mut self, head: u16) -> (u32, u32, u64, Vec<u8>) {
         while !self.answers.contains_key(&head) {
@@ -280,12 +288,18 @@ impl Driver {
 
     pub fn offer_events(&mut self, count: usize, length: u32) {
         for _ in 0..count {
-            let place = EVENTS + self.offered.len() as u64 * EVENT;
+            // The device takes buffers in order.
+            let place = EVENTS + self.buffers % u64::from(SIZE) * EVENT;
+            self.buffers += 1;
             let buffer = Buffer { address: place, length, writable: true };
             let head = self.events.add(&self.memory, &[buffer]).expect("room for events");
             self.offered.insert(head, place);
         }
         self.events.kick();
+    }
+
+    pub fn events_offered(&self) -> usize {
+        self.offered.len()
     }
 
     /// The buffer is not offered again.

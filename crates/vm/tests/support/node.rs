@@ -61,15 +61,17 @@ impl Server {
         Origin::from_name(self.stream.peer_addr().unwrap().as_abstract_name()?)
     }
 
-    /// Descriptors that came with the bytes.
-    pub fn receive(&mut self, bytes: &mut [u8]) -> Vec<OwnedFd> {
+    /// Descriptors that came with the bytes. `None`: the device hung up.
+    pub fn try_receive(&mut self, bytes: &mut [u8]) -> Option<Vec<OwnedFd>> {
         let (mut done, mut files) = (0, Vec::new());
         while done < bytes.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut ancillary = RecvAncillaryBuffer::new(&mut space);
             let into = &mut [IoSliceMut::new(&mut bytes[done..])];
-            let message = recvmsg(self.stream.as_fd(), into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
-            assert_ne!(message.bytes, 0, "the device hung up");
+            let message = recvmsg(self.stream.as_fd(), into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
+            if message.bytes == 0 {
+                return None;
+            }
             done += message.bytes;
             for message in ancillary.drain() {
                 if let RecvAncillaryMessage::ScmRights(received) = message {
@@ -77,7 +79,27 @@ impl Server {
                 }
             }
         }
-        files
+        Some(files)
+    }
+
+    pub fn receive(&mut self, bytes: &mut [u8]) -> Vec<OwnedFd> {
+        self.try_receive(bytes).expect("the device hung up")
+    }
+
+    pub fn try_greeting(&mut self) -> Option<()> {
+        let mut prefix = [0; PREFIX];
+        self.try_receive(&mut prefix)?;
+        self.try_receive(&mut vec![0; Hello::length(&prefix).unwrap() - PREFIX]).map(drop)
+    }
+
+    pub fn try_control(&mut self) -> Option<(Control, Vec<OwnedFd>)> {
+        let mut bytes = [0; Control::SIZE];
+        let files = self.try_receive(&mut bytes)?;
+        Some((Control::from_bytes(&bytes), files))
+    }
+
+    pub fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).is_ok()
     }
 
     pub fn greeting(&mut self) -> Hello {
