@@ -56,7 +56,9 @@ impl Ranges {
             self.0.range_mut(range.offset..range.end()).for_each(|(_, piece)| piece.busy = false);
         } else {
             let starts: Vec<u64> = self.0.range(range.offset..range.end()).map(|(start, _)| *start).collect();
-            starts.iter().for_each(|start| drop(self.0.remove(start)));
+            for start in starts {
+                self.0.remove(&start);
+            }
         }
     }
 }
