@@ -7,7 +7,8 @@ use std::{
     sync::OnceLock,
 };
 
-const USUAL: [&str; 6] =
+/// Where every dynamic linker looks by itself.
+pub const USUAL: [&str; 6] =
     ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"];
 
 /// Where the dynamic linker would find the library.

@@ -7,6 +7,7 @@ mod apis;
 mod config;
 mod doctor;
 mod dropin;
+mod guest;
 mod launch;
 mod manual;
 mod policy;
@@ -18,6 +19,7 @@ mod signals;
 mod spec;
 mod tenant;
 mod top;
+mod vm;
 mod vm_device;
 
 use clap::{Parser, Subcommand};
@@ -45,6 +47,8 @@ enum Command {
     Reload(tenant::ReloadCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
+    Vm(vm::VmCommand),
+    Guest(guest::GuestCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
     Completions(manual::CompletionsCommand),
@@ -68,6 +72,8 @@ fn main() -> ExitCode {
         Command::Reload(command) => tenant::reload(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
+        Command::Vm(command) => vm::run(command),
+        Command::Guest(command) => guest::run(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
         Command::Completions(command) => manual::completions::<Arguments>(&command),

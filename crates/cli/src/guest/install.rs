@@ -1,0 +1,227 @@
+//! `aviary guest install`: guest libraries and the driver's sources in a system that runs as a virtual machine.
+
+use super::{
+    layout::{HOME, Item, LIBRARIES, Layout},
+    root::{Change, GuestRoot},
+};
+use crate::apis;
+use anyhow::{Context, bail};
+use clap::Args;
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+/// What an installation has put there, a path a line: --uninstall goes by it.
+const LIST: &str = "/usr/lib/aviary/installed";
+const LINKER: &str = "/etc/ld.so.conf.d/aviary.conf";
+const UDEV_RULE: &str = "/etc/udev/rules.d/70-aviary.rules";
+/// Who may open the device decides nothing about others' data: each that opens it has a session of its own.
+const UDEV_RULE_TEXT: &str = "KERNEL==\"aviary\", MODE=\"0666\"\n";
+/// Folders of the guest where its own libraries may be.
+const GUEST_LIBRARIES: [&str; 5] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
+
+/// Put guest libraries, the driver's sources and their configuration into a virtual machine's system.
+///
+/// Run it inside of the guest, or on the host for a file system that is mounted at --root. It can be repeated: what is
+/// up to date stays as it is.
+#[derive(Args)]
+pub struct InstallCommand {
+    /// The root folder of the guest.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Install the guest library of this API (repeatable; default: all that are built).
+    #[arg(long, value_name = "NAME")]
+    api: Vec<String>,
+    /// Look for API builds in this folder first (repeatable).
+    #[arg(long, value_name = "DIR")]
+    api_dir: Vec<PathBuf>,
+    /// Sources of the driver, with a dkms.conf (default: those that came with this program).
+    #[arg(long, value_name = "DIR")]
+    driver: Option<PathBuf>,
+    /// Remove what was installed.
+    #[arg(long, conflicts_with_all = ["api", "api_dir", "driver"])]
+    uninstall: bool,
+}
+
+pub fn run(command: &InstallCommand) -> anyhow::Result<ExitCode> {
+    let root = GuestRoot::open(&command.root)?;
+    if command.uninstall {
+        uninstall(&root)?
+    } else {
+        install(&root, command)?
+    }
+    refresh(&command.root);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn install(root: &GuestRoot, command: &InstallCommand) -> anyhow::Result<()> {
+    let search = apis::search_path(&command.api_dir)?;
+    let has = |soname: &str| GUEST_LIBRARIES.iter().any(|folder| root.exists(&format!("{folder}/{soname}")));
+    let Layout { mut items, variables } = Layout::of(&apis::select(&search, &command.api)?, &has)?;
+    let text = |text: String| Item::File { data: text.into_bytes(), mode: 0o644 };
+    if items.keys().any(|path| path.starts_with(LIBRARIES)) {
+        items.insert(LINKER.into(), text(format!("{LIBRARIES}\n")));
+    }
+    items.insert(UDEV_RULE.into(), text(UDEV_RULE_TEXT.into()));
+    let driver = driver_sources(command, &mut items)?;
+    // First of all, so that a stopped installation can be removed.
+    let earlier = listed(root);
+    let all: Vec<&str> = earlier.iter().chain(items.keys()).map(String::as_str).collect();
+    write_list(root, &all)?;
+    for (path, item) in &items {
+        let change = match item {
+            Item::File { data, mode } => root.write(path, data, *mode)?,
+            Item::Link(target) => root.link(path, target)?,
+        };
+        println!("{} {path}", if change == Change::Written { "installed" } else { "unchanged" });
+    }
+    for path in earlier.iter().filter(|path| !items.contains_key(*path)) {
+        remove(root, path)?;
+    }
+    write_list(root, &items.keys().map(String::as_str).collect::<Vec<_>>())?;
+    for (name, value) in &variables {
+        println!("note      programs may need {name}={value}");
+    }
+    match driver {
+        Some(version) => println!("next      in the guest: dkms install aviary/{version} && modprobe aviary"),
+        None => println!("note      no sources of the driver here: name them with --driver"),
+    }
+    Ok(())
+}
+
+fn uninstall(root: &GuestRoot) -> anyhow::Result<()> {
+    let paths = listed(root);
+    if paths.is_empty() {
+        println!("nothing is installed");
+        return Ok(());
+    }
+    for path in &paths {
+        remove(root, path)?;
+    }
+    root.remove(LIST)?;
+    root.remove_empty_folder(HOME);
+    Ok(())
+}
+
+/// With the folders that were only for it.
+fn remove(root: &GuestRoot, path: &str) -> anyhow::Result<()> {
+    if root.remove(path)? {
+        println!("removed   {path}");
+    }
+    let mut above = path;
+    while let Some((parent, _)) = above.rsplit_once('/')
+        && (parent.starts_with("/usr/lib/aviary") || parent.starts_with("/usr/src/aviary-"))
+    {
+        root.remove_empty_folder(parent);
+        above = parent;
+    }
+    Ok(())
+}
+
+fn write_list(root: &GuestRoot, paths: &[&str]) -> anyhow::Result<()> {
+    let mut paths = paths.to_vec();
+    paths.sort_unstable();
+    paths.dedup();
+    let lines: String = paths.iter().map(|path| format!("{path}\n")).collect();
+    root.write(LIST, lines.as_bytes(), 0o644)?;
+    Ok(())
+}
+
+/// Only places that an installation writes to: a guest's own file says it.
+fn listed(root: &GuestRoot) -> Vec<String> {
+    let places = ["/usr/lib/aviary/", "/usr/src/aviary-", "/etc/OpenCL/vendors/", LINKER, UDEV_RULE];
+    let text = root.read(LIST).unwrap_or_default();
+    let lines = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect::<Vec<_>>();
+    let ours = |path: &String| places.iter().any(|place| path.starts_with(place)) && !path.contains("/../");
+    lines.into_iter().filter(ours).collect()
+}
+
+/// The version of the driver, if there are sources.
+fn driver_sources(command: &InstallCommand, items: &mut BTreeMap<String, Item>) -> anyhow::Result<Option<String>> {
+    let found = match &command.driver {
+        Some(folder) if !folder.join("dkms.conf").is_file() => {
+            bail!("{} has no dkms.conf: these are no sources of the driver", folder.display())
+        }
+        Some(folder) => Some(folder.clone()),
+        None => beside_this_program().into_iter().find(|folder| folder.join("dkms.conf").is_file()),
+    };
+    let Some(folder) = found else { return Ok(None) };
+    let failed = || format!("cannot read {}", folder.display());
+    let configuration = fs::read_to_string(folder.join("dkms.conf")).with_context(failed)?;
+    let version = package_version(&configuration);
+    let version = version.with_context(|| format!("{}/dkms.conf has no PACKAGE_VERSION", folder.display()))?;
+    for entry in fs::read_dir(&folder).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if is_source(&name) && path.is_file() {
+            let data = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            items.insert(format!("/usr/src/aviary-{version}/{name}"), Item::File { data, mode: 0o644 });
+        }
+    }
+    Ok(Some(version))
+}
+
+/// In the source tree, and where packages put them.
+fn beside_this_program() -> Vec<PathBuf> {
+    let Ok(program) = env::current_exe() else { return Vec::new() };
+    let trees = program.ancestors().map(|tree| tree.join("guest-driver/linux"));
+    let packages = program.ancestors().nth(2).map(|prefix| prefix.join("share/aviary/guest-driver"));
+    trees.chain(packages).collect()
+}
+
+/// And nothing that a build left there.
+fn is_source(name: &str) -> bool {
+    let extension = Path::new(name).extension().and_then(|extension| extension.to_str());
+    let made = name.ends_with(".mod.c") || name.starts_with('.');
+    !made && (matches!(extension, Some("c" | "h" | "conf")) || matches!(name, "Makefile" | "Kbuild"))
+}
+
+fn package_version(configuration: &str) -> Option<String> {
+    let value = configuration.lines().find_map(|line| line.trim().strip_prefix("PACKAGE_VERSION="))?;
+    let value = value.trim_matches('"');
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "._+~-".contains(letter);
+    (!value.is_empty() && value.chars().all(plain)).then(|| value.to_owned())
+}
+
+/// The linker's cache; the udev rule is read at the guest's next start.
+fn refresh(root: &Path) {
+    let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
+    let works = |program: &&str| {
+        let mut command = Command::new(program);
+        command.arg("-r").arg(root).stdin(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !programs.iter().any(|program| works(&program)) {
+        println!("next      in the guest, as root: ldconfig");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aviary_node::PrivateDir;
+
+    #[test]
+    fn sources_of_the_driver() {
+        for name in ["aviary.c", "aviary.h", "dkms.conf", "Makefile", "Kbuild"] {
+            assert!(is_source(name), "{name}");
+        }
+        for name in ["aviary.ko", "aviary.o", "aviary.mod.c", ".aviary.c", "Module.symvers"] {
+            assert!(!is_source(name), "{name}");
+        }
+        assert_eq!(package_version("PACKAGE_NAME=\"aviary\"\nPACKAGE_VERSION=\"0.1\"\n").as_deref(), Some("0.1"));
+        assert_eq!(package_version("PACKAGE_VERSION=\"../x\"\n"), None);
+    }
+
+    #[test]
+    fn a_guests_list_names_only_our_places() {
+        let directory = PrivateDir::create().unwrap();
+        let root = GuestRoot::open(directory.path()).unwrap();
+        let lines = "/etc/passwd\n/usr/lib/aviary/a\n/usr/lib/aviary/../x\n/etc/OpenCL/vendors/aviary.icd\n";
+        root.write(LIST, lines.as_bytes(), 0o644).unwrap();
+        assert_eq!(listed(&root), ["/usr/lib/aviary/a", "/etc/OpenCL/vendors/aviary.icd"]);
+    }
+}

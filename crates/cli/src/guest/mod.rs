@@ -1,0 +1,35 @@
+//! `aviary guest`: what lies in a virtual machine.
+
+mod cpio;
+mod elf;
+mod image;
+mod install;
+mod layout;
+mod modules;
+mod root;
+
+pub use cpio::Archive;
+pub use image::{Additions, COMMAND, INITRAMFS, KERNEL, quoted};
+
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+/// Prepare virtual machines: build an image, or install into a system.
+#[derive(Args)]
+pub struct GuestCommand {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Image(image::ImageCommand),
+    Install(install::InstallCommand),
+}
+
+pub fn run(command: &GuestCommand) -> anyhow::Result<ExitCode> {
+    match &command.action {
+        Action::Image(command) => image::run(command),
+        Action::Install(command) => install::run(command),
+    }
+}
