@@ -189,12 +189,12 @@ fn package_version(configuration: &str) -> Option<String> {
 /// The linker's cache; the udev rule is read at the guest's next start.
 fn refresh(root: &Path) {
     let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
-    let works = |program: &&str| {
+    let works = |program: &str| {
         let mut command = Command::new(program);
         command.arg("-r").arg(root).stdin(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    if !programs.iter().any(|program| works(&program)) {
+    if !programs.iter().any(|program| works(program)) {
         println!("next      in the guest, as root: ldconfig");
     }
 }

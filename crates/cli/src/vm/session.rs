@@ -229,7 +229,8 @@ mod tests {
         let job = Job { command: &words, additions: &Additions::default(), console: None };
         write_initramfs(&image, &own, &job).unwrap();
         let bytes = fs::read(&own).unwrap();
-        assert_eq!(&bytes[..14], b"12345\0\0\0070701");
+        assert_eq!(&bytes[..8], b"12345\0\0\0");
+        assert_eq!(&bytes[8..14], b"070701");
         assert!(String::from_utf8_lossy(&bytes).contains(r"exec 'echo' 'it'\''s'"));
     }
 }
