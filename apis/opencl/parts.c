@@ -18,7 +18,7 @@ int opencl_goes_in_parts(cl_command_queue queue, cl_mem memory, cl_bool blocking
                          const void *host, int wants_event) {
     const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     return blocking && host && size >= 2 * PART && on && on->in_order && !(wants_event && on->profiled) && buffer
-           && buffer->plain && inside(buffer, offset, size);
+           && buffer->plain && inside(buffer, offset, size) && !aviary_is_shared(host, size);
 }
 
 cl_int opencl_write_in_parts(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, const void *from,

@@ -16,12 +16,17 @@ use std::{
 /// Lists that an API adds to; any other variable is replaced.
 const LISTS: [&str; 2] = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
 
+/// Built by crates/heap.
+const HEAP_LIBRARY: &str = "libaviary_heap.so";
+
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum LaunchError {
     /// the guest library {0} is missing: run `aviary spec build` for API `{1}` again
     NoLibrary(PathBuf, String),
     /// APIs `{0}` and `{1}` both stand in for {2}: choose one with --api
     Conflict(String, String, String),
+    /// {0} is not beside this program or in ../lib/aviary, where --share-heap looks for it (in the source tree: ./x setup)
+    NoHeap(&'static str),
     /// cannot put {0} into {1}: {2}
     Link(String, PathBuf, io::Error),
 }
@@ -54,6 +59,16 @@ pub fn prepare(apis: &[Api], directory: &Path) -> Result<Variables, LaunchError>
         set(&mut variables, "LD_LIBRARY_PATH", directory.as_os_str());
     }
     Ok(variables)
+}
+
+/// Has the program's large allocations made by the library that guest libraries share with their API servers.
+pub fn share_heap(variables: &mut Variables) -> Result<(), LaunchError> {
+    let program = env::current_exe().unwrap_or_default();
+    let place = program.parent().into_iter().flat_map(|folder| [folder.to_owned(), folder.join("../lib/aviary")]);
+    let library = place.map(|folder| folder.join(HEAP_LIBRARY)).find(|library| library.is_file());
+    let library = library.ok_or(LaunchError::NoHeap(HEAP_LIBRARY))?;
+    set(variables, "LD_PRELOAD", library.as_os_str());
+    Ok(())
 }
 
 fn set(variables: &mut Variables, name: &str, value: &OsStr) {

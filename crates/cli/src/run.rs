@@ -49,6 +49,10 @@ pub struct RunCommand {
     /// Carry all data over the socket instead of sharing memory with the API server.
     #[arg(long)]
     mirror: bool,
+    /// Put the program's large allocations where the API server sees them: buffers that it passes are not copied on the
+    /// way. Its server can read and write all of that memory. Not with a node of another machine.
+    #[arg(long, conflicts_with = "mirror")]
+    share_heap: bool,
     /// Let more calls go ahead without their answers, where the API's specification says so; a failure is then told by
     /// a later call. For slow links.
     #[arg(long)]
@@ -75,6 +79,13 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     }
     let directory = PrivateDir::create()?;
     let mut variables = launch::prepare(&apis, &directory.path().join("lib"))?;
+    if command.share_heap {
+        anyhow::ensure!(
+            !matches!(command.server, Some(NodeAddress::Remote(_))),
+            "--share-heap: a node of another machine cannot see this program's memory; leave it out"
+        );
+        launch::share_heap(&mut variables)?;
+    }
     // Before the program starts, so that no signal is lost between the two.
     let signals = Signals::catch().context("cannot catch signals")?;
     let (backend, address) = start_backend(&command, &directory, search)?;

@@ -8,12 +8,14 @@ use std::time::Duration;
 use aviary_transport::{Arena, ArenaError, ControlError, ControlSocket, DEFAULT_ARENA, Device, Liveness};
 use aviary_transport::{receive_greeting, send_greeting};
 use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
-use aviary_wire::{Hello, WIRE_VERSION};
+use aviary_wire::control::control_kind;
+use aviary_wire::{Control, Hello, WIRE_VERSION};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
 use crate::ApiDescriptor;
 use crate::connection::Connection;
+use crate::heap::Heap;
 
 /// A vendor library may take its time to start.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -88,14 +90,14 @@ impl Way {
         }
     }
 
-    /// The control socket, and the arena that goes with it.
-    fn connect(&self) -> Result<(OwnedFd, Arc<Arena>), AttachError> {
+    /// The control socket, and the arena that goes with it; its last `heap` bytes are for the application's own memory.
+    fn connect(&self, heap: usize) -> Result<(OwnedFd, Arc<Arena>), AttachError> {
         let failed = |error| AttachError::Device { path: self.path().to_owned(), error };
         match self {
             Way::Socket(path) => {
                 let mirrored = std::env::var("AVIARY_TRANSPORT").is_ok_and(|t| t == "stream");
                 let make = if mirrored { Arena::mirror } else { Arena::create };
-                Ok((connect(path)?, make_arena(usize::MAX, make)?))
+                Ok((connect(path)?, make_arena(usize::MAX, |size| make(size.saturating_add(heap)))?))
             }
             Way::Device(path) => {
                 let device = Arc::new(Device::open(Path::new(path)).map_err(failed)?);
@@ -164,7 +166,9 @@ fn stream(number: i32) -> Option<BorrowedFd<'static>> {
 
 pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, AttachError> {
     let way = Way::find()?;
-    let (socket, arena) = way.connect()?;
+    // A VM's device pins large buffers instead.
+    let heap = if matches!(way, Way::Socket(_)) { Heap::find() } else { None };
+    let (socket, arena) = way.connect(heap.as_ref().map_or(0, |(heap, _)| heap.size))?;
     let mut hello = Hello {
         wire_version: WIRE_VERSION,
         pid: std::process::id(),
@@ -203,7 +207,17 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         arena.set_carried();
     }
     let same_address = !arena.mirrored() && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
-    Ok(Connection::new(descriptor, arena, control, liveness, same_address, flag_set("AVIARY_SYNC")))
+    let heap = match heap {
+        Some((heap, file)) if !arena.mirrored() => {
+            let heap = Heap { offset: (arena.size() - heap.size) as u64, ..heap };
+            let (kind, length) = (control_kind::HEAP, heap.size as u64);
+            let message = Control { kind, offset: heap.offset, length, ..Control::default() };
+            control.send(message, Some(file.as_fd())).map_err(failed)?;
+            Some(heap)
+        }
+        _ => None,
+    };
+    Ok(Connection::new(descriptor, arena, heap, control, liveness, same_address, flag_set("AVIARY_SYNC")))
 }
 
 #[cfg(test)]

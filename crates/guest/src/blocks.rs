@@ -129,10 +129,10 @@ fn class_for(pages: u64) -> usize {
 }
 
 impl Blocks {
-    /// The first page belongs to the ticket word.
-    pub fn new(arena: Arc<Arena>) -> Self {
+    /// The first page belongs to the ticket word, the last `heap` bytes to the application's own memory.
+    pub fn new(arena: Arc<Arena>, heap: usize) -> Self {
         let free = (0..CLASSES).map(|_| Vec::new()).collect();
-        let size = arena.size() as u64;
+        let size = arena.size().saturating_sub(heap) as u64;
         let pins = arena.device().map(|device| Pins::new(device.clone(), size / 4 * 3..size));
         let end = if pins.is_some() { size / 4 * 3 } else { size };
         let middle = (huge_from(arena.size()) as u64).min(end);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn blocks_do_not_overlap_and_come_back() {
-        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap());
+        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap(), 0);
         let mut taken: Vec<Block> = (0..200).map(|n| blocks.allocate(n * 1000 + 1).unwrap()).collect();
         taken.sort_by_key(|b| b.offset);
         assert!(taken[0].offset >= PAGE);
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_full_arena_says_so() {
-        let blocks = Blocks::new(Arena::mirror(1 << 20).unwrap());
+        let blocks = Blocks::new(Arena::mirror(1 << 20).unwrap(), 0);
         assert_eq!(blocks.allocate(usize::MAX), None);
         assert_eq!(blocks.allocate(1 << 20), None, "the first page is taken");
         let half = blocks.allocate(1 << 19).unwrap();
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn large_blocks_are_whole_huge_pages() {
-        let blocks = Blocks::new(Arena::mirror(256 << 20).unwrap());
+        let blocks = Blocks::new(Arena::mirror(256 << 20).unwrap(), 0);
         let huge = HUGE_PAGE as u64;
         assert!(blocks.allocate(1 << 20).unwrap().offset >= 128 << 20);
         assert!(blocks.allocate(4096).unwrap().offset < 128 << 20);
@@ -276,15 +276,15 @@ mod tests {
 
     #[test]
     fn one_part_borrows_from_the_other() {
-        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap());
+        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap(), 0);
         assert!((0..15).all(|_| blocks.allocate(4 << 20).is_some()));
-        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap());
+        let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap(), 0);
         assert!((0..1000).all(|_| blocks.allocate(60 << 10).is_some()));
     }
 
     #[test]
     fn retention_is_bounded() {
-        let blocks = Blocks::new(Arena::mirror(1 << 30).unwrap());
+        let blocks = Blocks::new(Arena::mirror(1 << 30).unwrap(), 0);
         let taken: Vec<Block> = (0..8).map(|_| blocks.allocate(64 << 20).unwrap()).collect();
         for b in taken {
             blocks.free(b);
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_newest_block_keeps_its_pages() {
-        let blocks = Blocks::new(Arena::mirror(2 << 30).unwrap());
+        let blocks = Blocks::new(Arena::mirror(2 << 30).unwrap(), 0);
         let taken: Vec<Block> = (0..9).map(|_| blocks.allocate(64 << 20).unwrap()).collect();
         let large = blocks.allocate(300 << 20).unwrap();
         for b in taken {

@@ -117,6 +117,10 @@ impl Call {
             // SAFETY: the caller's promise.
             let data = unsafe { bytes(p, n) };
             self.frame().encoder.buffer_inline(data);
+        } else if let Some(offset) = self.in_heap(p, n) {
+            let frame = self.frame();
+            frame.lent = true;
+            frame.encoder.buffer_arena(offset, n);
         // SAFETY: the caller's promise; a call that nobody waits for waits for this one's end (`send_async`).
         } else if let Some(offset) = unsafe { self.lend(p, n, false) } {
             let frame = self.frame();
@@ -273,12 +277,12 @@ impl Call {
             return self.word(0);
         }
         let Some(mapping) = connection.mappings.find(p as usize) else {
-            match connection.arena.offset_of(p) {
-                Some(offset) if !connection.arena.mirrored() => {
+            match self.shared(p, 0) {
+                Some(offset) => {
                     self.word(1);
                     self.word(offset);
                 }
-                _ => self.word(3),
+                None => self.word(3),
             }
             return;
         };
@@ -387,8 +391,15 @@ impl Call {
         if connection.arena.mirrored() {
             return None;
         }
-        let offset = connection.arena.offset_of(p)?;
+        let Some(offset) = connection.arena.offset_of(p) else {
+            return connection.heap.and_then(|heap| heap.offset_of(p, n));
+        };
         connection.arena.pointer(offset, n).ok().map(|_| offset)
+    }
+
+    /// The offset of an input that the server sees where the application has it.
+    fn in_heap(&self, p: *const u8, n: usize) -> Option<u64> {
+        self.lane.connection.heap.and_then(|heap| heap.input(p, n))
     }
 
     /// A block for this call only.

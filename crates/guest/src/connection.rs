@@ -16,6 +16,7 @@ use crate::callback::Callbacks;
 use crate::deliveries::Deliveries;
 use crate::frame::Frame;
 use crate::handles::{Ended, Handles};
+use crate::heap::Heap;
 use crate::interned::Interned;
 use crate::mappings::Mappings;
 use crate::registry::Registries;
@@ -48,6 +49,8 @@ pub(crate) struct Connection {
     pub descriptor: &'static ApiDescriptor,
     pub arena: Arc<Arena>,
     pub blocks: Blocks,
+    /// The application's large allocations, if the server sees them.
+    pub heap: Option<Heap>,
     pub liveness: Arc<Liveness>,
     /// Of the callback lane: its thread waits for weeks, so that it is told instead of asking (`watch`).
     callback_liveness: Arc<Liveness>,
@@ -83,6 +86,7 @@ impl Connection {
     pub fn new(
         descriptor: &'static ApiDescriptor,
         arena: Arc<Arena>,
+        heap: Option<Heap>,
         control: Arc<ControlSocket>,
         liveness: Arc<Liveness>,
         same_address: bool,
@@ -90,7 +94,8 @@ impl Connection {
     ) -> Self {
         Connection {
             descriptor,
-            blocks: Blocks::new(arena.clone()),
+            blocks: Blocks::new(arena.clone(), heap.map_or(0, |heap| heap.size)),
+            heap,
             memory: arena.file().or(arena.device().map(|device| device.as_fd())).and_then(Identity::of),
             arena,
             liveness,

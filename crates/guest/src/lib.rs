@@ -21,6 +21,7 @@ pub mod ffi;
 mod fork;
 mod frame;
 mod handles;
+mod heap;
 mod incoming;
 mod interned;
 mod lane;

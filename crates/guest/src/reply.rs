@@ -246,7 +246,9 @@ impl Reply {
             0 => std::ptr::null_mut(),
             1 => {
                 let offset = self.word();
-                self.lane.connection.arena.pointer(offset, 1).unwrap_or(std::ptr::null_mut())
+                let connection = self.lane.connection;
+                let heap = connection.heap.and_then(|heap| heap.pointer(offset));
+                heap.unwrap_or_else(|| connection.arena.pointer(offset, 1).unwrap_or(std::ptr::null_mut()))
             }
             2 => {
                 let (id, bytes) = (self.word(), self.word());

@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn shadows_end_by_hand_or_with_their_owners() {
-        let blocks = Blocks::new(Arena::mirror(1 << 24).unwrap());
+        let blocks = Blocks::new(Arena::mirror(1 << 24).unwrap(), 0);
         let shadows = Shadows::default();
         let p = 0x1000 as *mut u8;
         let (block, new) = shadows.obtain(&blocks, p, 100).unwrap();

@@ -250,6 +250,10 @@ impl Connected {
                 self.wake(message.offset);
                 Ok(())
             }
+            control_kind::HEAP => {
+                let file = fd.ok_or("the application's heap came without its file")?;
+                self.arena.lay_over(message.offset, message.length, file.as_fd()).map_err(|e| e.to_string())
+            }
             other => Err(format!("a control message of the unknown kind {other}")),
         }
     }

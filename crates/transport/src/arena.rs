@@ -375,6 +375,29 @@ impl Arena {
         (distance < self.size).then_some(distance as u64)
     }
 
+    /// Another sealed file appears in place of a part of this one: the server's side of the application's heap. An error
+    /// leaves everything as it was.
+    pub fn lay_over(&self, offset: u64, length: u64, file: BorrowedFd) -> Result<(), ArenaError> {
+        let bytes = usize::try_from(length).unwrap_or(usize::MAX);
+        let to = self.pointer(offset, bytes)?;
+        // The first page is the ticket word's, which this side writes whatever the guest says.
+        let whole = offset.is_multiple_of(PAGE as u64) && bytes.is_multiple_of(PAGE) && bytes != 0 && offset != 0;
+        if !whole || !matches!(self.backing, Backing::File(_)) {
+            return Err(ArenaError::Outside { offset, length: bytes, size: self.size });
+        }
+        let found = sealed_size(file)?;
+        if found != length {
+            return Err(ArenaError::WrongSize { found, stated: length });
+        }
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: whole pages of this arena's own mapping, into which no references exist; a guest that names them while
+        // they change gets the one or the other bytes. The file has `length` bytes and cannot shrink, so that accesses
+        // cannot fault.
+        unsafe { rustix::mm::mmap(to.cast(), bytes, protection, flags | MapFlags::FIXED, file, 0) }
+            .map_err(system("mapping the application's heap"))?;
+        Ok(())
+    }
+
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }
@@ -462,6 +485,29 @@ mod tests {
         assert!(Arena::open(again(), 0x1000, 8192).is_ok_and(|a| !a.same_address()));
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(Arena::open(null.into(), 0, 8192).err(), Some(ArenaError::NotSealed));
+    }
+
+    #[test]
+    fn a_heap_lies_over_a_part() {
+        let arena = Arena::create(1 << 20).unwrap();
+        let heap = |seals| {
+            let file = rustix::fs::memfd_create("heap", MemfdFlags::ALLOW_SEALING).unwrap();
+            rustix::fs::ftruncate(&file, 8192).unwrap();
+            rustix::fs::fcntl_add_seals(&file, seals).unwrap();
+            file
+        };
+        let file = heap(SealFlags::SHRINK | SealFlags::GROW);
+        rustix::io::pwrite(&file, b"here", 4096).unwrap();
+        arena.write(8192, b"gone").unwrap();
+        arena.lay_over(4096, 8192, file.as_fd()).unwrap();
+        let mut read = Vec::new();
+        arena.read(8192, 4, &mut read).unwrap();
+        assert_eq!(read, b"here");
+        for (offset, length) in [(0, 8192), (4097, 8192), (4096, 4096), (4096, 0), (1 << 20, 8192), (u64::MAX, 8192)] {
+            assert!(arena.lay_over(offset, length, file.as_fd()).is_err(), "{offset} {length}");
+        }
+        assert_eq!(arena.lay_over(4096, 8192, heap(SealFlags::GROW).as_fd()), Err(ArenaError::NotSealed));
+        assert!(Arena::mirror(1 << 20).unwrap().lay_over(4096, 8192, file.as_fd()).is_err());
     }
 
     #[test]

@@ -15,6 +15,9 @@ pub mod control_kind {
     pub const MEMORY_DONE: u32 = 7;
     /// To and from a VM's device: whoever sleeps at the word at `offset` is to be woken.
     pub const WAKE: u32 = 8;
+    /// From a guest library, before its first lane: the file that is the message's descriptor, where the application's
+    /// large allocations lie, appears at `offset`, `length` bytes.
+    pub const HEAP: u32 = 9;
 }
 
 /// Flag of `LANE_OPEN`: the lane carries callbacks only.

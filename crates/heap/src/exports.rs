@@ -1,0 +1,251 @@
+//! The functions that stand in for the C library's.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+
+use rustix::io::Errno;
+
+use crate::extents::UNIT;
+use crate::heap::{HEAP, SharedHeap};
+use crate::next::{self, early};
+
+/// From here on the C library, too, gives every allocation pages of its own.
+const LARGE: usize = 128 << 10;
+
+#[cold]
+fn fail() -> *mut c_void {
+    // SAFETY: the calling thread's own errno.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    null_mut()
+}
+
+fn large(bytes: usize, align: usize) -> Option<(*mut c_void, bool)> {
+    if bytes < LARGE { None } else { HEAP.allocate(bytes, align).map(|(p, zeros)| (p.cast(), zeros)) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
+    if let Some((p, _)) = large(bytes, 1) {
+        return p;
+    }
+    // SAFETY: the type of `malloc`, called as the program called this one.
+    match unsafe { next::MALLOC.get::<next::Malloc>() } {
+        Some(malloc) => unsafe { malloc(bytes) },
+        None => early::allocate(bytes),
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
+    let bytes = count.checked_mul(size);
+    if let Some((p, zeros)) = bytes.and_then(|bytes| large(bytes, 1)) {
+        if !zeros {
+            // SAFETY: just allocated, with at least so many bytes.
+            unsafe { p.write_bytes(0, count * size) };
+        }
+        return p;
+    }
+    // SAFETY: the type of `calloc`, called as the program called this one. It refuses what overflows.
+    match (unsafe { next::CALLOC.get::<next::Calloc>() }, bytes) {
+        (Some(calloc), _) => unsafe { calloc(count, size) },
+        (None, Some(bytes)) => early::allocate(bytes),
+        (None, None) => fail(),
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn free(p: *mut c_void) {
+    if HEAP.contains(p.cast()) {
+        // What is not there any more was freed twice: nothing of it is left to spoil.
+        HEAP.free(p.cast());
+    } else if !p.is_null() && !early::contains(p) {
+        // SAFETY: the type of `free`; memory of the next allocator's.
+        unsafe {
+            if let Some(free) = next::FREE.get::<next::Free>() {
+                free(p);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn realloc(p: *mut c_void, bytes: usize) -> *mut c_void {
+    if p.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { malloc(bytes) };
+    }
+    if HEAP.contains(p.cast()) {
+        // SAFETY: the caller's promise.
+        return unsafe { realloc_ours(p, bytes) };
+    }
+    if early::contains(p) {
+        // SAFETY: `early` allocated it.
+        return unsafe { moved(p, early::usable(p), bytes) };
+    }
+    // Becomes large: from now on here.
+    if let Some((new, _)) = large(bytes, 1) {
+        // SAFETY: both have as many bytes as are copied; `p` is the next allocator's, and not used any more.
+        unsafe {
+            new.cast::<u8>().copy_from_nonoverlapping(p.cast(), malloc_usable_size(p).min(bytes));
+            free(p);
+        }
+        return new;
+    }
+    // SAFETY: the type of `realloc`; memory of the next allocator's.
+    match unsafe { next::REALLOC.get::<next::Realloc>() } {
+        Some(realloc) => unsafe { realloc(p, bytes) },
+        None => fail(),
+    }
+}
+
+/// # Safety
+/// `p` lies in the heap; as `realloc`.
+unsafe fn realloc_ours(p: *mut c_void, bytes: usize) -> *mut c_void {
+    if bytes == 0 {
+        HEAP.free(p.cast());
+        return null_mut();
+    }
+    let Some(now) = HEAP.usable(p.cast()) else { return fail() };
+    // What becomes small moves, so that the heap has room for what is large.
+    if bytes >= LARGE && HEAP.resize(p.cast(), bytes) {
+        return p;
+    }
+    // SAFETY: `p` has `now` bytes and is freed here.
+    unsafe { moved(p, now, bytes) }
+}
+
+/// # Safety
+/// `p` is an allocation of `now` bytes, not used any more unless this fails.
+unsafe fn moved(p: *mut c_void, now: usize, bytes: usize) -> *mut c_void {
+    // SAFETY: the new memory has at least `bytes` bytes, the old one `now`.
+    unsafe {
+        let new = malloc(bytes);
+        if !new.is_null() {
+            new.cast::<u8>().copy_from_nonoverlapping(p.cast(), now.min(bytes));
+            free(p);
+        }
+        new
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
+    if align.is_power_of_two()
+        && align >= size_of::<usize>()
+        && let Some((p, _)) = large(bytes, align)
+    {
+        // SAFETY: the caller's promise.
+        unsafe { to.write(p) };
+        return 0;
+    }
+    // SAFETY: the type of `posix_memalign`, called as the program called this one. It judges the alignment.
+    match unsafe { next::POSIX_MEMALIGN.get::<next::PosixMemalign>() } {
+        Some(posix_memalign) => unsafe { posix_memalign(to, align, bytes) },
+        None => Errno::NOMEM.raw_os_error(),
+    }
+}
+
+/// # Safety
+/// `next` is a function of this type; as the C library's.
+unsafe fn aligned(next: &next::Next, align: usize, bytes: usize) -> *mut c_void {
+    if align.is_power_of_two()
+        && let Some((p, _)) = large(bytes, align)
+    {
+        return p;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { next.get::<next::Memalign>() } {
+        Some(next) => unsafe { next(align, bytes) },
+        None => fail(),
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
+    // SAFETY: both have this type; the caller's promise.
+    unsafe { aligned(&next::ALIGNED_ALLOC, align, bytes) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
+    // SAFETY: both have this type; the caller's promise.
+    unsafe { aligned(&next::MEMALIGN, align, bytes) }
+}
+
+/// # Safety
+/// `next` is a function of this type; as the C library's.
+unsafe fn pages(next: &next::Next, bytes: usize) -> *mut c_void {
+    if let Some((p, _)) = large(bytes, UNIT) {
+        return p;
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { next.get::<next::Malloc>() } {
+        Some(next) => unsafe { next(bytes) },
+        None => fail(),
+    }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
+    // SAFETY: both have this type; the caller's promise.
+    unsafe { pages(&next::VALLOC, bytes) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
+    // SAFETY: both have this type; the caller's promise. Allocations here are whole pages anyway.
+    unsafe { pages(&next::PVALLOC, bytes) }
+}
+
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
+    if p.is_null() {
+        return 0;
+    }
+    if HEAP.contains(p.cast()) {
+        return HEAP.usable(p.cast()).unwrap_or(0);
+    }
+    // SAFETY: `early` allocated it, or else the next allocator, whose function has this type.
+    unsafe {
+        if early::contains(p) {
+            return early::usable(p);
+        }
+        next::USABLE.get::<next::Usable>().map_or(0, |usable| usable(p))
+    }
+}
+
+/// For guest libraries: 1 if there is a heap that an API server can see.
+///
+/// # Safety
+/// `to` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn aviary_shared_heap(to: *mut SharedHeap) -> c_int {
+    match HEAP.share() {
+        Some(shared) => {
+            // SAFETY: the caller's promise.
+            unsafe { to.write(shared) };
+            1
+        }
+        None => 0,
+    }
+}
