@@ -144,9 +144,14 @@ static int inside(const struct opencl_object *buffer, size_t offset, size_t size
     return size != 0 && offset <= buffer->size && size <= buffer->size - offset;
 }
 
+/* From here on the vendor's library copies at least as well: it sees the application's bytes where they are. */
+enum { WORTH_SHOWING = 256 << 10 };
+
 /* Whether the queue's earlier commands are no obstacle: it is idle, or the call waits anyway and is large. */
-static int may_go(const struct opencl_object *queue, cl_bool blocking, size_t size, cl_uint events,
+static int may_go(const struct opencl_object *queue, cl_bool blocking, const void *host, size_t size, cl_uint events,
                   const cl_event *wait_list, int wants_event) {
+    if (blocking && size >= WORTH_SHOWING && aviary_is_shared(host, size))
+        return 0;
     if (!events && !wait_list && !wants_event && is_idle(queue))
         return aviary_connected();
     return blocking && size > WORTH_WAITING && !(wants_event && queue->profiled);
@@ -156,7 +161,7 @@ int opencl_reads_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, s
                       const void *to, cl_uint events, const cl_event *wait_list, int wants_event) {
     const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     return to && accepts(on, buffer, CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS) && inside(buffer, offset, size)
-           && may_go(on, blocking, size, events, wait_list, wants_event);
+           && may_go(on, blocking, to, size, events, wait_list, wants_event);
 }
 
 int opencl_writes_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
@@ -165,7 +170,7 @@ int opencl_writes_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, 
     /* Waiting reads, and an event has to be a write's. */
     cl_mem_flags forbidden = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
     return from && !wants_event && accepts(on, buffer, forbidden) && inside(buffer, offset, size)
-           && may_go(on, blocking, size, events, wait_list, 0);
+           && may_go(on, blocking, from, size, events, wait_list, 0);
 }
 
 /* Reading one byte waits for everything before it, and fails as reading all of them would. Writing one

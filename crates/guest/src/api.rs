@@ -209,8 +209,10 @@ impl Api {
 
     /// Whether the server sees these bytes of the application without a copy.
     pub fn is_shared(&'static self, p: *const u8, bytes: usize) -> bool {
-        let heap = self.connection().and_then(|c| c.heap);
-        heap.is_some_and(|heap| heap.offset_of(p, bytes).is_some())
+        self.connection().is_some_and(|c| {
+            let in_heap = c.heap.is_some_and(|heap| heap.offset_of(p, bytes).is_some());
+            in_heap || c.blocks.lends(bytes)
+        })
     }
 
     pub fn register_buf(&'static self, registry: u32, key: u64, p: *mut u8, bytes: usize) {

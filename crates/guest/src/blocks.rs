@@ -167,6 +167,11 @@ impl Blocks {
         Some(Block { offset, size })
     }
 
+    /// Whether so many bytes are shown rather than copied.
+    pub fn lends(&self, n: usize) -> bool {
+        self.pins.as_ref().is_some_and(|pins| pins.worthwhile(n))
+    }
+
     /// Shows `n` bytes of the application at `p` to the server without a copy, where that is possible and pays. Answers
     /// the block to free afterwards, and the offset of the bytes.
     ///

@@ -24,7 +24,7 @@ pub(crate) struct Pins {
     places: Range<u64>,
     smallest: usize,
     books: Mutex<Books>,
-    /// The application was told that pinning does not work.
+    /// Pinning does not work here, as the application was told.
     told: AtomicBool,
 }
 
@@ -53,13 +53,17 @@ impl Pins {
         self.places.contains(&block.offset)
     }
 
+    pub fn worthwhile(&self, n: usize) -> bool {
+        n >= self.smallest && !self.told.load(Ordering::Relaxed)
+    }
+
     /// Pins `n` bytes at `p` and answers what to give back later, and where in the arena the host sees them. `None`: they
     /// are to be copied.
     ///
     /// # Safety
     /// The bytes stay mapped until the block is given back and, with `write`, may be changed until then.
     pub unsafe fn lend(&self, p: *const u8, n: usize, write: bool) -> Option<(Block, u64)> {
-        if n < self.smallest {
+        if !self.worthwhile(n) {
             return None;
         }
         let first = p.addr() as u64 & !(PAGE - 1);

@@ -29,8 +29,8 @@ void aviary_zerocopy_return(void *pointer);
 void aviary_charge_keep(uint64_t number);
 void aviary_charge_return(uint64_t number);
 int aviary_is_zerocopy(const void *pointer);
-/* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`), so that
- * nothing is gained by moving them in parts. */
+/* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
+ * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);
 
 /* Server, in a thread that makes no calls: work of many parts is between two of them on this device (see `occupies`).
