@@ -136,6 +136,26 @@ def copies(work):
         process.communicate()
 
 
+def heap(work):
+    """With --share-heap the application's memory is seen where it is; without it, it goes through the arena."""
+    binary = compile_c(HERE / "heap.c", CACHE / "opencl-programs")
+    for options, least, most in ((("--share-heap",), 0, 1 << 20), ((), 32 << 20, 1 << 40)):
+        process = Place("pocl", True, work, options).start([binary])
+        try:
+            line = process.stdout.readline()
+            ready = re.match(r"ready (\d+) (-?\d+)", line)
+            arena = int(ready.group(2)) if ready else -1
+            counters = counters_of(int(ready.group(1))) if ready else []
+            copied = counters[0]["bytes_copied"] if len(counters) == 1 else -1
+            what = f"heap: 64 MiB written and read four times{' with --share-heap' if options else ''}"
+            verdict(f"{what}: {arena} bytes through the arena, {copied} copied by the server", least <= arena <= most and copied == 0, f"{line} {counters}")
+        finally:
+            process.terminate()
+            process.communicate()
+    others = ("clinfo", "clpeak-transfer", "ffmpeg-avgblur", "pyopencl-array", "pyopencl-wrapper", "clblast-xaxpy")
+    compare(work, "pocl", lambda p: p.kind == "own" or p.name in others, option=["--share-heap"])
+
+
 # ---- limits -------------------------------------------------------------------------------------
 
 
@@ -264,6 +284,7 @@ CHECKS = {
     "coverage": coverage,
     "isolation": isolation,
     "copies": copies,
+    "heap": heap,
     "limits": limits,
     "sharing": sharing,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),

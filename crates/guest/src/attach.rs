@@ -209,7 +209,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
     let same_address = !arena.mirrored() && welcome.flags & welcome_flag::SAME_ADDRESS != 0;
     let heap = match heap {
         Some((heap, file)) if !arena.mirrored() => {
-            let heap = Heap { offset: (arena.size() - heap.size) as u64, ..heap };
+            let heap = heap.at((arena.size() - heap.size) as u64);
             let (kind, length) = (control_kind::HEAP, heap.size as u64);
             let message = Control { kind, offset: heap.offset, length, ..Control::default() };
             control.send(message, Some(file.as_fd())).map_err(failed)?;

@@ -42,6 +42,11 @@ impl Heap {
         }
     }
 
+    /// The server has it at this offset of the arena.
+    pub fn at(self, offset: u64) -> Heap {
+        Heap { offset, ..self }
+    }
+
     /// The arena's offset of `n` bytes at `p`; `None`: they are not all in the heap.
     pub fn offset_of(&self, p: *const u8, n: usize) -> Option<u64> {
         let distance = p.addr().checked_sub(self.base)?;

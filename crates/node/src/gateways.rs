@@ -1,6 +1,7 @@
 //! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
 
-use crate::NodeError;
+use crate::{NodeError, guest::Guest};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -20,7 +21,7 @@ const UNKNOWN: usize = 64;
 /// The same for one address, so that one source cannot take all the places.
 const UNKNOWN_OF_ONE: usize = 16;
 const ALL: usize = 4096;
-const LONGEST_NAME: usize = 128;
+const LONGEST_REPORT: usize = 192;
 
 /// The command line of a gateway. Its standard input is the connection, its standard output tells the tenant.
 #[derive(Debug, Clone)]
@@ -36,8 +37,26 @@ pub struct Gateway {
     pub exit: OwnedFd,
     report: File,
     source: Option<IpAddr>,
-    /// Whom its connection belongs to, once it has told; empty: this node's own user.
-    tenant: Option<String>,
+    /// Once it has told.
+    origin: Option<Origin>,
+    /// As whom it attached.
+    guest: Option<Guest>,
+}
+
+/// Whom a gateway's connection belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Origin {
+    /// Empty: this node's own user.
+    tenant: String,
+    /// Which process on the other machine; 0: unknown. What it says counts within its tenant only.
+    process: u128,
+}
+
+impl Origin {
+    fn parse(line: &str) -> Option<Origin> {
+        let (tenant, process) = line.strip_suffix('\n')?.rsplit_once('\t')?;
+        Some(Origin { tenant: tenant.to_owned(), process: u128::from_str_radix(process, 16).ok()? })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +80,7 @@ impl Gateways {
 
     fn check_room(&mut self, source: Option<IpAddr>) -> Result<(), NodeError> {
         self.list.values_mut().for_each(Gateway::ask);
-        let unknown = self.list.values().filter(|gateway| gateway.tenant.is_none());
+        let unknown = self.list.values().filter(|gateway| gateway.origin.is_none());
         let of_one = unknown.clone().filter(|gateway| source.is_some() && gateway.source == source).count();
         if self.list.len() >= ALL || unknown.count() >= UNKNOWN || of_one >= UNKNOWN_OF_ONE {
             return Err(NodeError::Crowded(source.map_or("another machine".into(), |ip| ip.to_string())));
@@ -73,11 +92,26 @@ impl Gateways {
         self.list.get(&id)
     }
 
-    /// The tenant of the gateway with this process id. `None`: it is no gateway.
-    pub fn tenant_of(&mut self, pid: u32) -> Option<Result<String, NodeError>> {
-        let gateway = self.list.values_mut().find(|gateway| gateway.child.id() == pid)?;
+    /// The tenant of the gateway that `guest` is, and as whom it is served: as the first of all gateways of the same process
+    /// on the other machine. `None`: it is no gateway.
+    pub fn admit(&mut self, guest: Guest) -> Option<Result<(String, Guest), NodeError>> {
+        let (id, gateway) = self.list.iter_mut().find(|(_, gateway)| gateway.child.id() == guest.pid)?;
         gateway.ask();
-        Some(gateway.tenant.clone().ok_or(NodeError::NoTenant(pid)))
+        let Some(origin) = gateway.origin.clone() else { return Some(Err(NodeError::NoTenant(guest.pid))) };
+        let id = *id;
+        let mut others = self.list.iter().filter(|(other, _)| **other != id).map(|(_, gateway)| gateway);
+        let same = others.find(|other| origin.process != 0 && other.origin.as_ref() == Some(&origin));
+        let first = same.and_then(|other| other.guest).unwrap_or(guest);
+        if let Some(gateway) = self.list.get_mut(&id) {
+            gateway.guest = Some(first);
+        }
+        Some(Ok((origin.tenant, first)))
+    }
+
+    /// The exit of a gateway that is served as `guest` and lives.
+    pub fn living(&self, guest: &Guest) -> Option<io::Result<OwnedFd>> {
+        let gateway = self.list.values().find(|gateway| gateway.guest.as_ref() == Some(guest) && gateway.lives())?;
+        Some(gateway.exit.try_clone())
     }
 
     pub fn remove(&mut self, id: u64) -> Option<Gateway> {
@@ -92,16 +126,21 @@ impl Gateways {
 impl Gateway {
     /// Takes what it has told since.
     fn ask(&mut self) {
-        let mut line = [0; LONGEST_NAME];
-        if self.tenant.is_some() {
+        let mut line = [0; LONGEST_REPORT];
+        if self.origin.is_some() {
             return;
         }
         // Its line is shorter than what a pipe passes on in one piece.
         if let Ok(n) = self.report.read(&mut line)
-            && let Some(name) = std::str::from_utf8(&line[..n]).ok().and_then(|line| line.strip_suffix('\n'))
+            && let Some(origin) = std::str::from_utf8(&line[..n]).ok().and_then(Origin::parse)
         {
-            self.tenant = Some(name.to_owned());
+            self.origin = Some(origin);
         }
+    }
+
+    fn lives(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        matches!(poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&now)), Ok(0))
     }
 
     pub fn end(&self) {
@@ -129,11 +168,27 @@ fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Optio
         .spawn()?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(Gateway { child, exit, report: report.into(), source, tenant: None }),
+        Ok(exit) => Ok(Gateway { child, exit, report: report.into(), source, origin: None, guest: None }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
             Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_understood() {
+        let origin = |tenant: &str, process| Some(Origin { tenant: tenant.into(), process });
+        assert_eq!(Origin::parse("alice\t0000000000000000000000000000001f\n"), origin("alice", 31));
+        assert_eq!(Origin::parse("\t0\n"), origin("", 0));
+        assert_eq!(Origin::parse("a\tb\t1\n"), origin("a\tb", 1));
+        for nonsense in ["", "alice\n", "alice\t\n", "alice\t1", "alice\tx\n"] {
+            assert_eq!(Origin::parse(nonsense), None, "{nonsense:?}");
         }
     }
 }

@@ -306,8 +306,8 @@ impl Core {
             Ok(guest) => guest,
             Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
         };
-        let identity = match self.identify(state, &guest, &socket) {
-            Ok(identity) => identity,
+        let (identity, guest) = match self.identify(state, guest, &socket) {
+            Ok(identified) => identified,
             Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
         };
         let (whose, sessions) = match &identity {
@@ -326,10 +326,7 @@ impl Core {
                 return refuse(&socket, &why);
             }
         };
-        let (guest, in_vm) = match identity {
-            Identity::Vm(in_vm) => (guest.unnamed(), Some(in_vm)),
-            _ => (guest, None),
-        };
+        let in_vm = if let Identity::Vm(in_vm) = identity { Some(in_vm) } else { None };
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
@@ -345,12 +342,16 @@ impl Core {
         self.place(state, id, session);
     }
 
-    fn identify(&self, state: &mut State, guest: &Guest, socket: &OwnedFd) -> Result<Identity, NodeError> {
+    /// Who speaks, and as which guest it is served.
+    fn identify(&self, state: &mut State, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
-            return Ok(Identity::Vm(in_vm));
+            return Ok((Identity::Vm(in_vm), guest.unnamed()));
         }
-        let remote = state.gateways.tenant_of(guest.pid).transpose()?;
-        Ok(remote.filter(|name| !name.is_empty()).map_or(Identity::User, Identity::Remote))
+        Ok(match state.gateways.admit(guest).transpose()? {
+            Some((tenant, first)) if !tenant.is_empty() => (Identity::Remote(tenant), first),
+            Some((_, first)) => (Identity::User, first),
+            None => (Identity::User, guest),
+        })
     }
 
     /// Hands a session to its guest's API server, or to a new one.
@@ -398,6 +399,13 @@ impl Core {
         let Some(id) = state.registry.take_spare(guest) else {
             return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
         };
+        let State { registry, gateways, .. } = state;
+        if let Some(server) = registry.servers.get_mut(&id)
+            && server.guest_exit.is_none()
+        {
+            // The first gateway of a process may have ended before the others.
+            server.guest_exit = gateways.living(&guest).and_then(Result::ok);
+        }
         if let Some(Server { guest_exit: Some(exit), process, .. }) = state.registry.servers.get(&id)
             && let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(id))
         {
@@ -660,11 +668,20 @@ impl Core {
 
     fn guest_ended(&self, id: u64) {
         let mut state = self.state();
-        state.registry.retire(id);
-        let Some(server) = state.registry.servers.get_mut(&id) else { return };
+        let State { registry, gateways, .. } = &mut *state;
+        let Some(server) = registry.servers.get_mut(&id) else { return };
         if let Some(exit) = server.guest_exit.take() {
             self.epoll.remove(exit.as_fd());
         }
+        // A process on another machine is there as long as one of its gateways is.
+        if let Some(Ok(exit)) = server.guest.as_ref().and_then(|guest| gateways.living(guest))
+            && self.epoll.add(exit.as_fd(), Token::GuestExit(id)).is_ok()
+        {
+            server.guest_exit = Some(exit);
+            return;
+        }
+        registry.retire(id);
+        let Some(server) = registry.servers.get_mut(&id) else { return };
         server.kill_at = Some(Instant::now() + GRACE);
     }
 

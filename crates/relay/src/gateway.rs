@@ -33,7 +33,7 @@ pub struct GatewayOptions {
     pub socket: OwnedFd,
     /// The node's unix socket.
     pub node: PathBuf,
-    /// Where the node reads which tenant this is.
+    /// Where the node reads which tenant this is, and which of its processes.
     pub report: File,
     pub security: NodeSecurity,
     pub compression: Compression,
@@ -74,7 +74,8 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     };
     known.store(true, Ordering::SeqCst);
     let mut report = options.report;
-    report.write_all(format!("{tenant}\n").as_bytes()).map_err(|e| format!("the node is gone: {e}"))?;
+    let process = open.process.map(u128::from_be_bytes).unwrap_or_default();
+    report.write_all(format!("{tenant}\t{process:032x}\n").as_bytes()).map_err(|e| format!("the node is gone: {e}"))?;
     drop(report);
     let attached = attach(&options.node, &open.hello);
     let (carrier, welcome) = attached.or_else(|why| refuse(&mut link, &why))?;

@@ -14,6 +14,7 @@ mod link;
 mod open;
 mod outbox;
 mod output;
+mod processes;
 mod relay;
 mod security;
 mod stream;

@@ -4,6 +4,8 @@ use aviary_wire::attach::PREFIX;
 use aviary_wire::{DecodeError, Decoder, Encoder, Hello};
 use thiserror::Error;
 
+use crate::processes::ProcessKey;
+
 const MAGIC: u64 = u64::from_le_bytes(*b"AVrelay1");
 /// Changes whenever carriers of different versions would misunderstand each other.
 pub const VERSION: u64 = 1;
@@ -20,6 +22,8 @@ pub struct Open {
     /// Empty: the TLS certificate says who it is.
     pub token: Vec<u8>,
     pub hello: Hello,
+    /// Connections of one guest process say the same, and share an API server. `None`: this one is on its own.
+    pub process: Option<ProcessKey>,
 }
 
 /// Why a first frame could not be understood.
@@ -49,6 +53,7 @@ impl Open {
         e.word(self.patience);
         e.bytes(&self.token);
         e.bytes(&self.hello.to_bytes());
+        e.bytes(self.process.as_ref().map_or(&[], |key| key));
         e.body().to_vec()
     }
 
@@ -67,7 +72,9 @@ impl Open {
         let token = token[..token.len().min(MAX_TOKEN)].to_vec();
         let hello = d.bytes()?;
         let hello = Hello::from_body(hello.get(PREFIX..).unwrap_or_default())?;
-        Ok(Open { version, compress, patience, token, hello })
+        // Relays that know of no keys send none.
+        let process = d.bytes().ok().and_then(|key| key.try_into().ok());
+        Ok(Open { version, compress, patience, token, hello, process })
     }
 }
 
@@ -78,8 +85,12 @@ mod tests {
     #[test]
     fn survives() {
         let hello = Hello { api: "x".into(), arena_size: 7, ..Hello::default() };
-        let open = Open { version: VERSION, compress: true, patience: 5, token: b"secret".to_vec(), hello };
-        assert_eq!(Open::from_bytes(&open.to_bytes()), Ok(open));
+        let (token, process) = (b"secret".to_vec(), Some([7; 16]));
+        let open = Open { version: VERSION, compress: true, patience: 5, token, hello, process };
+        let bytes = open.to_bytes();
+        let of_old = Open::from_bytes(&bytes[..bytes.len() - 24]).unwrap();
+        assert_eq!((of_old.process, &of_old.hello), (None, &open.hello), "the key is the last of it");
+        assert_eq!(Open::from_bytes(&bytes), Ok(open));
         assert_eq!(Open::from_bytes(&[0; 64]), Err(OpenError::Magic));
         assert!(Open::from_bytes(b"short").is_err());
         let old = Open { version: 9, ..Open::default() };

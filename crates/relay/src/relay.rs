@@ -18,6 +18,7 @@ use crate::frame::Kind;
 use crate::link::{Compression, Link};
 use crate::open::{Open, VERSION};
 use crate::output::Output;
+use crate::processes::{ProcessKey, Processes};
 use crate::security::{ClientSecurity, explain};
 
 /// A guest that connects says hello at once.
@@ -45,6 +46,7 @@ pub struct Relay {
 
 struct Shared {
     options: RelayOptions,
+    processes: Processes,
     carried: AtomicUsize,
     closing: AtomicBool,
 }
@@ -52,7 +54,12 @@ struct Shared {
 impl Relay {
     pub fn start(socket: &Path, options: RelayOptions) -> io::Result<Self> {
         let listener = Arc::new(UnixListener::bind(socket)?);
-        let shared = Arc::new(Shared { options, carried: AtomicUsize::new(0), closing: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            options,
+            processes: Processes::default(),
+            carried: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+        });
         let thread = std::thread::Builder::new().name("relay".into()).spawn({
             let (listener, shared) = (listener.clone(), shared.clone());
             move || accept(&listener, &shared)
@@ -85,7 +92,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         shared.carried.fetch_add(1, Ordering::SeqCst);
         let theirs = shared.clone();
         let life = move || {
-            serve(&theirs.options, guest);
+            serve(&theirs, guest);
             theirs.carried.fetch_sub(1, Ordering::SeqCst);
         };
         if std::thread::Builder::new().name("session".into()).spawn(life).is_err() {
@@ -94,8 +101,9 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     }
 }
 
-fn serve(options: &RelayOptions, guest: UnixStream) {
-    match attach(options, &guest) {
+fn serve(shared: &Shared, guest: UnixStream) {
+    let options = &shared.options;
+    match attach(options, &guest, shared.processes.key(&guest)) {
         Ok((carrier, link)) => {
             let compression = options.compression;
             let reason = carrier.run(link, compression).unwrap_or_else(|error| error.to_string());
@@ -111,14 +119,19 @@ fn serve(options: &RelayOptions, guest: UnixStream) {
     }
 }
 
-fn attach(options: &RelayOptions, guest: &UnixStream) -> Result<(Arc<Carrier>, Link), String> {
+fn attach(
+    options: &RelayOptions,
+    guest: &UnixStream,
+    process: Option<ProcessKey>,
+) -> Result<(Arc<Carrier>, Link), String> {
     let (hello, fds) = receive_hello(guest, GREETING).map_err(|e| e.to_string())?;
     if hello.flags & hello_flag::MIRRORED != 0 {
         return Err("a remote node needs no AVIARY_TRANSPORT=stream (--mirror); leave it out".into());
     }
     let (arena, output) = open_arena(&hello, fds)?;
     let mut link = connect(options).map_err(|why| format!("node {}: {why}", options.node))?;
-    let welcome = introduce(options, &mut link, &hello).map_err(|why| format!("node {}: {why}", options.node))?;
+    let welcome =
+        introduce(options, &mut link, &hello, process).map_err(|why| format!("node {}: {why}", options.node))?;
     if welcome.status != welcome_status::OK {
         return Err(welcome.text);
     }
@@ -166,13 +179,19 @@ fn lost(error: &io::Error, options: &RelayOptions) -> String {
     }
 }
 
-fn introduce(options: &RelayOptions, link: &mut Link, hello: &Hello) -> Result<Welcome, String> {
+fn introduce(
+    options: &RelayOptions,
+    link: &mut Link,
+    hello: &Hello,
+    process: Option<ProcessKey>,
+) -> Result<Welcome, String> {
     let open = Open {
         version: VERSION,
         compress: options.compression == Compression::Auto,
         patience: options.patience.as_secs().max(1),
         token: options.security.token.clone(),
         hello: hello.clone(),
+        process,
     };
     let failed = |e: io::Error| lost(&e, options);
     link.send(Kind::Open, &open.to_bytes()).map_err(failed)?;
