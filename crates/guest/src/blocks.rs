@@ -154,16 +154,18 @@ impl Blocks {
         let class = class_for(pages);
         let size = class_pages(class) * PAGE;
         let mut books = self.books();
-        let offset = match books.free.get_mut(class)?.pop() {
-            Some(free) => {
-                if free.resident {
-                    books.retained -= size;
-                }
-                free.offset
-            }
-            None => books.take_fresh(size)?,
+        let (offset, resident) = match books.free.get_mut(class)?.pop() {
+            Some(free) => (free.offset, free.resident),
+            None => (books.take_fresh(size)?, false),
         };
+        if resident {
+            books.retained -= size;
+        }
         books.in_use += size;
+        drop(books);
+        if !resident {
+            self.arena.populate(offset, size as usize);
+        }
         Some(Block { offset, size })
     }
 

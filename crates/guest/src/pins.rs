@@ -15,8 +15,8 @@ use crate::blocks::Block;
 use crate::log;
 
 const PAGE: u64 = 4096;
-/// Smaller buffers are copied; `AVIARY_PIN` overrides it.
-const SMALLEST: usize = 256 << 10;
+/// Smaller buffers are copied (`./x bench vm` shows where pinning begins to pay); `AVIARY_PIN` overrides it.
+const SMALLEST: usize = 4 << 20;
 
 /// Places for pinned memory in one arena.
 pub(crate) struct Pins {

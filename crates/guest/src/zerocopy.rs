@@ -44,6 +44,7 @@ impl Connection {
                 // SAFETY: the block lies in the arena, has at least `size` bytes (whole pages) and was just allocated.
                 unsafe { p.write_bytes(0, size) };
             }
+            self.arena.populate(offset, size);
         }
         p
     }

@@ -76,7 +76,7 @@ fn longest_spin() -> Duration {
 }
 
 /// Between machines a wake-up is an exit of one and an interrupt of the other, and the peer's CPUs are not ours.
-const LONGEST_FAR: Duration = Duration::from_micros(100);
+const LONGEST_FAR: Duration = Duration::from_micros(300);
 /// What two sleepers in different machines take to wake each other, when nobody has much to do.
 const WAKE_FAR: Duration = Duration::from_micros(400);
 

@@ -398,6 +398,16 @@ impl Arena {
         Ok(())
     }
 
+    /// Makes sure that the peer sees memory in a range which this side may never have touched. In a VM the host has only
+    /// what was touched; elsewhere whoever comes first gets the pages.
+    pub fn populate(&self, offset: u64, length: usize) {
+        let (Some(_), Ok(start)) = (self.device(), self.pointer(offset, length)) else { return };
+        for at in (0..length).step_by(CHUNK as usize).chain(length.checked_sub(1)) {
+            // SAFETY: `at` is less than `length`, so that the byte lies in the range that `pointer` checked.
+            unsafe { start.add(at).read_volatile() };
+        }
+    }
+
     pub(crate) fn backing(&self) -> &Backing {
         &self.backing
     }
