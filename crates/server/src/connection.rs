@@ -352,9 +352,12 @@ impl Connected {
         if !shadows.is_empty() {
             self.session.note(&format!("{} calls do not return from the vendor library", shadows.len()));
         }
-        // Somebody may still hold a copy of the socket: an arena in a VM does.
-        if let Some(socket) = self.session.socket() {
-            socket.hang_up();
+        // A VM uses its memory again when it sees the hang-up, which copies of the socket would delay.
+        match (self.arena.close_window(), self.session.socket()) {
+            (Ok(()), Some(socket)) => socket.hang_up(),
+            // The end of this process will unmap it.
+            (Err(error), _) => self.session.note(&error.to_string()),
+            _ => {}
         }
         // The vendor library may hold on to arena memory through objects that the guest never ended.
         if !shadows.is_empty() || !self.session.handles.is_empty() || !self.session.late.is_empty() {
