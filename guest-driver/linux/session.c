@@ -230,17 +230,22 @@ void aviary_session_end(struct aviary_session *session)
 	unsigned long flags;
 	bool first;
 
+	/*
+	 * With the lock: who stops the device ends all sessions before the queue of work, and must
+	 * not find one that is over and will be queued only later. The table's reference lasts
+	 * until this has led to free_work.
+	 */
 	xa_lock_irqsave(&session->chunks, flags);
 	first = !session->over;
 	WRITE_ONCE(session->over, true);
+	if (first)
+		queue_work(session->device->work, &session->end_work);
 	xa_unlock_irqrestore(&session->chunks, flags);
 	if (!first)
 		return;
 	aviary_wake_all(session);
 	wake_up_all(&session->chunk_wait);
 	wake_up_all(&session->inbox_wait);
-	/* The table's reference lasts until this has led to free_work. */
-	queue_work(session->device->work, &session->end_work);
 }
 
 static void session_end_work(struct work_struct *work)
