@@ -15,7 +15,7 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 
 use super::ring::{Buffer, Ring, SIZE};
 
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Two regions side by side and one elsewhere, each with a file of its own.
 pub const REGIONS: [(u64, u64); 3] = [(0, 1 << 20), (1 << 20, 1 << 20), (1 << 30, 1 << 20)];
 /// The third region's bytes begin here in its file.
