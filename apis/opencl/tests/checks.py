@@ -152,7 +152,7 @@ def heap(work):
         finally:
             process.terminate()
             process.communicate()
-    others = ("clinfo", "clpeak-transfer", "ffmpeg-avgblur", "pyopencl-array", "pyopencl-wrapper", "clblast-xaxpy")
+    others = ("clinfo", "clpeak-latency", "ffmpeg-avgblur", "pyopencl-wrapper", "clblast-xaxpy")
     compare(work, "pocl", lambda p: p.kind == "own" or p.name in others, option=["--share-heap"])
 
 

@@ -191,4 +191,43 @@ mod tests {
             assert_eq!(Origin::parse(nonsense), None, "{nonsense:?}");
         }
     }
+
+    /// A process that stands for a gateway, which has told this.
+    fn gateway(line: &str) -> Gateway {
+        let child = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let exit = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
+        let (report, told) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        rustix::io::write(&told, line.as_bytes()).unwrap();
+        Gateway { child, exit, report: report.into(), source: None, origin: None, guest: None }
+    }
+
+    #[test]
+    fn only_connections_of_one_process_and_tenant_are_joined() {
+        let mut gateways = Gateways::default();
+        let lines = ["a\t7\n", "a\t7\n", "b\t7\n", "a\t8\n", "a\t0\n", "a\t0\n", "\t7\n"];
+        let mut admitted = Vec::new();
+        for (id, line) in lines.iter().enumerate() {
+            gateways.list.insert(id as u64, gateway(line));
+            let own = Guest { uid: 1, pid: gateways.list[&(id as u64)].child.id(), started: 5 };
+            let (tenant, guest) = gateways.admit(own).unwrap().unwrap();
+            admitted.push((tenant, guest, own));
+        }
+        let (_, first, _) = admitted[0];
+        for (at, (tenant, guest, own)) in admitted.iter().enumerate() {
+            assert_eq!(*tenant, lines[at].split('\t').next().unwrap());
+            assert_eq!(*guest, if at == 1 { first } else { *own }, "{:?}", lines[at]);
+        }
+        // The first one ends: the process is there as long as the other is.
+        let one = gateways.remove(0).unwrap();
+        one.end();
+        one.wait().unwrap();
+        assert!(gateways.living(&first).unwrap().is_ok());
+        gateways.list[&1].end();
+        gateways.list.get_mut(&1).unwrap().child.wait().unwrap();
+        assert!(gateways.living(&first).is_none());
+        for gateway in gateways.drain() {
+            gateway.end();
+            let _ = gateway.wait();
+        }
+    }
 }
