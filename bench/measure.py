@@ -127,6 +127,23 @@ def bulk(quick):
     return {f"bulk.{key.removesuffix('_ns')}_ratio": native[key] / aviary[key] for key in native}
 
 
+def heap(quick):
+    """Transfers that the vendor's library makes, out of ordinary memory and out of memory that it sees where it is."""
+    command = [compile_c("bulk", "-lOpenCL"), "0.1" if quick else "0.4", "vendor"]
+    native, without, shared = [], [], []
+    for _ in range(3 if quick else ROUNDS):
+        native.append(measured(command))
+        without.append(measured(remoted(command, "--api", "opencl")))
+        shared.append(measured(remoted(command, "--api", "opencl", "--share-heap")))
+    native, without, shared = medians(native), medians(without), medians(shared)
+    figures = {}
+    for key in native:
+        name = key.removesuffix("_ns")
+        figures[f"heap.without_{name}_ratio"] = native[key] / without[key]
+        figures[f"heap.{name}_ratio"] = native[key] / shared[key]
+    return figures
+
+
 def kills(_quick):
     """What the robustness tests find under load; their status says the same as the number of problems."""
     output = BUILD / "kills.json"

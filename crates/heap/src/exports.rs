@@ -31,9 +31,11 @@ pub unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
         return p;
     }
     // SAFETY: the type of `malloc`, called as the program called this one.
-    match unsafe { next::MALLOC.get::<next::Malloc>() } {
-        Some(malloc) => unsafe { malloc(bytes) },
-        None => early::allocate(bytes),
+    unsafe {
+        match next::MALLOC.get::<next::Malloc>() {
+            Some(malloc) => malloc(bytes),
+            None => early::allocate(bytes),
+        }
     }
 }
 
@@ -50,10 +52,12 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
         return p;
     }
     // SAFETY: the type of `calloc`, called as the program called this one. It refuses what overflows.
-    match (unsafe { next::CALLOC.get::<next::Calloc>() }, bytes) {
-        (Some(calloc), _) => unsafe { calloc(count, size) },
-        (None, Some(bytes)) => early::allocate(bytes),
-        (None, None) => fail(),
+    unsafe {
+        match (next::CALLOC.get::<next::Calloc>(), bytes) {
+            (Some(calloc), _) => calloc(count, size),
+            (None, Some(bytes)) => early::allocate(bytes),
+            (None, None) => fail(),
+        }
     }
 }
 
@@ -100,9 +104,11 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, bytes: usize) -> *mut c_void {
         return new;
     }
     // SAFETY: the type of `realloc`; memory of the next allocator's.
-    match unsafe { next::REALLOC.get::<next::Realloc>() } {
-        Some(realloc) => unsafe { realloc(p, bytes) },
-        None => fail(),
+    unsafe {
+        match next::REALLOC.get::<next::Realloc>() {
+            Some(realloc) => realloc(p, bytes),
+            None => fail(),
+        }
     }
 }
 
@@ -149,9 +155,11 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, byte
         return 0;
     }
     // SAFETY: the type of `posix_memalign`, called as the program called this one. It judges the alignment.
-    match unsafe { next::POSIX_MEMALIGN.get::<next::PosixMemalign>() } {
-        Some(posix_memalign) => unsafe { posix_memalign(to, align, bytes) },
-        None => Errno::NOMEM.raw_os_error(),
+    unsafe {
+        match next::POSIX_MEMALIGN.get::<next::PosixMemalign>() {
+            Some(posix_memalign) => posix_memalign(to, align, bytes),
+            None => Errno::NOMEM.raw_os_error(),
+        }
     }
 }
 
@@ -164,9 +172,11 @@ unsafe fn aligned(next: &next::Next, align: usize, bytes: usize) -> *mut c_void 
         return p;
     }
     // SAFETY: the caller's promise.
-    match unsafe { next.get::<next::Memalign>() } {
-        Some(next) => unsafe { next(align, bytes) },
-        None => fail(),
+    unsafe {
+        match next.get::<next::Memalign>() {
+            Some(next) => next(align, bytes),
+            None => fail(),
+        }
     }
 }
 
@@ -193,9 +203,11 @@ unsafe fn pages(next: &next::Next, bytes: usize) -> *mut c_void {
         return p;
     }
     // SAFETY: the caller's promise.
-    match unsafe { next.get::<next::Malloc>() } {
-        Some(next) => unsafe { next(bytes) },
-        None => fail(),
+    unsafe {
+        match next.get::<next::Malloc>() {
+            Some(next) => next(bytes),
+            None => fail(),
+        }
     }
 }
 
