@@ -161,10 +161,7 @@ unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {
     unsafe { API.is_zerocopy(pointer as *const u8) as std::ffi::c_int }
 }
 #[unsafe(no_mangle)]
-unsafe extern "C" fn aviary_is_shared(
-    pointer: usize,
-    bytes: usize,
-) -> std::ffi::c_int {
+unsafe extern "C" fn aviary_is_shared(pointer: usize, bytes: usize) -> std::ffi::c_int {
     unsafe { API.is_shared(pointer as *const u8, bytes) as std::ffi::c_int }
 }
 #[unsafe(no_mangle)]
