@@ -55,7 +55,8 @@ def clpeak_tests(*tests):
 
 def numbers_replaced(outcome):
     """The lines with every number as 0: all tests ran and printed one."""
-    return (outcome.status, re.sub(r"-?\d+(\.\d+)?", "0", outcome.output))
+    # What is answered within a microsecond has infinite bandwidth to clpeak.
+    return (outcome.status, re.sub(r"-?\d+(\.\d+)?|\binf\b", "0", outcome.output))
 
 
 # ---- hashcat ----------------------------------------------------------------------------------

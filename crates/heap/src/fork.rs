@@ -18,8 +18,13 @@ unsafe impl Sync for Ends {}
 
 static ENDS: Ends = Ends(UnsafeCell::new(None));
 
-/// Called once, when there is a heap.
-pub fn watch() {
+/// When the library is loaded: a heap that is made while another thread forks is waited for.
+#[used]
+#[cfg(not(test))]
+#[unsafe(link_section = ".init_array")]
+static WATCH: extern "C" fn() = watch;
+
+extern "C" fn watch() {
     // SAFETY: the handlers are functions of this library, which is never unloaded because it was preloaded, and keep to what
     // is allowed in the child of a process with threads.
     unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };

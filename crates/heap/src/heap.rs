@@ -266,7 +266,6 @@ impl Heap {
         state.file = File::of(file);
         self.size.store(size, Ordering::Relaxed);
         self.base.store(base.expose_provenance(), Ordering::Relaxed);
-        crate::fork::watch();
         Ok(())
     }
 

@@ -250,6 +250,7 @@ impl Connected {
                 self.wake(message.offset);
                 Ok(())
             }
+            control_kind::HEAP if !self.lanes.is_empty() => Err("the application's heap came after a lane".into()),
             control_kind::HEAP => {
                 let file = fd.ok_or("the application's heap came without its file")?;
                 self.arena.lay_over(message.offset, message.length, file.as_fd()).map_err(|e| e.to_string())
