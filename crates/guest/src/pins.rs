@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aviary_transport::{Device, Pin};
+use rustix::io::Errno;
 
 use crate::blocks::Block;
 use crate::log;
@@ -24,7 +25,7 @@ pub(crate) struct Pins {
     places: Range<u64>,
     smallest: usize,
     books: Mutex<Books>,
-    /// Pinning does not work here, as the application was told.
+    /// The process may not pin so much, as the application was told.
     told: AtomicBool,
 }
 
@@ -73,7 +74,8 @@ impl Pins {
         // SAFETY: the caller's promise; whole pages around the bytes belong to the application as well.
         if let Err(error) = unsafe { self.device.pin(pin) } {
             self.put(block);
-            if !self.told.swap(true, Ordering::Relaxed) {
+            // Other errors are this buffer's own: it may be a file's memory, which cannot be pinned for long.
+            if error == Errno::NOMEM && !self.told.swap(true, Ordering::Relaxed) {
                 log::line(&format!("large buffers are copied: they cannot be pinned ({error}; see ulimit -l)"));
             }
             return None;
