@@ -6,6 +6,7 @@ Needs nvcc and, for the frameworks' programs, a Python that has them.
 """
 
 import argparse
+import difflib
 import json
 import os
 import shutil
@@ -16,8 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import cuda_deaths
+
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "cuda/programs"
+DRIVER_PROGRAMS = HERE.parent / "apis/cuda/tests/driver"
 # What is better when it is larger.
 BANDWIDTH = ("pinned_", "pageable_")
 
@@ -29,17 +33,16 @@ def is_here():
 
 class Bench:
     def __init__(self, aviary, api_dirs, scratch):
-        self.remote = [aviary, "run"]
-        for folder in api_dirs:
-            self.remote += ["--api-dir", folder]
-        self.remote += ["--api", "cuda", "--api", "nvml", "--"]
+        folders = [word for folder in api_dirs for word in ("--api-dir", folder)]
+        self.serve = [aviary, "serve", *folders]
+        self.remote = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
         self.scratch = Path(scratch)
         self.figures = {}
 
-    def run(self, command, remoted, timeout=150):
-        """Output and seconds; None instead of the output if it failed."""
+    def run(self, command, remoted, timeout=150, more=()):
+        """Output, seconds and errors; None instead of the output if it failed. `more`: of the environment."""
         environment = dict(os.environ, TRITON_CACHE_DIR=str(self.scratch / "triton"),
-                           TORCHINDUCTOR_CACHE_DIR=str(self.scratch / "inductor"))
+                           TORCHINDUCTOR_CACHE_DIR=str(self.scratch / "inductor"), **dict(more))
         for folder in ("triton", "inductor"):
             shutil.rmtree(self.scratch / folder, ignore_errors=True)
         begin = time.monotonic()
@@ -78,6 +81,30 @@ class Bench:
         for program in sorted(PROGRAMS.glob("*.py")):
             self.compare(program.stem, [sys.executable, str(program)])
 
+    def driver(self):
+        """The driver API's own tests. Where one crashes natively, what it said until then counts."""
+        nvcc = Path(shutil.which("nvcc")).resolve().parents[1]
+        for source in sorted(DRIVER_PROGRAMS.glob("*.c")):
+            binary = self.scratch / source.stem
+            subprocess.run(["nvcc", "-O1", "-Xcompiler", "-pthread", "-o", binary, source, f"-L{nvcc}/lib64/stubs", "-lcuda"],
+                           check=True)
+            native, remoted = (subprocess.run([*command, binary], capture_output=True, text=True, errors="replace",
+                                              timeout=60, stdin=subprocess.DEVNULL, check=False)
+                               for command in ([], self.remote))
+            crashed = native.returncode < 0
+            same = (native.stdout, native.returncode) == (remoted.stdout, remoted.returncode)
+            if crashed:
+                same = remoted.returncode == 0 and remoted.stdout.startswith(native.stdout)
+            self.figures["cuda.different"] = self.figures.get("cuda.different", 0) + (not same)
+            note = f" (natively it ends with signal {-native.returncode})" if crashed else ""
+            print(f"driver/{source.stem:25} {'equal' if same else 'DIFFERENT'}{note}", flush=True)
+            if not same:
+                lines = difflib.unified_diff(native.stdout.splitlines(), remoted.stdout.splitlines(), "native", "aviary", "", "", 0, "")
+                print("\n".join([*list(lines)[2:14], *remoted.stderr.strip().splitlines()[-6:]]), flush=True)
+
+    def deaths(self):
+        cuda_deaths.measure(self)
+
     def micro(self, rounds=3):
         binary = self.compile("micro")
         results = ({}, {})
@@ -94,17 +121,25 @@ class Bench:
                      not name.startswith(BANDWIDTH))
 
     def steps(self, rounds=2):
-        results = ({}, {})
-        for _ in range(rounds):
+        results, counts = ({}, {}), {}
+        for number in range(rounds):
             for remoted in (False, True):
-                output, _, errors = self.run([sys.executable, str(HERE / "cuda/steps.py")], remoted, 200)
+                # Whoever counts looks at the node twice in each measurement: the last round only.
+                counting = {"COUNT_WITH": self.remote[0]} if remoted and number == rounds - 1 else {}
+                output, _, errors = self.run([sys.executable, str(HERE / "cuda/steps.py")], remoted, 200, counting)
                 if output is None:
                     raise RuntimeError(f"steps: {errors.strip()[-300:]}")
                 for line in output.splitlines():
-                    name, milliseconds, _ = line.split()
+                    name, milliseconds, _, *counted = line.split()
                     results[remoted].setdefault(name, []).append(float(milliseconds))
+                    counts[name] = [float(word) for word in counted]
         for name, native in results[False].items():
             self.put(f"step.{name}", min(native), min(results[True][name]))
+            print(f"{'':6}native {native}, Aviary {results[True][name]}", flush=True)
+        for name, counted in counts.items():
+            words = ("waited_for", "not_waited_for", "bytes_sent", "bytes_received")
+            self.figures |= {f"cuda.step.{name}.{word}": value for word, value in zip(words, counted)}
+            print(f"step.{name}: " + ", ".join(f"{v:.0f} {w.replace('_', ' ')}" for w, v in zip(words, counted)), flush=True)
 
     def start(self, rounds=3):
         script = "import torch; torch.ones(4, device='cuda').add_(1); torch.cuda.synchronize()"
@@ -124,7 +159,7 @@ class Bench:
                        for _ in range(processes)]
             for process in running:
                 for line in process.communicate(timeout=250)[0].splitlines():
-                    name, milliseconds, _ = line.split()
+                    name, milliseconds, *_ = line.split()
                     sums[remoted][name] = sums[remoted].get(name, 0) + 1000 / float(milliseconds)
         for name, native in sums[False].items():
             self.put(f"together.{name}", native, sums[True].get(name, float("nan")), False)

@@ -53,6 +53,14 @@ void *cuda_set_kernel_node_function(void) {
     return (void *)set_kernel_node;
 }
 
+/* The buffer of packed parameters, wherever it is in the list: a driver may list its size first. */
+static const void *packed_buffer(void **extra) {
+    for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2)
+        if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+            return extra[1];
+    return NULL;
+}
+
 /* The driver points at each parameter, or at the buffer that the node was made with. */
 static CUresult get_kernel_node(CUgraphNode node, CUfunction *function, CUkernel *kernel, CUcontext *context,
                                 aviary_launch_shape *shape, unsigned int capacity, unsigned char *parameters,
@@ -73,9 +81,10 @@ static CUresult get_kernel_node(CUgraphNode node, CUfunction *function, CUkernel
         for (uint32_t i = 0; i < layout->count; i++)
             memcpy(parameters + layout->offset[i], found.kernelParams[i], layout->size[i]);
     } else if (layout->count) {
-        if (!found.extra || found.extra[0] != CU_LAUNCH_PARAM_BUFFER_POINTER)
+        const void *buffer = packed_buffer(found.extra);
+        if (!buffer)
             return CUDA_ERROR_NOT_SUPPORTED;
-        memcpy(parameters, found.extra[1], layout->bytes);
+        memcpy(parameters, buffer, layout->bytes);
     }
     *function = found.func;
     *kernel = found.kern;

@@ -135,7 +135,7 @@ static int is_plain_grid(aviary_launch_shape shape) {
 }
 
 /* A buffer that the application packed may have another size than the parameters: of that the driver judges. */
-int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
+static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
     const struct cuda_object *object = cuda_object_of(function);
     if (!object || !object->layout || bytes != object->layout->bytes || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
         || shape.shared_bytes > object->accepted_shared)
@@ -147,8 +147,15 @@ int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t b
            && memcmp(object->accepted_block, shape.block, sizeof shape.block) == 0;
 }
 
+/* Whether this thread's launch under way is one of those: it teaches nothing new. */
+static __thread int repeated;
+
+int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
+    return repeated = repeats(function, shape, bytes, attributes);
+}
+
 void cuda_note_launch(CUfunction function, aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
-    struct cuda_object *object = cuda_object_of(function);
+    struct cuda_object *object = repeated ? NULL : cuda_object_of(function);
     if (!object)
         return;
     if (shape.attribute_count) {

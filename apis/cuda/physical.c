@@ -23,9 +23,24 @@ static struct physical *physicals;
 static struct mapping *mappings;
 static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Memory that may be exported is made as memory that may not: PyTorch's allocator asks for such on every machine, and only
+ * who exports it would notice. */
 int cuda_physical_allowed(const CUmemAllocationProp *property) {
-    return property && property->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
+    return property
+           && (property->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
+               || property->requestedHandleTypes == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
            && property->location.type == CU_MEM_LOCATION_TYPE_DEVICE && property->type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+static CUresult create_physical(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *property,
+                                unsigned long long flags) {
+    CUmemAllocationProp own = *property;
+    own.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    return cuMemCreate(handle, bytes, &own, flags);
+}
+
+void *cuda_create_physical_function(void) {
+    return (void *)create_physical;
 }
 
 /* With the lock. */

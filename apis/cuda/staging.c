@@ -220,6 +220,22 @@ static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstrea
     return status;
 }
 
+/* A copy of one piece, until it is over: the answer to one question says so. */
+static CUresult stage_in_piece(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    struct pool *pool = enter_pool();
+    if (!pool)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult status = await(pool, 0, stream);
+    if (status == CUDA_SUCCESS) {
+        copy(piece_of(pool, 0), from, bytes);
+        status = cuMemcpyHtoDAsync_v2(to, piece_of(pool, 0), bytes, stream);
+    }
+    if (status == CUDA_SUCCESS)
+        status = cuStreamSynchronize(stream);
+    leave_pool(pool);
+    return status;
+}
+
 /* The application may change its memory when this returns; the device may still be at work. */
 CUresult cuda_stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     return stage_in(to, from, bytes, stream, 0);
@@ -260,6 +276,8 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
 /* A copy that waits for what the stream has to do, as the driver's does for such memory, and for its own end: work in a
  * stream that does not wait for this one may follow. */
 CUresult cuda_stage_in_after(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    if (bytes <= PIECE)
+        return stage_in_piece(to, from, bytes, stream);
     CUresult status = cuStreamSynchronize(stream);
     return status == CUDA_SUCCESS ? stage_in(to, from, bytes, stream, 1) : status;
 }

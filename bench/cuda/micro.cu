@@ -58,6 +58,9 @@ int main() {
     nothing<<<1, 1>>>(0);
     CHECK(cudaDeviceSynchronize());
     microseconds("launch_issue", each(500, 41, [] { nothing<<<1, 1>>>(0); }, settle));
+    // So few that nobody waits for the device, or for room.
+    microseconds("launch_issue_16", each(16, 201, [] { nothing<<<1, 1>>>(0); }, settle));
+    microseconds("synchronize_idle", each(500, 41, [] { cudaDeviceSynchronize(); }));
     microseconds("launch_sync", each(200, 41, [] { nothing<<<1, 1>>>(0); cudaDeviceSynchronize(); }));
     microseconds("event_record", each(500, 41, [&] { cudaEventRecord(event); }, settle));
     CHECK(cudaDeviceSynchronize());

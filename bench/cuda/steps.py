@@ -1,5 +1,12 @@
-"""Steps of models, as people train and run them: `name milliseconds checksum`, medians of steps after warming up."""
+"""Steps of models, as people train and run them: `name milliseconds checksum`, medians of steps after warming up.
+
+With COUNT_WITH (the command aviary), four more words: per step, calls that were waited for, those that were not, and bytes
+of messages to and from the API server.
+"""
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 
@@ -10,17 +17,32 @@ torch.backends.cudnn.benchmark = False
 device = "cuda"
 
 
+COUNTERS = ("calls", "async_calls", "bytes_in", "bytes_out")
+
+
+def counted():
+    """What this process has sent so far; nothing where nobody counts."""
+    if "COUNT_WITH" not in os.environ:
+        return []
+    listed = subprocess.run([os.environ["COUNT_WITH"], "ps", "--json"], capture_output=True, text=True, check=True).stdout
+    sessions = [session["counters"] for node in json.loads(listed) for session in node["sessions"]
+                if session["guest"] == os.getpid() and session["api"] == "cuda"]
+    return [sum(session[name] for session in sessions) for name in COUNTERS]
+
+
 def measure(name, step, warm, count):
     for _ in range(warm):
         result = step()
     torch.cuda.synchronize()
+    before = counted()
     times = []
     for _ in range(count):
         begin = time.perf_counter()
         result = step()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    print(f"{name} {statistics.median(times) * 1e3:.4f} {float(result):.5g}", flush=True)
+    per_step = [f"{(now - then) / count:.1f}" for now, then in zip(counted(), before)]
+    print(name, f"{statistics.median(times) * 1e3:.4f} {float(result):.5g}", *per_step, flush=True)
 
 
 def tiny_mlp():

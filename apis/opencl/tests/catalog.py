@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
-from runtimes import CACHE, Outcome, compile_c
+from runtimes import CACHE, RUNTIMES, Outcome, compile_c
 
 HERE = Path(__file__).resolve().parent
 
@@ -20,7 +20,7 @@ class Program:
     run: Callable
     # What of an outcome must be equal on both sides.
     visible: Callable
-    runtimes: tuple = ("pocl", "intel")
+    runtimes: tuple = RUNTIMES
     quick: bool = True
     # Whether a first run compiles kernels that the second finds in the cache.
     warm: bool = False
@@ -149,7 +149,7 @@ def pytest_visible(outcome):
 # ---- the list ---------------------------------------------------------------------------------
 
 
-def own(name, *arguments, runtimes=("pocl", "intel")):
+def own(name, *arguments, runtimes=RUNTIMES):
     def run(place):
         return place.run([compile_c(HERE / "programs" / f"{name}.c", CACHE / "opencl-programs"), *arguments], limit=120)
 

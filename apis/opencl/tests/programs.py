@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs unmodified OpenCL programs natively and through Aviary, compares what they show and how long they take.
 
-    programs.py [--quick] [--runtime pocl|intel] [--only NAME]... [--two] [--json FILE]
+    programs.py [--quick] [--runtime pocl|intel|nvidia] [--only NAME]... [--two] [--json FILE]
 
 --only takes the beginning of a name; --two runs two copies of each program at once on the remoted
 side; --native only looks at what works natively. The exit status is the number of programs that differ.
@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import catalog  # noqa: E402
-from runtimes import AVIARY, Place, vendor_folder  # noqa: E402
+from runtimes import AVIARY, RUNTIMES, Place, vendor_folder  # noqa: E402
 
 
 def difference(native, remote):
@@ -99,7 +99,7 @@ def select(arguments):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="what fits into a few minutes")
-    parser.add_argument("--runtime", choices=("pocl", "intel"), default="pocl")
+    parser.add_argument("--runtime", choices=RUNTIMES, default="pocl")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--two", action="store_true", help="two copies at once")
     parser.add_argument("--native", action="store_true", help="natively only")

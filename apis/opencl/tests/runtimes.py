@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parents[3]
 CACHE = Path(os.environ.get("AVIARY_TEST_CACHE", ROOT / "target" / "cache"))
 AVIARY = Path(os.environ.get("AVIARY", ROOT / "target" / "release" / "aviary"))
 
-RUNTIMES = ("pocl", "intel")
+RUNTIMES = ("pocl", "intel", "nvidia")
+# Where NVIDIA's driver lies: a machine that only lends its device to containers has no .icd file for it.
+NVIDIA = ("/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib64")
 
 
 def vendor_folder(runtime):
@@ -18,6 +20,9 @@ def vendor_folder(runtime):
     if runtime == "pocl":
         known = Path("/etc/OpenCL/vendors/pocl.icd")
         library = known.read_text().strip() if known.is_file() else None
+    elif runtime == "nvidia":
+        found = [Path(folder) / "libnvidia-opencl.so.1" for folder in NVIDIA]
+        library = next((str(path) for path in found if path.is_file()), None)
     else:
         # The wheel's own .icd file holds a placeholder instead of the path.
         found = CACHE / "intel" / "lib" / "libintelocl.so"

@@ -16,7 +16,7 @@ use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, 
 use crate::blocks::Block;
 use crate::connection::Connection;
 use crate::frame::Frame;
-use crate::{Lost, callback, log};
+use crate::{Lost, callback, log, trace};
 
 /// Blocks named by asynchronous calls, beyond which the guest looks whether the server is done with some.
 const HELD_BYTES: u64 = 64 << 20;
@@ -222,7 +222,7 @@ impl ThreadLane {
         let header = RequestHeader { length: 0, kind, flags, function, regions, ticket, serial };
         let message = frame.encoder.finish_request(header);
         self.with_end(|end| end.send(message, &frame.regions))?;
-        let answer = self.await_reply(serial, frame)?;
+        let answer = trace::waiting(|| self.await_reply(serial, frame))?;
         self.connection.confirm_ticket(ticket);
         self.reclaim(ticket);
         Ok(answer)

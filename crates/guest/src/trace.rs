@@ -1,10 +1,12 @@
-//! `AVIARY_TRACE=FILE`: one line for each call that the application makes, with what it returned.
+//! `AVIARY_TRACE=FILE`: one line for each call that the application makes, with what it returned and how long it waited
+//! for the server, if it did.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const UNKNOWN: u8 = 0;
 const OFF: u8 = 1;
@@ -45,19 +47,36 @@ fn open() -> bool {
     trace.is_some()
 }
 
+thread_local! {
+    /// How long this thread's call under way has waited for the server; `None`: it has not.
+    static WAITED: Cell<Option<Duration>> = const { Cell::new(None) };
+}
+
+/// Runs what waits for the server's answer.
+#[inline]
+pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    if !wanted() {
+        return wait();
+    }
+    let begin = Instant::now();
+    let answer = wait();
+    WAITED.set(Some(WAITED.take().unwrap_or_default() + begin.elapsed()));
+    answer
+}
+
 fn thread() -> i32 {
     // SAFETY: takes no arguments and cannot fail.
     unsafe { libc::gettid() }
 }
 
-/// Writes the line of one call: microseconds since the first, process, thread, function and result.
+/// Writes the line of one call: microseconds since the first, process, thread, function, result, and the microseconds
+/// that it waited, if it did. Of a call that makes others, each has its own waiting.
 pub fn line(function: &str, result: Option<i64>) {
     let Some(Some(trace)) = TRACE.get() else { return };
     let (micros, thread) = (trace.begin.elapsed().as_micros(), thread());
-    let line = match result {
-        Some(value) => format!("{micros} {} {thread} {function} = {value}\n", std::process::id()),
-        None => format!("{micros} {} {thread} {function}\n", std::process::id()),
-    };
+    let value = result.map_or_else(String::new, |value| format!(" = {value}"));
+    let waited = WAITED.take().map_or_else(String::new, |time| format!(" waited {}", time.as_micros()));
+    let line = format!("{micros} {} {thread} {function}{value}{waited}\n", std::process::id());
     // A full disk must not disturb the application.
     let _ = (&trace.file).write_all(line.as_bytes());
 }

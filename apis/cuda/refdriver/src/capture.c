@@ -231,8 +231,10 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph)
     capture = stream->capture;
     if (!capture)
         return CUDA_ERROR_ILLEGAL_STATE;
-    if (capture->origin != stream)
+    if (capture->origin != stream) {
+        capture->invalid = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    }
     if (capture->invalid)
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     else if (!capture->to_graph && !joined(capture))

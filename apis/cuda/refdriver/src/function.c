@@ -11,9 +11,17 @@ CUresult function_resolve(CUfunction handle, CUfunction *function, CUkernel *ker
     *function = object_check(handle, KIND_FUNCTION);
     if (*function)
         return (*function)->module->context == context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-    /* The driver takes a kernel wherever it takes a function. */
+    /* Launches and questions about occupancy take a kernel, too. */
     *kernel = object_check(handle, KIND_KERNEL);
     return *kernel ? kernel_function(*kernel, context, function) : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult only_function(CUfunction handle, CUfunction *function)
+{
+    CUkernel kernel;
+    CUresult result = function_resolve(handle, function, &kernel);
+
+    return result == CUDA_SUCCESS && kernel ? CUDA_ERROR_INVALID_HANDLE : result;
 }
 
 CUresult function_attribute(CUfunction function, CUfunction_attribute attribute, int *value)
@@ -85,8 +93,7 @@ CUresult code_parameter(const struct ptx_code *code, size_t index, size_t *offse
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle)
 {
     CUfunction function;
-    CUkernel kernel;
-    CUresult result = value ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = value ? only_function(handle, &function) : CUDA_ERROR_INVALID_VALUE;
 
     return result == CUDA_SUCCESS ? function_attribute(function, attribute, value) : result;
 }
@@ -94,8 +101,7 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value)
 {
     CUfunction function;
-    CUkernel kernel;
-    CUresult result = function_resolve(handle, &function, &kernel);
+    CUresult result = only_function(handle, &function);
 
     return result == CUDA_SUCCESS ? function_set_attribute(function, attribute, value) : result;
 }
@@ -103,16 +109,14 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, i
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache cache)
 {
     CUfunction function;
-    CUkernel kernel;
 
-    return (unsigned)cache > CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_ERROR_INVALID_VALUE : function_resolve(handle, &function, &kernel);
+    return (unsigned)cache > CU_FUNC_CACHE_PREFER_EQUAL ? CUDA_ERROR_INVALID_VALUE : only_function(handle, &function);
 }
 
 CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)
 {
     CUfunction function;
-    CUkernel kernel;
-    CUresult result = module ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = module ? only_function(handle, &function) : CUDA_ERROR_INVALID_VALUE;
 
     if (result == CUDA_SUCCESS)
         *module = function->module;
@@ -122,8 +126,7 @@ CUresult cuFuncGetModule(CUmodule *module, CUfunction handle)
 CUresult cuFuncGetName(const char **name, CUfunction handle)
 {
     CUfunction function;
-    CUkernel kernel;
-    CUresult result = name ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = name ? only_function(handle, &function) : CUDA_ERROR_INVALID_VALUE;
 
     if (result == CUDA_SUCCESS)
         *name = function->code->name;
@@ -133,8 +136,7 @@ CUresult cuFuncGetName(const char **name, CUfunction handle)
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, size_t *size)
 {
     CUfunction function;
-    CUkernel kernel;
-    CUresult result = function_resolve(handle, &function, &kernel);
+    CUresult result = only_function(handle, &function);
 
     return result == CUDA_SUCCESS ? code_parameter(function->code, index, offset, size) : result;
 }
@@ -142,8 +144,7 @@ CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t *offset, siz
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle)
 {
     CUfunction function;
-    CUkernel kernel;
-    CUresult result = state ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = state ? only_function(handle, &function) : CUDA_ERROR_INVALID_VALUE;
 
     if (result == CUDA_SUCCESS)
         *state = CU_FUNCTION_LOADING_STATE_LOADED;
@@ -153,7 +154,6 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle)
 CUresult cuFuncLoad(CUfunction handle)
 {
     CUfunction function;
-    CUkernel kernel;
 
-    return function_resolve(handle, &function, &kernel);
+    return only_function(handle, &function);
 }

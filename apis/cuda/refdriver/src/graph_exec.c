@@ -274,9 +274,11 @@ CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateRes
         info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
         return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
-    /* Nodes are still named as in the graph that was instantiated. */
-    for (size_t i = 0; i < exec->count; i++)
+    /* Nodes are still named as in the graph that was instantiated, and those that were switched off stay so. */
+    for (size_t i = 0; i < exec->count; i++) {
         updated.steps[i].node = exec->steps[i].node;
+        updated.steps[i].disabled = exec->steps[i].disabled;
+    }
     clear_steps(exec);
     exec->steps = updated.steps;
     exec->count = updated.count;

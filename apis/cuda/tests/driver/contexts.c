@@ -123,14 +123,18 @@ static void mapped(void)
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
     CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     CUmemGenericAllocationHandle first, second;
-    CUdeviceptr address, wanted = 0x109000000000; /* Where a remoted device has its addresses. */
+    CUdeviceptr address, wanted = 0x109000000000;
     size_t page;
     unsigned value;
 
     MUST(cuMemGetAllocationGranularity(&page, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
     MUST(cuMemAddressReserve(&address, 4 * page, 0, wanted, 0));
-    printf("page of %zu bytes, at the wanted address: %d\n", page, address == wanted);
+    /* NVIDIA's driver may have other plans for that address. */
+    CHECK(address % page == 0 && (address == wanted || !getenv("EXPECT_SCRUBBED")));
+    printf("page of %zu bytes\n", page);
     MUST(cuMemCreate(&first, page, &properties, 0));
+    /* As PyTorch's allocator asks for it; nobody exports it. */
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     MUST(cuMemCreate(&second, page, &properties, 0));
     MUST(cuMemMap(address, page, 0, first, 0));
     MUST(cuMemMap(address + page, page, 0, second, 0));

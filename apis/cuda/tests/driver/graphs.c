@@ -312,14 +312,17 @@ static void wrong_captures(CUdeviceptr x)
     TELL(cuStreamSynchronize(stream));
     TELL(cuMemsetD32Async(x, 1, 1, stream));
     TELL(cuStreamEndCapture(stream, &graph));
-    /* A stream that joined and was not joined again. */
-    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    MUST(cuMemsetD32Async(x, 1, 1, stream));
-    MUST(cuEventRecord(event, stream));
-    MUST(cuStreamWaitEvent(other, event, 0));
-    MUST(cuMemsetD32Async(x, 2, 1, other));
-    TELL(cuStreamEndCapture(other, &graph));
-    TELL(cuStreamEndCapture(stream, &graph));
+    /* A stream that joined and was not joined again, and one that wants to end what it did not begin. */
+    for (int wrong_end = 0; wrong_end < 2; wrong_end++) {
+        MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        MUST(cuMemsetD32Async(x, 1, 1, stream));
+        MUST(cuEventRecord(event, stream));
+        MUST(cuStreamWaitEvent(other, event, 0));
+        MUST(cuMemsetD32Async(x, 2, 1, other));
+        if (wrong_end)
+            TELL(cuStreamEndCapture(other, &graph));
+        TELL(cuStreamEndCapture(stream, &graph));
+    }
     MUST(cuMemsetD32Async(x, 4, 1, other));
     MUST(cuStreamSynchronize(other));
     MUST(cuEventDestroy(event));

@@ -40,17 +40,13 @@ static int blocks(CUfunction function, size_t shared)
     return count;
 }
 
-/* What the function of such a kernel is like; asked twice, as the second answer may be a remembered one. */
-static void look(CUfunction function, int count)
+/* Its parameters arrive. */
+static void launched(CUfunction function, int count)
 {
     uint64_t values[16], last = 1000 + (uint64_t)count, stored = 0;
     CUdeviceptr memory;
     void *parameters[16];
 
-    for (int twice = 0; twice < 2; twice++) {
-        CHECK(attribute(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) == count * 64);
-        CHECK(attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) > 0);
-    }
     MUST(cuMemAlloc(&memory, 8));
     MUST(cuMemsetD8(memory, 0, 8));
     for (int i = 0; i < 16; i++)
@@ -61,6 +57,16 @@ static void look(CUfunction function, int count)
     MUST(cuMemcpyDtoH(&stored, memory, 8));
     CHECK(stored == last);
     MUST(cuMemFree(memory));
+}
+
+/* What the function of such a kernel is like; asked twice, as the second answer may be a remembered one. */
+static void look(CUfunction function, int count)
+{
+    for (int twice = 0; twice < 2; twice++) {
+        CHECK(attribute(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) == count * 64);
+        CHECK(attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) > 0);
+    }
+    launched(function, count);
 }
 
 static CUfunction loaded(CUmodule *module, int count)
@@ -104,8 +110,9 @@ static void libraries(void)
             MUST(cuKernelGetAttribute(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, kernel, device));
             CHECK(shared == count * 64);
         }
-        look((CUfunction)kernel, count);
         look(function, count);
+        launched((CUfunction)kernel, count);
+        CHECK(cuFuncGetAttribute(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, (CUfunction)kernel) == CUDA_ERROR_INVALID_HANDLE);
         MUST(cuLibraryUnload(library));
     }
     puts("ok libraries");
