@@ -1,45 +1,170 @@
-/* What remembered answers about a function depend on besides the function: what it was told about its launches, and
+/* What remembered answers about a function or a kernel depend on besides itself: what it was told about its launches, and
  * whether a context has ended, which takes functions along whose modules nobody unloaded. */
 #include "guest.h"
 
 static uint64_t contexts_ended, settings_of_all;
 
-static uint64_t mixed(uint64_t hash, uint64_t value) {
-    for (int byte = 0; byte < 8; byte++)
-        hash = (hash ^ (value >> 8 * byte & 0xff)) * 0x100000001b3;
-    return hash;
+static uint64_t counted(const uint64_t *counter) {
+    return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t mixed(uint64_t value) {
+    value += 0x9e3779b97f4a7c15;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+    value = (value ^ value >> 27) * 0x94d049bb133111eb;
+    return value ^ value >> 31;
 }
 
 void cuda_context_ended(void) {
     __atomic_fetch_add(&contexts_ended, 1, __ATOMIC_RELEASE);
 }
 
-/* The same settings make the same state: many applications make theirs before every launch. */
-void cuda_note_setting(CUfunction function, unsigned int which, int value) {
-    struct cuda_object *object = cuda_object_of(function);
-    if (object && which < CUDA_SETTINGS)
-        __atomic_store_n(&object->setting[which], value, __ATOMIC_RELEASE);
+uint64_t cuda_functions_epoch(void) {
+    return counted(&contexts_ended);
 }
 
-/* A kernel's settings are those of its function in every context. */
-void cuda_note_kernel_setting(CUkernel kernel, unsigned int which, int value) {
-    struct cuda_object *object = cuda_object_of(kernel);
-    if (object && which < CUDA_SETTINGS && __atomic_exchange_n(&object->setting[which], value, __ATOMIC_ACQ_REL) != value)
+/* ---- Settings ------------------------------------------------------------------------------- */
+
+static uint64_t mark_of(unsigned int which, int value) {
+    return mixed((uint64_t)which << 32 | (uint32_t)value);
+}
+
+/* A kernel and the functions that it is in contexts have the same attributes: all are remembered with the kernel. */
+static struct cuda_object *settings_object(const void *handle) {
+    struct cuda_object *object = cuda_object_of(handle);
+    struct cuda_object *owner = object ? cuda_object_of(__atomic_load_n(&object->kernel, __ATOMIC_ACQUIRE)) : NULL;
+    return owner ? owner : object;
+}
+
+/* `setter`: whom the setting is for, a function (0) or a kernel on a device. What another one set before may be no longer
+ * so: it is forgotten, and so are all answers. The same settings have the same mark. Tells whether they changed. */
+static int put(struct cuda_object *object, uint64_t setter, unsigned int which, int value) {
+    uint32_t bit = 1u << which;
+    setter = setter + (counted(&contexts_ended) << 32) + 1;
+    uint64_t before_setter = __atomic_exchange_n(&object->setter, setter, __ATOMIC_ACQ_REL);
+    if (before_setter && before_setter != setter) {
+        __atomic_fetch_add(&object->replaced, 1, __ATOMIC_ACQ_REL);
+        __atomic_store_n(&object->set, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&object->settings, 0, __ATOMIC_RELEASE);
+    }
+    int before = __atomic_exchange_n(&object->setting[which], value, __ATOMIC_ACQ_REL);
+    int was_set = (__atomic_fetch_or(&object->set, bit, __ATOMIC_ACQ_REL) & bit) != 0;
+    if (was_set && before == value)
+        return 0;
+    __atomic_fetch_xor(&object->settings, mark_of(which, value) ^ (was_set ? mark_of(which, before) : 0), __ATOMIC_ACQ_REL);
+    return 1;
+}
+
+void cuda_note_setting(CUfunction function, unsigned int which, int value) {
+    struct cuda_object *object = settings_object(function);
+    /* A function that came out of a module may be a kernel's all the same. */
+    if (object && which < CUDA_SETTINGS && put(object, 0, which, value) && object->kind != CUDA_KERNEL)
         __atomic_fetch_add(&settings_of_all, 1, __ATOMIC_RELEASE);
+}
+
+void cuda_note_kernel_setting(CUkernel kernel, unsigned int which, int value, CUdevice device) {
+    struct cuda_object *object = cuda_object_of(kernel);
+    if (object && which < CUDA_SETTINGS)
+        put(object, (uint64_t)device + 1, which, value);
+}
+
+/* Whether the kernel's attribute has that value already, because it was set to it: many applications make their settings
+ * before every launch. */
+int cuda_kernel_has_setting(CUkernel kernel, unsigned int which, int value, CUdevice device) {
+    const struct cuda_object *object = cuda_object_of(kernel);
+    return object && which < CUDA_SETTING_CACHE && (__atomic_load_n(&object->set, __ATOMIC_ACQUIRE) & 1u << which)
+           && __atomic_load_n(&object->setting[which], __ATOMIC_ACQUIRE) == value
+           && counted(&object->setter) == (uint64_t)device + 1 + (counted(&contexts_ended) << 32) + 1 && cuda_is_well();
 }
 
 void cuda_note_context_setting(void) {
     __atomic_fetch_add(&settings_of_all, 1, __ATOMIC_RELEASE);
 }
 
-uint64_t cuda_functions_epoch(void) {
-    return __atomic_load_n(&contexts_ended, __ATOMIC_ACQUIRE);
+/* What the attributes of a function or a kernel, and its occupancy, depend on. */
+uint64_t cuda_function_state(const void *handle) {
+    const struct cuda_object *object = settings_object(handle);
+    uint64_t state = mixed(cuda_functions_epoch()) + counted(&settings_of_all);
+    return object ? mixed(state + mixed(counted(&object->replaced))) ^ counted(&object->settings) : mixed(state);
 }
 
-uint64_t cuda_function_state(CUfunction function) {
+/* ---- Limits --------------------------------------------------------------------------------- */
+
+static uint64_t limits_set, code_readied;
+
+void cuda_note_limit(void) {
+    __atomic_fetch_add(&limits_set, 1, __ATOMIC_RELEASE);
+}
+
+/* The driver got code that it may not have run before. */
+void cuda_note_new_code(void) {
+    __atomic_fetch_add(&code_readied, 1, __ATOMIC_RELEASE);
+}
+
+/* What a context's limit depends on. The driver enlarges the stack by itself, for code that needs a larger one. */
+uint64_t cuda_limit_state(CUlimit limit) {
+    uint64_t state = mixed(mixed((uintptr_t)cuda_current_context()) + counted(&contexts_ended));
+    state = mixed(state + counted(&limits_set));
+    return limit == CU_LIMIT_STACK_SIZE ? mixed(state + counted(&code_readied)) : state;
+}
+
+/* ---- Kernels and their functions ------------------------------------------------------------- */
+
+void cuda_note_kernel(CUkernel kernel) {
+    struct cuda_object *object = cuda_object_of(kernel);
+    if (!object)
+        return;
+    object->kind = CUDA_KERNEL;
+    __atomic_store_n(&object->function, NULL, __ATOMIC_RELEASE);
+}
+
+void cuda_note_kernels(const CUkernel *kernels, unsigned int count) {
+    for (unsigned int i = 0; kernels && i < count; i++)
+        cuda_note_kernel(kernels[i]);
+}
+
+int cuda_is_kernel(CUfunction function) {
     const struct cuda_object *object = cuda_object_of(function);
-    uint64_t state = mixed(cuda_functions_epoch(), __atomic_load_n(&settings_of_all, __ATOMIC_ACQUIRE));
-    for (int i = 0; object && i < CUDA_SETTINGS; i++)
-        state = mixed(state, (uint32_t)__atomic_load_n(&object->setting[i], __ATOMIC_ACQUIRE));
-    return state;
+    return object && object->kind == CUDA_KERNEL;
+}
+
+/* What the kernel is in the current context, if that is known. Threads with different contexts take turns: a function is
+ * believed only if it is the same before and after a look at whose it is. */
+static CUfunction known_function(const struct cuda_object *object) {
+    CUfunction function = __atomic_load_n(&object->function, __ATOMIC_ACQUIRE);
+    int fits = function && __atomic_load_n(&object->function_context, __ATOMIC_ACQUIRE) == cuda_current_context()
+               && counted(&object->function_epoch) == cuda_functions_epoch();
+    return fits && __atomic_load_n(&object->function, __ATOMIC_ACQUIRE) == function ? function : NULL;
+}
+
+int cuda_knows_function(CUkernel kernel) {
+    const struct cuda_object *object = cuda_object_of(kernel);
+    return object && object->kind == CUDA_KERNEL && cuda_is_well() && known_function(object);
+}
+
+CUresult cuda_give_function(CUfunction *function, CUkernel kernel) {
+    *function = known_function(cuda_object_of(kernel));
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+void cuda_keep_function(CUkernel kernel, CUfunction function) {
+    struct cuda_object *object = cuda_object_of(kernel);
+    if (!object)
+        return;
+    struct cuda_object *code = cuda_object_of(function);
+    if (code)
+        __atomic_store_n(&code->kernel, kernel, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->function, NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->function_context, cuda_current_context(), __ATOMIC_RELEASE);
+    __atomic_store_n(&object->function_epoch, cuda_functions_epoch(), __ATOMIC_RELEASE);
+    __atomic_store_n(&object->function, function, __ATOMIC_RELEASE);
+}
+
+/* What the kernel is in the current context; a function is itself. */
+CUfunction cuda_function(CUfunction value) {
+    const struct cuda_object *object = cuda_object_of(value);
+    if (!object || object->kind != CUDA_KERNEL)
+        return value;
+    CUfunction function = known_function(object);
+    return function || cuKernelGetFunction(&function, (CUkernel)value) == CUDA_SUCCESS ? function : NULL;
 }

@@ -19,6 +19,8 @@ void cuda_forget_device_ranges(CUdevice device);
 
 /* function_state.c */
 void cuda_context_ended(void);
+void cuda_note_new_code(void);
+CUfunction cuda_function(CUfunction value);
 /* Pointers to each parameter; the values follow. */
 struct cuda_node_parameters {
     size_t count;
@@ -44,7 +46,6 @@ int cuda_is_well(void);
 int cuda_is_stream(CUstream stream);
 
 /* launch.c */
-CUfunction cuda_function(CUfunction value);
 CUresult cuda_pack(CUfunction function, void **parameters, void **extra, unsigned char *buffer, const void **packed,
                    size_t *bytes);
 CUresult cuda_launch_ex(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra);

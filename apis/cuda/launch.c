@@ -3,42 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Kernels and functions ------------------------------------------------------------------ */
-
-void cuda_note_kernel(CUkernel kernel) {
-    struct cuda_object *object = cuda_object_of(kernel);
-    if (!object)
-        return;
-    object->kind = CUDA_KERNEL;
-    __atomic_store_n(&object->function, NULL, __ATOMIC_RELEASE);
-}
-
-void cuda_note_kernels(const CUkernel *kernels, unsigned int count) {
-    for (unsigned int i = 0; kernels && i < count; i++)
-        cuda_note_kernel(kernels[i]);
-}
-
-int cuda_is_kernel(CUfunction function) {
-    const struct cuda_object *object = cuda_object_of(function);
-    return object && object->kind == CUDA_KERNEL;
-}
-
-/* What the kernel is in the current context; a function is itself. */
-CUfunction cuda_function(CUfunction value) {
-    struct cuda_object *object = cuda_object_of(value);
-    if (!object || object->kind != CUDA_KERNEL)
-        return value;
-    CUcontext context = cuda_current_context();
-    CUfunction function = __atomic_load_n(&object->function, __ATOMIC_ACQUIRE);
-    if (function && object->function_context == context)
-        return function;
-    if (cuKernelGetFunction(&function, (CUkernel)value) != CUDA_SUCCESS)
-        return NULL;
-    object->function_context = context;
-    __atomic_store_n(&object->function, function, __ATOMIC_RELEASE);
-    return function;
-}
-
 /* ---- Parameters ----------------------------------------------------------------------------- */
 
 /* The buffer that an application packed itself. */
@@ -119,16 +83,67 @@ static uint64_t threads_of(aviary_launch_shape shape) {
     return (uint64_t)shape.block[0] * shape.block[1] * shape.block[2];
 }
 
-/* A mark of the attributes; 0: there are none. */
-static uint64_t mark(aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
-    const unsigned char *bytes = (const unsigned char *)attributes;
-    uint64_t hash = shape.attribute_count ? 14695981039346656037ull : 0;
-    for (size_t i = 0; i < shape.attribute_count * sizeof *attributes; i++)
+/* How much of an attribute's value its kind uses: the rest may be anything. 0: unknown. */
+static size_t used_bytes(CUlaunchAttributeID id) {
+    switch (id) {
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: return sizeof(((CUlaunchAttributeValue *)0)->clusterDim);
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+        return sizeof(((CUlaunchAttributeValue *)0)->preferredClusterDim);
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return sizeof(((CUlaunchAttributeValue *)0)->accessPolicyWindow);
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return sizeof(((CUlaunchAttributeValue *)0)->memSyncDomainMap);
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: return sizeof(int);
+    default: return 0;
+    }
+}
+
+static uint64_t hashed(uint64_t hash, const void *data, size_t size) {
+    const unsigned char *bytes = data;
+    for (size_t i = 0; i < size; i++)
         hash = (hash ^ bytes[i]) * 1099511628211ull;
     return hash;
 }
 
-/* A grid of clusters, or one whose blocks wait for each other, has to be judged as a whole. */
+/* Whether clusters of that size fill the grid. */
+static int fills(aviary_launch_shape shape, unsigned int x, unsigned int y, unsigned int z) {
+    return x && y && z && shape.grid[0] % x == 0 && shape.grid[1] % y == 0 && shape.grid[2] % z == 0;
+}
+
+/* A mark of a launch with attributes: launches with the same mark are accepted or refused alike. The grid counts where
+ * its blocks wait for each other, or where nobody here knows what an attribute says. 0: the driver has to judge. */
+static uint64_t mark(aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
+    uint64_t hash = hashed(14695981039346656037ull, shape.block, sizeof shape.block);
+    hash = hashed(hash, &shape.shared_bytes, sizeof shape.shared_bytes);
+    int whole = 0;
+    for (unsigned int i = 0; i < shape.attribute_count; i++) {
+        const CUlaunchAttributeValue *value = &attributes[i].value;
+        size_t used = used_bytes(attributes[i].id);
+        hash = hashed(hash, &attributes[i].id, sizeof attributes[i].id);
+        hash = hashed(hash, value, used ? used : sizeof *value);
+        whole |= !used || attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        if ((attributes[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+             && !fills(shape, value->clusterDim.x, value->clusterDim.y, value->clusterDim.z))
+            || (attributes[i].id == CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION
+                && !fills(shape, value->preferredClusterDim.x, value->preferredClusterDim.y, value->preferredClusterDim.z)))
+            return 0;
+    }
+    hash = whole ? hashed(hash, shape.grid, sizeof shape.grid) : hash;
+    return hash ? hash : 1;
+}
+
+static int is_marked(const struct cuda_object *object, uint64_t wanted) {
+    for (int i = 0; i < CUDA_MARKS; i++)
+        if (__atomic_load_n(&object->accepted_marks[i], __ATOMIC_ACQUIRE) == wanted)
+            return wanted != 0;
+    return 0;
+}
+
+/* Whether a device takes such a grid from everybody. */
 static int is_plain_grid(aviary_launch_shape shape) {
     return shape.grid[0] && shape.grid[1] && shape.grid[2] && shape.grid[0] < 1u << 31 && shape.grid[1] < 1u << 16
            && shape.grid[2] < 1u << 16 && shape.block[0] && shape.block[1] && shape.block[2] && shape.block[2] <= 64;
@@ -140,11 +155,7 @@ static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes,
     if (!object || !object->layout || bytes != object->layout->bytes || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
         || shape.shared_bytes > object->accepted_shared)
         return 0;
-    if (shape.attribute_count == 0)
-        return 1;
-    return object->accepted_mark == mark(shape, attributes)
-           && memcmp(object->accepted_grid, shape.grid, sizeof shape.grid) == 0
-           && memcmp(object->accepted_block, shape.block, sizeof shape.block) == 0;
+    return shape.attribute_count == 0 || is_marked(object, mark(shape, attributes));
 }
 
 /* Whether this thread's launch under way is one of those: it teaches nothing new. */
@@ -158,10 +169,11 @@ void cuda_note_launch(CUfunction function, aviary_launch_shape shape, const CUla
     struct cuda_object *object = repeated ? NULL : cuda_object_of(function);
     if (!object)
         return;
-    if (shape.attribute_count) {
-        object->accepted_mark = mark(shape, attributes);
-        memcpy(object->accepted_grid, shape.grid, sizeof shape.grid);
-        memcpy(object->accepted_block, shape.block, sizeof shape.block);
+    cuda_note_new_code();
+    uint64_t accepted = shape.attribute_count ? mark(shape, attributes) : 0;
+    if (accepted && !is_marked(object, accepted)) {
+        uint32_t at = __atomic_fetch_add(&object->next_mark, 1, __ATOMIC_ACQ_REL) % CUDA_MARKS;
+        __atomic_store_n(&object->accepted_marks[at], accepted, __ATOMIC_RELEASE);
     }
     /* Both bounds come from one launch: a larger one of the two alone says nothing about the other. */
     if (threads_of(shape) >= object->accepted_threads && shape.shared_bytes >= object->accepted_shared) {

@@ -54,7 +54,7 @@ static const struct cuda_layout *shared_layout(const struct cuda_layout *fresh) 
     return found ? &found->layout : NULL;
 }
 
-static const struct cuda_layout *layout_of(CUfunction function) {
+static const struct cuda_layout *look_up(CUfunction function) {
     struct cuda_object *object = metadata(struct cuda_object, function);
     if (!object)
         return NULL;
@@ -74,12 +74,43 @@ static const struct cuda_layout *layout_of(CUfunction function) {
     return layout;
 }
 
+#ifdef AVIARY_GUEST
+static const struct cuda_layout *layout_of(CUfunction function) {
+    return look_up(function);
+}
+#else
+static uint64_t forgotten;
+
+/* Finding what is remembered of a function by its address takes a lock. Here the function has been looked up already, by
+ * its handle: a thread finds its last ones again, until any layout is forgotten. */
+static const struct cuda_layout *layout_of(CUfunction function) {
+    static __thread struct {
+        CUfunction function;
+        uint64_t forgotten;
+        const struct cuda_layout *layout;
+    } last[32];
+    uint64_t now = __atomic_load_n(&forgotten, __ATOMIC_ACQUIRE);
+    size_t at = ((uintptr_t)function >> 4) % (sizeof last / sizeof last[0]);
+    if (last[at].function == function && last[at].forgotten == now && last[at].layout)
+        return last[at].layout;
+    const struct cuda_layout *layout = look_up(function);
+    last[at].function = function;
+    last[at].forgotten = now;
+    last[at].layout = layout;
+    return layout;
+}
+#endif
+
 void cuda_new_function(CUfunction function) {
     struct cuda_object *object = function ? metadata(struct cuda_object, function) : NULL;
     if (!object)
         return;
     __atomic_store_n(&object->layout, NULL, __ATOMIC_RELEASE);
-    object->accepted_threads = object->accepted_mark = object->accepted_shared = 0;
+#ifndef AVIARY_GUEST
+    __atomic_fetch_add(&forgotten, 1, __ATOMIC_ACQ_REL);
+#endif
+    object->accepted_threads = object->accepted_shared = 0;
+    memset(object->accepted_marks, 0, sizeof object->accepted_marks);
 }
 
 void cuda_new_functions(const CUfunction *functions, unsigned int count) {
