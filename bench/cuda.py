@@ -120,26 +120,32 @@ class Bench:
             self.put(name, statistics.median(native), statistics.median(results[True][name]),
                      not name.startswith(BANDWIDTH))
 
-    def steps(self, rounds=2):
-        results, counts = ({}, {}), {}
-        for number in range(rounds):
-            for remoted in (False, True):
-                # Whoever counts looks at the node twice in each measurement: the last round only.
-                counting = {"COUNT_WITH": self.remote[0]} if remoted and number == rounds - 1 else {}
-                output, _, errors = self.run([sys.executable, str(HERE / "cuda/steps.py")], remoted, 200, counting)
-                if output is None:
-                    raise RuntimeError(f"steps: {errors.strip()[-300:]}")
-                for line in output.splitlines():
-                    name, milliseconds, _, *counted = line.split()
-                    results[remoted].setdefault(name, []).append(float(milliseconds))
-                    counts[name] = [float(word) for word in counted]
-        for name, native in results[False].items():
-            self.put(f"step.{name}", min(native), min(results[True][name]))
-            print(f"{'':6}native {native}, Aviary {results[True][name]}", flush=True)
-        for name, counted in counts.items():
-            words = ("waited_for", "not_waited_for", "bytes_sent", "bytes_received")
-            self.figures |= {f"cuda.step.{name}.{word}": value for word, value in zip(words, counted)}
-            print(f"step.{name}: " + ", ".join(f"{v:.0f} {w.replace('_', ' ')}" for w, v in zip(words, counted)), flush=True)
+    def steps(self, rounds=3):
+        """Each model by itself, native and remoted in turns: a shared machine is not as fast in one minute as in the next."""
+        for model in ("tiny_mlp", "resnet50", "gpt2", "llama"):
+            results, counts = ({}, {}), {}
+            for number in range(rounds):
+                for remoted in (False, True):
+                    # Whoever counts looks at the node twice in each measurement: the last round only.
+                    counting = {"COUNT_WITH": self.remote[0]} if remoted and number == rounds - 1 else {}
+                    for name, milliseconds, _, *counted in self.step_lines(model, remoted, counting):
+                        results[remoted].setdefault(name, []).append(float(milliseconds))
+                        counts[name] = [float(word) for word in counted]
+            for name, native in results[False].items():
+                self.put(f"step.{name}", min(native), min(results[True][name]))
+                self.put_counts(name, counts[name])
+                print(f"{'':6}native {native}, Aviary {results[True][name]}", flush=True)
+
+    def step_lines(self, model, remoted, counting):
+        output, _, errors = self.run([sys.executable, str(HERE / "cuda/steps.py"), model], remoted, 200, counting)
+        if output is None:
+            raise RuntimeError(f"steps: {errors.strip()[-300:]}")
+        return [line.split() for line in output.splitlines()]
+
+    def put_counts(self, name, counted):
+        words = ("waited_for", "not_waited_for", "bytes_sent", "bytes_received")
+        self.figures |= {f"cuda.step.{name}.{word}": value for word, value in zip(words, counted)}
+        print(f"{'':6}a step: " + ", ".join(f"{v:.0f} {w.replace('_', ' ')}" for w, v in zip(words, counted)), flush=True)
 
     def start(self, rounds=3):
         script = "import torch; torch.ones(4, device='cuda').add_(1); torch.cuda.synchronize()"

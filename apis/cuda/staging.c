@@ -220,20 +220,29 @@ static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstrea
     return status;
 }
 
-/* A copy of one piece, until it is over: the answer to one question says so. */
-static CUresult stage_in_piece(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+/* A copy that fits into a pool, until it is over. The first piece is on its way while the second is copied; one question
+ * at the end says that all have arrived. */
+static CUresult stage_in_at_once(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     struct pool *pool = enter_pool();
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult status = await(pool, 0, stream);
-    if (status == CUDA_SUCCESS) {
-        copy(piece_of(pool, 0), from, bytes);
-        status = cuMemcpyHtoDAsync_v2(to, piece_of(pool, 0), bytes, stream);
+    const size_t smallest = 32 << 10;
+    size_t size = (bytes / 4 + smallest - 1) / smallest * smallest;
+    size = size < smallest ? smallest : size > PIECE ? PIECE : size;
+    CUresult status = CUDA_SUCCESS;
+    int piece = 0;
+    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; at += size, piece++) {
+        size_t part = bytes - at < size ? bytes - at : size;
+        status = await(pool, piece, stream);
+        if (status != CUDA_SUCCESS)
+            break;
+        copy(piece_of(pool, piece), (const char *)from + at, part);
+        status = cuMemcpyHtoDAsync_v2(to + at, piece_of(pool, piece), part, stream);
     }
-    if (status == CUDA_SUCCESS)
-        status = cuStreamSynchronize(stream);
+    /* Also after an error: the pieces are somebody else's next. */
+    CUresult ended = cuStreamSynchronize(stream);
     leave_pool(pool);
-    return status;
+    return status == CUDA_SUCCESS ? ended : status;
 }
 
 /* The application may change its memory when this returns; the device may still be at work. */
@@ -276,8 +285,8 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
 /* A copy that waits for what the stream has to do, as the driver's does for such memory, and for its own end: work in a
  * stream that does not wait for this one may follow. */
 CUresult cuda_stage_in_after(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    if (bytes <= PIECE)
-        return stage_in_piece(to, from, bytes, stream);
+    if (bytes <= (size_t)4 * PIECE)
+        return stage_in_at_once(to, from, bytes, stream);
     CUresult status = cuStreamSynchronize(stream);
     return status == CUDA_SUCCESS ? stage_in(to, from, bytes, stream, 1) : status;
 }
