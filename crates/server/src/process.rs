@@ -1,6 +1,7 @@
 //! The API server process: receives a guest's connections from the node and serves them with modules.
 
 mod attach;
+mod attaching;
 mod node;
 mod spawn;
 mod zygote;
@@ -8,12 +9,14 @@ mod zygote;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
 use crate::confine::{confine, filter_system_calls, flush_output};
 use crate::session::Journal;
+use attaching::Attaching;
 use node::{Announced, Node, Received};
 
 pub use spawn::prepare_to_spawn;
@@ -26,6 +29,7 @@ struct Shared {
     active: AtomicUsize,
     served: AtomicBool,
     adopted: AtomicBool,
+    attaching: Attaching,
     /// Tells the main thread that a connection ended.
     ended: OwnedFd,
 }
@@ -67,7 +71,8 @@ fn live(node: Node, journal: RawFd) -> i32 {
         Err(error) => return fail(&error),
     };
     let (active, served, adopted) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    let status = attend(&Arc::new(Shared { node, journal, active, served, adopted, ended }));
+    let attaching = Attaching::default();
+    let status = attend(&Arc::new(Shared { node, journal, active, served, adopted, attaching, ended }));
     flush_output();
     // Vendor libraries' exit handlers may wait for threads that a dead guest left behind.
     // SAFETY: ends the process; everything worth keeping was flushed.
@@ -135,12 +140,26 @@ fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
     found
 }
 
+/// False: this process has nothing to wait for any more.
 fn await_event(shared: &Shared, accepts: bool) -> bool {
+    let (overdue, again) = shared.attaching.overdue();
+    if overdue > 0 && overdue == shared.active.load(Ordering::SeqCst) {
+        note(shared, 0, "the vendor library does not return, and its guest has gone: this API server ends");
+        return false;
+    }
     // Its hang-up is told in any case.
     let wanted = if accepts { PollFlags::IN } else { PollFlags::empty() };
-    let mut fds = [PollFd::new(&shared.ended, PollFlags::IN), PollFd::from_borrowed_fd(shared.node.as_fd(), wanted)];
-    match rustix::event::poll(&mut fds, None) {
+    let guests = shared.attaching.present();
+    let mut fds =
+        vec![PollFd::new(&shared.ended, PollFlags::IN), PollFd::from_borrowed_fd(shared.node.as_fd(), wanted)];
+    fds.extend(guests.iter().map(|(_, socket)| PollFd::new(&**socket, PollFlags::RDHUP)));
+    match rustix::event::poll(&mut fds, timeout(again).as_ref()) {
         Ok(_) => {
+            for ((session, _), polled) in guests.iter().zip(fds.iter().skip(2)) {
+                if !polled.revents().is_empty() {
+                    shared.attaching.hung_up(*session);
+                }
+            }
             let mut count = [0; 8];
             // Empty if the node woke us.
             let _ = rustix::io::read(&shared.ended, &mut count);
@@ -154,21 +173,29 @@ fn await_event(shared: &Shared, accepts: bool) -> bool {
     }
 }
 
+fn timeout(until: Option<Instant>) -> Option<Timespec> {
+    // A wait that is cut off to nothing would be none.
+    until?.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1)).try_into().ok()
+}
+
 fn start(shared: &Arc<Shared>, announced: Announced) {
     shared.served.store(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
     let session = announced.config.session;
+    shared.attaching.begin(session, announced.socket.as_fd());
     let theirs = shared.clone();
     let life = move || {
         let whole = std::panic::AssertUnwindSafe(|| attach::serve(&theirs, announced));
         if std::panic::catch_unwind(whole).is_err() {
             theirs.node.ended(session, "internal error");
         }
+        theirs.attaching.end(session);
         theirs.finished();
     };
     if let Err(error) = std::thread::Builder::new().name(format!("session-{session}")).spawn(life) {
         note(shared, session, &format!("no thread for the connection: {error}"));
         shared.node.ended(session, "no thread");
+        shared.attaching.end(session);
         shared.finished();
     }
 }

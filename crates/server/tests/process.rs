@@ -29,6 +29,8 @@ struct Node {
     control: OwnedFd,
     server: Child,
     sessions: u64,
+    /// In place of the system's.
+    vendor: Option<PathBuf>,
 }
 
 impl Node {
@@ -51,7 +53,7 @@ impl Node {
             )
         };
         let server = command.spawn().expect("the API server");
-        Node { folder, listener, control, server, sessions: 0 }
+        Node { folder, listener, control, server, sessions: 0, vendor: None }
     }
 
     fn guest(&self, scenario: &str, mirrored: bool) -> Child {
@@ -66,8 +68,10 @@ impl Node {
         let (socket, _) = self.listener.accept().expect("a guest");
         self.sessions += 1;
         let modules = self.folder.join("modules");
+        let vendors =
+            self.vendor.as_ref().map_or_else(String::new, |vendor| format!(r#""fake": "{}""#, vendor.display()));
         let json = format!(
-            r#"{{"session": {}, "tenant": "t", "guest": 1, "modules": ["{}"], "limits": {{"memory": 1000}}}}"#,
+            r#"{{"session": {}, "tenant": "t", "guest": 1, "modules": ["{}"], "vendors": {{{vendors}}}, "limits": {{"memory": 1000}}}}"#,
             self.sessions,
             modules.display()
         );
@@ -183,6 +187,24 @@ fn a_guest_survives_the_death_of_its_server() {
     server_dies("waiting", "wait", false);
     server_dies("busy-stream", "hold", true);
     server_dies("waiting-stream", "wait", true);
+}
+
+#[test]
+fn a_server_does_not_wait_for_a_vendor_library_that_loads_for_ever_once_its_guest_has_gone() {
+    for mirrored in [false, true] {
+        let mut node = Node::start(&format!("loading-{mirrored}"));
+        // Whoever opens it to read waits for a writer.
+        let library = node.folder.join("library.so");
+        rustix::fs::mknodat(rustix::fs::CWD, &library, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a fifo");
+        node.vendor = Some(library);
+        let mut guest = node.guest("hold", mirrored);
+        node.hand_over();
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(node.server.try_wait().expect("a child").is_none(), "its guest is still there");
+        guest.kill().expect("killed");
+        guest.wait().expect("a child");
+        assert!(!node.finish().success());
+    }
 }
 
 #[test]

@@ -135,6 +135,7 @@ struct Watcher<'a> {
 extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: usize) {
     // SAFETY: `context` is the `Watcher` that `attach` passed, alive until `serve` returns.
     let watcher = unsafe { &*context.cast_const().cast::<Watcher>() };
+    watcher.shared.attaching.end(watcher.session);
     if what == event::STARTED {
         let seats = watcher.seats.as_ref().map(|(page, bell)| (page.as_fd(), bell.as_fd()));
         watcher.shared.node.started(watcher.session, watcher.api, watcher.stats.as_fd(), seats);

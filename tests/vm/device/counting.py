@@ -1,0 +1,61 @@
+"""Counts that do not depend on how fast a machine is: traps of a call, bytes copied of a buffer."""
+
+import re
+
+from machines import Wrong, wait_until
+
+# A call while both sides are awake needs no kick, no sleep and no request. On a machine with few processors somebody else
+# wants one now and then, and whoever waits longer than a moment goes to sleep: so of many short rounds the quietest are
+# counted, 20,000 calls together, and this many events are left to them for an interruption that hit each of these too.
+ROUNDS, CALLS, QUIETEST = 200, 1000, 20
+INTERRUPTIONS = 20
+LARGE = 64 << 20
+
+
+def calls_without_traps(world):
+    """Synchronous calls while both sides are awake."""
+    vm = world.one()
+    lines = vm.expect(f"/opt/testapi/counts {ROUNDS} {CALLS}", 240).split("\n")
+    rounds = [tuple(map(int, line.split())) for line in lines if line]
+    busy, idle = rounds[:-5], rounds[-5:]
+    quietest = [sum(column) for column in zip(*sorted(busy, key=sum)[:QUIETEST])]
+    total = [sum(column) for column in zip(*busy)]
+    world.log(f"kicks, sleeps, requests: {quietest} of {QUIETEST * CALLS} calls, {total} of all {ROUNDS * CALLS}; a call after a second of sleep: {idle}")
+    if len(busy) != ROUNDS or sum(quietest) > INTERRUPTIONS:
+        raise Wrong(f"{QUIETEST * CALLS} calls had kicks, sleeps, requests {quietest}: at most {INTERRUPTIONS} are expected")
+    if sorted(kicks for kicks, _, _ in idle)[2] != 1 or any(requests for _, _, requests in idle):
+        raise Wrong(f"to wake a sleeping server: kicks, sleeps, requests {idle}, expected one kick")
+
+
+def calls_without_system_calls(world):
+    """The same, seen by strace: the driver counts only its own."""
+    vm = world.one()
+    vm.expect(f"strace -f -o /tmp/strace /opt/testapi/counts between {ROUNDS} {CALLS}", 240)
+    text = vm.expect("cat /tmp/strace; rm /tmp/strace")
+    counts = []
+    for part in re.findall(r"close\(-77\)[^\n]*\n(.*?)[^\n]*close\(-78\)", text, re.S):
+        counts.append(len(part.splitlines()))
+    quietest, total = sum(sorted(counts)[:QUIETEST]), sum(counts)
+    world.log(f"system calls: {quietest} of {QUIETEST * CALLS} calls, {total} of all {ROUNDS * CALLS}")
+    if len(counts) != ROUNDS or quietest > INTERRUPTIONS:
+        raise Wrong(f"system calls of {QUIETEST * CALLS} calls: {quietest}: at most {INTERRUPTIONS} are expected")
+
+
+def large_buffers_are_not_copied(world):
+    """A large write and read: the API server sees the application's own pages."""
+    vm = world.one()
+    vm.expect("rm -f /tmp/go /tmp/end /tmp/said")
+    vm.expect(f"AVIARY_PIN=0 /opt/testapi/pinned_cl {LARGE} /tmp/go /tmp/end >/tmp/said 2>&1 &")
+    wait_until(60, "pinned_cl attaches", lambda: "attached" in vm.expect("cat /tmp/said"))
+    before = world.wait_for_session(program="pinned_cl")["counters"]
+    vm.expect("touch /tmp/go")
+    wait_until(60, "pinned_cl writes", lambda: "written" in vm.expect("cat /tmp/said"))
+    after = world.wait_for_session(program="pinned_cl")["counters"]
+    pinned, copied = (after.get(name, 0) - before.get(name, 0) for name in ("bytes_pinned", "bytes_copied"))
+    world.log(f"{LARGE} bytes there and back: {pinned} pinned, {copied} copied")
+    vm.expect("touch /tmp/end")
+    wait_until(20, "the bytes are compared", lambda: "qual" in vm.expect("cat /tmp/said") or "different" in vm.expect("cat /tmp/said"))
+    said = vm.expect("cat /tmp/said")
+    if pinned < 2 * LARGE or copied or "equal" not in said:
+        raise Wrong(f"{LARGE} bytes there and back: {pinned} pinned, {copied} copied; {said}")
+    vm.wait_until_nothing_is_left()

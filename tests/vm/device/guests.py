@@ -1,0 +1,77 @@
+"""Programs in a VM: the same results as on this machine, with an accelerator that only this machine has."""
+
+import re
+import shutil
+
+from catalog import catalog
+from machines import CUDA, ROOT, TENANTS, GuestPlace, Wrong
+from programs import difference
+
+# Programs that nobody here wrote, and programs of ours.
+QUICK = ("clinfo", "clpeak-latency", "hashcat-md5", "clblast-xaxpy", "vectors", "transfers", "mapping", "images", "programs", "callbacks",
+         "errors", "threads", "svm")
+CUDA_QUICK = ("vectors", "order")
+
+
+def no_opencl_of_its_own(world):
+    """What runs in there can only be the host's."""
+    vm = world.one()
+    icd = vm.expect("cat /etc/OpenCL/vendors/*").split()
+    if icd != ["/usr/lib/aviary/opencl/libOpenCL.so.1"]:
+        raise Wrong(f"OpenCL implementations in the guest: {icd}")
+    found = vm.expect("find / -xdev \\( -name '*pocl*' -o -name '*libOpenCL*' -o -name '*LLVM*' -o -name '*.icd' \\) | sort").split()
+    wanted = ["/etc/OpenCL/vendors/aviary.icd", "/usr/lib/aviary/opencl/libOpenCL.so.1"]
+    # The loader, which finds implementations, and has none.
+    if [path for path in found if path not in wanted and not path.startswith("/usr/lib/x86_64-linux-gnu/libOpenCL.so.1")]:
+        raise Wrong(f"in the guest: {found}")
+
+
+def opencl_programs(world):
+    """Status and visible output of each program are those of a run on this machine."""
+    vm, native = world.one(), world.native()
+    chosen = [p for p in catalog() if p.name in QUICK or (world.long and is_long(p))]
+    if not shutil.which("hashcat"):
+        chosen = [p for p in chosen if not p.name.startswith("hashcat")]
+    for program in chosen:
+        expected = program.run(native)
+        outcome = program.run(GuestPlace(vm))
+        if expected.status:
+            raise Wrong(f"{program.name} fails on this machine: {expected.errors[-1000:]}")
+        if shown(program, outcome) != shown(program, expected):
+            why = difference(shown(program, expected), shown(program, outcome))
+            raise Wrong(f"{program.name}:\n{why}\n{outcome.errors[-1000:]}")
+        world.log(f"{program.name}: equal, {expected.seconds:.1f} s here, {outcome.seconds:.1f} s in the VM")
+    vm.wait_until_nothing_is_left()
+
+
+# What a kernel prints appears where the API server is: on the host.
+KERNEL_OUTPUT = re.compile(r"^kernel says .*\n?", re.M)
+
+
+def shown(program, outcome):
+    """What must be the same in a VM."""
+    status, *rest = program.visible(outcome)
+    return (status, *(KERNEL_OUTPUT.sub("", part) if isinstance(part, str) else part for part in rest))
+
+
+def is_long(program):
+    return program.kind == "own" or program.name in ("clpeak", "clpeak-transfer")
+
+
+def cuda_programs(world):
+    """The driver of the reference, reached from a VM: the output of programs that use it directly."""
+    vm = world.one()
+    for name in (*CUDA_QUICK, "transfers", "errors", "runtime") if world.long else CUDA_QUICK:
+        expected = (ROOT / f"apis/cuda/tests/expected/{name}.txt").read_text(encoding="utf-8")
+        outcome = vm.run(f"EXPECT_SCRUBBED=1 LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/opt/cuda exec /opt/cuda/{name} 2>&1", 240)
+        if outcome.status or outcome.output != expected:
+            raise Wrong(f"{CUDA / name}: status {outcome.status}\n{difference((0, expected), (outcome.status, outcome.output))}")
+        world.log(f"{name}: equal, {outcome.seconds:.1f} s in the VM")
+
+
+def another_carrier(world):
+    """QEMU's device for file systems passes the queues on, too."""
+    vm = world.vm("two", "--carrier", "fs").wait_for_boot()
+    if TENANTS["two"] != "two" or "Portable Computing Language" not in vm.expect("clinfo -l"):
+        raise Wrong("clinfo does not see the host's OpenCL")
+    vm.end()

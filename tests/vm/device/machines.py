@@ -1,0 +1,316 @@
+"""Virtual machines under test, the image that they boot, and the node that serves them."""
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+for folder in ("tests/robust", "apis/opencl/tests", "bench"):
+    sys.path.append(str(ROOT / folder))
+sys.dont_write_bytecode = True
+
+from node import AVIARY, Node, Wrong, alive, children, descriptors, wait_until  # noqa: E402
+from runtimes import CACHE, Outcome, Place, compile_c  # noqa: E402
+
+# One start of a VM usually takes 4 s; a busy machine has been seen to take 47.
+BOOT = 180
+FETCHED = ROOT / "target/cache/vm"
+CUDA = ROOT / "target/cuda-tests"
+# In a guest.
+OPENCL = "/opt/opencl"
+TENANTS = {"one": "alice", "two": "two"}
+# On the device; and, for the test of limits, bytes of its memory.
+WEIGHTS = {"one": 1, "two": 2}
+MEMORY = {"one": 9_000_017, "two": 5_000_003}
+
+
+def run(command, **options):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        raise Wrong(f"{' '.join(map(str, command))}: status {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
+    return done.stdout
+
+
+class Image:
+    """The programs of the tests, built; and the image for guests with them."""
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self.testapi = self.directory / "testapi"
+        self.folder = self.directory / "image"
+
+    def build(self):
+        run(["sh", ROOT / "apis/testapi/build", self.testapi])
+        run([ROOT / "apis/cuda/tests/build", CUDA])
+        for source in HERE.glob("*.c"):
+            libraries = ["-lOpenCL"] if source.stem.endswith("_cl") else ["-L", self.testapi, "-ltestapi"]
+            include = ["-I", ROOT / "apis/testapi/include",]
+            warnings = ["-Wall", "-Wextra", "-Werror"]
+            run(["gcc", "-O2", *warnings, *include, "-o", self.testapi / source.stem, source, *libraries, "-lpthread"])
+        own = [compile_c(source, CACHE / "opencl-programs") for source in (ROOT / "apis/opencl/tests/programs").glob("*.c")]
+        own.append(compile_c(ROOT / "apis/opencl/tests/quota.c", CACHE / "opencl-programs"))
+        driver = run([ROOT / "tests/vm/driver"]).strip()
+        command = [AVIARY, "guest", "image", "--kernel", FETCHED / "vmlinuz", "--modules", FETCHED / "modules",
+                   "--busybox", FETCHED / "busybox", "--driver", driver, "-o", self.folder]
+        for api in ("opencl", "testapi", "cuda"):
+            command += ["--api", api]
+        # The loader for OpenCL comes with clinfo.
+        for program in ("clinfo", "clpeak", "clblast_test_xaxpy", "strace"):
+            command += ["--program", program]
+        command += ["--add", f"{CUDA}/runtime:/opt/cuda/runtime", "--add", f"{CUDA}/driver/libcudart.so.13:/opt/cuda/libcudart.so.13"]
+        for program in ("vectors", "order", "transfers", "errors"):
+            command += ["--add", f"{CUDA}/{program}:/opt/cuda/{program}"]
+        for program in self.testapi.iterdir():
+            if "." not in program.name:
+                command += ["--add", f"{program}:/opt/testapi/{program.name}"]
+        for program in own:
+            command += ["--add", f"{program}:{OPENCL}/{program.name}"]
+        run(command)
+
+
+def hashcat_additions():
+    """What hashcat reads to search for MD5: all of its modules would not fit into a small VM."""
+    shared, modules = Path("/usr/share/hashcat"), Path("/usr/lib/hashcat/modules")
+    chosen = [path for path in (shared / "OpenCL").iterdir() if path.name.startswith(("inc_", "m00000_", "amp_", "markov_", "shared"))]
+    chosen += [path for path in (shared / "hashcat.hcstat2", shared / "hashcat.hctune", shared / "tunings") if path.exists()]
+    arguments = ["--program", "hashcat", "--add", f"{modules}/module_00000.so:{shared}/modules/module_00000.so"]
+    for path in chosen:
+        arguments += ["--add", f"{path}:{path}"]
+    return arguments
+
+
+class Vm:
+    """A VM with a shell that does what it is told."""
+
+    def __init__(self, world, name, *options):
+        self.name, self.world = name, world
+        self.console, self.errors = world.directory / f"console-{name}", world.directory / f"errors-{name}"
+        self.monitor = world.directory / f"monitor-{name}-{time.monotonic_ns()}"
+        self.commands, self.lines = 0, queue.Queue()
+        command = [AVIARY, "vm", "run", "--image", world.image.folder, "--socket", world.socket(name), "--console", self.console,
+                   "--qemu-arg=-qmp", f"--qemu-arg=unix:{self.monitor},server=on,wait=off", *options, "--", "sh"]
+        environment = {**os.environ, "AVIARY_QEMU": str(FETCHED / "qemu-system-x86_64")}
+        with open(self.errors, "w", encoding="utf-8") as errors:
+            self.process = subprocess.Popen(
+                [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+                errors="replace", env=environment,
+            )
+        threading.Thread(target=self._read, daemon=True).start()
+        self.booted = False
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    def wait_for_boot(self):
+        if not self.booted:
+            if self.run("ulimit -l", limit=BOOT).status:
+                raise Wrong(f"VM {self.name} does not start: {self.why()}")
+            self.booted = True
+        return self
+
+    def tell(self, script):
+        self.process.stdin.write(script + "\n")
+        self.process.stdin.flush()
+
+    def start(self, script):
+        """Begins a command; `finish` has its outcome."""
+        self.commands += 1
+        mark = f"@end-{self.commands}"
+        began = time.monotonic()
+        with contextlib.suppress(BrokenPipeError):
+            # The line break before the mark is ours.
+            self.tell(f"(ulimit -l unlimited\n{script}\n) </dev/null; status=$?; echo; echo {mark} $status")
+        return mark, began
+
+    def finish(self, started, limit):
+        mark, began = started
+        before, text = self.errors.stat().st_size, []
+        while True:
+            try:
+                line = self.lines.get(timeout=max(0.0, began + limit - time.monotonic()))
+            except queue.Empty:
+                return Outcome(-999, "".join(text), f"not done after {limit} s: {self.why()}", time.monotonic() - began)
+            if line is None:
+                self.lines.put(None)
+                return Outcome(-1, "".join(text), f"the VM ended: {self.why()}", time.monotonic() - began)
+            if line.startswith(mark + " "):
+                output = "".join(text)
+                errors = self.errors.read_bytes()[before:].decode(errors="replace")
+                return Outcome(int(line.split()[1]), output.removesuffix("\n"), errors, time.monotonic() - began)
+            text.append(line)
+
+    def run(self, script, limit=120):
+        return self.finish(self.start(script), limit)
+
+    def expect(self, script, limit=120):
+        """Its output; its status must be 0."""
+        outcome = self.run(script, limit)
+        if outcome.status:
+            raise Wrong(f"in VM {self.name}: {script}: status {outcome.status}: {outcome.output[-1500:]} {outcome.errors[-1500:]}")
+        return outcome.output
+
+    def left(self):
+        """What the driver says that there is, of all processes together."""
+        text = self.expect("cd /sys/class/misc/aviary && grep . sessions chunks pages_pinned requests")
+        return {name: int(value) for name, value in (line.split(":") for line in text.split())}
+
+    def wait_until_nothing_is_left(self, seconds=5):
+        deadline = time.monotonic() + seconds
+        while any((left := self.left()).values()):
+            if time.monotonic() > deadline:
+                raise Wrong(f"in VM {self.name} there is left: {left}")
+            time.sleep(0.1)
+
+    def why(self):
+        parts = [path.read_text(errors="replace")[-1500:] for path in (self.errors, self.console) if path.exists()]
+        return "\n".join(parts)
+
+    def ask_monitor(self, *requests):
+        """QEMU's answers."""
+        answers = []
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(20)
+            connection.connect(str(self.monitor))
+            stream = connection.makefile("rw")
+            for request in ({"execute": "qmp_capabilities"}, *requests):
+                stream.write(json.dumps(request))
+                stream.flush()
+                while not {"return", "error"} & (answer := json.loads(stream.readline())).keys():
+                    pass
+                answers.append(answer)
+        return answers[1:]
+
+    @property
+    def alive(self):
+        return self.process.poll() is None
+
+    def kill(self):
+        """QEMU itself, as a machine that fails."""
+        for qemu in children(self.process.pid):
+            os.kill(qemu, signal.SIGKILL)
+        self.process.wait(timeout=30)
+
+    def end(self):
+        if self.alive:
+            self.process.kill()
+        self.process.wait()
+
+
+class World:
+    """The node and its VMs. VMs start when they are needed first."""
+
+    def __init__(self, directory, long):
+        self.directory, self.long = Path(directory), long
+        self.image = Image(directory)
+        self.accelerator = self.directory / "accelerator"
+        self.vms, self.node = {}, None
+
+    @staticmethod
+    def log(text):
+        print(f"     {text}", flush=True)
+
+    def socket(self, name):
+        return self.directory / f"{name}.sock"
+
+    def start(self):
+        self.image.build()
+        self.accelerator.touch()
+        lines = []
+        for name, tenant in TENANTS.items():
+            lines += [f"[vms.{name}]", f'socket = "{self.socket(name)}"', f'tenant = "{tenant}"', f"[tenants.{tenant}]"]
+            lines += [f"weight = {WEIGHTS[name]}"]
+        lines += ['[devices."testapi accelerator"]', 'scheduler = "fair"', 'slice = "6ms"', 'awake = "300us"']
+        config = self.directory / "node.toml"
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        environment = {**self.native().environment(), "LD_LIBRARY_PATH": f"{self.image.testapi}:{CUDA}/driver",
+                       "TESTAPI_ACCELERATOR": str(self.accelerator)}
+        self.node = Node(environment, "--config", config)
+
+    def native(self):
+        """This machine's own OpenCL."""
+        return Place("pocl", False, self.directory / "native")
+
+    def vm(self, name, *options):
+        """The VM of this name, started if it is not there."""
+        vm = self.vms.get(name)
+        if not vm or not vm.alive:
+            # The next VM may connect when the one before has gone.
+            wait_until(10, f"VM {name} has no device", lambda: not self.device_of(name))
+            vm = self.vms[name] = Vm(self, name, "--memory", "640M", *(options or self.options(name)))
+        return vm
+
+    def options(self, name):
+        return hashcat_additions() if name == "one" and shutil.which("hashcat") else []
+
+    def both(self):
+        one, two = self.vm("one"), self.vm("two")
+        return one.wait_for_boot(), two.wait_for_boot()
+
+    def one(self):
+        return self.vm("one").wait_for_boot()
+
+    def device_of(self, name):
+        """The process that is a VM's device."""
+        for pid in children(self.node.pid):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                if "vm-device" in words and name in words:
+                    return pid
+        return None
+
+    def sessions(self, **wanted):
+        report = self.node.report() or {"sessions": []}
+        return [s for s in report["sessions"] if all(s.get(key) == value for key, value in wanted.items())]
+
+    def wait_for_session(self, seconds=30, **wanted):
+        return wait_until(seconds, f"a session of {wanted}", lambda: self.sessions(**wanted))[0]
+
+    def settle(self, seconds=10):
+        """Nobody is attached and no API server but the spare one and the zygote is there: what the node has open then."""
+        devices = [pid for pid in map(self.device_of, TENANTS) if pid]
+
+        def settled():
+            report = self.node.report()
+            if not report or report["sessions"] or not report["zygote"]:
+                return False
+            return len(self.node.servers()) == report["spares"] + 1 + len(devices)
+
+        wait_until(seconds, "no session and no API server is left", settled)
+        time.sleep(0.1)
+        return {"node": len(descriptors(self.node.pid)), **{pid: len(descriptors(pid)) for pid in devices}}
+
+    def end(self):
+        for vm in self.vms.values():
+            vm.end()
+        if self.node:
+            self.node.discard()
+
+
+class GuestPlace(Place):
+    """A place for the programs of OpenCL's tests: in a VM."""
+
+    def __init__(self, vm):
+        super().__init__("pocl", True, vm.world.directory / "guest")
+        self.vm = vm
+
+    def run(self, arguments, limit=300, cwd=None, **environment):
+        arguments = [str(word).replace(str(CACHE / "opencl-programs"), OPENCL) for word in arguments]
+        words = [f"{key}={value}" for key, value in environment.items()] + arguments
+        quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
+        return self.vm.run(f"exec env {quoted}", limit)
+
+
+__all__ = ["AVIARY", "CUDA", "GuestPlace", "HERE", "MEMORY", "OPENCL", "ROOT", "TENANTS", "WEIGHTS", "World", "Wrong", "alive", "descriptors",
+           "run", "wait_until"]
