@@ -4,11 +4,11 @@ import re
 
 from machines import Wrong, wait_until
 
-# A call while both sides are awake needs no kick, no sleep and no request. On a machine with few processors somebody else
-# wants one now and then, and whoever waits longer than a moment goes to sleep: so of many short rounds the quietest are
-# counted, 20,000 calls together, and this many events are left to them for an interruption that hit each of these too.
+# A call while both sides are awake needs no kick, no sleep, no request and no system call. On a machine with few processors
+# somebody else wants one now and then, and whoever waits longer than a moment goes to sleep: so of many short rounds the
+# quietest are counted, 20,000 calls together, and five events are left to each of them. One per call would be 200 times that.
 ROUNDS, CALLS, QUIETEST = 200, 1000, 20
-INTERRUPTIONS = 20
+INTERRUPTIONS = 5 * QUIETEST
 LARGE = 64 << 20
 
 

@@ -124,5 +124,5 @@ def a_node_is_restarted(world):
         if name in world.vms:
             world.vms[name].end()
     world.node.start()
-    vm = world.vm("one", "--memory", "512M").wait_for_boot()
+    vm = world.vm("one", "--cpus", "1").wait_for_boot()
     vm.expect("clinfo -l | grep Platform")

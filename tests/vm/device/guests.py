@@ -44,7 +44,7 @@ def opencl_programs(world):
     vm.wait_until_nothing_is_left()
 
 
-# What a kernel prints appears where the API server is: on the host.
+# What a kernel prints does not come back from the host (docs/virtual-machines.md).
 KERNEL_OUTPUT = re.compile(r"^kernel says .*\n?", re.M)
 
 

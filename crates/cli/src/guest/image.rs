@@ -105,6 +105,9 @@ pub fn run(command: &ImageCommand) -> anyhow::Result<ExitCode> {
         bail!("{} needs shared libraries: a statically linked one is wanted", command.busybox.display());
     }
     archive.add("/usr/bin/sh", Node::Link("busybox".into()));
+    // Programs ask who they are, and some do not survive it if nobody knows.
+    archive.file("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644);
+    archive.file("/etc/group", "root:x:0:\n", 0o644);
     add_modules(&mut archive, command)?;
     command.additions.put_into(&mut archive)?;
     let search = apis::search_path(&command.api_dir)?;
