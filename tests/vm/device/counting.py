@@ -28,7 +28,8 @@ def calls_without_traps(world):
 
 
 def calls_without_system_calls(world):
-    """The same, seen by strace: the driver counts only its own."""
+    """The same, seen by strace: the driver counts only its own. strace holds the calls that mark a round for so long that the server
+    goes to sleep: a round begins with one system call, to wake it."""
     vm = world.one()
     vm.expect(f"strace -f -o /tmp/strace /opt/testapi/counts between {ROUNDS} {CALLS}", 240)
     text = vm.expect("cat /tmp/strace; rm /tmp/strace")

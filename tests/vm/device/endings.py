@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from machines import TENANTS, Wrong, alive, wait_until
+from machines import TENANTS, Wrong, alive, descriptors, wait_until
 
 TOLD = 5.0
 HOLD = "AVIARY_PIN=0 /opt/testapi/hold 600 >/tmp/held 2>&1 &"
@@ -91,8 +91,12 @@ def gone(world, vm, session, end):
     began = time.monotonic()
     wait_until(3, "nothing of its VM is left", lambda: not alive(device) and not alive(session["server"]) and not world.sessions(vm=vm.name))
     world.log(f"device, API server and session had gone {time.monotonic() - began:.2f} s after the VM")
-    # Descriptors as before this VM came: the other VM is the same.
-    world.settle()
+    # The node has open what it had after the death of another VM in its place.
+    left = len(world.settle()), descriptors(world.node.pid)
+    before = world.after_a_death or left
+    if left[0] == before[0] and len(left[1]) != len(before[1]):
+        raise Wrong(f"the node's descriptors after one VM's death: {sorted(before[1])}; after another's: {sorted(left[1])}")
+    world.after_a_death = left
 
 
 def a_device_is_killed(world):
@@ -124,5 +128,5 @@ def a_node_is_restarted(world):
         if name in world.vms:
             world.vms[name].end()
     world.node.start()
-    vm = world.vm("one", "--cpus", "1").wait_for_boot()
+    vm = world.vm("one", "--memory", "512M").wait_for_boot()
     vm.expect("clinfo -l | grep Platform")

@@ -26,8 +26,10 @@ from runtimes import CACHE, Outcome, Place, compile_c  # noqa: E402
 BOOT = 180
 FETCHED = ROOT / "target/cache/vm"
 CUDA = ROOT / "target/cuda-tests"
-# In a guest.
-OPENCL = "/opt/opencl"
+HAS_CUDA = (ROOT / "target/aviary/cuda/libcuda.so.1").exists()
+# In a guest: what is in CACHE here.
+GUEST_CACHE = "/opt/cache"
+OPENCL = f"{GUEST_CACHE}/opencl-programs"
 TENANTS = {"one": "alice", "two": "two"}
 # On the device; and, for the test of limits, bytes of its memory.
 WEIGHTS = {"one": 1, "two": 2}
@@ -41,6 +43,11 @@ def run(command, **options):
     return done.stdout
 
 
+def is_newer(result, *sources):
+    files = [path for source in sources for path in source.rglob("*") if path.is_file()]
+    return result.exists() and result.stat().st_mtime > max(path.stat().st_mtime for path in files)
+
+
 class Image:
     """The programs of the tests, built; and the image for guests with them."""
 
@@ -51,7 +58,8 @@ class Image:
 
     def build(self):
         run(["sh", ROOT / "apis/testapi/build", self.testapi])
-        run([ROOT / "apis/cuda/tests/build", CUDA])
+        if HAS_CUDA and not is_newer(CUDA / "runtime", ROOT / "apis/cuda/refdriver", ROOT / "apis/cuda/tests"):
+            run([ROOT / "apis/cuda/tests/build", CUDA])
         for source in HERE.glob("*.c"):
             libraries = ["-lOpenCL"] if source.stem.endswith("_cl") else ["-L", self.testapi, "-ltestapi"]
             include = ["-I", ROOT / "apis/testapi/include"]
@@ -62,14 +70,13 @@ class Image:
         driver = run([ROOT / "tests/vm/driver"]).strip()
         command = [AVIARY, "guest", "image", "--kernel", FETCHED / "vmlinuz", "--modules", FETCHED / "modules",
                    "--busybox", FETCHED / "busybox", "--driver", driver, "-o", self.folder]
-        for api in ("opencl", "testapi", "cuda"):
+        for api in ("opencl", "testapi", *(("cuda",) if HAS_CUDA else ())):
             command += ["--api", api]
         # The loader for OpenCL comes with clinfo.
         for program in ("clinfo", "clpeak", "clblast_test_xaxpy", "strace"):
             command += ["--program", program]
-        command += ["--add", f"{CUDA}/runtime:/opt/cuda/runtime", "--add", f"{CUDA}/driver/libcudart.so.13:/opt/cuda/libcudart.so.13"]
-        for program in ("vectors", "order", "transfers", "errors"):
-            command += ["--add", f"{CUDA}/{program}:/opt/cuda/{program}"]
+        for program in ("runtime", "vectors", "order", "transfers", "errors", "driver/libcudart.so.13") if HAS_CUDA else ():
+            command += ["--add", f"{CUDA / program}:/opt/cuda/{Path(program).name}"]
         for program in self.testapi.iterdir():
             if "." not in program.name:
                 command += ["--add", f"{program}:/opt/testapi/{program.name}"]
@@ -216,6 +223,8 @@ class World:
         self.image = Image(directory)
         self.accelerator = self.directory / "accelerator"
         self.vms, self.node = {}, None
+        # Of test cases: how many processes are watched and what the node has open, when a VM has died.
+        self.after_a_death = None
 
     @staticmethod
     def log(text):
@@ -248,11 +257,12 @@ class World:
         if not vm or not vm.alive:
             # The next VM may connect when the one before has gone.
             wait_until(10, f"VM {name} has no device", lambda: not self.device_of(name))
-            vm = self.vms[name] = Vm(self, name, "--memory", "640M", *(options or self.options(name)))
+            vm = self.vms[name] = Vm(self, name, *(options or self.options(name)))
         return vm
 
     def options(self, name):
-        return hashcat_additions() if name == "one" and shutil.which("hashcat") else []
+        memory = ["--memory", "640M"]
+        return [*memory, *hashcat_additions()] if name == "one" and shutil.which("hashcat") else memory
 
     def both(self):
         one, two = self.vm("one"), self.vm("two")
@@ -306,11 +316,11 @@ class GuestPlace(Place):
         self.vm = vm
 
     def run(self, arguments, limit=300, cwd=None, **environment):
-        arguments = [str(word).replace(str(CACHE / "opencl-programs"), OPENCL) for word in arguments]
+        arguments = [str(word).replace(f"{CACHE}/", f"{GUEST_CACHE}/") for word in arguments]
         words = [f"{key}={value}" for key, value in environment.items()] + arguments
         quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
         return self.vm.run(f"exec env {quoted}", limit)
 
 
-__all__ = ["AVIARY", "CUDA", "GuestPlace", "HERE", "MEMORY", "OPENCL", "ROOT", "TENANTS", "WEIGHTS", "World", "Wrong", "alive", "descriptors",
-           "run", "wait_until"]
+__all__ = ["AVIARY", "CUDA", "GUEST_CACHE", "HAS_CUDA", "HERE", "MEMORY", "OPENCL", "ROOT", "TENANTS", "WEIGHTS",
+           "GuestPlace", "World", "Wrong", "alive", "descriptors", "run", "wait_until"]
