@@ -21,6 +21,7 @@ import measure
 import net
 import slicing
 import policies
+import vm
 from measure import Failure
 
 # Python that has matplotlib.
@@ -104,6 +105,7 @@ FIGURES = {
     "policy.interpreted_ns": "... a decision without machine code",
     "policy.verify_ms": "... reading and verifying its object",
     "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
+    **vm.FIGURES,
     "kills.count": "guests, API servers and nodes killed at random points under load",
     "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
     "kills.slowest_end_s": "... longest time from a death to the end of who depended on it (target < 2)",
@@ -124,6 +126,9 @@ BENCHMARKS = {
     "programs": (measure.programs, [name for name in FIGURES if name.startswith("programs.")]),
     "idle.testapi": (idle.of_testapi, [name for name in FIGURES if name.startswith("idle.") and "opencl" not in name]),
     "policies": (policies.decisions, [name for name in FIGURES if name.startswith("policy.")]),
+    "vm.calls": (vm.calls, [name for name in vm.FIGURES if name.endswith("_ns") or "_vs_" in name]),
+    "vm.counts": (vm.counts, [name for name in vm.FIGURES if "_per_" in name or name.endswith(("_percent", "_to_wake"))]),
+    "vm.bulk": (vm.bulk, [name for name in vm.FIGURES if "64MiB" in name or "crossover" in name]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
@@ -132,7 +137,7 @@ BENCHMARKS |= {f"fair.{name}": (measured, [f"fair.{name}."]) for name, measured 
 
 def meaning(figure):
     """What a figure's name stands for."""
-    return FIGURES.get(figure) or (fair.FIGURES.get(figure.rsplit(".", 1)[1], "") if figure.startswith("fair.") else "")
+    return FIGURES.get(figure) or vm.meaning(figure) or (fair.FIGURES.get(figure.rsplit(".", 1)[1], "") if figure.startswith("fair.") else "")
 
 
 def selected(names):

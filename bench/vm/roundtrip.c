@@ -5,7 +5,9 @@
 //   roundtrip line-guest [ROUNDS]     needs root in the guest; prints {"line_ns": ...}
 //   roundtrip stream-host SOCKET      answers on a unix socket, where the VM's vsock connections arrive
 //   roundtrip stream-guest PORT [ROUNDS]
-//                                     prints {"stream_ns": ..., "stream_MBps": {"SIZE": ...}}
+//                                     prints {"stream_ns": ...}
+//   roundtrip bulk-guest PORT [SMALLEST LARGEST]
+//                                     bytes; prints {"write_MBps": {"SIZE": ...}, "read_MBps": {...}}
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -156,7 +158,10 @@ static int receive_all(void *bytes, size_t n) {
     return 1;
 }
 
-// A message is its length, then its bytes; the answer is its length.
+// In a request: bytes are wanted, not sent.
+#define WANTED ((uint64_t)1 << 63)
+
+// A request is a length, then so many bytes; the answer is the length. Or the other way round.
 static void serve_stream(const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
@@ -169,21 +174,36 @@ static void serve_stream(const char *path) {
     if (!room) fail("memory");
     uint64_t length;
     while (receive_all(&length, sizeof length)) {
-        if (length > LARGEST || !receive_all(room, length)) break;
-        send_all(&length, sizeof length);
+        uint64_t bytes = length & ~WANTED;
+        if (bytes > LARGEST) break;
+        if (length & WANTED) {
+            send_all(room, bytes);
+        } else {
+            if (!receive_all(room, bytes)) break;
+            send_all(&length, sizeof length);
+        }
     }
     unlink(path);
 }
 
 static char *load;
-static size_t load_size;
+
+static void send_load(size_t n) {
+    uint64_t length = n;
+    send_all(&length, sizeof length);
+    send_all(load, n);
+    if (!receive_all(&length, sizeof length) || length != n) fail("the answer");
+}
+
+static void fetch_load(size_t n) {
+    uint64_t length = n | WANTED;
+    send_all(&length, sizeof length);
+    if (!receive_all(load, n)) fail("the answer");
+}
 
 static void stream_round(uint64_t number) {
     (void)number;
-    uint64_t length = load_size;
-    send_all(&length, sizeof length);
-    send_all(load, load_size);
-    if (!receive_all(&length, sizeof length) || length != load_size) fail("the answer");
+    send_load(0);
 }
 
 static void connect_stream(unsigned port) {
@@ -193,21 +213,29 @@ static void connect_stream(unsigned port) {
     if (connect(stream, (struct sockaddr *)&address, sizeof address)) fail("connecting to the host");
 }
 
-static void measure_stream(long rounds) {
-    printf("{\"stream_ns\": %.1f, \"stream_MBps\": {", median(stream_round, rounds));
-    load = calloc(1, LARGEST);
-    if (!load) fail("memory");
-    for (load_size = SMALLEST; load_size <= LARGEST; load_size *= 8) {
-        // At least three messages, and some 16 MiB.
-        size_t count = ((size_t)16 << 20) / load_size + 3;
+static void bulk_table(const char *name, void (*transfer)(size_t), size_t smallest, size_t largest) {
+    printf("\"%s\": {", name);
+    for (size_t n = smallest; n <= largest; n *= 2) {
+        // At least two messages, and some 16 MiB.
+        size_t count = ((size_t)16 << 20) / n + 2;
         uint64_t start = now();
-        for (size_t i = 0; i < count; i++) stream_round(0);
+        for (size_t i = 0; i < count; i++) transfer(n);
         double seconds = (double)(now() - start) / 1e9;
-        printf("%s\"%zu\": %.2f", load_size > SMALLEST ? ", " : "", load_size, (double)(count * load_size) / 1e6 / seconds);
+        printf("%s\"%zu\": %.2f", n > smallest ? ", " : "", n, (double)(count * n) / 1e6 / seconds);
         fflush(stdout);
-        if (load_size < LARGEST && load_size * 8 > LARGEST) load_size = LARGEST / 8;
     }
-    printf("}}\n");
+    printf("}");
+}
+
+static void measure_bulk(size_t smallest, size_t largest) {
+    load = malloc(largest);
+    if (!load || !smallest || largest > LARGEST) fail("the size");
+    memset(load, 1, largest);
+    printf("{");
+    bulk_table("write_MBps", send_load, smallest, largest);
+    printf(", ");
+    bulk_table("read_MBps", fetch_load, smallest, largest);
+    printf("}\n");
 }
 
 int main(int argc, char **argv) {
@@ -227,9 +255,13 @@ int main(int argc, char **argv) {
         serve_stream(argv[2]);
     } else if (!strcmp(role, "stream-guest") && argc >= 3) {
         connect_stream((unsigned)atol(argv[2]));
-        measure_stream(argc > 3 ? atol(argv[3]) : 2000);
+        printf("{\"stream_ns\": %.1f}\n", median(stream_round, argc > 3 ? atol(argv[3]) : 2000));
+    } else if (!strcmp(role, "bulk-guest") && (argc == 3 || argc == 5)) {
+        connect_stream((unsigned)atol(argv[2]));
+        measure_bulk(argc > 3 ? strtoull(argv[3], NULL, 0) : SMALLEST, argc > 3 ? strtoull(argv[4], NULL, 0) : LARGEST);
     } else {
-        fprintf(stderr, "usage: roundtrip line-host FILE | line-guest [ROUNDS] | stream-host SOCKET | stream-guest PORT [ROUNDS]\n");
+        fprintf(stderr, "usage: roundtrip line-host FILE | line-guest [ROUNDS] | stream-host SOCKET | stream-guest PORT [ROUNDS] |\n"
+                        "       bulk-guest PORT [SMALLEST LARGEST]\n");
         return 2;
     }
     return 0;

@@ -1,15 +1,24 @@
 // Blocking writes to, and reads from, a buffer of an OpenCL device, by size. Run in a guest, with AVIARY_PIN=0 (every
 // buffer pinned) and with a huge AVIARY_PIN (every buffer copied).
 //
-//   transfer [SMALLEST LARGEST]     bytes; prints {"write_MBps": {"SIZE": ...}, "read_MBps": {...}}
+//   transfer [--scattered] [SMALLEST LARGEST]
+//                     bytes; prints {"write_MBps": {"SIZE": ...}, "read_MBps": {...}}
+//   transfer [--scattered] --once BYTES
+//                     one write, with a line of input before it and after it; prints "ready", then
+//                     {"requests": ..., "bytes_pinned": ..., "kicks": ...} of that write
+//
+// --scattered: memory whose neighbouring pages are nowhere near each other in the guest's physical memory. Otherwise it
+// lies in huge pages if the guest's kernel has some left.
+#define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "session.h"
+
+#include <sys/mman.h>
 #include <time.h>
+
+#define PAGE 4096
 
 #define MOST 4096
 
@@ -74,11 +83,56 @@ static void table(const char *name, void (*transfer)(size_t), size_t smallest, s
     printf("}");
 }
 
+// Free memory is given out in order, so pages that are touched in another order than that of their addresses lie apart.
+static void scatter(unsigned char *memory, size_t n) {
+    size_t pages = n / PAGE, stride = pages / 2 | 1;
+    if (madvise(memory, n, MADV_NOHUGEPAGE)) perror("transfer: MADV_NOHUGEPAGE");
+    // Any stride that shares no factor with the number of pages reaches all of them.
+    for (;; stride += 2) {
+        size_t a = pages, b = stride, rest;
+        while ((rest = a % b)) a = b, b = rest;
+        if (b == 1) break;
+    }
+    for (size_t i = 0, page = 0; i < pages; i++, page = (page + stride) % pages) memory[page * PAGE] = 1;
+}
+
+static unsigned char *allocate(size_t n, int scattered) {
+    size_t whole = (n + 64 + PAGE - 1) / PAGE * PAGE;
+    unsigned char *memory = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        perror("transfer: memory");
+        exit(1);
+    }
+    if (scattered) scatter(memory, whole);
+    // Not at the beginning of a page, like most buffers of programs.
+    return memory + 16;
+}
+
+static void once(size_t n) {
+    memset(host, 3, n);
+    // The session's first transfer may bring memory of its own.
+    write_buffer(n < PAGE ? n : PAGE);
+    printf("ready\n");
+    fflush(stdout);
+    wait_for_line();
+    struct aviary_counters before = session_counters();
+    write_buffer(n);
+    struct aviary_counters after = session_counters();
+    printf("{\"requests\": %llu, \"bytes_pinned\": %llu, \"kicks\": %llu}\n", after.requests - before.requests,
+           after.bytes_pinned - before.bytes_pinned, after.kicks - before.kicks);
+    fflush(stdout);
+    wait_for_line();
+}
+
 int main(int argc, char **argv) {
-    size_t smallest = argc > 2 ? strtoull(argv[1], NULL, 0) : (size_t)32 << 10;
+    int scattered = argc > 1 && !strcmp(argv[1], "--scattered");
+    argc -= scattered;
+    argv += scattered;
+    int single = argc == 3 && !strcmp(argv[1], "--once");
+    size_t smallest = single || argc > 2 ? strtoull(argv[1 + single], NULL, 0) : (size_t)32 << 10;
     size_t largest = argc > 2 ? strtoull(argv[2], NULL, 0) : (size_t)256 << 20;
     if (!smallest || smallest > largest) {
-        fprintf(stderr, "usage: transfer [SMALLEST LARGEST]\n");
+        fprintf(stderr, "usage: transfer [--scattered] [SMALLEST LARGEST | --once BYTES]\n");
         return 2;
     }
     cl_platform_id platform;
@@ -92,8 +146,11 @@ int main(int argc, char **argv) {
     check(error, "queue");
     buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, largest, NULL, &error);
     check(error, "buffer");
-    // Not at the beginning of a page, like most buffers of programs.
-    host = (unsigned char *)malloc(largest + 64) + 16;
+    host = allocate(largest, scattered);
+    if (single) {
+        once(largest);
+        return 0;
+    }
     verify(smallest + 1 < largest ? smallest + 1 : smallest);
     verify(largest);
     printf("{");

@@ -80,20 +80,9 @@ const LONGEST_FAR: Duration = Duration::from_micros(300);
 /// What two sleepers in different machines take to wake each other, when nobody has much to do.
 const WAKE_FAR: Duration = Duration::from_micros(400);
 
-/// Rounds of the spin loop in so much time: pause instructions cost from 3 to 50 ns, by CPU.
-fn rounds_in(time: Duration) -> u32 {
-    static TRIAL_NS: OnceLock<u64> = OnceLock::new();
-    const TRIAL: u32 = 256;
-    let trial = *TRIAL_NS.get_or_init(|| {
-        let start = Instant::now();
-        for _ in 0..TRIAL {
-            hint::spin_loop();
-        }
-        start.elapsed().as_nanos().max(1) as u64
-    });
-    let rounds = time.as_nanos() as u64 * u64::from(TRIAL) / trial;
-    u32::try_from(rounds).unwrap_or(u32::MAX).min(1 << 20)
-}
+/// Rounds between two looks at the clock, and before the first: a pause costs from 3 to 50 ns by CPU, and a microsecond where
+/// the processor is emulated, so rounds by themselves say nothing about time. Most waits end before the first look.
+const ROUNDS: u32 = 64;
 
 /// A side spins while more than a third of its recent waits were short.
 const FULL: u8 = 16;
@@ -105,10 +94,9 @@ pub struct Spinner {
     /// Grows with each short wait, shrinks with each long one, whether this side spun or slept. Two sides
     /// that sleep therefore find out that both could spin; learning only from spins, they would not.
     confidence: u8,
-    /// Somebody who knows more than recent waits tell wants this side awake: so many times the longest spin.
-    awake: u32,
+    /// Somebody who knows more than recent waits tell wants this side awake for so long.
+    awake: Duration,
     longest: Duration,
-    longest_rounds: u32,
     /// A sleep up to so long could have been a spin, if the peer had not slept either.
     short_sleep: Duration,
 }
@@ -118,25 +106,21 @@ impl Spinner {
     pub fn new(far: bool) -> Self {
         let longest = if far { longest_spin().max(LONGEST_FAR) } else { longest_spin() };
         let short_sleep = if far { longest + WAKE_FAR } else { longest };
-        Spinner { confidence: FULL, awake: 0, longest, longest_rounds: rounds_in(longest), short_sleep }
+        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep }
     }
 
-    fn rounds(&self) -> u32 {
+    /// How long the next wait spins before it sleeps.
+    fn time(&self) -> Duration {
         // The model checker looks at the sleeping; spinning has nothing to go wrong.
-        if cfg!(loom) {
-            return 0;
+        if cfg!(loom) || self.longest.is_zero() {
+            return Duration::ZERO;
         }
-        match self.awake {
-            0 if self.confidence == 0 => 0,
-            0 => self.longest_rounds,
-            times => self.longest_rounds.saturating_mul(times),
-        }
+        if self.awake.is_zero() && self.confidence > 0 { self.longest } else { self.awake }
     }
 
     /// Spins for about so long before every sleep, whatever recent waits were like; zero: as they suggest.
     pub fn stay_awake(&mut self, time: Duration) {
-        let longest = self.longest.as_nanos().max(1);
-        self.awake = u32::try_from(time.as_nanos().div_ceil(longest)).unwrap_or(u32::MAX).min(1000);
+        self.awake = time.min(self.longest * 1000);
     }
 
     fn learn(&mut self, short: bool) {
@@ -190,14 +174,14 @@ pub(crate) fn wait(
     peer_cpu: u32,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
-    let rounds = rounds(spinner, peer_cpu);
-    if spin(rounds, &ready) {
+    let time = spin_time(spinner, peer_cpu);
+    if spin(time, &ready) {
         spinner.learn(true);
         return Ok(());
     }
     let asleep = Instant::now();
     let result = sleep(&flag, liveness, ready);
-    spinner.learn(rounds == 0 && asleep.elapsed() < spinner.short_sleep);
+    spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
     result
 }
 
@@ -211,8 +195,8 @@ pub(crate) fn wait_within(
     at_most: Duration,
     ready: impl Fn() -> bool,
 ) -> Result<bool, WaitError> {
-    let rounds = rounds(spinner, peer_cpu);
-    if spin(rounds, &ready) {
+    let time = spin_time(spinner, peer_cpu);
+    if spin(time, &ready) {
         spinner.learn(true);
         return Ok(true);
     }
@@ -224,7 +208,7 @@ pub(crate) fn wait_within(
     flag.lower();
     match ready() {
         true => {
-            spinner.learn(rounds == 0 && asleep.elapsed() < spinner.short_sleep);
+            spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
             Ok(true)
         }
         false if liveness.dead() => Err(WaitError),
@@ -232,19 +216,27 @@ pub(crate) fn wait_within(
     }
 }
 
-fn rounds(spinner: &Spinner, peer_cpu: u32) -> u32 {
+fn spin_time(spinner: &Spinner, peer_cpu: u32) -> Duration {
     let shared = peer_cpu != 0 && peer_cpu == current_cpu();
-    if shared { 0 } else { spinner.rounds() }
+    if shared { Duration::ZERO } else { spinner.time() }
 }
 
-fn spin(rounds: u32, ready: impl Fn() -> bool) -> bool {
-    for _ in 0..rounds {
-        if ready() {
-            return true;
-        }
-        hint::spin_loop();
+fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
+    if time.is_zero() {
+        return false;
     }
-    false
+    let mut began = None;
+    loop {
+        for _ in 0..ROUNDS {
+            if ready() {
+                return true;
+            }
+            hint::spin_loop();
+        }
+        if began.get_or_insert_with(Instant::now).elapsed() >= time {
+            return ready();
+        }
+    }
 }
 
 #[cold]
