@@ -168,9 +168,9 @@ def bars(results):
         print(f"  {name.removeprefix('breakdown.'):20} {value:8.1f}  {'#' * max(0, round(40 * value / widest))}")
 
 
-def plot_fairness(results, json_file):
-    """Pictures of the experiments with tenants, beside the JSON file, or where bench builds its programs."""
-    if not any(name.startswith("fair.") for name in results):
+def plot(results, json_file):
+    """Pictures of what plots.py can draw, beside the JSON file, or where bench builds its programs."""
+    if not any(name.startswith(("fair.", "vm.bulk.")) for name in results):
         return
     if not PLOTTER.exists():
         print("plots are skipped: matplotlib is not there (./x setup installs it)", file=sys.stderr)
@@ -223,7 +223,7 @@ def main():
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump(numbers, file, indent=2)
             file.write("\n")
-    plot_fairness(results, arguments.json)
+    plot(results, arguments.json)
     if arguments.record:
         with open(arguments.record, "a", encoding="utf-8") as file:
             file.write(json.dumps({"machine": about, "results": results}) + "\n")

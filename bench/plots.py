@@ -1,12 +1,13 @@
-"""Pictures of what `./x bench fair` measured: one PNG per experiment.
+"""Pictures of what `./x bench fair` measured, one PNG per experiment, and of `./x bench vm.bulk`.
 
-    plots.py START <results.json      writes START.EXPERIMENT.png
+    plots.py START <results.json      writes START.EXPERIMENT.png, START.vm-bulk.png
 
 Needs matplotlib, which `./x setup` installs into a folder of its own; bench.py runs this with that one.
 """
 
 import json
 import math
+import re
 import sys
 
 import matplotlib
@@ -75,9 +76,49 @@ def draw(experiment, kinds, file):
     pyplot.close(picture)
 
 
+BULK = re.compile(r"vm\.bulk\.(\w+)_(write|read)_(\d+)([KM])iB_MBps")
+WAYS = {
+    "pinned": "in place, huge pages",
+    "scattered": "in place, scattered pages",
+    "staged": "copied twice",
+    "shared": "copied once, by the guest",
+    "vsock": "vsock",
+}
+
+
+def draw_bulk(results, file):
+    """Throughput by size, as Figures 3 and 4 of qCUDA: one diagram per direction, one line per way. False: nothing to draw."""
+    lines = {}
+    for name, rate in results.items():
+        if found := BULK.fullmatch(name):
+            way, direction, size, unit = found.groups()
+            lines.setdefault(direction, {}).setdefault(way, []).append((int(size) << (20 if unit == "M" else 10), rate))
+    if not lines:
+        return False
+    picture, rows = pyplot.subplots(1, len(lines), figsize=(6 * len(lines), 4.2), squeeze=False, sharey=True)
+    for axes, (direction, ways) in zip(rows[0], lines.items(), strict=True):
+        for way, points in ways.items():
+            axes.plot(*zip(*sorted(points), strict=True), marker="o", markersize=3, label=WAYS.get(way, way))
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        ticks = sorted({size for points in ways.values() for size, _ in points})[::2]
+        axes.set_xticks(ticks, [f"{n >> 20} MiB" if n >> 20 else f"{n >> 10} KiB" for n in ticks], rotation=45, fontsize=8)
+        axes.grid(alpha=0.3)
+        axes.set_title(f"{direction}, MB/s", fontsize=10)
+        axes.legend(fontsize=8)
+    picture.suptitle(f"OpenCL buffers from inside a VM ({'KVM' if results.get('vm.kvm') else 'TCG'})")
+    picture.tight_layout()
+    picture.savefig(file, dpi=120)
+    pyplot.close(picture)
+    return True
+
+
 def main():
     start = sys.argv[1]
-    for experiment, kinds in sorted_by_kind(json.load(sys.stdin)).items():
+    results = json.load(sys.stdin)
+    if draw_bulk(results, f"{start}.vm-bulk.png"):
+        print(f"wrote {start}.vm-bulk.png")
+    for experiment, kinds in sorted_by_kind(results).items():
         file = f"{start}.{experiment}.png"
         draw(experiment, kinds, file)
         print(f"wrote {file}")

@@ -21,8 +21,15 @@ KIB, MIB = 1 << 10, 1 << 20
 SMALLEST, LARGEST, LARGEST_QUICK = 32 * KIB, 256 * MIB, 8 * MIB
 # Room for a buffer of the largest size, its copy and the guest's system.
 MEMORY = "2G"
-WAYS = ("pinned", "scattered", "staged", "vsock")
 NEVER = 1 << 62
+# Programs in the guest. Transfers of the first three are the vendor library's, out of the guest's pages or out of a copy.
+WAYS = {
+    "pinned": "AVIARY_PIN=0 transfer --vendor",
+    "scattered": "AVIARY_PIN=0 transfer --vendor --scattered",
+    "staged": f"AVIARY_PIN={NEVER} transfer --vendor",
+    "shared": f"AVIARY_PIN={NEVER} transfer",
+    "vsock": f"roundtrip bulk-guest {PORT}",
+}
 ROUNDS = 7
 # Synchronous calls that are counted, and those of a longer run: what both have in common is not the calls'.
 CALLS, MANY = 20_000, 120_000
@@ -65,7 +72,10 @@ def meaning(figure):
     if not found:
         return ""
     way, direction, size = found.groups()
-    ways = {"pinned": "in place (huge pages)", "scattered": "in place (scattered pages)", "staged": "copied", "vsock": "over vsock"}
+    ways = {
+        "pinned": "in place (huge pages)", "scattered": "in place (scattered pages)", "staged": "copied twice",
+        "shared": "copied once, by the guest (device that computes in host memory)", "vsock": "over vsock",
+    }
     return f"{size} {direction} in the VM, {ways[way]}, MB/s"
 
 
@@ -175,18 +185,14 @@ def counts(quick):
 
 def transfers(vm, way, largest):
     """MB/s by direction and size."""
-    sizes = f"{SMALLEST} {largest}"
-    if way == "vsock":
-        with vm.answered("stream-host", vm.stream_socket()):
-            return vm.measured(f"roundtrip bulk-guest {PORT} {sizes}", 1800)
-    smallest_pin = NEVER if way == "staged" else 0
-    scattered = "--scattered" if way == "scattered" else ""
-    return vm.measured(f"AVIARY_PIN={smallest_pin} transfer {scattered} {sizes}", 1800)
+    listener = vm.answered("stream-host", vm.stream_socket()) if way == "vsock" else contextlib.nullcontext()
+    with listener:
+        return vm.measured(f"{WAYS[way]} {SMALLEST} {largest}", 1800)
 
 
 def one_write(vm, scattered):
     """What the node and the driver count of one write through pinned pages."""
-    command = f"AVIARY_PIN=0 transfer {'--scattered' if scattered else ''} --once {ONE_WRITE}"
+    command = f"{WAYS['scattered' if scattered else 'pinned']} --once {ONE_WRITE}"
     vm.type(command)
     if (line := vm.line()) != "ready":
         raise Failure(f"in the VM: {command}: {line}")
@@ -211,13 +217,13 @@ def crossover(pinned, staged):
 
 
 def bulk(quick):
-    """Pinned pages, staging memory and vsock, the rounds in turns."""
+    """All ways for bulk, in turns."""
     largest = LARGEST_QUICK if quick else LARGEST
     rounds = {way: [] for way in WAYS}
     with guest.booted(MEMORY) as vm:
         driver, node = one_write(vm, False)
         scattered, _ = one_write(vm, True)
-        for number in range(1 if quick else 3):
+        for number in range(1 if quick else 2):
             for way in WAYS:
                 # The slow one once: nobody compares it by percents.
                 if way != "vsock" or number == 0:

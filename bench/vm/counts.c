@@ -70,7 +70,7 @@ static uint64_t events_of(struct aviary_counters c) { return c.kicks + c.sleeps 
 // Adds to `sum` what these calls took.
 static void count(struct counts *sum, long calls, long slice) {
     uint64_t interrupts_before = interrupts();
-    // Reading that took a while, in which the server fell asleep.
+    // Reading that took a while, in which the server fell asleep; interrupts of its wake-up are counted with the rest.
     if (slice > 1) call(WARM_UP);
     struct aviary_counters first = session_counters(), before = first;
     for (long done = 0; done < calls; done += slice) {

@@ -1,14 +1,16 @@
 // Blocking writes to, and reads from, a buffer of an OpenCL device, by size. Run in a guest, with AVIARY_PIN=0 (every
 // buffer pinned) and with a huge AVIARY_PIN (every buffer copied).
 //
-//   transfer [--scattered] [SMALLEST LARGEST]
+//   transfer [--vendor] [--scattered] [SMALLEST LARGEST]
 //                     bytes; prints {"write_MBps": {"SIZE": ...}, "read_MBps": {...}}
-//   transfer [--scattered] --once BYTES
+//   transfer [--vendor] [--scattered] --once BYTES
 //                     one write, with a line of input before it and after it; prints "ready", then
 //                     {"requests": ..., "bytes_pinned": ..., "kicks": ...} of that write
 //
 // --scattered: memory whose neighbouring pages are nowhere near each other in the guest's physical memory. Otherwise it
 // lies in huge pages if the guest's kernel has some left.
+// --vendor: transfers that the vendor's library makes, as for a device with memory of its own: those of an out-of-order
+// queue. Otherwise buffers of devices that compute in host memory are shared, and the guest copies by itself.
 #define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 120
 #include <CL/cl.h>
@@ -125,6 +127,9 @@ static void once(size_t n) {
 }
 
 int main(int argc, char **argv) {
+    int vendor = argc > 1 && !strcmp(argv[1], "--vendor");
+    argc -= vendor;
+    argv += vendor;
     int scattered = argc > 1 && !strcmp(argv[1], "--scattered");
     argc -= scattered;
     argv += scattered;
@@ -132,7 +137,7 @@ int main(int argc, char **argv) {
     size_t smallest = single || argc > 2 ? strtoull(argv[1 + single], NULL, 0) : (size_t)32 << 10;
     size_t largest = argc > 2 ? strtoull(argv[2], NULL, 0) : (size_t)256 << 20;
     if (!smallest || smallest > largest) {
-        fprintf(stderr, "usage: transfer [--scattered] [SMALLEST LARGEST | --once BYTES]\n");
+        fprintf(stderr, "usage: transfer [--vendor] [--scattered] [SMALLEST LARGEST | --once BYTES]\n");
         return 2;
     }
     cl_platform_id platform;
@@ -142,7 +147,7 @@ int main(int argc, char **argv) {
     check(clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 1, &device, NULL), "devices");
     cl_context context = clCreateContext(NULL, 1, &device, NULL, NULL, &error);
     check(error, "context");
-    queue = clCreateCommandQueue(context, device, 0, &error);
+    queue = clCreateCommandQueue(context, device, vendor ? CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE : 0, &error);
     check(error, "queue");
     buffer = clCreateBuffer(context, CL_MEM_READ_WRITE, largest, NULL, &error);
     check(error, "buffer");
