@@ -22,7 +22,7 @@ import net
 import slicing
 import policies
 import vm
-from measure import Failure
+from measure import Failure, Skipped
 
 # Python that has matplotlib.
 PLOTTER = measure.ROOT / "target/cache/matplotlib/bin/python"
@@ -211,6 +211,8 @@ def main():
         print(f"measuring {name} ...", file=sys.stderr, flush=True)
         try:
             results.update(BENCHMARKS[name][0](arguments.quick))
+        except Skipped as reason:
+            print(f"bench: {name} is skipped: {reason}", file=sys.stderr)
         except Failure as failure:
             failed.append(name)
             print(f"bench: {name}: {failure}", file=sys.stderr)

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import measure
-from measure import Failure
+from measure import Failure, Skipped
 
 VM = measure.ROOT / "target/cache/vm"
 VSOCK = measure.ROOT / "target/cache/vhost-device-vsock"
@@ -25,7 +25,7 @@ BOOT = 300
 
 def require():
     if not all((VM / name).exists() for name in ("qemu-system-x86_64", "vmlinuz", "modules", "headers", "busybox")):
-        raise Failure("skipped: target/cache/vm has no QEMU, kernel and busybox for a virtual machine (tests/vm/fetch brings them)")
+        raise Skipped("target/cache/vm has no QEMU, kernel and busybox for a virtual machine (tests/vm/fetch brings them)")
 
 
 def vsock_device():

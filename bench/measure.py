@@ -20,6 +20,10 @@ class Failure(Exception):
     """Why a benchmark gave no result."""
 
 
+class Skipped(Failure):
+    """What this machine does not have; nothing is wrong."""
+
+
 def run(command, timeout=600, env=None, statuses=(0,)):
     try:
         done = subprocess.run(

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aviary_transport::{Device, Pin};
@@ -19,11 +19,16 @@ const PAGE: u64 = 4096;
 /// Smaller buffers are copied (`./x bench vm` shows where pinning begins to pay); `AVIARY_PIN` overrides it.
 const SMALLEST: usize = 4 << 20;
 
+/// The host maps no more pieces of memory at a time. In another buffer the pages may lie together.
+const SCATTERED: Errno = Errno::NOSPC;
+
 /// Places for pinned memory in one arena.
 pub(crate) struct Pins {
     device: Arc<Device>,
     places: Range<u64>,
     smallest: usize,
+    /// Such large buffers lie in more pieces than the host maps.
+    too_large: AtomicUsize,
     books: Mutex<Books>,
     /// The process may not pin so much, as the application was told.
     told: AtomicBool,
@@ -43,7 +48,8 @@ impl Pins {
     pub fn new(device: Arc<Device>, places: Range<u64>) -> Self {
         let books = Books { fresh: places.start, free: HashMap::new(), pinned: HashMap::new() };
         let smallest = std::env::var("AVIARY_PIN").ok().and_then(|text| text.parse().ok()).unwrap_or(SMALLEST);
-        Pins { device, places, smallest, books: Mutex::new(books), told: AtomicBool::new(false) }
+        let too_large = AtomicUsize::new(usize::MAX);
+        Pins { device, places, smallest, too_large, books: Mutex::new(books), told: AtomicBool::new(false) }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -55,7 +61,8 @@ impl Pins {
     }
 
     pub fn worthwhile(&self, n: usize) -> bool {
-        n >= self.smallest && !self.told.load(Ordering::Relaxed)
+        let largest = self.too_large.load(Ordering::Relaxed);
+        n >= self.smallest && n < largest && !self.told.load(Ordering::Relaxed)
     }
 
     /// Pins `n` bytes at `p` and answers what to give back later, and where in the arena the host sees them. `None`: they
@@ -74,6 +81,10 @@ impl Pins {
         // SAFETY: the caller's promise; whole pages around the bytes belong to the application as well.
         if let Err(error) = unsafe { self.device.pin(pin) } {
             self.put(block);
+            if error == SCATTERED {
+                self.too_large.fetch_min(n, Ordering::Relaxed);
+                return None;
+            }
             // Other errors are this buffer's own: it may be a file's memory, which cannot be pinned for long.
             if error == Errno::NOMEM && !self.told.swap(true, Ordering::Relaxed) {
                 log::line(&format!("large buffers are copied: they cannot be pinned ({error}; see ulimit -l)"));

@@ -22,6 +22,7 @@ use crate::ffi;
 use crate::lane::Lane;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
+use crate::pieces::Pieces;
 use crate::policy::Policy;
 use crate::session::{Journal, Parts, Session, gate};
 use crate::stats::StatsPage;
@@ -199,13 +200,15 @@ struct Connected {
     arena: Arc<Arena>,
     lanes: HashMap<u32, Shadow>,
     closing: Vec<Shadow>,
+    /// Of a VM's application memory.
+    pieces: Pieces,
     /// The most lanes at a time.
     threads: usize,
 }
 
 impl Connected {
     fn new(session: Arc<Session>, arena: Arc<Arena>, threads: usize) -> Connected {
-        Connected { session, arena, lanes: HashMap::new(), closing: Vec::new(), threads }
+        Connected { session, arena, lanes: HashMap::new(), closing: Vec::new(), pieces: Pieces::default(), threads }
     }
 
     fn run(mut self) -> String {
@@ -243,6 +246,7 @@ impl Connected {
             control_kind::MEMORY_MAP => self.map(message, fd),
             control_kind::MEMORY_UNMAP => {
                 let unmapped = self.arena.unmap_piece(message.offset, message.length);
+                self.pieces.remove(message.offset, message.length);
                 self.memory_done(message.offset, unmapped);
                 Ok(())
             }
@@ -271,9 +275,15 @@ impl Connected {
         let (extents, _) = bytes.as_chunks::<{ Extent::SIZE }>();
         let extents: Vec<Extent> = extents.iter().map(Extent::from_bytes).collect();
         let file = file.ok_or("memory was to be mapped without a file")?;
+        let application = message.flags & control::APPLICATION_MEMORY != 0;
+        if application && !self.pieces.add(message.offset, extents.len()) {
+            // Nothing is wrong: the guest copies.
+            self.answer_memory(message.offset, rustix::io::Errno::NOSPC.raw_os_error().unsigned_abs());
+            return Ok(());
+        }
         let mapped =
             self.arena.map_extents(message.offset, &extents, file.as_fd(), message.flags & control::WRITABLE != 0);
-        if mapped.is_ok() && message.flags & control::APPLICATION_MEMORY != 0 {
+        if mapped.is_ok() && application {
             let bytes = extents.iter().map(|extent| extent.length).sum();
             self.session.stats.bytes_pinned.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -290,6 +300,11 @@ impl Connected {
         if let Err(error) = result {
             self.session.note(&format!("memory of the VM: {error}"));
         }
+        self.answer_memory(offset, status);
+    }
+
+    /// 0, or an errno value.
+    fn answer_memory(&self, offset: u64, status: u32) {
         self.session.tell(Control { kind: control_kind::MEMORY_DONE, lane: status, offset, ..Control::default() });
     }
 

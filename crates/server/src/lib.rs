@@ -26,6 +26,7 @@ mod memory;
 mod minted;
 pub mod module;
 mod outgoing;
+mod pieces;
 mod policy;
 pub mod process;
 pub mod replay;
