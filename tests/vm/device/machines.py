@@ -58,7 +58,7 @@ class Image:
 
     def build(self):
         run(["sh", ROOT / "apis/testapi/build", self.testapi])
-        if HAS_CUDA and not is_newer(CUDA / "runtime", ROOT / "apis/cuda/refdriver", ROOT / "apis/cuda/tests"):
+        if HAS_CUDA and not is_newer(CUDA / "vectors", ROOT / "apis/cuda/refdriver", ROOT / "apis/cuda/tests"):
             run([ROOT / "apis/cuda/tests/build", CUDA])
         for source in HERE.glob("*.c"):
             libraries = ["-lOpenCL"] if source.stem.endswith("_cl") else ["-L", self.testapi, "-ltestapi"]
@@ -75,7 +75,7 @@ class Image:
         # The loader for OpenCL comes with clinfo.
         for program in ("clinfo", "clpeak", "clblast_test_xaxpy", "strace"):
             command += ["--program", program]
-        for program in ("runtime", "vectors", "order", "transfers", "errors", "driver/libcudart.so.13") if HAS_CUDA else ():
+        for program in ("runtime-static", "vectors", "order", "transfers", "errors") if HAS_CUDA else ():
             command += ["--add", f"{CUDA / program}:/opt/cuda/{Path(program).name}"]
         for program in self.testapi.iterdir():
             if "." not in program.name:
@@ -261,8 +261,10 @@ class World:
         return vm
 
     def options(self, name):
-        memory = ["--memory", "640M"]
-        return [*memory, *hashcat_additions()] if name == "one" and shutil.which("hashcat") else memory
+        if name != "one":
+            return ["--memory", "640M"]
+        # Buffers of a device that computes in host memory are the guest's memory.
+        return ["--memory", "3G", *(hashcat_additions() if shutil.which("hashcat") else [])]
 
     def both(self):
         one, two = self.vm("one"), self.vm("two")
