@@ -80,14 +80,6 @@ const LONGEST_FAR: Duration = Duration::from_micros(300);
 /// What two sleepers in different machines take to wake each other, when nobody has much to do.
 const WAKE_FAR: Duration = Duration::from_micros(400);
 
-/// Where both machines are busy a wake-up takes longer than a spin: then both sides sleep for ever, each because the other does,
-/// although neither would have to. So now and then one of them spins for so long; the other is awake then, and
-/// finds the next message at once.
-const TRY_FAR: Duration = Duration::from_millis(2);
-/// Waits between two tries, twice as many after each that changed nothing.
-const TRY_AFTER: u32 = 16;
-const TRY_AFTER_MOST: u32 = 512;
-
 /// Rounds between two looks at the clock, and before the first: a pause costs from 3 to 50 ns by CPU, and a microsecond where
 /// the processor is emulated, so rounds by themselves say nothing about time. Most waits end before the first look.
 const ROUNDS: u32 = 64;
@@ -105,10 +97,6 @@ pub struct Spinner {
     /// Somebody who knows more than recent waits tell wants this side awake for so long.
     awake: Duration,
     longest: Duration,
-    far: bool,
-    /// Waits without a spin, and after how many of them one is tried.
-    slept: u32,
-    try_after: u32,
     /// A sleep up to so long could have been a spin, if the peer had not slept either.
     short_sleep: Duration,
 }
@@ -118,28 +106,16 @@ impl Spinner {
     pub fn new(far: bool) -> Self {
         let longest = if far { longest_spin().max(LONGEST_FAR) } else { longest_spin() };
         let short_sleep = if far { longest + WAKE_FAR } else { longest };
-        Spinner { confidence: FULL, awake: Duration::ZERO, longest, far, slept: 0, try_after: TRY_AFTER, short_sleep }
+        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep }
     }
 
     /// How long the next wait spins before it sleeps.
-    fn time(&mut self) -> Duration {
+    fn time(&self) -> Duration {
         // The model checker looks at the sleeping; spinning has nothing to go wrong.
         if cfg!(loom) || self.longest.is_zero() {
             return Duration::ZERO;
         }
-        if !self.awake.is_zero() {
-            return self.awake;
-        }
-        if self.confidence > 0 {
-            return self.longest;
-        }
-        self.slept += 1;
-        if !self.far || self.slept < self.try_after {
-            return Duration::ZERO;
-        }
-        self.slept = 0;
-        self.try_after = (self.try_after * 2).min(TRY_AFTER_MOST);
-        TRY_FAR
+        if self.awake.is_zero() && self.confidence > 0 { self.longest } else { self.awake }
     }
 
     /// Spins for about so long before every sleep, whatever recent waits were like; zero: as they suggest.
@@ -149,9 +125,6 @@ impl Spinner {
 
     fn learn(&mut self, short: bool) {
         self.confidence = if short { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
-        if self.confidence == FULL {
-            self.try_after = TRY_AFTER;
-        }
     }
 }
 
@@ -243,7 +216,7 @@ pub(crate) fn wait_within(
     }
 }
 
-fn spin_time(spinner: &mut Spinner, peer_cpu: u32) -> Duration {
+fn spin_time(spinner: &Spinner, peer_cpu: u32) -> Duration {
     let shared = peer_cpu != 0 && peer_cpu == current_cpu();
     if shared { Duration::ZERO } else { spinner.time() }
 }
@@ -325,41 +298,12 @@ mod tests {
     fn advice_to_stay_awake_outlasts_confidence() {
         let mut spinner = Spinner::new(true);
         assert_eq!(spinner.time(), spinner.longest);
-        discourage(&mut spinner);
+        (0..FULL).for_each(|_| spinner.learn(false));
         assert_eq!(spinner.time(), Duration::ZERO);
         spinner.stay_awake(Duration::from_millis(7));
         assert_eq!(spinner.time(), Duration::from_millis(7));
         spinner.stay_awake(Duration::ZERO);
         spinner.learn(true);
         assert_eq!(spinner.time(), spinner.longest);
-    }
-
-    fn discourage(spinner: &mut Spinner) {
-        (0..FULL).for_each(|_| spinner.learn(false));
-    }
-
-    /// Waits until the next try.
-    fn sleeps(spinner: &mut Spinner) -> u32 {
-        (1..).find(|_| spinner.time() == TRY_FAR).unwrap_or_default()
-    }
-
-    #[test]
-    fn two_sleepers_in_different_machines_find_out_that_both_could_spin() {
-        let mut spinner = Spinner::new(true);
-        discourage(&mut spinner);
-        assert_eq!(sleeps(&mut spinner), TRY_AFTER);
-        // It changed nothing: the next one costs half as much.
-        assert_eq!(sleeps(&mut spinner), 2 * TRY_AFTER);
-        (0..10).for_each(|_| assert!(sleeps(&mut spinner) <= TRY_AFTER_MOST));
-        // It did: from then on this side spins.
-        spinner.learn(true);
-        assert_eq!(spinner.time(), spinner.longest);
-        (0..FULL).for_each(|_| spinner.learn(true));
-        discourage(&mut spinner);
-        assert_eq!(sleeps(&mut spinner), TRY_AFTER);
-        // In one machine a sleep is short enough to learn from.
-        let mut near = Spinner::new(false);
-        discourage(&mut near);
-        assert!((0..10_000).all(|_| near.time() == Duration::ZERO));
     }
 }
