@@ -1,10 +1,14 @@
 //! Memory that both sides see at the same address.
 
 use std::collections::HashMap;
+use std::fs;
 use std::sync::{Mutex, PoisonError};
 
 use crate::blocks::Block;
 use crate::connection::Connection;
+
+/// Smaller memory is not compared with what a VM has.
+const CONSIDERABLE: usize = 16 << 20;
 
 /// Blocks by offset.
 type Books = Mutex<HashMap<u64, Block>>;
@@ -25,9 +29,23 @@ fn take(books: &Books, offset: u64) -> Option<Block> {
     books.lock().unwrap_or_else(PoisonError::into_inner).remove(&offset)
 }
 
+/// Bytes that this machine can still give to programs.
+fn available_memory() -> Option<usize> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+}
+
 impl Connection {
-    /// Memory for an object of the vendor library, with any content.
+    /// Memory for an object of the vendor library, with any content. NULL: there is too little of it.
+    ///
+    /// The host sees of a VM's memory only what is there, so that all of it is occupied at once; more than half of
+    /// what is left would leave too little to the rest of the VM. Elsewhere only what is used is occupied.
     pub fn zerocopy_alloc_uninitialized(&self, bytes: usize) -> *mut u8 {
+        let in_vm = self.arena.device().is_some();
+        if in_vm && bytes >= CONSIDERABLE && available_memory().is_some_and(|available| bytes > available / 2) {
+            return std::ptr::null_mut();
+        }
         let Some(block) = self.blocks.allocate(bytes) else { return std::ptr::null_mut() };
         let Ok(p) = self.arena.pointer(block.offset, block.size as usize) else { return std::ptr::null_mut() };
         put(&self.zerocopy.held, block);

@@ -263,7 +263,7 @@ class World:
     def options(self, name):
         if name != "one":
             return ["--memory", "640M"]
-        # Buffers of a device that computes in host memory are the guest's memory.
+        # Programs fill the memory of a device, and that of one that computes in host memory is the guest's.
         return ["--memory", "3G", *(hashcat_additions() if shutil.which("hashcat") else [])]
 
     def both(self):
