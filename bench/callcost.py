@@ -21,10 +21,11 @@ TOLERANCE = 0.05
 CALLS = 2000
 # Where a side waits or wakes the other: how often is not its doing.
 WAITS = ["*Consumer*wait_for_seal*", "*Producer*wait_for_room*", "*wake_peer*"]
-# System calls per call that the test lets pass, and how often it tries: a side that is kept from its CPU by
-# somebody else makes the other side sleep.
-MOST_SYSCALLS = 0.02
+# How often the test tries: a side that is kept from its CPU by somebody else makes the other side sleep, which is
+# more instructions (about 5% of a synchronous call's on a machine with a load of 10) and system calls.
 TRIES = 8
+# System calls per call that the test lets pass.
+MOST_SYSCALLS = 0.02
 FEW, MANY = 20_000, 220_000
 
 
@@ -57,12 +58,25 @@ def server_side(kind):
     return collected(command, ["aviary_counted_service"]) / CALLS
 
 
+COUNTERS = {
+    f"calls.instructions_{kind}_{side}": (count, kind)
+    for kind in ("sync", "async")
+    for side, count in (("guest", guest_side), ("server", server_side))
+}
+
+
 def instructions(_quick=False):
-    return {
-        f"calls.instructions_{kind}_{side}": count(kind)
-        for kind in ("sync", "async")
-        for side, count in (("guest", guest_side), ("server", server_side))
-    }
+    return {name: count(kind) for name, (count, kind) in COUNTERS.items()}
+
+
+def least(measure_once, enough):
+    """Of up to TRIES measurements, ended by one that is small enough."""
+    best = float("inf")
+    for _ in range(TRIES):
+        best = min(best, measure_once())
+        if best <= enough:
+            break
+    return best
 
 
 def traced(kind, calls):
@@ -84,28 +98,21 @@ def syscalls_per_call(kind):
 
 
 def syscalls(_quick=False):
-    figures = {}
-    for kind in ("sync", "async"):
-        tries = (syscalls_per_call(kind) for _ in range(TRIES))
-        best = 1.0
-        for found in tries:
-            best = min(best, found)
-            if best < MOST_SYSCALLS:
-                break
-        figures[f"calls.syscalls_per_{kind}_call"] = best
-    return figures
+    return {f"calls.syscalls_per_{kind}_call": least(lambda kind=kind: syscalls_per_call(kind), MOST_SYSCALLS) for kind in ("sync", "async")}
 
 
 def check():
     baseline, passed, failed = json.loads(BASELINE.read_text(encoding="utf-8")), 0, 0
-    for name, now in instructions().items():
-        ok = now <= baseline[name] * (1 + TOLERANCE)
+    for name, (count, kind) in COUNTERS.items():
+        most = baseline[name] * (1 + TOLERANCE)
+        now = least(lambda count=count, kind=kind: count(kind), most)
+        ok = now <= most
         print(f"{'ok  ' if ok else 'FAIL'} {name}: {now:.1f}, baseline {baseline[name]:.1f}")
         passed, failed = passed + ok, failed + (not ok)
     if failed:
         print("If that is worth it: bench/callcost.py update")
     for name, now in syscalls().items():
-        ok = now < MOST_SYSCALLS
+        ok = now <= MOST_SYSCALLS
         print(f"{'ok  ' if ok else 'FAIL'} {name}: {now:.5f}, at most {MOST_SYSCALLS}")
         passed, failed = passed + ok, failed + (not ok)
     print(f"{passed} passed, {failed} failed")

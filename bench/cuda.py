@@ -24,6 +24,7 @@ PROGRAMS = HERE / "cuda/programs"
 DRIVER_PROGRAMS = HERE.parent / "apis/cuda/tests/driver"
 # What is better when it is larger.
 BANDWIDTH = ("pinned_", "pageable_")
+MODELS = ("tiny_mlp", "resnet50", "gpt2", "llama")
 
 
 def is_here():
@@ -32,11 +33,12 @@ def is_here():
 
 
 class Bench:
-    def __init__(self, aviary, api_dirs, scratch):
+    def __init__(self, aviary, api_dirs, scratch, models=MODELS, rounds=3):
         folders = [word for folder in api_dirs for word in ("--api-dir", folder)]
         self.serve = [aviary, "serve", *folders]
         self.remote = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
         self.scratch = Path(scratch)
+        self.models, self.rounds = models, rounds
         self.figures = {}
 
     def run(self, command, remoted, timeout=150, more=()):
@@ -120,9 +122,10 @@ class Bench:
             self.put(name, statistics.median(native), statistics.median(results[True][name]),
                      not name.startswith(BANDWIDTH))
 
-    def steps(self, rounds=3):
+    def steps(self):
         """Each model by itself, native and remoted in turns: a shared machine is not as fast in one minute as in the next."""
-        for model in ("tiny_mlp", "resnet50", "gpt2", "llama"):
+        rounds = self.rounds
+        for model in self.models:
             results, counts = ({}, {}), {}
             for number in range(rounds):
                 for remoted in (False, True):
@@ -183,13 +186,15 @@ def main():
     parser.add_argument("--aviary", default=str(root / "target/release/aviary"))
     parser.add_argument("--api-dir", action="append", default=[])
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--model", action="append", choices=MODELS, help="steps: only this model (repeatable)")
+    parser.add_argument("--rounds", type=int, default=3, help="steps: processes a side, of which the fastest counts")
     parser.add_argument("parts", nargs="*", default=["programs", "micro", "start", "steps", "together"])
     arguments = parser.parse_args()
     if not is_here():
         sys.exit("bench cuda: needs an NVIDIA device and nvcc")
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(arguments.aviary, arguments.api_dir, scratch)
+        bench = Bench(arguments.aviary, arguments.api_dir, scratch, arguments.model or MODELS, arguments.rounds)
         before = bench.memory_used()
         print(f"{'':32} {'native':>12} {'aviary':>12} {'ratio':>8}")
         for part in arguments.parts:
