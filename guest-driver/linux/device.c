@@ -7,11 +7,14 @@
 #include "compat.h"
 #include "driver.h"
 
-#define PING_INTERVAL	msecs_to_jiffies(500)
+/* How often a device is asked whether it is there, and looked at when it owes the answer. */
+#define PING_INTERVAL_MS	200U
+/* A device that has never answered may still be starting. */
+#define FIRST_PATIENCE_MS	2000U
 
-static unsigned long patience(void)
+static unsigned int patience_ms(const struct aviary_device *device)
 {
-	return msecs_to_jiffies(max(aviary_patience_ms, 1U));
+	return device->identified ? aviary_patience_ms : max(aviary_patience_ms, FIRST_PATIENCE_MS);
 }
 
 static void device_free(struct kref *kref)
@@ -109,7 +112,7 @@ static int device_ask(struct aviary_device *device, enum aviary_request_type typ
 	}
 	spin_lock_irq(&device->lock);
 	device->pinged = true;
-	device->pinged_at = jiffies;
+	device->silent_ms = 0;
 	spin_unlock_irq(&device->lock);
 	aviary_request_send(device, request);
 	aviary_request_put(request);
@@ -119,7 +122,7 @@ static int device_ask(struct aviary_device *device, enum aviary_request_type typ
 static void device_lose(struct aviary_device *device)
 {
 	pr_warn("no answer from the device within %u ms: its sessions are over\n",
-		aviary_patience_ms);
+		patience_ms(device));
 	aviary_sessions_end(device);
 	aviary_requests_abandon(device);
 	wake_up_all(&device->changed);
@@ -129,28 +132,27 @@ static void device_lose(struct aviary_device *device)
 /*
  * Runs while there are sessions that the device knows. A lost device is not asked again: the
  * request that it did not answer is still there, and its answer says that it is back.
+ *
+ * The device's silence is counted in ticks that this kernel lived through, not by the clock: a VM
+ * that was stopped for a while finds the clock far ahead, and the answer on its way.
  */
 static void device_watch(struct work_struct *work)
 {
 	struct aviary_device *device =
 		container_of(to_delayed_work(work), struct aviary_device, watch);
-	bool ask = false, lose = false;
-	unsigned long next = PING_INTERVAL;
+	bool ask, lose = false;
 
 	spin_lock_irq(&device->lock);
-	if (device->state != AVIARY_RUNNING || device->lost) {
+	ask = !device->pinged;
+	if (device->state != AVIARY_RUNNING || device->lost ||
+	    (ask && !atomic_read(&device->connected))) {
 		spin_unlock_irq(&device->lock);
 		return;
 	}
-	if (!device->pinged) {
-		ask = atomic_read(&device->connected) > 0;
-		if (!ask)
-			next = 0;
-	} else if (time_after_eq(jiffies, device->pinged_at + patience())) {
-		device->lost = true;
-		lose = true;
-	} else {
-		next = min(next, device->pinged_at + patience() - jiffies);
+	if (!ask) {
+		device->silent_ms += PING_INTERVAL_MS;
+		lose = device->silent_ms >= patience_ms(device);
+		device->lost = lose;
 	}
 	spin_unlock_irq(&device->lock);
 
@@ -158,12 +160,9 @@ static void device_watch(struct work_struct *work)
 		device_lose(device);
 		return;
 	}
-	if (ask) {
+	if (ask)
 		device_ask(device, AVIARY_PING);
-		next = min(next, patience());
-	}
-	if (next)
-		aviary_device_watch(device);
+	aviary_device_watch(device);
 }
 
 /**
@@ -176,7 +175,7 @@ void aviary_device_watch(struct aviary_device *device)
 
 	spin_lock_irqsave(&device->lock, flags);
 	if (device->state == AVIARY_RUNNING)
-		queue_delayed_work(device->work, &device->watch, min(PING_INTERVAL, patience()));
+		queue_delayed_work(device->work, &device->watch, msecs_to_jiffies(PING_INTERVAL_MS));
 	spin_unlock_irqrestore(&device->lock, flags);
 }
 

@@ -67,7 +67,7 @@ struct aviary_device {
 	bool refused;			/* not a device that we could use */
 	bool lost;			/* did not answer in time */
 	bool pinged;			/* a PING, or the IDENTIFY, is in flight */
-	unsigned long pinged_at;
+	unsigned int silent_ms;		/* since then */
 	u64 instance;
 	u64 largest_arena;
 	u32 most_extents;

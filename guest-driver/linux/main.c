@@ -17,7 +17,7 @@ static unsigned int virtio_id = 37;
 module_param(virtio_id, uint, 0444);
 MODULE_PARM_DESC(virtio_id, "virtio device id that the hypervisor gave the device");
 
-unsigned int aviary_patience_ms = 2000;
+unsigned int aviary_patience_ms = 600;
 module_param_named(patience_ms, aviary_patience_ms, uint, 0644);
 MODULE_PARM_DESC(patience_ms, "a device that does not answer for so long is lost");
 

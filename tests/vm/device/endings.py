@@ -6,7 +6,8 @@ import time
 
 from machines import TENANTS, Wrong, alive, descriptors, wait_until
 
-TOLD = 5.0
+# The contract is a second; looking takes a command in the VM, and somebody else may have the processor.
+TOLD = 2.0
 HOLD = "AVIARY_PIN=0 /opt/testapi/hold 600 >/tmp/held 2>&1 &"
 
 
