@@ -208,7 +208,7 @@ mod tests {
         let mut admitted = Vec::new();
         for (id, line) in lines.iter().enumerate() {
             gateways.list.insert(id as u64, gateway(line));
-            let own = Guest { uid: 1, pid: gateways.list[&(id as u64)].child.id(), started: 5 };
+            let own = Guest { uid: 1, pid: gateways.list[&(id as u64)].child.id(), started: 5, in_vm: None };
             let (tenant, guest) = gateways.admit(own).unwrap().unwrap();
             admitted.push((tenant, guest, own));
         }

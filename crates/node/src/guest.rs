@@ -2,6 +2,7 @@
 
 use crate::NodeError;
 use aviary_transport::PeerCredentials;
+use aviary_wire::Origin;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
     fs,
@@ -16,6 +17,16 @@ pub struct Guest {
     pub pid: u32,
     /// In clock ticks since boot; 0 where `pid` is 0 or the process is gone.
     pub started: u64,
+    /// `pid` is the device of a virtual machine, and the guest is this process in there.
+    pub in_vm: Option<InVm>,
+}
+
+/// A process in a virtual machine, as the VM's driver tells it apart from others there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InVm {
+    pub pid: u32,
+    /// In any unit, not 0.
+    pub started: u64,
 }
 
 impl Guest {
@@ -23,12 +34,14 @@ impl Guest {
         let credentials = PeerCredentials::of(socket).map_err(NodeError::Credentials)?;
         let pid = u32::try_from(credentials.pid).unwrap_or(0);
         let started = start_time(pid).unwrap_or(0);
-        Ok(Self { uid: credentials.uid, pid, started })
+        Ok(Self { uid: credentials.uid, pid, started, in_vm: None })
     }
 
-    /// The device of a virtual machine, which attaches many processes that are not to be joined.
-    pub fn unnamed(self) -> Self {
-        Self { started: 0, ..self }
+    /// The process in a virtual machine for which its device, `self`, attaches. A driver that does not say when the
+    /// process started gets an unnamed one.
+    pub fn within(self, origin: &Origin) -> Self {
+        let in_vm = (origin.started != 0).then_some(InVm { pid: origin.pid, started: origin.started });
+        Self { started: if in_vm.is_some() { self.started } else { 0 }, in_vm, ..self }
     }
 
     /// Connections of a process that cannot be named are never joined: two of
@@ -39,7 +52,7 @@ impl Guest {
 
     /// Becomes readable when the process ends. `None`: it cannot be watched (any more).
     pub fn watch(&self) -> Option<OwnedFd> {
-        if !self.is_named() {
+        if !self.is_named() || self.in_vm.is_some() {
             return None;
         }
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
@@ -82,8 +95,18 @@ mod tests {
 
     #[test]
     fn a_reused_id_is_not_watched() {
-        let guest = Guest { uid: 0, pid: std::process::id(), started: 1 };
+        let guest = Guest { uid: 0, pid: std::process::id(), started: 1, in_vm: None };
         assert!(guest.watch().is_none());
+    }
+
+    #[test]
+    fn processes_of_a_vm_are_told_apart() {
+        let device = Guest { uid: 1, pid: std::process::id(), started: 5, in_vm: None };
+        let process = |pid, started| device.within(&Origin { pid, started, program: String::new() });
+        assert_eq!(process(7, 1), process(7, 1));
+        assert!(process(7, 1) != process(7, 2) && process(7, 1) != process(8, 1) && process(7, 1) != device);
+        assert!(process(7, 1).is_named() && process(7, 1).watch().is_none());
+        assert!(!process(7, 0).is_named());
     }
 
     #[test]

@@ -345,7 +345,8 @@ impl Core {
     /// Who speaks, and as which guest it is served.
     fn identify(&self, state: &mut State, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
-            return Ok((Identity::Vm(in_vm), guest.unnamed()));
+            let process = guest.within(&in_vm.origin);
+            return Ok((Identity::Vm(in_vm), process));
         }
         Ok(match state.gateways.admit(guest).transpose()? {
             Some((tenant, first)) if !tenant.is_empty() => (Identity::Remote(tenant), first),

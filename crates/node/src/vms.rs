@@ -74,7 +74,7 @@ pub struct Vms(Vec<Vm>);
 pub struct VmGuest {
     pub vm: String,
     pub tenant: String,
-    /// What the VM's driver says: nothing is decided by it.
+    /// What the VM's driver says. It decides which connections of this VM share an API server, and nothing else.
     pub origin: Origin,
 }
 

@@ -20,6 +20,10 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -30,7 +34,7 @@ fn argument(name: &str) -> Option<String> {
     env::args().skip_while(|argument| argument != name).nth(1)
 }
 
-/// Not a test: the API server, which greets its guest with its process id and waits for its end.
+/// Not a test: the API server, which greets its guests with its process id and waits for the end of the last.
 #[test]
 fn fake_api_server() {
     if env::var(ROLE).as_deref() != Ok("api-server") {
@@ -39,25 +43,34 @@ fn fake_api_server() {
     let number = env::args().next_back().and_then(|text| text.parse().ok()).expect("a descriptor number");
     let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let control = pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap();
-    let (mut bytes, mut space) = ([0; 65536], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))]);
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let length =
-        recvmsg(&control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).map_or(0, |got| got.bytes);
-    let Ok(config) = serde_json::from_slice::<serde_json::Value>(&bytes[..length]) else { std::process::exit(0) };
-    let guest = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    let mut guest = UnixStream::from(guest.expect("a socket"));
-    let started = format!(r#"{{"session":{},"event":"started","api":"fake"}}"#, config["session"]);
-    send(&control, started.as_bytes(), SendFlags::NOSIGNAL).unwrap();
-    writeln!(guest, "{} {}", std::process::id(), config["guest"]).unwrap();
-    let _ = guest.read(&mut [0]);
-    std::process::exit(0);
+    let guests = Arc::new(AtomicUsize::new(0));
+    loop {
+        let (mut bytes, mut space) = ([0; 65536], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))]);
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let length =
+            recvmsg(&control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).map_or(0, |got| got.bytes);
+        let Ok(config) = serde_json::from_slice::<serde_json::Value>(&bytes[..length]) else { std::process::exit(0) };
+        let guest = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let mut guest = UnixStream::from(guest.expect("a socket"));
+        let started = format!(r#"{{"session":{},"event":"started","api":"fake"}}"#, config["session"]);
+        send(&control, started.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        writeln!(guest, "{} {}", std::process::id(), config["guest"]).unwrap();
+        guests.fetch_add(1, Ordering::SeqCst);
+        let left = guests.clone();
+        std::thread::spawn(move || {
+            let _ = guest.read(&mut [0]);
+            if left.fetch_sub(1, Ordering::SeqCst) == 1 {
+                std::process::exit(0);
+            }
+        });
+    }
 }
 
-/// Not a test: the device. For each line that the VMM writes, `PID PROGRAM`, it attaches; it answers what it was greeted with.
+/// Not a test: the device. For each line that the VMM writes, `PID STARTED PROGRAM`, it attaches; it answers what it was greeted with.
 #[test]
 fn fake_device() {
     let (Some(node), Some(name)) = (argument("--node"), argument("--name")) else { return };
@@ -75,9 +88,10 @@ fn fake_device() {
         if line == "fail" {
             std::process::exit(1);
         }
-        let (pid, program) = line.split_once(' ').unwrap();
+        let mut words = line.splitn(3, ' ');
+        let (pid, started, program) = (words.next().unwrap(), words.next().unwrap(), words.next().unwrap());
         let attached = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
-        let origin = Origin { pid: pid.parse().unwrap(), program: program.into() };
+        let origin = Origin { pid: pid.parse().unwrap(), started: started.parse().unwrap(), program: program.into() };
         let own = origin.to_name(std::process::id(), sessions.len() as u64);
         bind(&attached, &SocketAddrUnix::new_abstract_name(&own).unwrap()).unwrap();
         connect(&attached, &SocketAddrUnix::new(Path::new(&node)).unwrap()).unwrap();
@@ -119,8 +133,8 @@ impl Vmm {
     }
 
     /// Process id of the API server that a process of the VM gets, and the one that it is told the guest has.
-    fn attach(&mut self, pid: u32, program: &str) -> (u32, u32) {
-        self.say(&format!("{pid} {program}"));
+    fn attach(&mut self, pid: u32, started: u64, program: &str) -> (u32, u32) {
+        self.say(&format!("{pid} {started} {program}"));
         let line = self.line();
         let (server, guest) = line.split_once(' ').unwrap();
         (server.parse().unwrap_or_else(|_| panic!("{line}")), guest.parse().unwrap())
@@ -179,12 +193,12 @@ fn is_gone(pid: u32) -> bool {
 }
 
 #[test]
-fn a_vm_is_a_tenant_and_each_of_its_sessions_has_an_api_server() {
+fn a_vm_is_a_tenant_and_each_of_its_processes_has_an_api_server() {
     let fixture = Fixture::new(&[("one", "alice"), ("two", "bob")]);
     let (mut one, mut two) = (Vmm::connect(&fixture.socket("one")), Vmm::connect(&fixture.socket("two")));
     let devices = (one.device("one"), two.device("two"));
     assert_ne!(devices.0, devices.1);
-    let (first, second, other) = (one.attach(70, "a b"), one.attach(70, "x/y"), two.attach(70, ""));
+    let (first, second, other) = (one.attach(70, 1, "a b"), one.attach(70, 2, "x/y"), two.attach(70, 1, ""));
     assert!(first.0 != second.0 && first.0 != other.0 && second.0 != other.0, "a shared API server");
     assert_eq!(first.1, 70);
     let sessions = fixture.node().report().sessions;
@@ -197,9 +211,24 @@ fn a_vm_is_a_tenant_and_each_of_its_sessions_has_an_api_server() {
         .collect();
     assert_eq!(told, [("one", "alice", 70, "a b"), ("one", "alice", 70, "x/y"), ("two", "bob", 70, "")]);
     // As many as a user may have, of this VM.
-    one.say("71 z");
+    one.say("71 1 z");
     assert!(one.line().starts_with("refused"));
-    two.attach(71, "more");
+    two.attach(71, 1, "more");
+}
+
+#[test]
+fn connections_of_one_process_in_a_vm_share_an_api_server() {
+    let fixture = Fixture::new(&[("one", "one")]);
+    let mut one = Vmm::connect(&fixture.socket("one"));
+    one.device("one");
+    let (first, second) = (one.attach(70, 5, "a"), one.attach(70, 5, "a"));
+    assert_eq!(first.0, second.0);
+    // A process that the driver does not tell apart from others is not joined.
+    let fixture = Fixture::new(&[("one", "one")]);
+    let mut one = Vmm::connect(&fixture.socket("one"));
+    one.device("one");
+    let (first, second) = (one.attach(70, 0, "a"), one.attach(70, 0, "a"));
+    assert_ne!(first.0, second.0);
 }
 
 #[test]
@@ -207,7 +236,7 @@ fn a_device_ends_with_its_vm_and_the_next_one_gets_another() {
     let fixture = Fixture::new(&[("one", "one")]);
     let mut vmm = Vmm::connect(&fixture.socket("one"));
     let first = vmm.device("one");
-    vmm.attach(1, "x");
+    vmm.attach(1, 1, "x");
     // Waits until the first one has gone.
     let mut next = Vmm::connect(&fixture.socket("one"));
     drop(vmm);
@@ -227,7 +256,7 @@ fn nothing_is_left_when_the_node_ends() {
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o640);
     let mut vmm = Vmm::connect(&socket);
     let device = vmm.device("one");
-    let (server, _) = vmm.attach(1, "x");
+    let (server, _) = vmm.attach(1, 1, "x");
     fixture.node = None;
     assert!(is_gone(device) && is_gone(server) && !socket.exists());
     assert_eq!(vmm.line(), "");

@@ -61,6 +61,8 @@ pub enum Request {
     Open {
         session: u32,
         pid: u64,
+        /// When the process started, in any unit.
+        started: u64,
         program: String,
     },
     Close {
@@ -112,7 +114,7 @@ impl Request {
             kind::IDENTIFY if value > 0 => Ok(Request::Identify { version: value }),
             kind::OPEN if session != 0 => {
                 let program = String::from_utf8_lossy(rest(bytes, count, LONGEST_PROGRAM)?).into_owned();
-                Ok(Request::Open { session, pid: value, program })
+                Ok(Request::Open { session, pid: value, started: offset, program })
             }
             kind::CLOSE => Ok(Request::Close { session }),
             kind::SEND => Ok(Request::Send { session, bytes: rest(bytes, count, LONGEST_SEND)?.to_owned() }),

@@ -112,7 +112,7 @@ impl Sessions {
         match request {
             Request::Identify { .. } => Some(self.identify()),
             Request::Ping => Some(Ok(0).into()),
-            Request::Open { session, pid, program } => Some(self.open(session, pid, program).into()),
+            Request::Open { session, pid, started, program } => Some(self.open(session, pid, started, program).into()),
             Request::Close { session } => self.close(ticket, session),
             Request::Send { session, bytes } => Some(self.send(session, &bytes).into()),
             Request::Map { session, range, flags, extents } => {
@@ -131,7 +131,7 @@ impl Sessions {
         Reply { status: Ok(VERSION), more }
     }
 
-    fn open(&mut self, number: u32, pid: u64, program: String) -> Result<u64, Errno> {
+    fn open(&mut self, number: u32, pid: u64, started: u64, program: String) -> Result<u64, Errno> {
         if self.links.contains_key(&number) {
             return Err(Errno::EXIST);
         }
@@ -139,7 +139,7 @@ impl Sessions {
             return Err(Errno::USERS);
         }
         let pid = u32::try_from(pid).map_err(|_| Errno::INVAL)?;
-        let socket = self.node.connect(&Origin { pid, program }).inspect_err(|errno| {
+        let socket = self.node.connect(&Origin { pid, started, program }).inspect_err(|errno| {
             self.log.complain(format_args!("the node does not answer: {errno}"));
         })?;
         let place = self.places.iter().position(Option::is_none).unwrap_or_else(|| {

@@ -63,7 +63,7 @@ fn a_session_talks_with_its_api_server() {
     assert_eq!(machine.driver.event().unwrap().kind, EVENT_RESET);
     machine.driver.open(5, 77, "clinfo").unwrap();
     let mut server = machine.node.accept();
-    assert_eq!(server.origin(), Some(Origin { pid: 77, program: "clinfo".into() }));
+    assert_eq!(server.origin(), Some(Origin { pid: 77, started: 5, program: "clinfo".into() }));
     let lane = Control { kind: control_kind::LANE_OPEN, lane: 3, offset: 4096, length: 8192, flags: 1 };
     let sent = [hello(), lane.to_bytes().to_vec()].concat();
     let (first, second) = sent.split_at(11);

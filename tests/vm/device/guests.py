@@ -93,6 +93,18 @@ def cuda_programs(world):
         world.log(f"{name}: equal, {outcome.seconds:.1f} s in the VM")
 
 
+def apis_of_a_process_share_an_api_server(world):
+    """As outside of a VM: what one library made is there for the other."""
+    vm = world.one()
+    vm.expect("mkfifo /tmp/open; sleep 600 >/tmp/open & echo $! >/tmp/sleeper; /opt/testapi/two_apis_cl </tmp/open >/tmp/two 2>&1 &")
+    vm.expect("for i in $(seq 100); do grep -q attached /tmp/two && exit; sleep 0.1; done; cat /tmp/two; exit 1")
+    sessions = world.sessions(vm="one", program="two_apis_cl")
+    if sorted(s["api"] for s in sessions) != ["opencl", "testapi"] or len({s["server"] for s in sessions}) != 1:
+        raise Wrong(f"sessions of one process: {sessions}")
+    vm.expect("kill $(cat /tmp/sleeper); rm /tmp/open /tmp/sleeper /tmp/two")
+    vm.wait_until_nothing_is_left()
+
+
 def another_carrier(world):
     """QEMU's device for file systems passes the queues on, too."""
     vm = world.vm("two", "--memory", "512M", "--carrier", "fs").wait_for_boot()

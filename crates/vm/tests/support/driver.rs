@@ -21,6 +21,9 @@ pub const REGIONS: [(u64, u64); 3] = [(0, 1 << 20), (1 << 20, 1 << 20), (1 << 30
 /// The third region's bytes begin here in its file.
 pub const SHIFT: u64 = 0x8000;
 /// Where the VMM says that it has mapped the memory.
+/// Of every process that opens a session, in the unit that the driver has.
+pub const STARTED: u64 = 5;
+
 const VMM: u64 = 0x7f00_0000_0000;
 const VERSION_1: u64 = 1 << 32;
 
@@ -272,8 +275,9 @@ impl Driver {
         self.request(&header(kind, session, 0, 0, words))
     }
 
+    /// For a process that started at `STARTED`.
     pub fn open(&mut self, session: u32, pid: u64, program: &str) -> Result<u64, u32> {
-        let mut bytes = header(kind::OPEN, session, 0, program.len() as u32, [0, 0, pid]);
+        let mut bytes = header(kind::OPEN, session, 0, program.len() as u32, [STARTED, 0, pid]);
         bytes.extend(program.as_bytes());
         self.request(&bytes)
     }
