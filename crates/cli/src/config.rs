@@ -46,7 +46,6 @@ pub struct Fixed {
     spares: Option<usize>,
     log_level: Option<String>,
     api_dirs: Vec<PathBuf>,
-    vms: BTreeMap<String, VmConfig>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -266,7 +265,6 @@ impl FileConfig {
             spares: self.spares,
             log_level: self.log_level.clone(),
             api_dirs: self.api_dirs.clone(),
-            vms: self.vms.clone(),
         }
     }
 

@@ -52,8 +52,8 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   tenant = "research"           # whose all its processes are [the VM's name]
   mode = "600"                  # who may connect
 
-SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants], [devices] (unless --scheduler
-or --slice say otherwise) and the files of policies change at once."##;
+SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants], [vms], [devices] (unless
+--scheduler or --slice say otherwise) and the files of policies change at once."##;
 
 /// Let other processes use this machine's accelerators.
 ///
@@ -128,6 +128,8 @@ struct Source {
     file: Option<PathBuf>,
     limits: Vec<(String, u64)>,
     sessions_per_user: Option<usize>,
+    /// Of the command line.
+    vms: Vec<VmSettings>,
     modules: Vec<PathBuf>,
     default_sessions: usize,
     /// As they were read last; `None`: the command line says how devices are scheduled.
@@ -141,7 +143,13 @@ impl Source {
         let tenants = Tenants { list: file.tenants(), limits };
         let notes = check_names(&tenants.list, &tenants.limits, &apis::select(&self.modules, &[])?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
-        Ok(Settings { tenants, sessions_per_user, devices: None, notes })
+        Ok(Settings { tenants, sessions_per_user, devices: None, vms: self.vms(file), notes })
+    }
+
+    /// Command line before file.
+    fn vms(&self, file: &FileConfig) -> Vec<VmSettings> {
+        let named = |vm: &VmSettings| self.vms.iter().any(|other| other.name == vm.name);
+        file.vms().into_iter().filter(|vm| !named(vm)).chain(self.vms.iter().cloned()).collect()
     }
 
     fn devices_again(&self, file: &FileConfig, notes: &mut Vec<String>) -> anyhow::Result<Option<Rules>> {
@@ -165,7 +173,7 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level, api_dirs and [vms] take effect when the node is started again";
+            let text = "listen, mode, spares, log_level and api_dirs take effect when the node is started again";
             settings.notes.push(text.into());
         }
         Ok(settings)
@@ -206,8 +214,6 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
-    let named = |vm: &VmSettings| command.vm.iter().any(|other| other.name == vm.name);
-    config.vms = file.vms().into_iter().filter(|vm| !named(vm)).chain(command.vm.iter().cloned()).collect();
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     config.devices = file.devices(path.as_deref(), &Rules::default())?;
     let told = command.scheduler.is_some() || command.slice.is_some();
@@ -224,13 +230,14 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         file: path,
         limits: command.limit,
         sessions_per_user: command.sessions_per_user,
+        vms: command.vm,
         modules: config.modules.clone(),
         default_sessions: config.sessions_per_user,
         devices: (!told).then(|| Mutex::new(config.devices.clone())),
     };
-    let Settings { tenants, sessions_per_user, notes, .. } = source.settings(&file)?;
+    let Settings { tenants, sessions_per_user, vms, notes, .. } = source.settings(&file)?;
     notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
-    (config.tenants, config.sessions_per_user) = (tenants, sessions_per_user);
+    (config.tenants, config.sessions_per_user, config.vms) = (tenants, sessions_per_user, vms);
     let before = file.fixed();
     config.reload = Some(Reload::new(move || source.read_again(&before).map_err(|error| format!("{error:#}"))));
     Ok(config)

@@ -33,6 +33,8 @@ pub struct Settings {
     pub sessions_per_user: usize,
     /// How devices are scheduled; `None`: as before.
     pub devices: Option<Rules>,
+    /// Who may attach as a VM. Of those that are not here any more the devices end.
+    pub vms: Vec<VmSettings>,
     /// What whoever asked for the change should know.
     pub notes: Vec<String>,
 }

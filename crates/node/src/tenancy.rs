@@ -103,13 +103,14 @@ impl Core {
         if let Err(error) = &answer {
             self.log.error(error);
         }
-        let Settings { tenants, sessions_per_user, devices, mut notes } = answer?;
+        let Settings { tenants, sessions_per_user, devices, vms, mut notes } = answer?;
         if let Some(rules) = devices {
             self.schedule(rules)?;
         }
         let mut state = self.state();
         state.tenants = tenants;
         state.sessions_per_user = sessions_per_user;
+        notes.extend(self.change_vms(&mut state, &vms));
         for name in state.accounts.names() {
             let tenant = state.tenants.called(&name);
             if let Err(error) = state.accounts.apply(&tenant) {
@@ -117,6 +118,8 @@ impl Core {
             }
             self.share_anew(&tenant);
         }
+        drop(state);
+        self.listen_for_vms();
         if let Some(scheduling) = self.scheduling.get() {
             let refused = scheduling.reload_policies();
             notes.extend(refused.into_iter().map(|why| format!("the policy that runs stays: {why}")));

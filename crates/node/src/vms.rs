@@ -10,11 +10,13 @@ use aviary_wire::Origin;
 use rustix::net::{SocketAddrUnix, getpeername};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
+    fs::{self, Permissions},
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::{fs::PermissionsExt, process::CommandExt},
     },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
@@ -67,7 +69,11 @@ struct Vm {
 }
 
 #[derive(Debug, Default)]
-pub struct Vms(Vec<Vm>);
+pub struct Vms {
+    /// By place, which is never given to another: an event may still be under way when a VM is struck off.
+    list: BTreeMap<u64, Vm>,
+    last: u64,
+}
 
 /// A VM whose device has made a connection, and for whom in there it did so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,16 +86,22 @@ pub struct VmGuest {
 
 impl Vms {
     pub fn bind(settings: &[VmSettings]) -> Result<Self, NodeError> {
-        let bound = |vm: &VmSettings| {
-            let listener = Listener::bind(&vm.socket, vm.mode)?;
-            Ok(Vm { settings: vm.clone(), listener, device: None, listen_at: Some(Instant::now()) })
-        };
-        settings.iter().map(bound).collect::<Result<_, NodeError>>().map(Self)
+        let mut vms = Self::default();
+        settings.iter().try_for_each(|vm| vms.add(vm))?;
+        Ok(vms)
+    }
+
+    fn add(&mut self, settings: &VmSettings) -> Result<(), NodeError> {
+        let listener = Listener::bind(&settings.socket, settings.mode)?;
+        self.last += 1;
+        let vm = Vm { settings: settings.clone(), listener, device: None, listen_at: Some(Instant::now()) };
+        self.list.insert(self.last, vm);
+        Ok(())
     }
 
     /// `None`: the process is no VM's device.
     pub fn guest_of(&self, pid: u32, socket: &OwnedFd) -> Option<VmGuest> {
-        let vm = self.0.iter().find(|vm| vm.device.as_ref().is_some_and(|device| device.child.id() == pid))?;
+        let vm = self.list.values().find(|vm| vm.device.as_ref().is_some_and(|device| device.child.id() == pid))?;
         let peer = getpeername(socket).ok().flatten().and_then(|address| SocketAddrUnix::try_from(address).ok());
         let origin = peer.as_ref().and_then(SocketAddrUnix::abstract_name).and_then(Origin::from_name);
         let VmSettings { name, tenant, .. } = &vm.settings;
@@ -97,11 +109,14 @@ impl Vms {
     }
 
     pub fn next_listen(&self) -> Option<Instant> {
-        self.0.iter().filter_map(|vm| vm.listen_at).min()
+        self.list.values().filter_map(|vm| vm.listen_at).min()
     }
 
-    fn get(&mut self, place: u64) -> Option<&mut Vm> {
-        self.0.get_mut(usize::try_from(place).ok()?)
+    /// Those that `settings` do not have, or not at that socket: they are not listed any more.
+    fn strike_off(&mut self, settings: &[VmSettings]) -> Vec<Vm> {
+        let stays =
+            |vm: &Vm| settings.iter().any(|new| new.name == vm.settings.name && new.socket == vm.settings.socket);
+        self.list.extract_if(.., |_, vm| !stays(vm)).map(|(_, vm)| vm).collect()
     }
 }
 
@@ -109,12 +124,12 @@ impl Core {
     /// Looks for VMs where nobody does.
     pub(crate) fn listen_for_vms(&self) {
         let now = Instant::now();
-        for (place, vm) in self.state().vms.0.iter_mut().enumerate() {
+        for (place, vm) in &mut self.state().vms.list {
             if vm.listen_at.is_none_or(|at| at > now) {
                 continue;
             }
             vm.listen_at = None;
-            if let Err(error) = self.epoll.add(vm.listener.socket.as_fd(), Token::Vm(place as u64)) {
+            if let Err(error) = self.epoll.add(vm.listener.socket.as_fd(), Token::Vm(*place)) {
                 self.log.error(error);
                 vm.listen_at = Some(now + BACKOFF);
             }
@@ -124,7 +139,7 @@ impl Core {
     /// A VMM connects: from now on its device looks at the listener.
     pub(crate) fn start_device(&self, place: u64) {
         let mut state = self.state();
-        let Some(vm) = state.vms.get(place) else { return };
+        let Some(vm) = state.vms.list.get_mut(&place) else { return };
         self.epoll.remove(vm.listener.socket.as_fd());
         if self.aims_at(Goal::Drain) {
             return;
@@ -156,7 +171,7 @@ impl Core {
 
     pub(crate) fn reap_device(&self, place: u64) {
         let mut state = self.state();
-        let Some(vm) = state.vms.get(place) else { return };
+        let Some(vm) = state.vms.list.get_mut(&place) else { return };
         let Some(mut device) = vm.device.take() else { return };
         self.epoll.remove(device.exit.as_fd());
         let (status, now) = (device.child.wait(), Instant::now());
@@ -167,14 +182,42 @@ impl Core {
         if clean { self.log.info(text) } else { self.log.warn(text) }
     }
 
-    /// Removes the sockets. The devices' guests see that they are gone.
+    /// The VMs that may attach from now on. What is not possible is left out, and the result says why.
+    pub(crate) fn change_vms(&self, state: &mut State, settings: &[VmSettings]) -> Vec<String> {
+        for vm in state.vms.strike_off(settings) {
+            self.log.info(format_args!("VM {} may not attach any more", vm.settings.name.escape_debug()));
+            self.end_vm(vm);
+        }
+        let mut notes = Vec::new();
+        for new in settings {
+            let known = state.vms.list.values_mut().find(|vm| vm.settings.name == new.name);
+            let changed = match known {
+                Some(vm) if vm.settings == *new => Ok(()),
+                Some(vm) => {
+                    vm.settings = new.clone();
+                    fs::set_permissions(&new.socket, Permissions::from_mode(new.mode))
+                        .map_err(|error| format!("{}: {error}", new.socket.display()))
+                }
+                None => {
+                    let added = state.vms.add(new).map_err(|error| error.to_string());
+                    added.inspect(|()| self.log.info(format_args!("listening for VM {}", new.name.escape_debug())))
+                }
+            };
+            notes.extend(changed.err().map(|why| format!("VM {}: {why}", new.name.escape_debug())));
+        }
+        notes
+    }
+
     pub(crate) fn end_vms(&self, state: &mut State) {
-        for Vm { listener, device, .. } in state.vms.0.drain(..) {
-            self.epoll.remove(listener.socket.as_fd());
-            if let Some(device) = device {
-                self.epoll.remove(device.exit.as_fd());
-                let _ = device.end();
-            }
+        std::mem::take(&mut state.vms.list).into_values().for_each(|vm| self.end_vm(vm));
+    }
+
+    /// Removes the socket. The device's guests see that it is gone.
+    fn end_vm(&self, Vm { listener, device, .. }: Vm) {
+        self.epoll.remove(listener.socket.as_fd());
+        if let Some(device) = device {
+            self.epoll.remove(device.exit.as_fd());
+            let _ = device.end();
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Virtual machines at a node: this test program plays the device and the API servers, the tests are the VMMs.
 
-use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir, VmDeviceCommand, VmSettings};
+use aviary_node::{
+    ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Reload, Settings, Tenants, VmDeviceCommand, VmSettings,
+};
 use aviary_wire::Origin;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind,
@@ -21,7 +23,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -143,6 +145,8 @@ impl Vmm {
 
 struct Fixture {
     node: Option<Node>,
+    /// What the configuration says when it is read again.
+    vms: Arc<Mutex<Vec<VmSettings>>>,
     directory: PrivateDir,
 }
 
@@ -159,15 +163,20 @@ impl Fixture {
         config.log = Level::Debug;
         config.sessions_per_user = 2;
         config.vm_device = VmDeviceCommand { program, arguments: own("fake_device", &["--"]) };
-        let settings = |(name, tenant): &(&str, &str)| VmSettings {
-            name: (*name).into(),
-            socket: directory.path().join(name),
-            tenant: (*tenant).into(),
-            mode: 0o640,
-        };
-        config.vms = vms.iter().map(settings).collect();
+        config.vms = vms.iter().map(|vm| settings(&directory, vm)).collect();
+        let vms = Arc::new(Mutex::new(config.vms.clone()));
+        let read = vms.clone();
+        config.reload = Some(Reload::new(move || {
+            let vms = read.lock().unwrap().clone();
+            Ok(Settings { tenants: Tenants::default(), sessions_per_user: 2, devices: None, vms, notes: Vec::new() })
+        }));
         let node = Some(Node::start_private(&directory, config).unwrap());
-        Self { node, directory }
+        Self { node, vms, directory }
+    }
+
+    fn reload(&self, vms: &[(&str, &str)]) -> Vec<String> {
+        *self.vms.lock().unwrap() = vms.iter().map(|vm| settings(&self.directory, vm)).collect();
+        self.node().reload().unwrap()
     }
 
     fn node(&self) -> &Node {
@@ -177,6 +186,10 @@ impl Fixture {
     fn socket(&self, vm: &str) -> PathBuf {
         self.directory.path().join(vm)
     }
+}
+
+fn settings(directory: &PrivateDir, (name, tenant): &(&str, &str)) -> VmSettings {
+    VmSettings { name: (*name).into(), socket: directory.path().join(name), tenant: (*tenant).into(), mode: 0o640 }
 }
 
 fn eventually(what: &str, condition: impl Fn() -> bool) {
@@ -247,6 +260,31 @@ fn a_device_ends_with_its_vm_and_the_next_one_gets_another() {
     next.say("fail");
     let mut third = Vmm::connect(&fixture.socket("one"));
     assert!(![first, second].contains(&third.device("one")));
+}
+
+#[test]
+fn vms_come_and_go_while_the_node_runs() {
+    let fixture = Fixture::new(&[("stays", "a"), ("goes", "b")]);
+    let (mut stays, mut goes) = (Vmm::connect(&fixture.socket("stays")), Vmm::connect(&fixture.socket("goes")));
+    let (kept, ended) = (stays.device("stays"), goes.device("goes"));
+    let (server, _) = stays.attach(1, 1, "x");
+    goes.attach(1, 1, "x");
+    assert_eq!(fixture.reload(&[("stays", "c"), ("comes", "d")]), [""; 0]);
+    assert!(is_gone(ended) && !is_gone(kept) && !is_gone(server));
+    assert!(!fixture.socket("goes").exists());
+    eventually("end of the session", || fixture.node().report().sessions.len() == 1);
+    let mut comes = Vmm::connect(&fixture.socket("comes"));
+    comes.device("comes");
+    comes.attach(1, 1, "x");
+    // The tenant of what begins from now on.
+    stays.attach(2, 1, "y");
+    let tenants: Vec<_> = fixture.node().report().sessions.into_iter().map(|session| session.tenant).collect();
+    assert_eq!(tenants, ["a", "d", "c"]);
+    // What cannot be has no effect on the others.
+    std::fs::create_dir(fixture.socket("no")).unwrap();
+    let notes = fixture.reload(&[("stays", "c"), ("no", "e"), ("goes", "b")]);
+    assert!(notes.len() == 1 && notes[0].starts_with("VM no: "), "{notes:?}");
+    Vmm::connect(&fixture.socket("goes")).device("goes");
 }
 
 #[test]

@@ -52,7 +52,14 @@ mod tests {
         let long = Origin { pid: u32::MAX, started: u64::MAX, program: "ä".repeat(64) }.to_name(u32::MAX, u64::MAX);
         assert!(long.len() <= 107, "{}", long.len());
         assert_eq!(Origin::from_name(&long).map(|origin| origin.program), Some("ä".repeat(18)));
-        for wrong in [&b""[..], b"aviary-vm/", b"aviary-vm/1.1/x/y", b"aviary-vm/1.1/7.1", b"aviary-vm/1.1/7/x", b"other/1.1/7.1/x"] {
+        for wrong in [
+            &b""[..],
+            b"aviary-vm/",
+            b"aviary-vm/1.1/x/y",
+            b"aviary-vm/1.1/7.1",
+            b"aviary-vm/1.1/7/x",
+            b"other/1.1/7.1/x",
+        ] {
             assert_eq!(Origin::from_name(wrong), None);
         }
     }
