@@ -18,6 +18,15 @@ static void check(int status, const char *call, int line) {
 
 __global__ void nothing(int) {}
 
+// Runs for so many nanoseconds of the device's clock.
+__global__ void busy(unsigned long long nanoseconds) {
+    unsigned long long begin, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+    do {
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    } while (now - begin < nanoseconds);
+}
+
 static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -62,6 +71,9 @@ int main() {
     microseconds("launch_issue_16", each(16, 201, [] { nothing<<<1, 1>>>(0); }, settle));
     microseconds("synchronize_idle", each(500, 41, [] { cudaDeviceSynchronize(); }));
     microseconds("launch_sync", each(200, 41, [] { nothing<<<1, 1>>>(0); cudaDeviceSynchronize(); }));
+    // Too long for anybody to spin: whoever waits sleeps, and has to be woken.
+    microseconds("kernel_2ms_sync", each(1, 41, [] { busy<<<1, 1>>>(2000000); cudaDeviceSynchronize(); }));
+    microseconds("kernel_10ms_sync", each(1, 21, [] { busy<<<1, 1>>>(10000000); cudaDeviceSynchronize(); }));
     microseconds("event_record", each(500, 41, [&] { cudaEventRecord(event); }, settle));
     CHECK(cudaDeviceSynchronize());
     microseconds("event_query", each(1000, 41, [&] { cudaEventQuery(event); }));

@@ -101,7 +101,8 @@ fn open(connection: &'static Connection) -> Result<Rc<ThreadLane>, Lost> {
 
 impl ThreadLane {
     fn open(connection: &'static Connection) -> Result<Self, Lost> {
-        let lane = connection.open_lane(false)?;
+        let mut lane = connection.open_lane(false)?;
+        lane.end.expect_answers();
         Ok(ThreadLane {
             connection,
             id: lane.id,

@@ -109,6 +109,11 @@ impl Consumer {
         }
     }
 
+    /// What comes are answers only, each to something that was sent before waiting.
+    pub fn expect_answers(&mut self) {
+        self.spinner.expect_answers();
+    }
+
     /// Spins for about so long before every sleep; zero: as recent waits suggest.
     pub fn stay_awake(&mut self, time: Duration) {
         self.spinner.stay_awake(time);

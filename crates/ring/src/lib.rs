@@ -8,12 +8,13 @@
 //!
 //! Nobody makes a system call while both sides are active. A side that finds
 //! nothing to do spins for as long as that recently paid off and then sleeps
-//! on a futex, or at a [`Doorbell`] where the peer is in another machine; the
+//! (for as long as the wait will probably last, where it knows that) on a futex, or at a [`Doorbell`] where the peer is in another machine; the
 //! other side looks at one shared word after each publication and only wakes a
 //! peer that says it sleeps.
 
 mod consumer;
 mod doorbell;
+mod forecast;
 #[cfg_attr(loom, path = "futex_model.rs")]
 pub mod futex;
 mod line;

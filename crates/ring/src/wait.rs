@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::forecast::{Doze, Forecast};
 use crate::sync::{AtomicU32, Ordering, fence};
 use crate::{Doorbell, futex};
 
@@ -71,9 +72,11 @@ fn longest_spin() -> Duration {
         3 | 4 => Duration::from_micros(30),
         5..8 => Duration::from_micros(50),
         // A sleeper is back after 50 us or so, which a call of a few hundred would feel.
-        _ => Duration::from_micros(400),
+        _ => MANY_CPUS_SPIN,
     })
 }
+
+const MANY_CPUS_SPIN: Duration = Duration::from_micros(400);
 
 /// Between machines a wake-up is an exit of one and an interrupt of the other, and the peer's CPUs are not ours.
 const LONGEST_FAR: Duration = Duration::from_micros(300);
@@ -99,6 +102,8 @@ pub struct Spinner {
     longest: Duration,
     /// A sleep up to so long could have been a spin, if the peer had not slept either.
     short_sleep: Duration,
+    /// Of waits for answers, where there are CPUs enough to be awake before they come.
+    forecast: Option<Forecast>,
 }
 
 impl Spinner {
@@ -106,7 +111,14 @@ impl Spinner {
     pub fn new(far: bool) -> Self {
         let longest = if far { longest_spin().max(LONGEST_FAR) } else { longest_spin() };
         let short_sleep = if far { longest + WAKE_FAR } else { longest };
-        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep }
+        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep, forecast: None }
+    }
+
+    /// From now on every wait is for an answer that somebody is at work on.
+    pub fn expect_answers(&mut self) {
+        if self.longest >= MANY_CPUS_SPIN && !cfg!(loom) {
+            self.forecast = Some(Forecast::default());
+        }
     }
 
     /// How long the next wait spins before it sleeps.
@@ -180,9 +192,25 @@ pub(crate) fn wait(
         return Ok(());
     }
     let asleep = Instant::now();
-    let result = sleep(&flag, liveness, ready);
-    spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
+    let doze = spinner.forecast.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|forecast| forecast.doze(time));
+    let in_time = doze.is_some_and(|doze| wake_up_before(&flag, doze, &ready));
+    let result = if in_time { Ok(()) } else { sleep(&flag, liveness, ready) };
+    let slept = asleep.elapsed();
+    spinner.learn(time.is_zero() && slept < spinner.short_sleep);
+    if let Some(forecast) = &mut spinner.forecast {
+        forecast.learn(time + slept);
+    }
     result
+}
+
+/// True: it is ready, and nobody had to wake this side.
+fn wake_up_before(flag: &Flag, doze: Doze, ready: impl Fn() -> bool) -> bool {
+    flag.raise();
+    if !ready() {
+        flag.sleep(Some(doze.sleep));
+    }
+    flag.lower();
+    spin(doze.alert, ready)
 }
 
 /// As [`wait`], but sleeps for at most so long; true if `ready` is. A sleep that was not long enough teaches the
@@ -217,8 +245,11 @@ pub(crate) fn wait_within(
 }
 
 fn spin_time(spinner: &Spinner, peer_cpu: u32) -> Duration {
-    let shared = peer_cpu != 0 && peer_cpu == current_cpu();
-    if shared { Duration::ZERO } else { spinner.time() }
+    if shares_cpu(peer_cpu) { Duration::ZERO } else { spinner.time() }
+}
+
+fn shares_cpu(peer_cpu: u32) -> bool {
+    peer_cpu != 0 && peer_cpu == current_cpu()
 }
 
 fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
@@ -292,6 +323,18 @@ mod tests {
         assert_eq!(asked.get(), 4);
         // Whoever is kept from its CPU until the time is over has not looked since.
         assert!(spin(Duration::from_nanos(1), after(ROUNDS)));
+    }
+
+    #[test]
+    fn a_sleeper_that_knows_when_is_awake_before() {
+        let word = AtomicU32::new(0);
+        let flag = Flag { word: &word, doorbell: None };
+        let (sleep, alert, began) = (Duration::from_millis(3), Duration::from_secs(10), Instant::now());
+        // Nobody wakes it.
+        let ready = || began.elapsed() > Duration::from_millis(5);
+        assert!(wake_up_before(&flag, Doze { sleep, alert }, ready));
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert!(!wake_up_before(&flag, Doze { sleep, alert: Duration::from_millis(1) }, || false));
     }
 
     #[test]

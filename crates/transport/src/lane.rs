@@ -115,6 +115,13 @@ impl LaneEnd {
         }
     }
 
+    /// What comes are answers only, each to something that was sent before waiting.
+    pub fn expect_answers(&mut self) {
+        if let LaneEnd::Shared(lane) = self {
+            lane.rx.expect_answers();
+        }
+    }
+
     /// Receiving spins for about so long before every sleep; zero: as recent waits suggest.
     pub fn stay_awake(&mut self, time: Duration) {
         if let LaneEnd::Shared(lane) = self {
