@@ -66,9 +66,20 @@ def traced(parameters, enums):
         elif kind == "CUfunction":
             form.append("kernel=%s")
             values.append(f"trace_kernel({name})")
+        elif kind == "CUkernel":
+            form.append("kernel=%s")
+            values.append(f"trace_kernel((CUfunction){name})")
         elif kind == "CUstream":
             form.append("stream=%s")
             values.append(f"trace_stream({name})")
+        elif kind == "const CUlaunchConfig *":
+            form.append("stream=%s attributes=%s")
+            values.append(f"{name} ? trace_stream({name}->hStream) : \"\"")
+            values.append(f"trace_attributes({name})")
+        elif name == "kernelParams":
+            packed = "extra" if ("void **", "extra") in parameters else "NULL"
+            form.append("parameters=%s")
+            values.append(f"trace_parameters(f, {name}, {packed})")
         for member, member_form in MEMBERS.get(kind, ()):
             form.append(f"{member}={member_form}")
             values.append(f"({name} ? {name}->{member} : 0)")

@@ -1,17 +1,10 @@
 #include "call.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "driver.h"
 #include "errors.h"
 #include "memory.h"
-#include "module.h"
 #include "symbols.h"
 #include "export_tables.h"
 
@@ -19,22 +12,8 @@ pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t driver_changed = PTHREAD_COND_INITIALIZER;
 _Thread_local CUstream default_stream = CU_STREAM_LEGACY;
 _Thread_local CUcontext ended_context;
-bool trace_wanted;
 
 static bool initialized;
-static int trace_file = -1;
-
-__attribute__((constructor)) static void open_trace(void)
-{
-    const char *path = getenv("REFCUDA_TRACE");
-
-    if (!path || !*path)
-        return;
-    trace_file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (trace_file < 0)
-        fprintf(stderr, "refdriver: REFCUDA_TRACE: cannot write %s: %s\n", path, strerror(errno));
-    trace_wanted = trace_file >= 0;
-}
 
 CUresult call_begin(unsigned flags)
 {
@@ -57,46 +36,12 @@ void call_end(unsigned flags)
     }
 }
 
-static const char *error_name(CUresult error)
+const char *error_name(CUresult error)
 {
     for (const struct error_name *known = error_names; known->name; known++)
         if (known->value == (int)error)
             return known->name;
     return NULL;
-}
-
-void trace_call(CUresult result, const char *format, ...)
-{
-    char line[512];
-    const char *error = error_name(result);
-    va_list arguments;
-    int size;
-
-    va_start(arguments, format);
-    size = vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    if (size > (int)sizeof(line) - 64)
-        size = (int)sizeof(line) - 64;
-    size += snprintf(line + size, sizeof(line) - (size_t)size, " -> %s\n", error ? error : "?");
-    /* One write for a line: lines of several threads and processes stay whole. A full disk loses the trace,
-     * not the run. */
-    if (write(trace_file, line, (size_t)size) < 0)
-        trace_wanted = false;
-}
-
-const char *trace_kernel(CUfunction handle)
-{
-    CUfunction function = object_check(handle, KIND_FUNCTION);
-    CUkernel kernel = object_check(handle, KIND_KERNEL);
-
-    return function ? function->code->name : kernel ? kernel->name : "?";
-}
-
-const char *trace_stream(CUstream stream)
-{
-    if (!stream)
-        return "default";
-    return stream == CU_STREAM_LEGACY ? "legacy" : stream == CU_STREAM_PER_THREAD ? "per-thread" : "own";
 }
 
 CUresult cuInit(unsigned int flags)

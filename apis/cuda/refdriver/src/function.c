@@ -52,6 +52,9 @@ CUresult function_attribute(CUfunction function, CUfunction_attribute attribute,
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
         *value = function->carveout;
         break;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH ... CU_FUNC_ATTRIBUTE_MAX - 1:
+        *value = function->clusters[attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH];
+        break;
     default:
         if ((unsigned)attribute >= CU_FUNC_ATTRIBUTE_MAX)
             return CUDA_ERROR_INVALID_VALUE;
@@ -74,6 +77,11 @@ CUresult function_set_attribute(CUfunction function, CUfunction_attribute attrib
         if (value < -1 || value > 100)
             return CUDA_ERROR_INVALID_VALUE;
         function->carveout = value;
+        return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH ... CU_FUNC_ATTRIBUTE_MAX - 1:
+        if (value < 0)
+            return CUDA_ERROR_INVALID_VALUE;
+        function->clusters[attribute - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] = value;
         return CUDA_SUCCESS;
     default:
         return CUDA_ERROR_INVALID_VALUE;

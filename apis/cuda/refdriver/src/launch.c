@@ -72,7 +72,7 @@ CUresult launch_make(struct launch *launch, CUfunction handle, const unsigned gr
     result = check_sizes(launch);
     if (result != CUDA_SUCCESS)
         return result;
-    if (launch->function->code->unsupported) {
+    if (launch->function->code->unsupported && !machine_code_skipped) {
         if (!said)
             fprintf(stderr, "refdriver: kernel %s has an instruction that cannot be run: %s\n", launch->function->code->name,
                     launch->function->code->unsupported);
@@ -142,6 +142,11 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigne
     return launch_on(stream, function, grid, block, shared, parameters, NULL, true);
 }
 
+static unsigned cluster_blocks(const CUlaunchAttribute *attribute)
+{
+    return attribute->value.clusterDim.x * attribute->value.clusterDim.y * attribute->value.clusterDim.z;
+}
+
 /* Attributes that only say how fast or where are taken and change nothing; others would change the result. */
 static CUresult check_attributes(const CUlaunchConfig *config, bool *cooperative)
 {
@@ -160,11 +165,12 @@ static CUresult check_attributes(const CUlaunchConfig *config, bool *cooperative
             *cooperative = attribute->value.cooperative != 0;
             break;
         case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-            if (attribute->value.clusterDim.x * attribute->value.clusterDim.y * attribute->value.clusterDim.z != 1)
+            if (!machine_code_skipped && cluster_blocks(attribute) != 1)
                 return CUDA_ERROR_NOT_SUPPORTED;
             break;
         default:
-            return CUDA_ERROR_NOT_SUPPORTED;
+            if (!machine_code_skipped)
+                return CUDA_ERROR_NOT_SUPPORTED;
         }
     }
     return CUDA_SUCCESS;
@@ -198,6 +204,37 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfun
     if (result == CUDA_SUCCESS)
         *blocks = launch_resident_blocks(function, (unsigned)threads, shared);
     return result;
+}
+
+CUresult cuOccupancyMaxPotentialClusterSize(int *blocks, CUfunction handle, const CUlaunchConfig *config)
+{
+    CUfunction function;
+    CUkernel kernel;
+    CUresult result = blocks && config ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
+    enum { PORTABLE = 8, MOST = 16 };
+
+    if (result == CUDA_SUCCESS)
+        *blocks = function->clusters[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] ? MOST : PORTABLE;
+    return result;
+}
+
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle, const CUlaunchConfig *config)
+{
+    CUfunction function;
+    CUkernel kernel;
+    CUresult result = clusters && config ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
+    unsigned blocks = 1;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+            blocks = cluster_blocks(&config->attrs[i]);
+    if (!blocks)
+        return CUDA_ERROR_INVALID_VALUE;
+    *clusters = launch_resident_blocks(function, config->blockDimX * config->blockDimY * config->blockDimZ, config->sharedMemBytes) *
+                device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, function->module->context->device) / (int)blocks;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction handle, int blocks, int threads)

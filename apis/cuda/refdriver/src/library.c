@@ -6,7 +6,7 @@
 
 struct CUlib_st {
     struct object object;
-    char *text;
+    struct code_image code;
     CUmodule modules[64]; /* at most one for each context */
     CUkernel *kernels;
     size_t count;
@@ -21,7 +21,7 @@ static void destroy(void *object)
     for (size_t i = 0; i < library->count; i++)
         free((char *)library->kernels[i]->name);
     free(library->kernels);
-    free(library->text);
+    free(library->code.bytes);
 }
 
 static CUresult module_of(CUlibrary library, CUcontext context, CUmodule *module)
@@ -40,7 +40,7 @@ static CUresult module_of(CUlibrary library, CUcontext context, CUmodule *module
     }
     if (!slot)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    result = module_create(slot, library->text, context, message);
+    result = module_create(slot, &library->code, context, message);
     if (result != CUDA_SUCCESS)
         return result;
     (*slot)->library = library;
@@ -105,24 +105,25 @@ static CUresult add_kernels(CUlibrary library, const struct ptx_program *program
 
 static CUresult load(CUlibrary *result, const void *image)
 {
-    char message[200], *text;
+    char message[200];
+    struct code_image code;
     struct ptx_program *program;
-    CUresult error = result && image ? image_text(image, &text) : CUDA_ERROR_INVALID_VALUE;
+    CUresult error = result && image ? image_open(image, &code) : CUDA_ERROR_INVALID_VALUE;
     CUlibrary library;
 
     if (error != CUDA_SUCCESS)
         return error;
     library = object_new(KIND_LIBRARY, sizeof(*library), destroy);
     if (!library) {
-        free(text);
+        free(code.bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    library->text = text;
+    library->code = code;
     /* Only for the names: no context is needed here. */
-    program = ptx_parse(text, allocate_nothing, NULL, message);
+    program = image_program(&code, code.machine ? NULL : allocate_nothing, NULL, message);
     if (!program) {
         end(library);
-        return CUDA_ERROR_INVALID_PTX;
+        return code.machine ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_INVALID_PTX;
     }
     error = add_kernels(library, program);
     ptx_free(program);

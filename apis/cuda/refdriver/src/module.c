@@ -48,16 +48,16 @@ static bool add_functions(CUmodule module)
     return module->functions != NULL;
 }
 
-CUresult module_create(CUmodule *result, const char *text, CUcontext context, char message[200])
+CUresult module_create(CUmodule *result, const struct code_image *code, CUcontext context, char message[200])
 {
     CUmodule module = object_new(KIND_MODULE, sizeof(*module), NULL);
 
     if (!module)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    module->program = ptx_parse(text, allocate_global, context, message);
+    module->program = image_program(code, allocate_global, context, message);
     if (!module->program) {
         object_end(module);
-        return CUDA_ERROR_INVALID_PTX;
+        return code->machine ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_INVALID_PTX;
     }
     module->object.destroy = destroy;
     module->context = context;
@@ -137,16 +137,17 @@ static void write_log(const char *message, unsigned count, CUjit_option *options
 
 static CUresult load(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values)
 {
-    char message[200] = "", *text;
+    char message[200] = "";
+    struct code_image code;
     CUcontext context;
     CUresult result = module && image && (!count || (options && values)) ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
 
     if (result == CUDA_SUCCESS)
-        result = image_text(image, &text);
+        result = image_open(image, &code);
     if (result != CUDA_SUCCESS)
         return result;
-    result = module_create(module, text, context, message);
-    free(text);
+    result = module_create(module, &code, context, message);
+    free(code.bytes);
     write_log(message, count, options, values);
     return result;
 }

@@ -10,6 +10,7 @@ struct CUfunc_st {
     CUmodule module;
     const struct ptx_code *code;
     int dynamic_shared, carveout;
+    int clusters[CU_FUNC_ATTRIBUTE_MAX - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH]; /* kept, and changes nothing */
 };
 
 struct CUmod_st {
@@ -28,12 +29,23 @@ struct CUkern_st {
     size_t index;
 };
 
-/* The text of PTX in what an application passes; CUDA_SUCCESS gives a copy to be freed. */
-CUresult image_text(const void *image, char **text);
+/* REFCUDA_MACHINE_CODE=skip: machine code is loaded, and launching a kernel that cannot be run does nothing. */
+extern bool machine_code_skipped;
+
+/* Text of PTX, or machine code. */
+struct code_image {
+    char *bytes; /* owned; a zero is behind them */
+    size_t size;
+    bool machine;
+};
+/* The code in what an application passes; CUDA_SUCCESS gives a copy, whose bytes are to be freed. */
+CUresult image_open(const void *image, struct code_image *code);
+/* Like ptx_parse. */
+struct ptx_program *image_program(const struct code_image *code, ptx_allocate allocate, void *environment, char message[200]);
 /* Reads a whole file, with a zero behind it. */
 CUresult image_read(const char *path, char **bytes);
 
-CUresult module_create(CUmodule *module, const char *text, CUcontext context, char message[200]);
+CUresult module_create(CUmodule *module, const struct code_image *code, CUcontext context, char message[200]);
 void module_end(CUmodule module);
 /* Ends all modules of a context, also those of libraries. */
 void modules_end(CUcontext context);

@@ -282,6 +282,9 @@ CUresult launch_run(const struct launch *launch)
 {
     struct run run = {.code = launch->function->code, .launch = launch};
 
+    /* Launched nevertheless, as asked for by REFCUDA_MACHINE_CODE. */
+    if (run.code->unsupported)
+        return CUDA_SUCCESS;
     if (!prepare(&run)) {
         run.fault = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
     } else {
