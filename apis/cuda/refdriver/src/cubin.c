@@ -131,7 +131,8 @@ static struct ptx_code *code_of(struct ptx_code *const *codes, size_t count, uin
     return symbol < count ? codes[symbol] : NULL;
 }
 
-static bool apply(const struct cubin *cubin, struct ptx_code *const *codes, struct ptx_code *kernel, struct info info, const char *value)
+static bool apply(const struct cubin *cubin, struct ptx_code *const *codes, struct ptx_code *kernel, struct info info,
+                  const char *value)
 {
     uint32_t words[3] = {0};
     struct parameter_info parameter;
@@ -161,7 +162,8 @@ static bool apply(const struct cubin *cubin, struct ptx_code *const *codes, stru
     }
 }
 
-static bool read_information(const struct cubin *cubin, struct ptx_code *const *codes, struct ptx_code *kernel, const char *from, size_t size)
+static bool read_information(const struct cubin *cubin, struct ptx_code *const *codes, struct ptx_code *kernel,
+                             const char *from, size_t size)
 {
     const char *end = from + size;
 

@@ -212,9 +212,12 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *blocks, CUfunction handle, cons
     CUkernel kernel;
     CUresult result = blocks && config ? function_resolve(handle, &function, &kernel) : CUDA_ERROR_INVALID_VALUE;
     enum { PORTABLE = 8, MOST = 16 };
+    int more;
 
     if (result == CUDA_SUCCESS)
-        *blocks = function->clusters[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED - CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH] ? MOST : PORTABLE;
+        result = function_attribute(function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, &more);
+    if (result == CUDA_SUCCESS)
+        *blocks = more ? MOST : PORTABLE;
     return result;
 }
 

@@ -57,9 +57,10 @@ def same_work(direct, remote):
     launches = sum(str(what).startswith("launch") for what in direct)
     place = next((i for i, (one, other) in enumerate(zip(direct, remote)) if one != other), min(len(direct), len(remote)))
     good = direct == remote and launches > 0
-    why = [f"at {place} of {len(direct)} directly and {len(remote)} through Aviary:", *map(str, direct[place : place + 3]), "through Aviary:",
-           *map(str, remote[place : place + 3])]
-    return verdict(good, f"the same work on the device, in the same order: {launches} launches, {len(direct) - launches} fills and copies", why)
+    why = [f"at {place} of {len(direct)} directly and {len(remote)} through Aviary:", *map(str, direct[place : place + 3]),
+           "through Aviary:", *map(str, remote[place : place + 3])]
+    counts = f"{launches} launches, {len(direct) - launches} fills and copies"
+    return verdict(good, f"the same work on the device, in the same order: {counts}", why)
 
 
 def same_parameters(direct, remote):
@@ -79,21 +80,19 @@ def same_parameters(direct, remote):
 
 def few_waits(path, per_step, in_all):
     """Waits of each step, without the question that begins it; the last counts, as the first ones load and remember."""
-    steps, total, names = [], 0, []
+    steps, total = [], 0
     for line in open(path, encoding="utf-8", errors="replace"):
-        words = line.split()
-        waited = " waited " in line
+        name, waited = line.split()[3], " waited " in line
         total += waited
-        if words[3].startswith(STEP):
-            steps.append(0)
-            names = names if len(steps) > 1 and not names else []
+        if name.startswith(STEP):
+            steps.append([])
         elif steps and waited:
-            steps[-1] += 1
-            names.append(words[3])
-    whole = steps[:-1]
-    good = bool(whole) and whole[-1] <= per_step
-    result = verdict(good, f"a step waits {whole[-1] if whole else '?'} times (at most {per_step}); the steps before: {whole[:-1]}", names[:20])
-    return verdict(total <= in_all, f"the program waits {total} times in all (at most {in_all})") and result
+            steps[-1].append(name)
+    # What follows the last question is no step.
+    *before, last = steps[:-1] or [["no step"] * (per_step + 1)]
+    counts = f"a step waits {len(last)} times (at most {per_step}); the steps before: {[len(step) for step in before]}"
+    good = verdict(len(last) <= per_step, counts, last[:20])
+    return verdict(total <= in_all, f"the program waits {total} times in all (at most {in_all})") and good
 
 
 def main():
@@ -104,7 +103,8 @@ def main():
     parser.add_argument("--waits", nargs=3, metavar=("GUEST", "IN_A_STEP", "IN_ALL"), help="how often the guest may wait")
     given = parser.parse_args()
     (one, one_parameters, refused), (other, other_parameters, refused_there) = work(given.direct), work(given.remote)
-    good = verdict(not refused and not refused_there, "no work was refused", [line.strip()[:300] for line in (refused + refused_there)[:10]])
+    refused += refused_there
+    good = verdict(not refused, "no work was refused", [line.strip()[:300] for line in refused[:10]])
     good &= same_work(one, other)
     if given.parameters:
         good &= same_parameters(one_parameters, other_parameters)
