@@ -12,9 +12,12 @@ int cuda_has_context(void);
 
 /* ranges.c */
 int cuda_is_device_address(CUdeviceptr pointer);
-void cuda_note_host(void *memory, size_t bytes, unsigned int flags, int owned);
+/* How memory of the host became known to the driver: one way ends it. */
+enum host_origin { HOST_REGISTERED, HOST_ALLOCATED, HOST_MANAGED };
+void cuda_note_host(void *memory, size_t bytes, unsigned int flags, enum host_origin origin);
 CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags);
-int cuda_take_host(void *memory, int owned, size_t *bytes);
+int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes);
+int cuda_in_managed(CUdeviceptr pointer, size_t bytes);
 void cuda_forget_device_ranges(CUdevice device);
 
 /* function_state.c */
@@ -37,6 +40,9 @@ void cuda_split_copy(const CUDA_MEMCPY3D *wanted, CUDA_MEMCPY3D *copy, struct cu
 
 /* host_memory.c */
 int cuda_shares_memory(void);
+size_t cuda_whole_pages(size_t bytes);
+CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags);
+CUresult cuda_shared_free(void *memory, size_t bytes);
 
 /* capture.c */
 int cuda_capturing(void);

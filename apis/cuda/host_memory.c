@@ -20,6 +20,31 @@ int cuda_shares_memory(void) {
     return answer > 0;
 }
 
+/* Memory that both sides see and the device uses in place; `register_flags` as cuMemHostRegister takes them. */
+CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags) {
+    void *place = aviary_zerocopy_alloc_uninitialized(bytes);
+    if (!place)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult status = aviaryHostRegister(place, bytes, register_flags);
+    if (status == CUDA_SUCCESS)
+        *memory = place;
+    else
+        aviary_zerocopy_free(place);
+    return status;
+}
+
+CUresult cuda_shared_free(void *memory, size_t bytes) {
+    /* The driver waits for what uses it. */
+    CUresult status = aviaryHostUnregister(memory, bytes);
+    aviary_zerocopy_free(memory);
+    return status;
+}
+
+/* Whole pages, of which nothing else has a part. */
+size_t cuda_whole_pages(size_t bytes) {
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     if (!memory || (flags & ~(unsigned int)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED)))
         return CUDA_ERROR_INVALID_VALUE;
@@ -28,22 +53,18 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
-    int shared = cuda_shares_memory();
-    void *place = shared ? aviary_zerocopy_alloc_uninitialized(whole) : aligned_alloc(PAGE, whole);
-    if (!place)
+    size_t whole = cuda_whole_pages(bytes);
+    void *place = NULL;
+    CUresult status = CUDA_SUCCESS;
+    if (whole < bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (!shared) {
-        cuda_note_host(place, whole, flags, 1);
-        *memory = place;
-        return CUDA_SUCCESS;
-    }
-    CUresult status = aviaryHostRegister(place, whole, flags & CU_MEMHOSTALLOC_PORTABLE ? CU_MEMHOSTREGISTER_PORTABLE : 0);
-    if (status != CUDA_SUCCESS) {
-        aviary_zerocopy_free(place);
+    if (cuda_shares_memory())
+        status = cuda_shared_alloc(&place, whole, flags & CU_MEMHOSTALLOC_PORTABLE ? CU_MEMHOSTREGISTER_PORTABLE : 0);
+    else if (!(place = aligned_alloc(PAGE, whole)))
+        status = CUDA_ERROR_OUT_OF_MEMORY;
+    if (status != CUDA_SUCCESS)
         return status;
-    }
-    cuda_note_host(place, whole, flags, 1);
+    cuda_note_host(place, whole, flags, HOST_ALLOCATED);
     *memory = place;
     return CUDA_SUCCESS;
 }
@@ -66,22 +87,19 @@ CUresult cuda_host_unregister(void *memory) {
     size_t bytes = 0;
     if (!memory)
         return CUDA_ERROR_INVALID_VALUE;
-    return cuda_take_host(memory, 0, &bytes) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    return cuda_take_host(memory, HOST_REGISTERED, &bytes) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 
 CUresult cuda_host_free(void *memory) {
     size_t bytes = 0;
     if (!memory)
         return CUDA_SUCCESS;
-    if (!cuda_take_host(memory, 1, &bytes))
+    if (!cuda_take_host(memory, HOST_ALLOCATED, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
     if (!aviary_is_zerocopy(memory)) {
         free(memory);
         return CUDA_SUCCESS;
     }
-    /* The driver waits for what uses it. */
-    CUresult status = aviaryHostUnregister(memory, bytes);
-    aviary_zerocopy_free(memory);
-    return status;
+    return cuda_shared_free(memory, bytes);
 }
 

@@ -15,8 +15,7 @@ struct range {
     CUdevice device;
     CUcontext context;
     unsigned int flags;
-    /* Of host memory: allocated here, not only registered. */
-    unsigned char owned;
+    enum host_origin origin;
     unsigned long long serial;
 };
 
@@ -148,9 +147,9 @@ int cuda_is_device_address(CUdeviceptr pointer) {
 
 /* ---- Page-locked memory --------------------------------------------------------------------- */
 
-void cuda_note_host(void *memory, size_t bytes, unsigned int flags, int owned) {
+void cuda_note_host(void *memory, size_t bytes, unsigned int flags, enum host_origin origin) {
     insert((struct range){.base = (uintptr_t)memory, .bytes = bytes, .kind = RANGE_HOST, .device = cuda_current_ordinal(),
-                          .context = cuda_current_context(), .flags = flags, .owned = (unsigned char)owned});
+                          .context = cuda_current_context(), .flags = flags, .origin = origin});
 }
 
 /* Memory of the application's own: none of it may be known already. */
@@ -164,17 +163,24 @@ CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags) {
                                                     : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
     pthread_rwlock_unlock(&ranges_lock);
     if (status == CUDA_SUCCESS)
-        cuda_note_host(memory, bytes, flags, 0);
+        cuda_note_host(memory, bytes, flags, HOST_REGISTERED);
     return status;
 }
 
-int cuda_take_host(void *memory, int owned, size_t *bytes) {
+int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes) {
     struct range range;
     if (!find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST || range.base != (uintptr_t)memory
-        || range.owned != owned)
+        || range.origin != origin)
         return 0;
     *bytes = range.bytes;
     return take_range((uintptr_t)memory, RANGE_HOST, &range);
+}
+
+/* Whether all of it lies in one piece of managed memory. */
+int cuda_in_managed(CUdeviceptr pointer, size_t bytes) {
+    struct range range;
+    return find_range(pointer, &range) && range.kind == RANGE_HOST && range.origin == HOST_MANAGED
+           && bytes <= range.base + range.bytes - pointer;
 }
 
 /* ---- Questions about pointers --------------------------------------------------------------- */
@@ -194,7 +200,7 @@ CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsi
     struct range range;
     if (!pointer || flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!range.owned || !aviary_is_zerocopy(memory))
+    if (range.origin == HOST_REGISTERED || !aviary_is_zerocopy(memory))
         return CUDA_ERROR_NOT_SUPPORTED;
     *pointer = (uintptr_t)memory;
     return CUDA_SUCCESS;
@@ -202,7 +208,8 @@ CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsi
 
 CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
     struct range range;
-    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST || !range.owned)
+    if (!flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST
+        || range.origin != HOST_ALLOCATED)
         return CUDA_ERROR_INVALID_VALUE;
     /* Every such memory is mapped, and good in every context, where addresses are unified. */
     *flags = range.flags | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE;
@@ -211,14 +218,15 @@ CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
 
 /* One answer; NOT_FOUND: this guest does not know the pointer. */
 static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t pointer, const struct range *range) {
-    int device = range->kind == RANGE_DEVICE;
+    int device = range->kind == RANGE_DEVICE, mapped = device || range->origin != HOST_REGISTERED;
+    int managed = !device && range->origin == HOST_MANAGED;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = range->context; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-        *(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        *(unsigned int *)data = device || managed ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        if (!device && !range->owned)
+        if (!mapped)
             return CUDA_ERROR_NOT_SUPPORTED;
         *(CUdeviceptr *)data = pointer;
         return CUDA_SUCCESS;
@@ -227,12 +235,12 @@ static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t poin
         return device ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned int *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = range->serial; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned int *)data = (unsigned int)managed; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = range->device; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = range->base; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = range->bytes; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned int *)data = device || range->owned; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned int *)data = (unsigned int)mapped; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(unsigned long long *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:

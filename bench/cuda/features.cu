@@ -50,6 +50,13 @@ __global__ void step(int *data, int n, int by) {
         data[i] = data[i] * 3 + by;
 }
 
+__global__ void answer(volatile int *question, volatile int *reply) {
+    while (*question == 0)
+        ;
+    *reply = *question + 1;
+    __threadfence_system();
+}
+
 __global__ void say(int value) { printf("from the device: %d of %d\n", value, (int)blockDim.x); }
 
 __global__ void sum_together(const int *from, int n, int *partial, int *total) {
@@ -341,6 +348,47 @@ static void threads() {
     printf("threads %016lx\n", digest(results.data(), results.size() * 8));
 }
 
+static void managed() {
+    const int n = 100000;
+    int *data, device = 0;
+    cudaPointerAttributes attributes;
+    CHECK(cudaMallocManaged(&data, n * sizeof *data));
+    for (int i = 0; i < n; i++)
+        data[i] = i;
+    CHECK(cudaGetDevice(&device));
+#if CUDART_VERSION >= 13000
+    CHECK(cudaMemPrefetchAsync(data, n * sizeof *data, {cudaMemLocationTypeDevice, device}, 0, 0));
+    CHECK(cudaMemAdvise(data, n * sizeof *data, cudaMemAdviseSetPreferredLocation, {cudaMemLocationTypeDevice, device}));
+#else
+    CHECK(cudaMemPrefetchAsync(data, n * sizeof *data, device, 0));
+    CHECK(cudaMemAdvise(data, n * sizeof *data, cudaMemAdviseSetPreferredLocation, device));
+#endif
+    for (int round = 0; round < 10; round++) {
+        step<<<(n + 255) / 256, 256>>>(data, n, round);
+        CHECK(cudaDeviceSynchronize());
+        data[round] = round;
+    }
+    printf("managed %016llx\n", (unsigned long long)digest(data, n * sizeof *data));
+    CHECK(cudaPointerGetAttributes(&attributes, data));
+    printf("type %d, same pointers %d\n", attributes.type, attributes.devicePointer == data && attributes.hostPointer == data);
+    CHECK(cudaMemset(data, 1, 400));
+    CHECK(cudaMemcpy(data + 100, data, 400, cudaMemcpyDefault));
+    CHECK(cudaDeviceSynchronize());
+    printf("filled and copied: %08x %08x\n", data[99], data[199]);
+    // A kernel and the processor at the same time.
+    volatile int *shared = data;
+    shared[0] = shared[1] = 0;
+    answer<<<1, 1>>>(data, data + 1);
+    shared[0] = 41;
+    while (shared[1] == 0)
+        ;
+    printf("answered while it ran: %d\n", shared[1]);
+    CHECK(cudaDeviceSynchronize());
+    CHECK(cudaFree(data));
+    printf("freed twice: %s\n", cudaGetErrorName(cudaFree(data)));
+    cudaGetLastError();
+}
+
 static void mistakes() {
     float *nothing = nullptr;
     add<<<1, 2048>>>(nothing, nothing, nothing, 0);
@@ -362,7 +410,7 @@ int main() {
     CHECK(cudaGetDeviceProperties(&properties, 0));
     printf("%d %s %d.%d %d\n", count, properties.name, properties.major, properties.minor, properties.multiProcessorCount);
     void (*const all[])() = {vectors, matrices, streams, copies, graphs, cooperative, host_functions,
-                             symbols, pools, threads, mistakes, textures};
+                             symbols, pools, managed, threads, mistakes, textures};
     for (auto *one : all) {
         one();
         fflush(stdout);

@@ -1,19 +1,17 @@
-/* Pinned host memory: allocated, or the application's own registered. Its device address is its address. */
+/* Host memory that the device uses: pinned, the application's own registered, managed. Its device address is its address. */
 #include <sys/mman.h>
 
 #include "driver.h"
 #include "memory.h"
 
-static CUresult allocate(void **memory, size_t size, unsigned flags)
+static CUresult enter(void **memory, size_t size, unsigned flags, enum block_kind kind)
 {
     CUcontext context;
     CUresult result = memory && size ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
-    struct block block = {.size = size, .kind = BLOCK_HOST, .flags = flags | CU_MEMHOSTALLOC_DEVICEMAP, .accessible = true};
+    struct block block = {.size = size, .kind = kind, .flags = flags, .accessible = true};
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
-        return CUDA_ERROR_INVALID_VALUE;
     block.backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block.backing == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -28,6 +26,13 @@ static CUresult allocate(void **memory, size_t size, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+static CUresult allocate(void **memory, size_t size, unsigned flags)
+{
+    if (flags & ~(unsigned)(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED))
+        return CUDA_ERROR_INVALID_VALUE;
+    return enter(memory, size, flags | CU_MEMHOSTALLOC_DEVICEMAP, BLOCK_HOST);
+}
+
 CUresult cuMemHostAlloc(void **memory, size_t size, unsigned flags) { return allocate(memory, size, flags); }
 CUresult cuMemAllocHost(void **memory, size_t size) { return allocate(memory, size, 0); }
 
@@ -38,25 +43,73 @@ static struct block *find(const void *memory, enum block_kind kind)
     return block && block->backing == memory && block->kind == kind ? block : NULL;
 }
 
-CUresult cuMemFreeHost(void *memory)
+static CUresult leave(void *memory, enum block_kind kind)
 {
-    struct block *block;
+    struct block *block = find(memory, kind);
     CUresult result;
     size_t size;
 
-    if (!memory)
-        return CUDA_SUCCESS;
-    block = find(memory, BLOCK_HOST);
     if (!block)
         return CUDA_ERROR_INVALID_VALUE;
     result = context_drain(block->context);
-    block = find(memory, BLOCK_HOST);
+    block = find(memory, kind);
     if (!block)
         return result;
     size = block->size;
     memory_remove(block->start);
     munmap(memory, size);
     return result;
+}
+
+CUresult cuMemFreeHost(void *memory) { return memory ? leave(memory, BLOCK_HOST) : CUDA_SUCCESS; }
+
+/* --- managed memory: it does not move, so where to keep it has no effect --- */
+
+CUresult managed_free(CUdeviceptr start) { return leave((void *)(uintptr_t)start, BLOCK_MANAGED); }
+
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
+{
+    void *memory;
+    CUresult result;
+
+    if (!address || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+        return CUDA_ERROR_INVALID_VALUE;
+    result = enter(&memory, size, flags, BLOCK_MANAGED);
+    if (result == CUDA_SUCCESS)
+        *address = (CUdeviceptr)(uintptr_t)memory;
+    return result;
+}
+
+static bool in_managed(CUdeviceptr address, size_t size)
+{
+    struct block *block = memory_find(address);
+
+    return block && block->kind == BLOCK_MANAGED && size <= block->start + block->size - address;
+}
+
+static CUresult advised(CUdeviceptr address, size_t size)
+{
+    return size && in_managed(address, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t size, CUmemLocation location, unsigned flags, CUstream stream)
+{
+    (void)location, (void)flags, (void)stream;
+    return advised(address, size);
+}
+
+CUresult cuMemAdvise(CUdeviceptr address, size_t size, CUmem_advise advice, CUmemLocation location)
+{
+    (void)advice, (void)location;
+    return advised(address, size);
+}
+
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t size, unsigned flags)
+{
+    (void)stream;
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+        return CUDA_ERROR_INVALID_VALUE;
+    return in_managed(address, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemHostRegister(void *memory, size_t size, unsigned flags)

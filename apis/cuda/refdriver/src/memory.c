@@ -249,7 +249,7 @@ void memory_end(CUcontext context)
         struct block *block = &blocks[i];
         if (block->context != context) {
             i++;
-        } else if (block->kind == BLOCK_HOST) {
+        } else if (block->kind == BLOCK_HOST || block->kind == BLOCK_MANAGED) {
             munmap(block->backing, block->size);
             memory_remove(block->start);
         } else if (block->kind == BLOCK_REGISTERED) {
@@ -298,8 +298,10 @@ CUresult cuMemFree(CUdeviceptr address)
     if (result != CUDA_SUCCESS || !address)
         return result;
     block = memory_find(address);
-    if (!block || block->start != address || (block->kind != BLOCK_DEVICE && block->kind != BLOCK_POOL))
+    if (!block || block->start != address || (block->kind != BLOCK_DEVICE && block->kind != BLOCK_POOL && block->kind != BLOCK_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
+    if (block->kind == BLOCK_MANAGED)
+        return managed_free(address);
     /* Work that is under way may still use it. Meanwhile another thread may have freed it. */
     result = context_drain(block->context);
     block = memory_find(address);
@@ -336,11 +338,4 @@ CUresult cuMemGetAddressRange(CUdeviceptr *start, size_t *size, CUdeviceptr addr
     if (size)
         *size = block->size;
     return CUDA_SUCCESS;
-}
-
-CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
-{
-    (void)size;
-    (void)flags;
-    return address ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }

@@ -14,6 +14,7 @@ enum block_kind {
     BLOCK_MAPPED,     /* physical memory at a reserved address */
     BLOCK_HOST,       /* allocated pinned host memory */
     BLOCK_REGISTERED, /* the application's memory, pinned */
+    BLOCK_MANAGED,    /* memory that the processor uses, too; it stays where it is */
 };
 
 struct block {
@@ -55,6 +56,8 @@ CUresult memory_allocate(CUdeviceptr *address, size_t size, size_t alignment, CU
                          CUmemoryPool pool);
 /* Frees and scrubs a device block. */
 void memory_release(CUdeviceptr start);
+/* Frees a block of managed memory when nothing uses it any more (host_memory.c). */
+CUresult managed_free(CUdeviceptr start);
 /* Frees what a context has. */
 void memory_end(CUcontext context);
 

@@ -5,6 +5,7 @@
 #include "memory.h"
 
 static bool on_host(const struct block *block) { return block->kind == BLOCK_HOST || block->kind == BLOCK_REGISTERED; }
+static bool managed(const struct block *block) { return block->kind == BLOCK_MANAGED; }
 
 static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
@@ -23,7 +24,7 @@ static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr addre
         *(CUdeviceptr *)data = address;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-        if (!on_host(block))
+        if (!on_host(block) && !managed(block))
             return CUDA_ERROR_INVALID_VALUE;
         *(void **)data = (void *)(uintptr_t)address;
         return CUDA_SUCCESS;
@@ -34,8 +35,10 @@ static CUresult get(void *data, CUpointer_attribute attribute, CUdeviceptr addre
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)data = block->device;
         return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(unsigned *)data = managed(block);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
