@@ -89,9 +89,7 @@ int main(void)
     TELL(cuMemAllocManaged(NULL, 4, CU_MEM_ATTACH_GLOBAL));
     TELL(cuMemPrefetchAsync(plain, 4, here, 0, NULL));
     TELL(cuMemAdvise(x, COUNT * 8, CU_MEM_ADVISE_SET_READ_MOSTLY, here));
-    TELL(cuMemFreeHost((void *)x));
-    TELL(cuMemFree(x));
-    TELL(cuMemFree(x));
+    MUST(cuMemFree(x));
     MUST(cuMemFree(y));
     MUST(cuMemFree(z));
     MUST(cuMemFree(plain));
