@@ -8,7 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "timing.h"
 
 #if !defined(__x86_64__)
 #error "only x86-64 has a counter that both sides can read"
@@ -18,19 +19,13 @@
 #define BURST 100
 #define STREAM 2000
 
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b) {
+static int by_ticks(const void *a, const void *b) {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
     return (x > y) - (x < y);
 }
 
 static double median(int64_t *ticks, long count, double rate) {
-    qsort(ticks, (size_t)count, sizeof *ticks, by_value);
+    qsort(ticks, (size_t)count, sizeof *ticks, by_ticks);
     return (double)ticks[count / 2] * rate;
 }
 

@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "timing.h"
 
 #define MIB ((size_t)1 << 20)
 #define MAX_SAMPLES 20000
@@ -18,12 +19,6 @@ static cl_command_queue queue;
 static cl_mem buffer;
 static cl_kernel kernel;
 static char *host;
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void check(cl_int error, const char *what) {
     if (error == CL_SUCCESS) return;
@@ -47,11 +42,6 @@ static void map_buffer(size_t n) {
 static void launch(size_t items) {
     check(clEnqueueNDRangeKernel(queue, kernel, 1, NULL, &items, NULL, 0, NULL, NULL), "launch");
     check(clFinish(queue), "finish");
-}
-
-static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
 }
 
 // Median nanoseconds of one call.

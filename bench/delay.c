@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "timing.h"
+
 #define LARGEST (65536 + 64)
 // Packets under way in one direction; the memory of those that are not there is never touched.
 #define SLOTS 4096
@@ -35,12 +37,6 @@ struct direction {
     size_t first, count;
     struct packet *packets;
 };
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static void fail(const char *what) {
     perror(what);

@@ -6,7 +6,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+
+#include "timing.h"
 
 static void check(int ok, const char *what) {
     if (ok) return;
@@ -60,32 +61,21 @@ static void call(void) {
 }
 #endif
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 #define BATCH 20
 #define BATCHES 1000000
 
 // Calls per second in the better batches: what the machine's other programs do disturbs the rest.
 static double measure(double seconds) {
     static double took[BATCHES];
-    double start = now(), from = start;
+    double start = (double)now() / 1e9, from = start;
     long batches = 0;
     while (from - start < seconds && batches < BATCHES) {
         for (int i = 0; i < BATCH; i++) call();
-        double to = now();
+        double to = (double)now() / 1e9;
         took[batches++] = to - from;
         from = to;
     }
-    qsort(took, (size_t)batches, sizeof *took, by_value);
+    qsort(took, (size_t)batches, sizeof *took, by_real_value);
     return BATCH / took[batches / 10];
 }
 

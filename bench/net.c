@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "timing.h"
 
 #define ASYNC 1000
 #define ROUNDS 21
@@ -19,9 +20,7 @@
 #define BULKS 3
 
 static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+    return (double)now() / 1e6;
 }
 
 static void check(int ok, const char *what) {
@@ -30,13 +29,8 @@ static void check(int ok, const char *what) {
     exit(1);
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double quantile(double *times, size_t count, double q) {
-    qsort(times, count, sizeof *times, by_value);
+    qsort(times, count, sizeof *times, by_real_value);
     return times[(size_t)((double)(count - 1) * q)];
 }
 

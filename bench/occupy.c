@@ -9,8 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "timing.h"
 
 enum { WORK_ITEMS = 1024, LOCAL = 16, RECORDS = 1 << 20 };
 
@@ -32,12 +33,6 @@ static void must(cl_int status, const char *what) {
         return;
     fprintf(stderr, "occupy: %s gave %d\n", what, status);
     exit(1);
-}
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static void prepare(cl_uint turns) {

@@ -13,8 +13,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "timing.h"
 
 #define BATCH 1000
 
@@ -22,12 +23,6 @@ struct lines {
     _Alignas(128) _Atomic uint64_t ping;
     _Alignas(128) _Atomic uint64_t pong;
 };
-
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -46,11 +41,6 @@ static int pin(int n) {
             return sched_setaffinity(0, sizeof one, &one);
         }
     return -1;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 int main(int argc, char **argv) {
@@ -90,6 +80,6 @@ int main(int argc, char **argv) {
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     if (status) return fprintf(stderr, "pingpong: cannot choose a CPU\n"), status;
-    qsort(times, (size_t)batches, sizeof *times, by_value);
+    qsort(times, (size_t)batches, sizeof *times, by_real_value);
     printf("{\"round_trip_ns\": %.1f, \"best_ns\": %.1f}\n", times[batches / 2], times[0]);
 }

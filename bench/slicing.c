@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+
+#include "timing.h"
 
 enum { LOCAL = 8 };
 
@@ -31,9 +32,7 @@ static void must(cl_int status, const char *what) {
 }
 
 static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+    return (double)now() / 1e6;
 }
 
 static cl_mem buffer(cl_context context, size_t bytes) {

@@ -22,10 +22,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <linux/vm_sockets.h>
+
+#include "../timing.h"
 
 #define BATCH 200
 #define SMALLEST ((size_t)32 << 10)
@@ -36,12 +37,6 @@ struct lines {
     _Alignas(128) _Atomic uint64_t pong;
 };
 
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void fail(const char *what) {
     fprintf(stderr, "roundtrip: %s: %s\n", what, strerror(errno));
     exit(1);
@@ -51,11 +46,6 @@ static void relax(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 // Median over batches of one round's nanoseconds.
@@ -69,7 +59,7 @@ static double median(void (*round)(uint64_t), long rounds) {
         for (int i = 0; i < BATCH; i++) round(++number);
         times[b] = (double)(now() - start) / BATCH;
     }
-    qsort(times, (size_t)batches, sizeof *times, by_value);
+    qsort(times, (size_t)batches, sizeof *times, by_real_value);
     double middle = times[batches / 2];
     free(times);
     return middle;

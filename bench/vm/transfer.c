@@ -18,7 +18,8 @@
 #include "session.h"
 
 #include <sys/mman.h>
-#include <time.h>
+
+#include "../timing.h"
 
 #define PAGE 4096
 
@@ -28,12 +29,6 @@ static cl_command_queue queue;
 static cl_mem buffer;
 static unsigned char *host;
 
-static uint64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void check(cl_int error, const char *what) {
     if (error == CL_SUCCESS) return;
     fprintf(stderr, "transfer: %s: error %d\n", what, error);
@@ -42,11 +37,6 @@ static void check(cl_int error, const char *what) {
 
 static void write_buffer(size_t n) { check(clEnqueueWriteBuffer(queue, buffer, CL_TRUE, 0, n, host, 0, NULL, NULL), "write"); }
 static void read_buffer(size_t n) { check(clEnqueueReadBuffer(queue, buffer, CL_TRUE, 0, n, host, 0, NULL, NULL), "read"); }
-
-static int by_value(const void *a, const void *b) {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
 
 // Median over some 64 MiB, and at least seven.
 static double rate(void (*transfer)(size_t), size_t n) {
