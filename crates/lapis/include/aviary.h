@@ -33,6 +33,19 @@ int aviary_is_zerocopy(const void *pointer);
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);
 
+#ifdef AVIARY_SERVER
+/* The name of a descriptor that is offered to the other API servers of the tenant. Who knows it can fetch it. */
+typedef struct {
+    uint64_t session;
+    uint64_t secret[2];
+} aviary_offer_name;
+/* Offers a copy of the descriptor, with a number, until it is withdrawn or the process ends; 0 if that worked. */
+int aviary_offer(int descriptor, uint64_t note, aviary_offer_name *name);
+void aviary_withdraw(const aviary_offer_name *name);
+/* A descriptor, which the caller closes, and the number that was offered with it; -1: there is no such offer. */
+int aviary_fetch(const aviary_offer_name *name, uint64_t *note);
+#endif
+
 /* Server, in a thread that makes no calls: work of many parts is between two of them on this device (see `occupies`).
    Waits if the session's slice of the device is used up. */
 void aviary_device_pause(uint64_t device);

@@ -1,6 +1,6 @@
 //! Messages on an API server's control socket (docs/runtime.md, "Attaching").
 
-use aviary_server::FunctionRule;
+use aviary_server::{FunctionRule, OfferName};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -45,6 +45,16 @@ pub enum Event {
         session: u64,
         #[serde(default)]
         reason: String,
+    },
+    /// The session wants what another of its tenant offers.
+    Fetch { session: u64, request: u64, name: OfferName },
+    /// The answer of that other one, with the descriptor if there is such an offer.
+    Fetched {
+        session: u64,
+        asker: u64,
+        request: u64,
+        #[serde(default)]
+        note: u64,
     },
     /// A copy of the zygote.
     Born { pid: u32 },

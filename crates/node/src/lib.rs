@@ -13,6 +13,7 @@ mod api_server;
 mod control;
 mod epoll;
 mod error;
+mod exchange;
 mod gateways;
 mod guest;
 mod handle;

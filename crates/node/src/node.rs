@@ -552,7 +552,13 @@ impl Core {
 
     /// An API server speaks for its own sessions only.
     fn note(&self, state: &mut State, server: u64, event: Event, descriptors: Vec<OwnedFd>) {
-        let (Event::Started { session: id, .. } | Event::Ended { session: id, .. }) = &event else { return };
+        let (Event::Started { session: id, .. }
+        | Event::Ended { session: id, .. }
+        | Event::Fetch { session: id, .. }
+        | Event::Fetched { session: id, .. }) = &event
+        else {
+            return;
+        };
         let Some(session) = state.registry.sessions.get_mut(id).filter(|session| session.server == server) else {
             return self.log.debug(format_args!("news of session {id}, which is not known"));
         };
@@ -576,6 +582,10 @@ impl Core {
                 self.log.info(format_args!("session {id}: ended{separator}{}", reason.escape_debug()));
                 state.registry.sessions.remove(&id);
                 self.unschedule(id);
+            }
+            Event::Fetch { session: asker, request, name } => self.ask_for(state, asker, request, &name),
+            Event::Fetched { session: giver, asker, request, note } => {
+                self.hand_over(state, giver, asker, request, note, descriptors.first());
             }
             Event::Born { .. } | Event::Ready | Event::Unfit { .. } | Event::Unknown => {}
         }

@@ -1,7 +1,8 @@
 //! A node with API servers and guests that are real processes: this test program, started again.
 //!
 //! The stand-in for the API server greets a guest with its process id and then
-//! does what the guest's bytes say: `c` crash, `h` hang for ever, `a` allocate 2 of `memory` (it answers y or n).
+//! does what the guest's bytes say: `c` crash, `h` hang for ever, `a` allocate 2 of `memory` (it answers y or n), `f` and a
+//! number fetch what the session of that number offers (it answers y or n; every session offers one thing).
 
 use aviary_gate::{Gate, Kind, Resource, Seat, TenantPage};
 use aviary_node::{
@@ -9,10 +10,12 @@ use aviary_node::{
     TenantReport, Tenants, ask, query,
 };
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsString,
     io::{BufRead, BufReader, IoSlice, IoSliceMut, Lines, Read, Write},
@@ -46,7 +49,20 @@ fn fake_api_server() {
     let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let control = Arc::new(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap());
     let open = Arc::new(AtomicUsize::new(0));
-    while let Some((session, guest, gate)) = take_session(control.as_fd()) {
+    let mut guests: BTreeMap<u64, UnixStream> = BTreeMap::new();
+    while let Some((message, descriptors)) = take_message(control.as_fd()) {
+        if let Some(wanted) = message.get("fetch") {
+            hand_over(control.as_fd(), wanted);
+            continue;
+        }
+        if let Some(fetched) = message.get("fetched") {
+            let guest = guests.get_mut(&fetched["request"].as_u64().unwrap()).unwrap();
+            let good = !descriptors.is_empty() && fetched["note"] == 7;
+            let _ = guest.write_all(if good { b"y" } else { b"n" });
+            continue;
+        }
+        let (session, guest, gate) = take_session(&message, descriptors);
+        guests.insert(session, UnixStream::from(guest.try_clone().unwrap()));
         // The first API server to create the mark ends although a session was given to it.
         if env::var_os(MARK).is_some_and(|mark| std::fs::File::create_new(mark).is_ok()) {
             std::process::exit(0);
@@ -55,7 +71,7 @@ fn fake_api_server() {
         let (control, open) = (Arc::clone(&control), Arc::clone(&open));
         std::thread::spawn(move || {
             tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"started","api":"fake"}}"#));
-            serve(guest.into(), &gate);
+            serve(guest.into(), &gate, session, control.as_fd());
             tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"ended","reason":"bye"}}"#));
             if open.fetch_sub(1, Ordering::SeqCst) == 1 {
                 std::process::exit(0);
@@ -65,7 +81,7 @@ fn fake_api_server() {
     std::process::exit(0);
 }
 
-fn serve(mut guest: UnixStream, gate: &Gate) {
+fn serve(mut guest: UnixStream, gate: &Gate, session: u64, control: BorrowedFd<'_>) {
     let _ = writeln!(guest, "{}", std::process::id());
     let mut byte = [0];
     while guest.read(&mut byte).is_ok_and(|count| count == 1) {
@@ -78,27 +94,52 @@ fn serve(mut guest: UnixStream, gate: &Gate) {
                 let granted = gate.charge(0, 2).is_ok();
                 let _ = guest.write_all(if granted { b"y" } else { b"n" });
             }
+            b'f' => {
+                let _ = guest.read(&mut byte);
+                let name = format!(r#"{{"session":{},"secret":[1,2]}}"#, byte[0]);
+                tell(control, &format!(r#"{{"session":{session},"event":"fetch","request":{session},"name":{name}}}"#));
+            }
             _ => {}
         }
     }
 }
 
-fn take_session(control: BorrowedFd<'_>) -> Option<(u64, OwnedFd, Gate)> {
+/// Gives what was asked for.
+fn hand_over(control: BorrowedFd<'_>, wanted: &serde_json::Value) {
+    assert_eq!(wanted["name"]["secret"], serde_json::json!([1, 2]));
+    let giver = &wanted["name"]["session"];
+    let event = serde_json::json!({
+        "session": giver, "event": "fetched", "asker": wanted["asker"], "request": wanted["request"], "note": 7
+    });
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let standard_error = std::io::stderr();
+    let descriptors = [standard_error.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let text = event.to_string();
+    let _ = sendmsg(control, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
+}
+
+fn take_message(control: BorrowedFd<'_>) -> Option<(serde_json::Value, Vec<OwnedFd>)> {
     let mut bytes = [0; 65536];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
-    let config: serde_json::Value = serde_json::from_slice(&bytes[..message.bytes]).ok()?;
-    assert_eq!(config["modules"], serde_json::json!(["/modules"]));
+    let content = serde_json::from_slice(&bytes[..message.bytes]).ok()?;
     let descriptors = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors.collect::<Vec<_>>()),
         _ => None,
     });
-    let [socket, page]: [OwnedFd; 2] = descriptors?.try_into().expect("a socket and a page");
+    Some((content, descriptors.unwrap_or_default()))
+}
+
+fn take_session(config: &serde_json::Value, descriptors: Vec<OwnedFd>) -> (u64, OwnedFd, Gate) {
+    assert_eq!(config["modules"], serde_json::json!(["/modules"]));
+    let [socket, page]: [OwnedFd; 2] = descriptors.try_into().expect("a socket and a page");
     let slot = config["slot"].as_u64().expect("a slot") as u32;
     let seat = Seat::new(TenantPage::open(page.as_fd()).expect("a page"), slot).expect("a slot");
     let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
-    Some((config["session"].as_u64()?, socket, gate))
+    (config["session"].as_u64().expect("a number"), socket, gate)
 }
 
 fn tell(control: BorrowedFd<'_>, text: &str) {
@@ -144,6 +185,15 @@ impl Guest {
     /// Whether it gets 2 of `memory`.
     fn allocate(&mut self) -> bool {
         self.send(b'a');
+        let mut answer = [0];
+        self.socket.read_exact(&mut answer).unwrap();
+        answer == *b"y"
+    }
+
+    /// Whether its session gets what the one of that number offers.
+    fn fetch(&mut self, session: u8) -> bool {
+        self.send(b'f');
+        self.send(session);
         let mut answer = [0];
         self.socket.read_exact(&mut answer).unwrap();
         answer == *b"y"
@@ -451,6 +501,21 @@ fn a_failed_reload_changes_nothing_and_says_why() {
     let error = ask::<Vec<String>>(fixture.socket(), &Request::Reload).unwrap_err().to_string();
     assert!(error.contains("line 3: nonsense"), "{error}");
     assert!(guest.allocate() && guest.allocate() && !guest.allocate());
+}
+
+#[test]
+fn what_a_session_offers_passes_to_another_one_of_its_tenant() {
+    let fixture = Fixture::new();
+    let mut guest = Guest::attach(fixture.socket());
+    let process = GuestProcess::start(fixture.socket());
+    assert_ne!(guest.server, process.server);
+    assert!(guest.fetch(2));
+    // From itself; from nobody.
+    assert!(guest.fetch(1));
+    assert!(!guest.fetch(9));
+    drop(process);
+    eventually("the other session has ended", SOON, || fixture.node.report().sessions.len() == 1);
+    assert!(!guest.fetch(2));
 }
 
 #[test]

@@ -18,6 +18,19 @@ pub fn confine(keep: &[RawFd]) {
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
 }
 
+/// As many descriptors as the administrator allows, instead of what suits programs that use `select`: memory that a guest
+/// shares with others costs one each.
+pub fn allow_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is written by the first call and read by the second.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
 fn close_others(keep: &[RawFd]) {
     let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
     keep.sort_unstable();

@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::exchange::{self, OfferName};
 use crate::lane::current_session;
 use crate::session::Session;
 
@@ -107,6 +109,52 @@ pub(crate) fn take_kept() -> Option<u64> {
 pub unsafe fn charge_return(number: u64) {
     let all = || -> Vec<_> { sessions().iter().filter_map(Weak::upgrade).collect() };
     guarded(|| all().iter().any(|session| session.return_kept(number)), false);
+}
+
+/// Offers a descriptor, which stays the caller's, to other processes of the application; 0 if that worked. The session is
+/// that of the call under way.
+///
+/// # Safety
+/// `descriptor` is open, `name` points to a place for a name.
+pub unsafe fn offer(descriptor: c_int, note: u64, name: *mut OfferName) -> c_int {
+    let offer = || exchange::offer(session()?.number(), descriptor, note);
+    match guarded(offer, None) {
+        Some(made) => {
+            // SAFETY: the caller's promise.
+            unsafe { name.write(made) };
+            0
+        }
+        None => -1,
+    }
+}
+
+/// The offer stands no longer.
+///
+/// # Safety
+/// `name` points to a name.
+pub unsafe fn withdraw(name: *const OfferName) {
+    // SAFETY: the caller's promise.
+    let name = unsafe { name.read() };
+    guarded(|| exchange::withdraw(name), ());
+}
+
+/// A descriptor of the caller's own for what was offered under this name, and the number offered with it; -1 if there is
+/// no such offer in the tenant.
+///
+/// # Safety
+/// `name` points to a name, `note` to a place for a number.
+pub unsafe fn fetch(name: *const OfferName, note: *mut u64) -> c_int {
+    // SAFETY: the caller's promise.
+    let name = unsafe { name.read() };
+    let fetch = || exchange::fetch(session()?.number(), name);
+    match guarded(fetch, None) {
+        Some((descriptor, offered)) => {
+            // SAFETY: the caller's promise.
+            unsafe { note.write(offered) };
+            descriptor.into_raw_fd()
+        }
+        None => -1,
+    }
 }
 
 /// One line in the node's log.

@@ -10,11 +10,12 @@ use std::sync::{Once, OnceLock};
 
 use crate::api::ApiDescriptor;
 use crate::connection::{self, Connection};
+use crate::exchange::{self, ExchangeAbi};
 use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -65,6 +66,8 @@ pub struct ServeArguments {
     /// The node's JSON.
     pub config: *const u8,
     pub config_length: usize,
+    /// Of the process; NULL if it has none.
+    pub exchange: *const ExchangeAbi,
     pub event: extern "C" fn(context: *mut c_void, event: u32, text: *const u8, length: usize),
     pub context: *mut c_void,
 }
@@ -117,6 +120,10 @@ pub unsafe fn serve(api: &'static ApiDescriptor, arguments: *const ServeArgument
     let arguments = unsafe { &*arguments };
     let end = |text: &str| (arguments.event)(arguments.context, event::ENDED, text.as_ptr(), text.len());
     report_panics(arguments);
+    // SAFETY: NULL or a table that is valid during the call.
+    if let Some(exchange) = unsafe { arguments.exchange.as_ref() } {
+        exchange::introduce(*exchange);
+    }
     // SAFETY: the caller's promise.
     let serve = || connection::serve(api, unsafe { Connection::from_arguments(arguments) });
     match catch_unwind(AssertUnwindSafe(serve)) {

@@ -2,6 +2,7 @@
 
 mod attach;
 mod attaching;
+mod exchange;
 mod node;
 mod spawn;
 mod zygote;
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
-use crate::confine::{confine, filter_system_calls, flush_output};
+use crate::confine::{allow_descriptors, confine, filter_system_calls, flush_output};
 use crate::session::Journal;
 use attaching::Attaching;
+use exchange::Exchange;
 use node::{Announced, Node, Received};
 
 pub use spawn::prepare_to_spawn;
@@ -30,6 +32,7 @@ struct Shared {
     served: AtomicBool,
     adopted: AtomicBool,
     attaching: Attaching,
+    exchange: Exchange,
     /// Tells the main thread that a connection ended.
     ended: OwnedFd,
 }
@@ -72,7 +75,10 @@ fn live(node: Node, journal: RawFd) -> i32 {
     };
     let (active, served, adopted) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
     let attaching = Attaching::default();
-    let status = attend(&Arc::new(Shared { node, journal, active, served, adopted, attaching, ended }));
+    let exchange = Exchange::default();
+    let shared = Arc::new(Shared { node, journal, active, served, adopted, attaching, exchange, ended });
+    exchange::open(&shared);
+    let status = attend(&shared);
     flush_output();
     // Vendor libraries' exit handlers may wait for threads that a dead guest left behind.
     // SAFETY: ends the process; everything worth keeping was flushed.
@@ -87,6 +93,7 @@ fn settle_in(control_fd: RawFd) -> rustix::io::Result<(OwnedFd, RawFd)> {
     rustix::io::fcntl_setfd(&control, FdFlags::CLOEXEC)?;
     let journal = rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3)?.into_raw_fd();
     confine(&[control.as_raw_fd(), journal]);
+    allow_descriptors();
     if let Err(error) = filter_system_calls() {
         // Old or unusual kernels have no filters; the process still runs without privileges of its own.
         Journal { fd: journal, session: 0 }.note(&error.to_string());
@@ -113,6 +120,10 @@ fn attend(shared: &Arc<Shared>) -> i32 {
         while accepts {
             match shared.node.receive() {
                 Received::Connection(announced) => start(shared, *announced),
+                Received::Wanted(wanted) => {
+                    shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name));
+                }
+                Received::Arrived(request, offered) => shared.exchange.arrive(request, offered),
                 Received::Nothing => break,
                 Received::Closed => accepts = false,
                 Received::Unusable(reason) => note(shared, 0, &format!("a message of the node is unusable: {reason}")),
@@ -132,9 +143,16 @@ fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
     let mut found = false;
     if accepts {
         shared.node.refuse_more();
-        while let Received::Connection(announced) = shared.node.receive() {
-            start(shared, *announced);
-            found = true;
+        loop {
+            match shared.node.receive() {
+                Received::Connection(announced) => {
+                    start(shared, *announced);
+                    found = true;
+                }
+                // What was offered has gone with its connection.
+                Received::Wanted(_) | Received::Arrived(..) => {}
+                Received::Nothing | Received::Closed | Received::Unusable(_) => break,
+            }
         }
     }
     found

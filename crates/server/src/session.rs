@@ -136,6 +136,11 @@ impl Session {
         self.journal.note(text);
     }
 
+    /// The node's name for it.
+    pub fn number(&self) -> u64 {
+        self.journal.session
+    }
+
     /// The vendor library is done with memory that the guest lent it: told with the next answer.
     pub fn return_memory(&self, pointer: *const u8) {
         let Some(offset) = self.memory.shared_offset(pointer, 0) else { return };

@@ -249,6 +249,27 @@ fn sessions_end_with_their_node() {
 }
 
 #[test]
+fn who_fetches_what_is_not_offered_is_told() {
+    let mut node = Node::start("offers");
+    let mut guest = node.guest("hold", false);
+    node.hand_over();
+    assert_eq!(line(&mut output(&mut guest)), "ready");
+    assert!(node.event().0.contains("started"));
+    let question = br#"{"fetch": {"asker": 5, "request": 3, "name": {"session": 1, "secret": [1, 2]}}}"#;
+    rustix::net::send(&node.control, question, SendFlags::NOSIGNAL).expect("asked");
+    let (event, descriptor) = node.event();
+    let event: serde_json::Value = serde_json::from_str(&event).expect("JSON");
+    let expected = serde_json::json!({"session": 1, "event": "fetched", "asker": 5, "request": 3, "note": 0});
+    assert_eq!((event, descriptor.is_some()), (expected, false));
+    // An answer that nobody asked for does no harm.
+    rustix::net::send(&node.control, br#"{"fetched": {"request": 8}}"#, SendFlags::NOSIGNAL).expect("told");
+    guest.kill().expect("killed");
+    assert!(node.event().0.contains("ended"));
+    let _ = guest.wait();
+    assert!(node.finish().success());
+}
+
+#[test]
 fn a_missing_module_is_refused_with_its_name() {
     let mut node = Node::start("missing");
     std::fs::remove_dir_all(Path::new(&node.folder).join("modules")).expect("removed");

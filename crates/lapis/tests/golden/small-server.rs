@@ -224,6 +224,25 @@ unsafe extern "C" fn aviary_charge_return(number: u64) {
     unsafe { aviary_server::ffi::charge_return(number) }
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_offer(
+    descriptor: std::ffi::c_int,
+    note: u64,
+    name: *mut aviary_server::OfferName,
+) -> std::ffi::c_int {
+    unsafe { aviary_server::ffi::offer(descriptor, note, name) }
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_withdraw(name: *const aviary_server::OfferName) {
+    unsafe { aviary_server::ffi::withdraw(name) }
+}
+#[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_fetch(
+    name: *const aviary_server::OfferName,
+    note: *mut u64,
+) -> std::ffi::c_int {
+    unsafe { aviary_server::ffi::fetch(name, note) }
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_function(name: *const std::ffi::c_char) -> usize {
     unsafe { aviary_server::ffi::function(name) as usize }
 }

@@ -96,6 +96,7 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         hello_length: greeting.len(),
         config: announced.json.as_ptr(),
         config_length: announced.json.len(),
+        exchange: &raw const super::exchange::ABI,
         event: watch,
         context: (&raw const watcher).cast_mut().cast(),
     };

@@ -12,8 +12,10 @@ use rustix::net::{
     Shutdown,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::config::SessionConfig;
+use crate::exchange::OfferName;
 
 /// Longest message.
 const LONGEST: usize = 64 << 10;
@@ -34,6 +36,10 @@ pub struct Announced {
 
 pub enum Received {
     Connection(Box<Announced>),
+    /// Another API server of the tenant fetches what this one may have offered.
+    Wanted(Wanted),
+    /// The answer to this request of ours: the descriptor and its number, if there is such an offer.
+    Arrived(u64, Option<(OwnedFd, u64)>),
     Nothing,
     Closed,
     Unusable(String),
@@ -47,6 +53,28 @@ pub enum ToZygote {
     Copy(OwnedFd),
     Nothing,
     Closed,
+}
+
+/// Who fetches which offer.
+#[derive(Debug, Deserialize)]
+pub struct Wanted {
+    asker: u64,
+    request: u64,
+    pub name: OfferName,
+}
+
+#[derive(Deserialize)]
+struct Arrived {
+    request: u64,
+    #[serde(default)]
+    note: u64,
+}
+
+/// A message of the node that is no connection has one of these.
+#[derive(Deserialize)]
+struct ExchangeMessage {
+    fetch: Option<Wanted>,
+    fetched: Option<Arrived>,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +111,13 @@ impl Node {
             Message::Nothing => return Received::Nothing,
             Message::Closed => return Received::Closed,
         };
+        match serde_json::from_slice(&bytes) {
+            Ok(ExchangeMessage { fetch: Some(wanted), .. }) => return Received::Wanted(wanted),
+            Ok(ExchangeMessage { fetched: Some(Arrived { request, note }), .. }) => {
+                return Received::Arrived(request, fds.next().map(|descriptor| (descriptor, note)));
+            }
+            _ => {}
+        }
         let Some(socket) = fds.next() else { return Received::Unusable("no socket came with it".into()) };
         match serde_json::from_slice(&bytes) {
             Ok(config) => {
@@ -150,19 +185,33 @@ impl Node {
         self.send_json(&Event { session, event: "ended", api: None, reason: Some(reason) }, &[]);
     }
 
+    /// Asks for what another API server of the tenant offers.
+    pub fn fetch(&self, session: u64, request: u64, name: &OfferName) {
+        self.send_json(&json!({"event": "fetch", "session": session, "request": request, "name": name}), &[]);
+    }
+
+    /// Answers who wants it, also that there is nothing.
+    pub fn hand_over(&self, wanted: &Wanted, offered: Option<(OwnedFd, u64)>) {
+        let note = offered.as_ref().map_or(0, |(_, note)| *note);
+        let fds: Vec<_> = offered.iter().map(|(descriptor, _)| descriptor.as_fd()).collect();
+        let (giver, asker, request) = (wanted.name.session, wanted.asker, wanted.request);
+        let event = json!({"event": "fetched", "session": giver, "asker": asker, "request": request, "note": note});
+        self.send_json(&event, &fds);
+    }
+
     /// A copy of the zygote introduces itself.
     pub fn born(&self, pid: u32) {
-        self.send_json(&serde_json::json!({"event": "born", "pid": pid}), &[]);
+        self.send_json(&json!({"event": "born", "pid": pid}), &[]);
     }
 
     /// A zygote has loaded everything.
     pub fn ready(&self) {
-        self.send_json(&serde_json::json!({"event": "ready"}), &[]);
+        self.send_json(&json!({"event": "ready"}), &[]);
     }
 
     /// A zygote cannot be copied.
     pub fn unfit(&self, reason: &str) {
-        self.send_json(&serde_json::json!({"event": "unfit", "reason": reason}), &[]);
+        self.send_json(&json!({"event": "unfit", "reason": reason}), &[]);
     }
 
     /// Whether the node is gone, also after `refuse_more`.

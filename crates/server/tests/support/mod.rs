@@ -133,6 +133,7 @@ impl Guest {
                 hello_length: hello.len(),
                 config: config.as_ptr(),
                 config_length: config.len(),
+                exchange: std::ptr::null(),
                 event: print,
                 context: std::ptr::null_mut(),
             };

@@ -1,0 +1,172 @@
+//! What the process's modules offer to, and fetch from, other API servers of their tenant. The node carries the questions
+//! and decides who may ask; the descriptors stay with whoever offers them until somebody does.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::Shared;
+use super::node::Node;
+use crate::exchange::{ExchangeAbi, OfferName};
+
+/// Each costs the process a descriptor.
+const MOST_OFFERS: usize = 4096;
+/// The other process answers at once, unless it is about to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A descriptor, and the number that goes with it.
+type Offered = (OwnedFd, u64);
+
+#[derive(Default)]
+pub struct Exchange {
+    offers: Mutex<BTreeMap<OfferName, Offered>>,
+    /// By request; the inner `None`: there is no such offer.
+    asked: Mutex<HashMap<u64, Option<Option<Offered>>>>,
+    arrived: Condvar,
+    requests: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn copy(descriptor: BorrowedFd<'_>) -> Option<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(descriptor, 3).ok()
+}
+
+fn secret() -> Option<[u64; 2]> {
+    let mut bytes = [[0; 8]; 2];
+    let filled = rustix::rand::getrandom(bytes.as_flattened_mut(), rustix::rand::GetRandomFlags::empty());
+    (filled == Ok(16)).then(|| bytes.map(u64::from_ne_bytes))
+}
+
+impl Exchange {
+    fn offer(&self, session: u64, descriptor: BorrowedFd<'_>, note: u64) -> Option<OfferName> {
+        let mut offers = lock(&self.offers);
+        let name = OfferName { session, secret: secret()? };
+        if offers.len() >= MOST_OFFERS {
+            return None;
+        }
+        offers.insert(name, (copy(descriptor)?, note));
+        Some(name)
+    }
+
+    fn withdraw(&self, name: &OfferName) {
+        lock(&self.offers).remove(name);
+    }
+
+    /// For another process, or for a module of this one.
+    pub fn give(&self, name: &OfferName) -> Option<Offered> {
+        let offers = lock(&self.offers);
+        let (descriptor, note) = offers.get(name)?;
+        Some((copy(descriptor.as_fd())?, *note))
+    }
+
+    fn fetch(&self, node: &Node, session: u64, name: &OfferName) -> Option<Offered> {
+        if let Some(own) = self.give(name) {
+            return Some(own);
+        }
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        lock(&self.asked).insert(request, None);
+        node.fetch(session, request, name);
+        let waiting = |asked: &mut HashMap<_, Option<_>>| asked.get(&request).is_some_and(Option::is_none);
+        let waited = self.arrived.wait_timeout_while(lock(&self.asked), PATIENCE, waiting);
+        let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        asked.remove(&request).flatten().flatten()
+    }
+
+    /// The node's answer to a `fetch`. One that nobody waits for any longer is dropped.
+    pub fn arrive(&self, request: u64, offered: Option<Offered>) {
+        if let Some(answer) = lock(&self.asked).get_mut(&request) {
+            *answer = Some(offered);
+            self.arrived.notify_all();
+        }
+    }
+}
+
+/// What modules call names no connection that could have ended: the process is there as long as they are.
+static PROCESS: OnceLock<Arc<Shared>> = OnceLock::new();
+
+pub fn open(shared: &Arc<Shared>) {
+    let _ = PROCESS.set(shared.clone());
+}
+
+pub static ABI: ExchangeAbi = ExchangeAbi { offer, withdraw, fetch };
+
+extern "C" fn offer(session: u64, descriptor: RawFd, note: u64, name: *mut OfferName) -> i32 {
+    let offer = || {
+        // SAFETY: the module owns the descriptor during the call.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        PROCESS.get()?.exchange.offer(session, descriptor, note)
+    };
+    match crate::guarded(offer, None) {
+        Some(made) => {
+            // SAFETY: the module passes a place for a name.
+            unsafe { name.write(made) };
+            0
+        }
+        None => -1,
+    }
+}
+
+extern "C" fn withdraw(name: *const OfferName) {
+    // SAFETY: the module passes a name.
+    let name = unsafe { name.read() };
+    crate::guarded(|| PROCESS.get().into_iter().for_each(|shared| shared.exchange.withdraw(&name)), ());
+}
+
+extern "C" fn fetch(session: u64, name: *const OfferName, note: *mut u64) -> RawFd {
+    // SAFETY: the module passes a name.
+    let name = unsafe { name.read() };
+    let fetch = || PROCESS.get().and_then(|shared| shared.exchange.fetch(&shared.node, session, &name));
+    match crate::guarded(fetch, None) {
+        Some((descriptor, offered)) => {
+            // SAFETY: the module passes a place for the number.
+            unsafe { note.write(offered) };
+            descriptor.into_raw_fd()
+        }
+        None => -1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{MemfdFlags, fstat, memfd_create};
+
+    fn memory() -> OwnedFd {
+        memfd_create("test", MemfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn an_offer_stands_until_it_is_withdrawn() {
+        let (exchange, memory) = (Exchange::default(), memory());
+        let name = exchange.offer(7, memory.as_fd(), 42).unwrap();
+        assert_eq!(name.session, 7);
+        let (given, note) = exchange.give(&name).unwrap();
+        assert_eq!((fstat(given).unwrap().st_ino, note), (fstat(&memory).unwrap().st_ino, 42));
+        let guessed = OfferName { secret: [name.secret[0], name.secret[1] ^ 1], ..name };
+        assert!(exchange.give(&guessed).is_none());
+        exchange.withdraw(&name);
+        assert!(exchange.give(&name).is_none());
+    }
+
+    #[test]
+    fn offers_are_bounded() {
+        let (exchange, memory) = (Exchange::default(), memory());
+        // By their number, or earlier by the descriptors that this process may have.
+        let names: Vec<_> = std::iter::from_fn(|| exchange.offer(1, memory.as_fd(), 0)).collect();
+        assert!((4..=MOST_OFFERS).contains(&names.len()));
+        exchange.withdraw(&names[3]);
+        assert!(exchange.offer(1, memory.as_fd(), 0).is_some());
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_dropped() {
+        let exchange = Exchange::default();
+        exchange.arrive(3, Some((memory(), 0)));
+        assert!(lock(&exchange.asked).is_empty());
+    }
+}
