@@ -1,7 +1,7 @@
 /* Attributes of devices: what never changes is asked once, what other processes would need is denied. */
 #include "guest.h"
 
-/* Memory that another process could open by a name or a descriptor, and direct access by other devices. */
+/* What needs more than another process on this node: memory of other machines, direct access by other devices. */
 int cuda_attribute_denied(CUdevice_attribute attribute) {
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
@@ -11,7 +11,6 @@ int cuda_attribute_denied(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
     case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES:
     case CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST:
-    case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:

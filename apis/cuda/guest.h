@@ -19,6 +19,8 @@ CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags);
 int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes);
 int cuda_in_managed(CUdeviceptr pointer, size_t bytes);
 void cuda_forget_device_ranges(CUdevice device);
+void cuda_note_opened(CUdeviceptr pointer, size_t bytes, CUdevice device);
+void cuda_forget_opened(CUdeviceptr pointer);
 
 /* function_state.c */
 void cuda_context_ended(void);

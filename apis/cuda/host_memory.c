@@ -53,13 +53,17 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
+    /* Kernels that looked into it (NCCL's do) would end with an illegal address. */
+    if (!cuda_shares_memory() && (flags & CU_MEMHOSTALLOC_DEVICEMAP))
+        return CUDA_ERROR_NOT_SUPPORTED;
     size_t whole = cuda_whole_pages(bytes);
     void *place = NULL;
     CUresult status = CUDA_SUCCESS;
     if (whole < bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    /* What the driver allocates is good in every context, where addresses are unified. */
     if (cuda_shares_memory())
-        status = cuda_shared_alloc(&place, whole, flags & CU_MEMHOSTALLOC_PORTABLE ? CU_MEMHOSTREGISTER_PORTABLE : 0);
+        status = cuda_shared_alloc(&place, whole, CU_MEMHOSTREGISTER_PORTABLE);
     else if (!(place = aligned_alloc(PAGE, whole)))
         status = CUDA_ERROR_OUT_OF_MEMORY;
     if (status != CUDA_SUCCESS)

@@ -149,10 +149,15 @@ static int is_plain_grid(aviary_launch_shape shape) {
            && shape.grid[2] < 1u << 16 && shape.block[0] && shape.block[1] && shape.block[2] && shape.block[2] <= 64;
 }
 
-/* A buffer that the application packed may have another size than the parameters: of that the driver judges. */
+/* A buffer that the application packed may have another size than the parameters: of that the driver judges first. */
+static int is_accepted_size(const struct cuda_object *object, size_t bytes) {
+    uint32_t least = __atomic_load_n(&object->accepted_bytes, __ATOMIC_ACQUIRE);
+    return bytes == object->layout->bytes || (least && bytes >= least && bytes < object->layout->bytes);
+}
+
 static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
     const struct cuda_object *object = cuda_object_of(function);
-    if (!object || !object->layout || bytes != object->layout->bytes || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
+    if (!object || !object->layout || !is_accepted_size(object, bytes) || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
         || shape.shared_bytes > object->accepted_shared)
         return 0;
     return shape.attribute_count == 0 || is_marked(object, mark(shape, attributes));
@@ -165,7 +170,7 @@ int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t b
     return repeated = repeats(function, shape, bytes, attributes);
 }
 
-void cuda_note_launch(CUfunction function, aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
+void cuda_note_launch(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
     struct cuda_object *object = repeated ? NULL : cuda_object_of(function);
     if (!object)
         return;
@@ -175,6 +180,9 @@ void cuda_note_launch(CUfunction function, aviary_launch_shape shape, const CUla
         uint32_t at = __atomic_fetch_add(&object->next_mark, 1, __ATOMIC_ACQ_REL) % CUDA_MARKS;
         __atomic_store_n(&object->accepted_marks[at], accepted, __ATOMIC_RELEASE);
     }
+    uint32_t least = __atomic_load_n(&object->accepted_bytes, __ATOMIC_RELAXED);
+    if (bytes && bytes < CUDA_PARAMETER_BYTES && (!least || bytes < least))
+        __atomic_store_n(&object->accepted_bytes, (uint32_t)bytes, __ATOMIC_RELEASE);
     /* Both bounds come from one launch: a larger one of the two alone says nothing about the other. */
     if (threads_of(shape) >= object->accepted_threads && shape.shared_bytes >= object->accepted_shared) {
         object->accepted_threads = threads_of(shape);

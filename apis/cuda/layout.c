@@ -109,7 +109,7 @@ void cuda_new_function(CUfunction function) {
 #ifndef AVIARY_GUEST
     __atomic_fetch_add(&forgotten, 1, __ATOMIC_ACQ_REL);
 #endif
-    object->accepted_threads = object->accepted_shared = 0;
+    object->accepted_threads = object->accepted_shared = object->accepted_bytes = 0;
     memset(object->accepted_marks, 0, sizeof object->accepted_marks);
 }
 

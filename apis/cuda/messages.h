@@ -7,6 +7,8 @@
 /* Where the server places device memory: nothing else is there in any process. */
 #define CUDA_PLACES 0x100000000000ull
 #define CUDA_PLACES_END 0x200000000000ull
+/* Each device has this much of it: the lower half for what the server places, the rest for what applications map. */
+#define CUDA_PLACE_BYTES (1ull << 40)
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,6 +48,22 @@ CUresult aviaryLaunch(CUfunction function, aviary_launch_shape shape, CUstream s
 /* Memory that both sides share becomes, or is no longer, page-locked for the device. */
 CUresult aviaryHostRegister(void *memory, size_t bytes, unsigned int flags);
 CUresult aviaryHostUnregister(void *memory, size_t bytes);
+
+/* Memory that another process of the application can use: the name of what its API server offers. */
+typedef struct {
+    unsigned long long words[3];
+} aviary_memory_name;
+CUresult aviaryExportMemory(CUmemGenericAllocationHandle handle, aviary_memory_name *name);
+CUresult aviaryImportMemory(CUmemGenericAllocationHandle *handle, const aviary_memory_name *name);
+
+/* The same of memory that the server placed: an allocation is a part of what is offered. */
+typedef struct {
+    aviary_memory_name name;
+    unsigned long long offset, bytes;
+} aviary_memory_part;
+CUresult aviaryShareMemory(CUdeviceptr pointer, aviary_memory_part *part);
+CUresult aviaryOpenMemory(CUdeviceptr *pointer, CUdevice *device, const aviary_memory_part *part);
+CUresult aviaryCloseMemory(CUdeviceptr pointer);
 
 /* Any copy of a box whose host sides lie at `from` and `to`; NULL: that side is no host memory. */
 CUresult aviaryCopy(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream);

@@ -4,11 +4,17 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+/* reservations.c */
+int cuda_may_map(CUdeviceptr base, size_t bytes);
+
 struct physical {
     CUmemGenericAllocationHandle handle;
+    size_t bytes;
     uint64_t number;
-    int released;
+    /* Handles that the application has of it. */
+    unsigned int handles;
     unsigned int mappings;
+    struct cuda_offer offer;
     struct physical *next;
 };
 
@@ -23,8 +29,8 @@ static struct physical *physicals;
 static struct mapping *mappings;
 static pthread_mutex_t physical_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Memory that may be exported is made as memory that may not: PyTorch's allocator asks for such on every machine, and only
- * who exports it would notice. */
+/* Where the driver cannot export memory, that which may be exported is made as memory that may not: PyTorch's allocator
+ * asks for such on every machine, and only who exports it would notice. */
 int cuda_physical_allowed(const CUmemAllocationProp *property) {
     return property
            && (property->requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
@@ -35,7 +41,8 @@ int cuda_physical_allowed(const CUmemAllocationProp *property) {
 static CUresult create_physical(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *property,
                                 unsigned long long flags) {
     CUmemAllocationProp own = *property;
-    own.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    if (!is_offerable(property->location.id))
+        own.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     return cuMemCreate(handle, bytes, &own, flags);
 }
 
@@ -45,8 +52,9 @@ void *cuda_create_physical_function(void) {
 
 /* With the lock. */
 static void end_if_unused(struct physical *physical) {
-    if (!physical->released || physical->mappings)
+    if (physical->handles || physical->mappings)
         return;
+    end_offer(&physical->offer);
     struct physical **link = &physicals;
     while (*link != physical)
         link = &(*link)->next;
@@ -55,35 +63,85 @@ static void end_if_unused(struct physical *physical) {
     free(physical);
 }
 
-void cuda_keep_physical(CUmemGenericAllocationHandle handle) {
+/* With the lock. */
+static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
+    for (struct physical *physical = physicals; physical; physical = physical->next)
+        if (physical->handle == handle)
+            return physical;
+    return NULL;
+}
+
+void cuda_keep_physical(CUmemGenericAllocationHandle handle, size_t bytes) {
     static uint64_t numbers = (uint64_t)1 << 63;
-    struct physical *physical = calloc(1, sizeof *physical);
-    /* Without memory to remember it, it stays charged to its handle alone. */
-    if (!physical)
-        return;
     pthread_mutex_lock(&physical_lock);
-    *physical = (struct physical){.handle = handle, .number = numbers++, .next = physicals};
-    physicals = physical;
-    aviary_charge_keep(physical->number);
+    /* A driver may answer the handle that is there when memory of this process comes back to it. */
+    struct physical *physical = find_physical(handle);
+    if (physical) {
+        physical->handles++;
+    } else if ((physical = calloc(1, sizeof *physical))) {
+        *physical = (struct physical){.handle = handle, .bytes = bytes, .number = numbers++, .handles = 1, .next = physicals};
+        physicals = physical;
+        aviary_charge_keep(physical->number);
+    }
+    /* Without memory to remember it, it stays charged to its handle alone. */
     pthread_mutex_unlock(&physical_lock);
 }
 
-static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
-    for (struct physical *physical = physicals; physical; physical = physical->next)
-        if (physical->handle == handle && !physical->released)
-            return physical;
-    return NULL;
+/* Only what the application maps has a handle that it may know. */
+int cuda_may_retain(const void *address) {
+    return cuda_may_map((CUdeviceptr)(uintptr_t)address, 1);
+}
+
+void cuda_retain_physical(CUmemGenericAllocationHandle handle) {
+    pthread_mutex_lock(&physical_lock);
+    struct physical *physical = find_physical(handle);
+    if (physical)
+        physical->handles++;
+    pthread_mutex_unlock(&physical_lock);
 }
 
 void cuda_drop_physical(CUmemGenericAllocationHandle handle) {
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
-    if (physical) {
-        physical->released = 1;
+    if (physical && physical->handles) {
+        physical->handles--;
         end_if_unused(physical);
     }
     pthread_mutex_unlock(&physical_lock);
 }
+
+/* ---- Of and for other processes ---------------------------------------------------------------- */
+
+static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_memory_name *name) {
+    CUresult status = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&physical_lock);
+    struct physical *physical = find_physical(handle);
+    if (physical && name)
+        status = offer_memory(&physical->offer, handle, physical->bytes);
+    if (status == CUDA_SUCCESS)
+        tell_name(&physical->offer, name);
+    pthread_mutex_unlock(&physical_lock);
+    return status;
+}
+
+void *cuda_export_function(void) {
+    return (void *)export_physical;
+}
+
+static CUresult import_physical(CUmemGenericAllocationHandle *handle, const aviary_memory_name *name) {
+    (void)name;
+    return import_fetched(handle);
+}
+
+void *cuda_import_function(void) {
+    return (void *)import_physical;
+}
+
+void cuda_keep_imported(CUmemGenericAllocationHandle handle) {
+    cuda_keep_physical(handle, fetched.bytes);
+}
+
+/* ---- Mappings ---------------------------------------------------------------------------------- */
 
 void cuda_keep_mapping(CUdeviceptr base, size_t bytes, CUmemGenericAllocationHandle handle) {
     struct mapping *mapping = calloc(1, sizeof *mapping);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { MOST_DEVICES = 8, ALIGNMENT = 512, SMALL = 1 << 20 };
-#define RANGE_BYTES ((size_t)1 << 40)
+#define RANGE_BYTES ((size_t)CUDA_PLACE_BYTES)
 /* The rest of a range is for what applications reserve themselves. */
 #define PLACED_BYTES (RANGE_BYTES / 2)
 
@@ -26,6 +26,7 @@ struct chunk {
     int device;
     int shared;
     CUmemGenericAllocationHandle memory;
+    struct cuda_offer offer;
     struct part *parts;
     struct chunk *next;
 };
@@ -50,8 +51,15 @@ static size_t round_up(size_t bytes, size_t to) {
     return bytes > SIZE_MAX - to ? SIZE_MAX / to * to : (bytes + to - 1) / to * to;
 }
 
+/* Devices that the application has contexts on. A kernel or a copy of each may use the others' memory where the devices
+ * reach each other. (The driver's own memory is for the others' copies always, for their kernels once peer access is enabled.) */
+static int in_use[MOST_DEVICES];
+
+/* Any allocation may be asked for by another process later. */
 static CUmemAllocationProp on_device(int device) {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = is_offerable(device) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                                                              : CU_MEM_HANDLE_TYPE_NONE,
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
@@ -83,12 +91,30 @@ static CUresult reserve(int device) {
 
 /* ---- Chunks --------------------------------------------------------------------------------- */
 
+static CUresult set_access(const struct chunk *chunk, int device) {
+    CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return cuMemSetAccess(chunk->base, chunk->bytes, &access, 1);
+}
+
+static int reaches(int device, int owner) {
+    int answer = 0;
+    return in_use[device] && cuDeviceCanAccessPeer(&answer, device, owner) == CUDA_SUCCESS && answer;
+}
+
+/* Its own device, and those that reach it. */
+static CUresult allow(const struct chunk *chunk) {
+    CUresult status = set_access(chunk, chunk->device);
+    for (int device = 0; device < MOST_DEVICES && status == CUDA_SUCCESS; device++)
+        if (device != chunk->device && reaches(device, chunk->device))
+            status = set_access(chunk, device);
+    return status;
+}
+
 /* The first gap of that size; links the new chunk in. */
 static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
     struct chunk *chunk = calloc(1, sizeof *chunk);
     struct part *whole = calloc(1, sizeof *whole);
     CUmemAllocationProp property = on_device(device);
-    CUmemAccessDesc access = {property.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     struct chunk **link = &places[device].chunks;
     CUdeviceptr at = places[device].base;
     while (*link && (*link)->base - at < bytes) {
@@ -105,7 +131,7 @@ static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
     *status = cuMemMap(at, bytes, 0, chunk->memory, 0);
     if (*status != CUDA_SUCCESS)
         goto release;
-    *status = cuMemSetAccess(at, bytes, &access, 1);
+    *status = allow(chunk);
     if (*status != CUDA_SUCCESS)
         goto unmap;
     *whole = (struct part){.base = at, .bytes = bytes};
@@ -124,6 +150,7 @@ fail:
 
 static CUresult end_chunk(struct chunk *chunk) {
     CUresult status = cuMemUnmap(chunk->base, chunk->bytes);
+    end_offer(&chunk->offer);
     CUresult released = cuMemRelease(chunk->memory);
     for (struct part *part = chunk->parts; part;) {
         struct part *next = part->next;
@@ -284,6 +311,50 @@ CUresult cuda_application_window(CUdeviceptr *base, size_t *bytes) {
     pthread_mutex_unlock(&places_lock);
     *bytes = RANGE_BYTES - PLACED_BYTES;
     return status;
+}
+
+/* ---- Other devices and other processes ------------------------------------------------------- */
+
+/* The application has a context on that device. What is there already is made accessible as far as the driver can. */
+void cuda_use_device(CUdevice device) {
+    if (device < 0 || device >= MOST_DEVICES)
+        return;
+    pthread_mutex_lock(&places_lock);
+    int before = in_use[device];
+    in_use[device] = 1;
+    for (int owner = 0; owner < MOST_DEVICES && !before; owner++)
+        for (struct chunk *chunk = places[owner].chunks; chunk && owner != device && reaches(device, owner); chunk = chunk->next)
+            set_access(chunk, device);
+    pthread_mutex_unlock(&places_lock);
+}
+
+/* The allocation that a pointer is in, as a part of what is offered: its chunk. */
+static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
+    CUdeviceptr offset = pointer - CUDA_PLACES;
+    CUresult status = CUDA_ERROR_INVALID_VALUE;
+    if (pointer < CUDA_PLACES || offset / RANGE_BYTES >= MOST_DEVICES || !told)
+        return status;
+    pthread_mutex_lock(&places_lock);
+    struct chunk *chunk = places[offset / RANGE_BYTES].chunks;
+    while (chunk && (pointer < chunk->base || pointer - chunk->base >= chunk->bytes))
+        chunk = chunk->next;
+    struct part *part = chunk ? chunk->parts : NULL;
+    while (part && (pointer < part->base || pointer - part->base >= part->bytes))
+        part = part->next;
+    if (part && part->used)
+        status = is_offerable(chunk->device) ? offer_memory(&chunk->offer, chunk->memory, chunk->bytes)
+                                             : CUDA_ERROR_NOT_SUPPORTED;
+    if (status == CUDA_SUCCESS) {
+        tell_name(&chunk->offer, &told->name);
+        told->offset = part->base - chunk->base;
+        told->bytes = part->bytes;
+    }
+    pthread_mutex_unlock(&places_lock);
+    return status;
+}
+
+void *cuda_share_function(void) {
+    return (void *)share;
 }
 
 /* ---- Memory of the driver's pools ------------------------------------------------------------ */

@@ -16,6 +16,8 @@ struct range {
     CUcontext context;
     unsigned int flags;
     enum host_origin origin;
+    /* Of another process's memory: how often it is open. */
+    unsigned int opened;
     unsigned long long serial;
 };
 
@@ -97,15 +99,38 @@ void cuda_note_memory(const CUdeviceptr *pointer, size_t bytes) {
                               .context = cuda_current_context()});
 }
 
+void cuda_forget_memory(CUdeviceptr pointer) {
+    struct range gone;
+    take_range(pointer, RANGE_DEVICE, &gone);
+}
+
+/* One more or one less opens what begins at `base`; how many do now, 0 also where nothing is. */
+static unsigned int count_opened(uintptr_t base, int change) {
+    unsigned int opened = 0;
+    pthread_rwlock_wrlock(&ranges_lock);
+    size_t at = position(base);
+    if (at < range_count && ranges[at].base == base && ranges[at].opened)
+        opened = ranges[at].opened += (unsigned int)change;
+    pthread_rwlock_unlock(&ranges_lock);
+    return opened;
+}
+
+/* Of another process, and perhaps of another device than the current one. */
+void cuda_note_opened(CUdeviceptr pointer, size_t bytes, CUdevice device) {
+    if (pointer && bytes && !count_opened(pointer, 1))
+        insert((struct range){.base = pointer, .bytes = bytes, .kind = RANGE_DEVICE, .device = device,
+                              .context = cuda_current_context(), .opened = 1});
+}
+
+void cuda_forget_opened(CUdeviceptr pointer) {
+    if (!count_opened(pointer, -1))
+        cuda_forget_memory(pointer);
+}
+
 void cuda_note_global(const CUdeviceptr *pointer, const size_t *bytes) {
     struct range known;
     if (pointer && bytes && *pointer && !find_range(*pointer, &known))
         cuda_note_memory(pointer, *bytes);
-}
-
-void cuda_forget_memory(CUdeviceptr pointer) {
-    struct range gone;
-    take_range(pointer, RANGE_DEVICE, &gone);
 }
 
 void cuda_note_mapping(CUdeviceptr pointer, size_t bytes) {
@@ -216,6 +241,11 @@ CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
     return CUDA_SUCCESS;
 }
 
+/* What cuMemAlloc made: the server can offer it to other processes. */
+static int is_placed(CUdeviceptr pointer) {
+    return cuda_is_device_address(pointer) && (pointer - CUDA_PLACES) % CUDA_PLACE_BYTES < CUDA_PLACE_BYTES / 2;
+}
+
 /* One answer; NOT_FOUND: this guest does not know the pointer. */
 static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t pointer, const struct range *range) {
     int device = range->kind == RANGE_DEVICE, mapped = device || range->origin != HOST_REGISTERED;
@@ -237,7 +267,9 @@ static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t poin
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(unsigned long long *)data = range->serial; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned int *)data = (unsigned int)managed; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = range->device; return CUDA_SUCCESS;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned int *)data = 0; return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned int *)data = device && is_placed(pointer);
+        return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = range->base; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = range->bytes; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned int *)data = (unsigned int)mapped; return CUDA_SUCCESS;

@@ -28,9 +28,16 @@ int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int co
 
 static CUresult launch(CUfunction function, aviary_launch_shape shape, CUstream stream, const void *parameters,
                        size_t bytes, const CUlaunchAttribute *attributes) {
+    static __thread unsigned char whole[CUDA_PARAMETER_BYTES];
     const struct cuda_layout *layout = layout_of(function);
-    if (!layout || bytes < layout->bytes || (bytes && !parameters))
+    if (!layout || (layout->bytes && !bytes) || (bytes && !parameters) || layout->bytes > sizeof whole)
         return CUDA_ERROR_INVALID_VALUE;
+    /* NCCL packs no more than the kernel will read. Whatever the driver reads, it is nobody else's. */
+    if (bytes < layout->bytes) {
+        memcpy(whole, parameters, bytes);
+        memset(whole + bytes, 0, layout->bytes - bytes);
+        parameters = whole;
+    }
     void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, (void *)parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                      CU_LAUNCH_PARAM_END};
     if (!shape.attribute_count)

@@ -45,6 +45,8 @@ void object_hold(void *object);
 void object_drop(void *object);
 /* The handle is no longer valid; drops the owner's reference. */
 void object_end(void *object);
+/* One that lives on without its owner has one again, and its handle is valid. */
+void object_revive(void *object);
 
 /* --- devices --- */
 

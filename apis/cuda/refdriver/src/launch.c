@@ -23,7 +23,8 @@ static CUresult copy_parameters(struct launch *launch, void **parameters, void *
             else
                 return CUDA_ERROR_INVALID_VALUE;
         }
-        if (!packed || packed_size < launch->size)
+        /* Fewer bytes than the parameters have are taken, as NVIDIA's driver does; the rest is zero here. */
+        if (!packed || packed_size > launch->size || (launch->size && !packed_size))
             return CUDA_ERROR_INVALID_VALUE;
     } else if (!parameters && launch->size) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -32,7 +33,7 @@ static CUresult copy_parameters(struct launch *launch, void **parameters, void *
     if (!launch->parameters)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (packed) {
-        memcpy(launch->parameters, packed, launch->size);
+        memcpy(launch->parameters, packed, packed_size);
         return CUDA_SUCCESS;
     }
     for (size_t i = 0; i < code->parameter_count; i++)

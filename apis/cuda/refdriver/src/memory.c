@@ -14,7 +14,9 @@ enum { WINDOW_SHIFT = 37, GRANULARITY = 512 };
 #define WINDOW ((size_t)1 << WINDOW_SHIFT)
 #define ADDRESSES (WINDOW * DEVICE_MAXIMUM)
 
+/* In a file, so that other processes can map it, too (ipc.c). */
 static char *backing;
+static int backing_file;
 
 /* Sorted by address, free of overlaps. Changed with the driver's lock and this one held; running kernels and
  * copies read it with this one. */
@@ -30,7 +32,9 @@ CUresult memory_start(void)
 
     if (addresses == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    backing = mmap(NULL, ADDRESSES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    backing_file = memfd_create("refdriver", MFD_CLOEXEC);
+    backing = backing_file >= 0 && ftruncate(backing_file, (off_t)ADDRESSES) == 0
+                  ? mmap(NULL, ADDRESSES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, backing_file, 0) : MAP_FAILED;
     if (backing == MAP_FAILED) {
         munmap(addresses, ADDRESSES);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -102,14 +106,27 @@ bool memory_is_known(CUdeviceptr address)
     return known;
 }
 
-bool memory_extent(CUdeviceptr address, CUdeviceptr *start, size_t *size, char **bytes)
+static bool reachable(const struct block *block, CUcontext context)
+{
+    switch (block->kind) {
+    case BLOCK_DEVICE:
+    case BLOCK_POOL:
+        return block->device == context->device || context->peers[block->device];
+    case BLOCK_MAPPED:
+        return block->devices >> context->device & 1;
+    default:
+        return true;
+    }
+}
+
+bool memory_extent(CUdeviceptr address, CUcontext context, CUdeviceptr *start, size_t *size, char **bytes)
 {
     struct block *block;
     bool found;
 
     pthread_rwlock_rdlock(&table);
     block = memory_find(address);
-    found = block && block->accessible;
+    found = block && block->accessible && reachable(block, context);
     if (found) {
         *start = block->start;
         *size = block->size;
@@ -220,12 +237,23 @@ static void scrub(char *bytes, size_t size)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)bytes, end = start + size;
     uintptr_t whole_start = (start + page - 1) & -page, whole_end = end & -page;
 
-    if (whole_start >= whole_end || madvise((void *)whole_start, whole_end - whole_start, MADV_DONTNEED) != 0) {
+    if (whole_start >= whole_end || madvise((void *)whole_start, whole_end - whole_start, MADV_REMOVE) != 0) {
         memset(bytes, 0, size);
         return;
     }
     memset(bytes, 0, whole_start - start);
     memset((void *)whole_end, 0, end - whole_end);
+}
+
+bool memory_file(CUdeviceptr address, int *file, size_t *offset)
+{
+    struct block *block = memory_find(address);
+
+    if (!block || block->kind != BLOCK_DEVICE || !block->size)
+        return false;
+    *file = backing_file;
+    *offset = (size_t)(block->backing - backing);
+    return true;
 }
 
 void memory_release(CUdeviceptr start)

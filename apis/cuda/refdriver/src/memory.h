@@ -29,6 +29,8 @@ struct block {
     CUmemoryPool pool;
     struct physical *physical;
     bool accessible;
+    /* Of mapped memory: bits of the devices whose kernels may use it. */
+    unsigned devices;
 };
 
 CUresult memory_start(void);
@@ -38,8 +40,8 @@ CUresult memory_start(void);
 void *memory_at(CUdeviceptr address, size_t size);
 /* There is a block at this address, accessible or not. May be called without the driver's lock. */
 bool memory_is_known(CUdeviceptr address);
-/* The extent of the accessible block at an address: false where there is none. For caching; the same. */
-bool memory_extent(CUdeviceptr address, CUdeviceptr *start, size_t *size, char **backing);
+/* The extent of the block at an address that kernels of a context can use: false where there is none. For caching; the same. */
+bool memory_extent(CUdeviceptr address, CUcontext context, CUdeviceptr *start, size_t *size, char **backing);
 /* The address is in a range that only devices have: not host memory, whether or not anything is there. */
 bool memory_is_device_range(CUdeviceptr address);
 /* The host may read this memory. */
@@ -54,6 +56,8 @@ void memory_remove(CUdeviceptr start);
 /* Allocates device memory at an address that is a multiple of `alignment`. */
 CUresult memory_allocate(CUdeviceptr *address, size_t size, size_t alignment, CUcontext context, CUdevice device,
                          CUmemoryPool pool);
+/* Where the bytes of an allocation lie in this process's file of device memory; false where there is none. */
+bool memory_file(CUdeviceptr address, int *file, size_t *offset);
 /* Frees and scrubs a device block. */
 void memory_release(CUdeviceptr start);
 /* Frees a block of managed memory when nothing uses it any more (host_memory.c). */

@@ -10,19 +10,31 @@ static struct object **bucket(const void *handle)
     return &live[((uintptr_t)handle >> 4 ^ (uintptr_t)handle >> 16) % BUCKETS];
 }
 
+static void list(struct object *object)
+{
+    struct object **head = bucket(object);
+
+    object->next = *head;
+    *head = object;
+}
+
 void *object_new(enum kind kind, size_t bytes, void (*destroy)(void *object))
 {
-    struct object *object = calloc(1, bytes), **head;
+    struct object *object = calloc(1, bytes);
 
     if (!object)
         return NULL;
     object->kind = kind;
     object->references = 1;
     object->destroy = destroy;
-    head = bucket(object);
-    object->next = *head;
-    *head = object;
+    list(object);
     return object;
+}
+
+void object_revive(void *object)
+{
+    object_hold(object);
+    list(object);
 }
 
 void *object_check(const void *handle, enum kind kind)

@@ -21,7 +21,7 @@ static char *shared(struct run *run, uint64_t address, size_t size)
 static char *global(struct run *run, uint64_t address, size_t size)
 {
     if (address - run->cached_start >= run->cached_size || size > run->cached_size - (address - run->cached_start)) {
-        if (!memory_extent(address, &run->cached_start, &run->cached_size, &run->cached_bytes)) {
+        if (!memory_extent(address, run->launch->function->module->context, &run->cached_start, &run->cached_size, &run->cached_bytes)) {
             run->cached_size = 0;
             return NULL;
         }

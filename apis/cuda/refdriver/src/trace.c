@@ -152,17 +152,25 @@ const char *trace_parameters(CUfunction handle, void **parameters, void **extra)
     CUfunction function;
     CUkernel kernel;
     const char *packed = NULL;
+    size_t packed_size = 0;
 
     digests[0] = 0;
     if (function_resolve(handle, &function, &kernel) != CUDA_SUCCESS)
         return digests;
-    if (!parameters && extra)
+    if (!parameters && extra) {
         for (; *extra != CU_LAUNCH_PARAM_END; extra += 2)
             if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
                 packed = extra[1];
+            else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+                packed_size = *(const size_t *)extra[1];
+    }
     for (size_t i = 0; i < function->code->parameter_count && (parameters || packed); i++) {
         const struct ptx_parameter *parameter = &function->code->parameters[i];
-        put_parameter(&text, parameters ? parameters[i] : packed + parameter->offset, parameter->size);
+        size_t size = parameter->size;
+        /* The last ones may be missing. */
+        if (!parameters && parameter->offset + size > packed_size)
+            size = parameter->offset < packed_size ? packed_size - parameter->offset : 0;
+        put_parameter(&text, parameters ? parameters[i] : packed + parameter->offset, size);
     }
     return digests;
 }

@@ -1,7 +1,9 @@
 /* Addresses reserved by the application, and physical memory mapped there. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "driver.h"
@@ -15,6 +17,7 @@ struct physical {
     size_t size;
     CUmemAllocationProp properties;
     int file;
+    unsigned handles; /* how often it must be released */
 };
 
 static struct reservation *reservations;
@@ -114,6 +117,10 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t size)
 
 /* --- physical memory --- */
 
+#define FILE_NAME "refdriver-"
+
+static struct physical *physical_of(CUmemGenericAllocationHandle handle) { return object_check((void *)(uintptr_t)handle, KIND_PHYSICAL); }
+
 static CUresult check_properties(const CUmemAllocationProp *properties)
 {
     if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -133,36 +140,75 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
     return result;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
+/* Takes the file, also when it fails. */
+static CUresult make(CUmemGenericAllocationHandle *handle, int file, size_t size, const CUmemAllocationProp *properties)
 {
-    CUresult result = handle && size && size % PAGE == 0 && !flags ? check_properties(properties) : CUDA_ERROR_INVALID_VALUE;
-    struct physical *physical;
-    struct device *device;
+    struct device *device = &devices[properties->location.id];
+    struct physical *physical = file >= 0 && size <= device->memory - device->used
+                                    ? object_new(KIND_PHYSICAL, sizeof(*physical), destroy) : NULL;
 
-    if (result != CUDA_SUCCESS)
-        return result;
-    device = &devices[properties->location.id];
-    if (size > device->memory - device->used)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    physical = object_new(KIND_PHYSICAL, sizeof(*physical), NULL);
-    if (!physical)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    physical->file = memfd_create("refdriver", MFD_CLOEXEC);
-    if (physical->file < 0 || ftruncate(physical->file, (off_t)size) != 0) {
-        if (physical->file >= 0)
-            close(physical->file);
-        object_end(physical);
+    if (!physical) {
+        close(file);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    physical->object.destroy = destroy;
+    physical->file = file;
     physical->size = size;
     physical->properties = *properties;
+    physical->handles = 1;
     device->used += size;
     *handle = (CUmemGenericAllocationHandle)(uintptr_t)physical;
     return CUDA_SUCCESS;
 }
 
-static struct physical *physical_of(CUmemGenericAllocationHandle handle) { return object_check((void *)(uintptr_t)handle, KIND_PHYSICAL); }
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    CUresult result = handle && size && size % PAGE == 0 && !flags ? check_properties(properties) : CUDA_ERROR_INVALID_VALUE;
+    char name[32];
+    int file;
+
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* Who imports it reads in the name on which device it is. */
+    snprintf(name, sizeof(name), FILE_NAME "%d", properties->location.id);
+    file = memfd_create(name, MFD_CLOEXEC);
+    if (file >= 0 && ftruncate(file, (off_t)size) != 0) {
+        close(file);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return make(handle, file, size, properties);
+}
+
+CUresult cuMemExportToShareableHandle(void *result, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags)
+{
+    struct physical *physical = physical_of(handle);
+
+    if (!result || !physical || flags || !(physical->properties.requestedHandleTypes & type))
+        return CUDA_ERROR_INVALID_VALUE;
+    *(int *)result = fcntl(physical->file, F_DUPFD_CLOEXEC, 0);
+    return *(int *)result >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *value, CUmemAllocationHandleType type)
+{
+    int file = (int)(uintptr_t)value, device;
+    char link[64], name[64] = "";
+    struct stat status;
+    CUmemAllocationProp properties = {
+        .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+        .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+        .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE},
+    };
+
+    if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
+    if (fstat(file, &status) != 0 || readlink(link, name, sizeof(name) - 1) < 0 || sscanf(name, "/memfd:" FILE_NAME "%d", &device) != 1 ||
+        !device_valid(device))
+        return CUDA_ERROR_UNKNOWN;
+    properties.location.id = device;
+    return make(handle, fcntl(file, F_DUPFD_CLOEXEC, 0), (size_t)status.st_size, &properties);
+}
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
@@ -171,7 +217,20 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     if (!physical)
         return CUDA_ERROR_INVALID_VALUE;
     /* Mappings have references of their own. */
-    object_end(physical);
+    if (--physical->handles == 0)
+        object_end(physical);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    struct block *block = memory_find((CUdeviceptr)(uintptr_t)address);
+
+    if (!handle || !block || block->kind != BLOCK_MAPPED || !block->physical)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (block->physical->handles++ == 0)
+        object_revive(block->physical);
+    *handle = (CUmemGenericAllocationHandle)(uintptr_t)block->physical;
     return CUDA_SUCCESS;
 }
 
@@ -214,7 +273,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
     for (CUdeviceptr at = address; at < end;) {
         struct block *block = memory_find(at);
-        if (!block || block->kind != BLOCK_MAPPED || block->start != at || block->size > end - at)
+        if (!block || !block->physical || block->start != at || block->size > end - at)
             return CUDA_ERROR_INVALID_VALUE;
         at += block->size;
     }
@@ -239,6 +298,9 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
 
     if (!access || !count || !size)
         return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !device_valid(access[i].location.id))
+            return CUDA_ERROR_INVALID_VALUE;
     for (CUdeviceptr at = address; at < end;) {
         struct block *block = memory_find(at);
         if (!block || block->kind != BLOCK_MAPPED)
@@ -247,8 +309,11 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc 
     }
     for (CUdeviceptr at = address; at < end;) {
         struct block *block = memory_find(at);
-        for (size_t i = 0; i < count; i++)
-            block->accessible = access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        for (size_t i = 0; i < count; i++) {
+            unsigned bit = 1u << access[i].location.id;
+            block->devices = access[i].flags ? block->devices | bit : block->devices & ~bit;
+        }
+        block->accessible = block->devices != 0;
         at = block->start + block->size;
     }
     return CUDA_SUCCESS;
@@ -258,8 +323,8 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
 {
     struct block *block = memory_find(address);
 
-    if (!flags || !location || !block || block->kind != BLOCK_MAPPED)
+    if (!flags || !location || !block || block->kind != BLOCK_MAPPED || !device_valid(location->id))
         return CUDA_ERROR_INVALID_VALUE;
-    *flags = block->accessible ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    *flags = block->devices >> location->id & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return CUDA_SUCCESS;
 }

@@ -1,10 +1,35 @@
 /* Two devices: contexts on both, copies between them, peer access. Skipped where there is one device. */
 #include "common.h"
+#include "kernels.h"
+
+/* A kernel of the current device adds what lies on the other one. */
+static void reach(CUdeviceptr a, CUdeviceptr b)
+{
+    enum { COUNT = 1000 };
+    static float sums[COUNT];
+    CUdeviceptr result;
+    CUmodule module;
+    CUfunction function;
+    int count = COUNT;
+    void *parameters[] = {&a, &b, &result, &count};
+
+    MUST(cuMemAlloc(&result, sizeof(sums)));
+    MUST(cuModuleLoadData(&module, vector_add));
+    MUST(cuModuleGetFunction(&function, module, "vector_add"));
+    MUST(cuMemsetD32(a, 0x3f800000, COUNT));
+    MUST(cuMemsetD32(b, 0x40000000, COUNT));
+    MUST(cuLaunchKernel(function, 4, 1, 1, 256, 1, 1, 0, NULL, parameters, NULL));
+    MUST(cuMemcpyDtoH(sums, result, sizeof(sums)));
+    CHECK(sums[0] == 3 && sums[COUNT - 1] == 3);
+    MUST(cuModuleUnload(module));
+    MUST(cuMemFree(result));
+    puts("the other device's memory is reached");
+}
 
 int main(void)
 {
     CUcontext first, second;
-    CUdeviceptr x, y;
+    CUdeviceptr x, y, later;
     unsigned char in[5000], out[5000];
     int count, possible, value;
     char id[32];
@@ -37,6 +62,12 @@ int main(void)
     CHECK(out[0] == 7 && out[sizeof(out) - 1] == 7);
     MUST(cuCtxEnablePeerAccess(second, 0));
     TELL(cuCtxEnablePeerAccess(second, 0));
+    /* Also what is allocated afterwards, large or small. */
+    MUST(cuCtxSetCurrent(second));
+    MUST(cuMemAlloc(&later, 8 << 20));
+    MUST(cuCtxSetCurrent(first));
+    reach(y, later);
+    MUST(cuMemFree(later));
     MUST(cuCtxDisablePeerAccess(second));
     TELL(cuCtxDisablePeerAccess(second));
     MUST(cuDeviceGetPCIBusId(id, sizeof(id), 1));

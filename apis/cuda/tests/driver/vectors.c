@@ -54,6 +54,43 @@ static void add(void)
     MUST(cuModuleUnload(module));
 }
 
+/* As NCCL launches: fewer bytes than the kernel's parameters have, if it does not read the others. */
+static void first_bytes(void)
+{
+    static const char image[] = PTX_HEADER
+        ".visible .entry first_bytes(\n"
+        "    .param .align 8 .b8 first_bytes_param_0[4096]\n"
+        ")\n"
+        "{\n" PTX_REGISTERS
+        "ld.param.u64 %rd1, [first_bytes_param_0];\n"
+        "ld.param.u32 %r1, [first_bytes_param_0+8];\n"
+        "cvta.to.global.u64 %rd2, %rd1;\n"
+        "st.global.u32 [%rd2], %r1;\n"
+        "ret;\n"
+        "}\n";
+    struct {
+        CUdeviceptr to;
+        unsigned value, unused;
+    } packed = {.value = 0};
+    size_t bytes = sizeof(packed);
+    void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    CUmodule module;
+    CUfunction function;
+    unsigned value;
+
+    MUST(cuModuleLoadData(&module, image));
+    MUST(cuModuleGetFunction(&function, module, "first_bytes"));
+    MUST(cuMemAlloc(&packed.to, sizeof(value)));
+    for (packed.value = 1; packed.value <= 5; packed.value++) {
+        MUST(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
+        MUST(cuMemcpyDtoH(&value, packed.to, sizeof(value)));
+        CHECK(value == packed.value);
+    }
+    MUST(cuMemFree(packed.to));
+    MUST(cuModuleUnload(module));
+    puts("the first bytes of the parameters");
+}
+
 static void several_kernels(void)
 {
     CUlibrary library;
@@ -131,6 +168,7 @@ int main(void)
     CUcontext context = start();
 
     add();
+    first_bytes();
     several_kernels();
     MUST(cuCtxDestroy(context));
     puts("ok vectors");

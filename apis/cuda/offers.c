@@ -1,0 +1,89 @@
+/* Memory that this process offers to other API servers of its tenant. */
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Whether memory is offered, and under which name. */
+struct cuda_offer {
+    int stands;
+    aviary_offer_name name;
+};
+
+/* Offers it, unless it is already. */
+static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes) {
+    int descriptor = -1;
+    if (offer->stands)
+        return CUDA_SUCCESS;
+    CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (status != CUDA_SUCCESS)
+        return status;
+    offer->stands = aviary_offer(descriptor, bytes, &offer->name) == 0;
+    close(descriptor);
+    return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Before the memory is released: the offer holds on to it. */
+static void end_offer(struct cuda_offer *offer) {
+    if (offer->stands)
+        aviary_withdraw(&offer->name);
+    offer->stands = 0;
+}
+
+static void tell_name(const struct cuda_offer *offer, aviary_memory_name *name) {
+    _Static_assert(sizeof *name == sizeof offer->name, "the name of an offer crosses as it is");
+    memcpy(name, &offer->name, sizeof *name);
+}
+
+/* Whether memory of that device can be offered at all; drivers of some platforms cannot. */
+static int is_offerable(int device) {
+    static int known[64];
+    if (device < 0 || device >= 64)
+        return 0;
+    int answer = __atomic_load_n(&known[device], __ATOMIC_RELAXED);
+    if (!answer) {
+        int supported = 0;
+        CUresult status = cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
+        answer = status == CUDA_SUCCESS && supported ? 1 : -1;
+        __atomic_store_n(&known[device], answer, __ATOMIC_RELAXED);
+    }
+    return answer > 0;
+}
+
+/* ---- What others offer ------------------------------------------------------------------------ */
+
+/* What the gate asked about, for the call that follows on the same thread. */
+static __thread struct {
+    int there;
+    int descriptor;
+    uint64_t bytes;
+} fetched;
+
+static void drop_fetched(void) {
+    if (fetched.there)
+        close(fetched.descriptor);
+    fetched.there = 0;
+}
+
+/* Fetches it: the bytes of device memory that importing it adds. */
+uint64_t cuda_fetch_bytes(const aviary_memory_name *name) {
+    aviary_offer_name offered;
+    /* Of a call that was refused. */
+    drop_fetched();
+    if (!name)
+        return 0;
+    memcpy(&offered, name, sizeof offered);
+    fetched.descriptor = aviary_fetch(&offered, &fetched.bytes);
+    fetched.there = fetched.descriptor >= 0;
+    return fetched.there ? fetched.bytes : 0;
+}
+
+static CUresult import_fetched(CUmemGenericAllocationHandle *handle) {
+    if (!fetched.there || !handle) {
+        drop_fetched();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult status = cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)fetched.descriptor,
+                                                     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    drop_fetched();
+    return status;
+}

@@ -1,0 +1,161 @@
+/* Allocations of other processes, as cuIpcOpenMemHandle opens them: what that process's server offers is mapped as a whole,
+ * once, and charged here as well. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct opened {
+    aviary_memory_name name;
+    CUdeviceptr base;
+    size_t bytes;
+    CUdevice device;
+    unsigned int count;
+    /* Of what it is charged. */
+    uint64_t number;
+    int charged;
+    struct opened *next;
+};
+
+static struct opened *opened;
+static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* With the lock. */
+static struct opened *find_opened(const aviary_memory_name *name) {
+    for (struct opened *o = opened; o; o = o->next)
+        if (memcmp(&o->name, name, sizeof *name) == 0)
+            return o;
+    return NULL;
+}
+
+static struct opened **opened_at(CUdeviceptr pointer) {
+    struct opened **link = &opened;
+    while (*link && (pointer < (*link)->base || pointer - (*link)->base >= (*link)->bytes))
+        link = &(*link)->next;
+    return link;
+}
+
+/* The bytes of device memory that opening it adds. */
+uint64_t cuda_open_bytes(const aviary_memory_part *part) {
+    drop_fetched();
+    if (!part)
+        return 0;
+    pthread_mutex_lock(&opened_lock);
+    int known = find_opened(&part->name) != NULL;
+    pthread_mutex_unlock(&opened_lock);
+    return known ? 0 : cuda_fetch_bytes(&part->name);
+}
+
+/* Every device that can reach the memory may. */
+static CUresult allow_reachable(CUdeviceptr base, size_t bytes, int home) {
+    CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = home}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    int count = 0;
+    CUresult status = cuMemSetAccess(base, bytes, &access, 1);
+    if (status != CUDA_SUCCESS || cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        return status;
+    for (int device = 0; device < count; device++) {
+        int reaches = 0;
+        access.location.id = device;
+        if (device != home && cuDeviceCanAccessPeer(&reaches, device, home) == CUDA_SUCCESS && reaches)
+            cuMemSetAccess(base, bytes, &access, 1);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult map_opened(struct opened *made, CUmemGenericAllocationHandle memory) {
+    CUmemAllocationProp property;
+    CUresult status = cuMemGetAllocationPropertiesFromHandle(&property, memory);
+    if (status == CUDA_SUCCESS)
+        status = reserve_for_application(&made->base, made->bytes, 0, 0, 0);
+    if (status != CUDA_SUCCESS)
+        return status;
+    made->device = property.location.id;
+    status = cuMemMap(made->base, made->bytes, 0, memory, 0);
+    if (status == CUDA_SUCCESS) {
+        status = allow_reachable(made->base, made->bytes, made->device);
+        if (status != CUDA_SUCCESS)
+            cuMemUnmap(made->base, made->bytes);
+    }
+    if (status != CUDA_SUCCESS)
+        end_reservation(made->base, made->bytes);
+    return status;
+}
+
+static CUresult open_new(const aviary_memory_part *part, struct opened **result) {
+    static uint64_t numbers = (uint64_t)1 << 62;
+    CUmemGenericAllocationHandle memory;
+    size_t bytes = fetched.bytes;
+    struct opened *made = calloc(1, sizeof *made);
+    CUresult status = made ? import_fetched(&memory) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (status == CUDA_SUCCESS) {
+        *made = (struct opened){.name = part->name, .bytes = bytes};
+        status = map_opened(made, memory);
+        /* The mapping holds on to it. */
+        cuMemRelease(memory);
+    }
+    if (status != CUDA_SUCCESS) {
+        free(made);
+        return status;
+    }
+    made->number = numbers++;
+    made->next = opened;
+    *result = opened = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult open_memory(CUdeviceptr *pointer, CUdevice *device, const aviary_memory_part *part) {
+    CUresult status = CUDA_SUCCESS;
+    if (!pointer || !device || !part)
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&opened_lock);
+    struct opened *found = fetched.there ? NULL : find_opened(&part->name);
+    if (!found)
+        status = fetched.there ? open_new(part, &found) : CUDA_ERROR_INVALID_VALUE;
+    if (found && (part->offset >= found->bytes || part->bytes > found->bytes - part->offset))
+        status = CUDA_ERROR_INVALID_VALUE;
+    if (status == CUDA_SUCCESS) {
+        found->count++;
+        *pointer = found->base + part->offset;
+        *device = found->device;
+    }
+    pthread_mutex_unlock(&opened_lock);
+    return status;
+}
+
+void *cuda_open_function(void) {
+    return (void *)open_memory;
+}
+
+void cuda_keep_opened(CUdeviceptr pointer) {
+    pthread_mutex_lock(&opened_lock);
+    struct opened *found = *opened_at(pointer);
+    if (found && !found->charged) {
+        aviary_charge_keep(found->number);
+        found->charged = 1;
+    }
+    pthread_mutex_unlock(&opened_lock);
+}
+
+/* Waits, as the driver does, until nothing uses the memory. */
+static CUresult close_memory(CUdeviceptr pointer) {
+    CUresult status = cuCtxSynchronize();
+    if (status != CUDA_SUCCESS)
+        return status;
+    pthread_mutex_lock(&opened_lock);
+    struct opened **link = opened_at(pointer), *found = *link;
+    if (!found) {
+        status = CUDA_ERROR_INVALID_VALUE;
+    } else if (--found->count == 0) {
+        *link = found->next;
+        status = cuMemUnmap(found->base, found->bytes);
+        end_reservation(found->base, found->bytes);
+        aviary_charge_return(found->number);
+        free(found);
+    }
+    pthread_mutex_unlock(&opened_lock);
+    return status;
+}
+
+void *cuda_close_function(void) {
+    return (void *)close_memory;
+}
