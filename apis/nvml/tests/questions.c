@@ -1,4 +1,5 @@
 /* Asks what tools ask and prints the answers; `none` as argument: every question is refused, as without a driver. */
+#define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include <nvml.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,9 @@ int main(int count, char **arguments) {
     nvmlDevice_t device = NULL, same = NULL;
     nvmlMemory_t memory = {0};
     nvmlMemory_v2_t memory2 = {.version = nvmlMemory_v2}, wrong = {.version = 1};
-    nvmlPciInfo_t pci = {0};
+    nvmlPciInfo_t pci = {0}, other = {0}, older = {.busId = "mine"};
+    nvmlFieldValue_t fields[2] = {{.fieldId = 4}, {.fieldId = 5}};
+    nvmlSystemConfComputeSettings_t settings = {.version = nvmlSystemConfComputeSettings_v1};
     nvmlProcessInfo_t running[8];
     nvmlUtilization_t rates;
 
@@ -43,6 +46,13 @@ int main(int count, char **arguments) {
     ASK(nvmlDeviceGetMemoryInfo_v2(device, &memory2));
     ASK(nvmlDeviceGetMemoryInfo_v2(device, &wrong));
     ASK(nvmlDeviceGetPciInfo_v3(device, &pci));
+    ASK(nvmlDeviceGetNvLinkCapability(device, 1, NVML_NVLINK_CAP_P2P_SUPPORTED, &value));
+    ASK(nvmlDeviceGetNvLinkRemotePciInfo_v2(device, 1, &other));
+    ASK(nvmlDeviceGetNvLinkRemotePciInfo(device, 1, &older));
+    ASK(nvmlDeviceGetFieldValues(device, 2, fields));
+    ASK(nvmlSystemGetConfComputeSettings(&settings));
+    printf("link 1: %u, to %s, kept: %s; fields %u %u; %u\n", value, other.busId, older.busId, fields[0].value.uiVal,
+           fields[1].value.uiVal, settings.ccFeature);
     ASK(nvmlDeviceGetComputeRunningProcesses_v3(device, &processes, running));
     printf("the same device: %d, '%s', %llu %llu bytes, %s, %u processes\n", device == same, name, memory.total,
            memory2.total, pci.busId, none ? 0 : processes);

@@ -75,3 +75,29 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     *count = 3; /* Other people's. */
     return NVML_ERROR_INSUFFICIENT_SIZE;
 }
+nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link, nvmlNvLinkCapability_t capability,
+                                           unsigned int *result) {
+    *result = device->index == link && capability == NVML_NVLINK_CAP_P2P_SUPPORTED;
+    return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci) {
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->busId, sizeof pci->busId, "0000000%u:%02X:00.0", device->index, link);
+    return NVML_SUCCESS;
+}
+/* Of the older structure: the longer name at the end is the newer one's. */
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci) {
+    pci->bus = device->index + link;
+    return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
+    for (int i = 0; i < count; i++)
+        values[i].value.uiVal = 10 * values[i].fieldId + device->index;
+    return NVML_SUCCESS;
+}
+nvmlReturn_t nvmlSystemGetConfComputeSettings(nvmlSystemConfComputeSettings_t *settings) {
+    if (settings->version != nvmlSystemConfComputeSettings_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    settings->ccFeature = 2;
+    return NVML_SUCCESS;
+}
