@@ -45,6 +45,7 @@ pub struct Fixed {
     mode: Option<String>,
     spares: Option<usize>,
     log_level: Option<String>,
+    api_server_users: Option<String>,
     api_dirs: Vec<PathBuf>,
 }
 
@@ -58,6 +59,8 @@ pub struct FileConfig {
     pub spares: Option<usize>,
     pub sessions_per_user: Option<usize>,
     pub log_level: Option<String>,
+    /// `FIRST-LAST` or `none`.
+    pub api_server_users: Option<String>,
     #[serde(default)]
     pub api_dirs: Vec<PathBuf>,
     /// Of every tenant that says nothing else.
@@ -264,6 +267,7 @@ impl FileConfig {
             mode: self.mode.clone(),
             spares: self.spares,
             log_level: self.log_level.clone(),
+            api_server_users: self.api_server_users.clone(),
             api_dirs: self.api_dirs.clone(),
         }
     }

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
     ApiServerCommand, DeviceSettings, Level, Limits, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler, Settings,
-    Tenants, VmSettings, default_socket,
+    Tenants, UserRange, VmSettings, default_socket,
 };
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -27,6 +27,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   spares = 2
   sessions_per_user = 64
   log_level = "info"
+  api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
@@ -173,7 +174,7 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level and api_dirs take effect when the node is started again";
+            let text = "listen, mode, spares, log_level, api_server_users and api_dirs take effect when the node is started again";
             settings.notes.push(text.into());
         }
         Ok(settings)
@@ -214,6 +215,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
+    config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     config.devices = file.devices(path.as_deref(), &Rules::default())?;
     let told = command.scheduler.is_some() || command.slice.is_some();
@@ -241,6 +243,28 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     let before = file.fixed();
     config.reload = Some(Reload::new(move || source.read_again(&before).map_err(|error| format!("{error:#}"))));
     Ok(config)
+}
+
+/// Which user ids API servers get: as the file says, otherwise usual ones where that is possible.
+fn server_users(text: Option<&str>) -> anyhow::Result<Option<UserRange>> {
+    match text {
+        Some("none") => Ok(None),
+        Some(text) => {
+            let failed = |error| anyhow!("api_server_users: {error}");
+            let range: UserRange = text.parse().map_err(failed)?;
+            range.check().map_err(failed)?;
+            Ok(Some(range))
+        }
+        None if !rustix::process::geteuid().is_root() => Ok(None),
+        None => {
+            let usual = UserRange::default();
+            if let Err(why) = usual.check() {
+                eprintln!("aviary: warning: all tenants' API servers run as root (api_server_users): {why}");
+                return Ok(None);
+            }
+            Ok(Some(usual))
+        }
+    }
 }
 
 /// A session costs the node a few descriptors.

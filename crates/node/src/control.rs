@@ -1,6 +1,6 @@
 //! Messages on an API server's control socket (docs/runtime.md, "Attaching").
 
-use aviary_server::{FunctionRule, OfferName};
+use aviary_server::{FunctionRule, OfferName, ServerUser};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -29,6 +29,8 @@ pub struct Assignment<'a> {
     pub functions: &'a FunctionRule,
     /// The node schedules devices.
     pub scheduled: bool,
+    /// Who the API server is from now on; `None`: who it is.
+    pub user: Option<ServerUser>,
 }
 
 /// API server to node.

@@ -31,6 +31,8 @@ pub enum NodeError {
     HandOver(u32, io::Error),
     /// tenant `{0}` has {1} guest processes already
     NoSlot(String, usize),
+    /// no user id for the API servers of tenant `{0}`: {1}
+    ServerUser(String, String),
     /// no accounts for tenant `{0}`: {1}
     Page(String, String),
     /// there is no tenant `{0}`: it is not configured, and it never attached

@@ -9,6 +9,7 @@ use crate::{
     node::{Core, Goal},
     report,
     scheduling::Rules,
+    server_users::UserRange,
     tenant::Tenants,
     vms::{VmDeviceCommand, VmSettings},
 };
@@ -76,6 +77,8 @@ pub struct NodeConfig {
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     pub tenants: Tenants,
+    /// User ids of API servers, one for each tenant; `None`: they are who the node is.
+    pub server_users: Option<UserRange>,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
     /// How the configuration is read again.
@@ -100,6 +103,7 @@ impl NodeConfig {
             spares: 1,
             sessions_per_user: 4096,
             tenants: Tenants::default(),
+            server_users: None,
             devices: Rules::default(),
             reload: None,
             remote: None,

@@ -23,6 +23,7 @@ mod node;
 mod private;
 mod report;
 mod scheduling;
+mod server_users;
 mod sessions;
 mod stats;
 mod tenancy;
@@ -40,6 +41,7 @@ pub use log::{Level, Log};
 pub use private::{PrivateDir, private_nodes};
 pub use report::{AccountReport, NodeReport, SessionReport, TenantReport};
 pub use scheduling::{DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
+pub use server_users::UserRange;
 pub use tenant::{Limits, Tenant, TenantChange, Tenants};
 pub use vms::{VmDeviceCommand, VmSettings};
 

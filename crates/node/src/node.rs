@@ -11,11 +11,13 @@ use crate::{
     listener::Listener,
     log::Log,
     scheduling::{DeviceReport, Overdue, Rules, Scheduling},
+    server_users::ServerUsers,
     sessions::{Registry, Server, Session},
     tenancy::Identity,
     vms::Vms,
     zygote::Zygote,
 };
+use aviary_server::ServerUser;
 use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -75,6 +77,8 @@ pub(crate) struct State {
     pub registry: Registry,
     pub accounts: Accounts,
     pub tenants: Tenants,
+    /// `None`: all API servers are who the node is.
+    pub server_users: Option<ServerUsers>,
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     /// Taken when the node ends, which removes the socket.
@@ -85,6 +89,13 @@ pub(crate) struct State {
     zygote: Option<Zygote>,
     /// When the next zygote is started.
     zygote_at: Option<Instant>,
+}
+
+impl State {
+    /// Who this tenant's API servers are; `None`: who the node is.
+    pub fn user_for(&mut self, tenant: &str) -> Result<Option<ServerUser>, NodeError> {
+        self.server_users.as_mut().map_or(Ok(None), |users| users.of(tenant))
+    }
 }
 
 impl Core {
@@ -105,11 +116,13 @@ impl Core {
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
         let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
+        let server_users = config.server_users.clone().map(ServerUsers::new).transpose()?;
         let sessions_per_user = config.sessions_per_user;
         let state = Mutex::new(State {
             registry,
             accounts,
             tenants,
+            server_users,
             sessions_per_user,
             listener,
             gateways,
@@ -319,7 +332,11 @@ impl Core {
             self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
             return refuse(&socket, &why);
         }
-        let tenant = match self.tenant_for(state, &guest, &identity) {
+        let tenant = self.tenant_for(state, &guest, &identity).and_then(|tenant| {
+            // Who its API server will be must be clear before there is one.
+            state.user_for(&tenant).map(|_| tenant).map_err(|error| error.to_string())
+        });
+        let tenant = match tenant {
             Ok(tenant) => tenant,
             Err(why) => {
                 self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));

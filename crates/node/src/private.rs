@@ -5,7 +5,7 @@ use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, DirBuilder, File},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -76,7 +76,8 @@ fn random_name() -> io::Result<String> {
 }
 
 fn lock(directory: &Path) -> io::Result<File> {
-    let file = File::create(directory.join(LOCK))?;
+    // Who may enter the directory cannot hold the lock.
+    let file = File::options().create(true).truncate(true).write(true).mode(0o600).open(directory.join(LOCK))?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)
 }

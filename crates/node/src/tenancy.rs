@@ -44,6 +44,7 @@ impl Core {
     /// Hands a session to its API server, which gets a place in the tenant's page with its first one.
     pub(crate) fn assign(&self, state: &mut State, id: u64, session: &Session) -> Result<u32, NodeError> {
         let gone = || NodeError::HandOver(0, std::io::ErrorKind::NotFound.into());
+        let user = state.user_for(&session.tenant)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
         let tenant = state.tenants.called(&session.tenant);
         let seat: &Seat = match &mut server.seat {
@@ -62,6 +63,7 @@ impl Core {
             apis: tenant.apis.as_deref(),
             functions: &tenant.functions,
             scheduled: self.scheduling.get().is_some(),
+            user,
         };
         let pid = server.process.pid();
         control::send(server.process.control.as_fd(), &assignment, &[socket.as_fd(), page])

@@ -122,7 +122,7 @@ impl Tenants {
     }
 }
 
-fn name_of_user(uid: u32) -> String {
+pub(crate) fn name_of_user(uid: u32) -> String {
     format!("uid-{uid}")
 }
 

@@ -28,8 +28,21 @@ pub struct SessionConfig {
     pub vendors: BTreeMap<String, String>,
     /// The node schedules devices.
     pub scheduled: bool,
+    /// Who the API server is from its first session on; `None`: who the node is.
+    pub user: Option<ServerUser>,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
+}
+
+/// A user that one tenant's API servers are, and nobody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerUser {
+    /// Also the group's.
+    pub id: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+    /// Where the vendors' libraries keep what they compile.
+    pub home: PathBuf,
 }
 
 /// Names of functions, of whatever API: those of other APIs are ignored.

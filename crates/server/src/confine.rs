@@ -1,11 +1,14 @@
 //! What an API server process gives up before it meets a guest.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::RawFd;
 
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
+
+use crate::config::ServerUser;
 
 /// Only the standard descriptors and `keep` stay open; the process can gain no privileges
 /// and leaves no core file with a tenant's data.
@@ -75,6 +78,30 @@ fn line_buffered() {
 pub fn flush_output() {
     // SAFETY: NULL means all streams.
     unsafe { libc::fflush(std::ptr::null_mut()) };
+}
+
+/// Where vendors' libraries look for a place to keep what they compile.
+const CACHES: &[&str] = &["HOME", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "CUDA_CACHE_PATH"];
+
+/// All of this process is another user from here on and cannot go back. Called before a thread of ours is there.
+pub fn become_user(user: &ServerUser) -> io::Result<()> {
+    for name in CACHES {
+        // SAFETY: no thread of ours reads the environment now; those of a vendor's library that was loaded a moment ago
+        // have not been given anything to do.
+        unsafe { std::env::set_var(name, &user.home) };
+    }
+    let done = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: the list is valid, of this length, and only read.
+    done(unsafe { libc::setgroups(user.groups.len(), user.groups.as_ptr()) })?;
+    // SAFETY: takes effect on this process only and touches no memory.
+    done(unsafe { libc::setresgid(user.id, user.id, user.id) })?;
+    // SAFETY: the same.
+    done(unsafe { libc::setresuid(user.id, user.id, user.id) })?;
+    // Otherwise it could not open files of its own under /proc, which drivers do. Others of the same user are the same
+    // tenant's.
+    // SAFETY: the same.
+    done(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) })?;
+    std::env::set_current_dir(&user.home)
 }
 
 /// System calls that no vendor library needs and that would help somebody who took one over.

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, GrantPage, Manner, grant};
 
+use crate::processor;
+
 /// Waits until a device has done everything that this process gave it; non-zero: it gave up waiting.
 pub type Drain = unsafe extern "C" fn(u64) -> c_int;
 /// The name of a device, NUL-terminated and never freed; NULL: unknown.
@@ -159,6 +161,7 @@ impl Devices {
                 _ => {}
             }
             let since = *waiting_since.get_or_insert_with(|| {
+                processor::ask_for_short_turns();
                 seat.waiting.fetch_add(1, Ordering::SeqCst);
                 Instant::now()
             });

@@ -8,14 +8,18 @@ mod spawn;
 mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
-use crate::confine::{allow_descriptors, confine, filter_system_calls, flush_output};
+use crate::config::ServerUser;
+use crate::confine::{self, allow_descriptors, confine, filter_system_calls, flush_output};
+use crate::connection::send_welcome;
 use crate::session::Journal;
 use attaching::Attaching;
 use exchange::Exchange;
@@ -200,6 +204,15 @@ fn start(shared: &Arc<Shared>, announced: Announced) {
     shared.served.store(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
     let session = announced.config.session;
+    if let Some(user) = &announced.config.user
+        && let Err(error) = become_user(user, &announced.config.modules)
+    {
+        let text = format!("this API server cannot be user {}: {error}", user.id);
+        note(shared, session, &text);
+        send_welcome(announced.socket.as_fd(), welcome_status::FAILED, 0, session, &text);
+        shared.node.ended(session, &text);
+        return shared.finished();
+    }
     shared.attaching.begin(session, announced.socket.as_fd());
     let theirs = shared.clone();
     let life = move || {
@@ -216,6 +229,16 @@ fn start(shared: &Arc<Shared>, announced: Announced) {
         shared.attaching.end(session);
         shared.finished();
     }
+}
+
+/// With the first session. What is loaded later this user must be able to read.
+fn become_user(user: &ServerUser, modules: &[PathBuf]) -> std::io::Result<()> {
+    if rustix::process::geteuid().as_raw() == user.id {
+        return Ok(());
+    }
+    // A copy of the zygote has them already.
+    attach::preload(modules).for_each(drop);
+    confine::become_user(user)
 }
 
 fn note(shared: &Shared, session: u64, text: &str) {

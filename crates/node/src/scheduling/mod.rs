@@ -20,6 +20,7 @@ pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
 use aviary_gate::{DEVICE_SEATS, GrantPage, grant};
+use aviary_server::processor;
 use device::Device;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use serde::{Deserialize, Serialize};
@@ -119,7 +120,7 @@ struct Member {
 
 /// The epoll token of `wake`; sessions count from 1.
 const WAKE: u64 = 0;
-/// Of the scheduling thread.
+/// Of the scheduling thread, where it may not go before all others.
 const NICE: i32 = -15;
 /// Bells heard at a time.
 const EVENTS: usize = 64;
@@ -261,8 +262,12 @@ impl Shared {
     }
 
     fn run(&self) {
-        // While this thread waits for a processor, the device stands still. Refused where the node is not root.
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+        // While this thread waits for a processor, the device stands still. Both are refused where the node is not root,
+        // the first one also in a control group that may have no real-time threads.
+        if processor::go_before_others().is_err() {
+            let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
+            processor::ask_for_short_turns();
+        }
         let mut look: Option<u64> = None;
         while !self.over.load(Ordering::SeqCst) {
             let timeout = look.map(|at| {

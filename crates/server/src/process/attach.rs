@@ -1,9 +1,11 @@
 //! From an accepted socket to a module that serves it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_void};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aviary_gate::GrantPage;
@@ -151,7 +153,9 @@ extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: us
 fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
     let plain = !api.is_empty() && api.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     let mut candidates = directories.iter().map(|d| d.join(api).join("server.so"));
-    match candidates.find(|path| plain && path.is_file()) {
+    // This process may not be able to look there any more.
+    let there = |path: &PathBuf| plain && (loaded().contains_key(path) || path.is_file());
+    match candidates.find(there) {
         Some(path) => Ok(path),
         None => Err((
             welcome_status::API,
@@ -162,7 +166,42 @@ fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
     }
 }
 
-pub(super) fn load(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
+/// Modules that this process has loaded, by their files.
+fn loaded() -> MutexGuard<'static, BTreeMap<PathBuf, &'static ModuleAbi>> {
+    static LOADED: Mutex<BTreeMap<PathBuf, &'static ModuleAbi>> = Mutex::new(BTreeMap::new());
+    LOADED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn load(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
+    if let Some(module) = loaded().get(path) {
+        return Ok(module);
+    }
+    let module = open(path)?;
+    loaded().insert(path.to_owned(), module);
+    Ok(module)
+}
+
+/// Loads every module in these directories, and what it needs, before a guest is there. What cannot be loaded is not:
+/// the session that asks for it tries again and tells why. Answers what was loaded, one by one.
+pub(super) fn preload(directories: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
+    let mut seen = BTreeSet::new();
+    let files = directories.iter().flat_map(|directory| modules(directory)).collect::<Vec<_>>();
+    files.into_iter().filter(move |path| {
+        let first = seen.insert(path.parent().and_then(Path::file_name).map(ToOwned::to_owned));
+        first && load(path).map(|module| (module.preload)()).is_ok()
+    })
+}
+
+/// In a fixed order.
+fn modules(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> =
+        entries.map(|entry| entry.path().join("server.so")).filter(|path| path.is_file()).collect();
+    found.sort();
+    found
+}
+
+fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
     use std::os::unix::ffi::OsStrExt;
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed("the module's path", e))?;
     // SAFETY: modules are the operator's files, found in the directories that the node configured.

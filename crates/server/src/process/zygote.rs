@@ -4,13 +4,12 @@
 //! session's own process loads it. A copy of the zygote shares those pages with all others and has them at once.
 //! No guest ever talks to the zygote, and it calls no function of a vendor.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::attach::load;
+use super::attach;
 use super::node::{Node, ToZygote};
 
 /// Loads what the node says and then makes a copy of this process for every message.
@@ -64,33 +63,12 @@ fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Loads every module in these directories and what it needs. What cannot be loaded is not: the session that
-/// asks for it tries again and tells why. Only a library that starts threads is an obstacle, since they would
-/// be missing in a copy.
+/// Only a library that starts threads is an obstacle, since they would be missing in a copy.
 fn preload(directories: &[PathBuf]) -> Result<(), String> {
-    let mut seen = BTreeSet::new();
-    for directory in directories {
-        for path in modules(directory) {
-            if seen.insert(path.parent().and_then(Path::file_name).map(ToOwned::to_owned))
-                && let Ok(module) = load(&path)
-            {
-                (module.preload)();
-                if threads() != 1 {
-                    return Err(format!("{}: what it loads starts threads", path.display()));
-                }
-            }
-        }
+    match attach::preload(directories).find(|_| threads() != 1) {
+        Some(path) => Err(format!("{}: what it loads starts threads", path.display())),
+        None => Ok(()),
     }
-    Ok(())
-}
-
-/// In a fixed order.
-fn modules(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found: Vec<PathBuf> =
-        entries.map(|entry| entry.path().join("server.so")).filter(|path| path.is_file()).collect();
-    found.sort();
-    found
 }
 
 /// A copy's first act.

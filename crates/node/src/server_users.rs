@@ -1,0 +1,180 @@
+//! User ids of API servers: each tenant's run as a user of their own.
+//!
+//! Whoever takes one tenant's API server over can then neither signal another's nor read its memory or its files; only
+//! root could have. Ids belong to tenants for as long as the node runs.
+
+use crate::{NodeError, PrivateDir, tenant::name_of_user};
+use aviary_server::ServerUser;
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, Permissions},
+    io,
+    ops::RangeInclusive,
+    os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown},
+    path::Path,
+    str::FromStr,
+};
+
+/// Ids that are nobody else's on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserRange(RangeInclusive<u32>);
+
+impl Default for UserRange {
+    /// Among those that systemd's table of user ids leaves unused, and above the ones of containers.
+    fn default() -> Self {
+        Self(1_900_000_000..=1_900_065_535)
+    }
+}
+
+impl FromStr for UserRange {
+    type Err = String;
+
+    /// `FIRST-LAST`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}`: expected FIRST-LAST, such as 200000-265535, without 0, or none");
+        let (first, last) = text.split_once('-').ok_or_else(wrong)?;
+        let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+        // The highest one means nobody to the kernel.
+        if first == 0 || last < first || last == u32::MAX { Err(wrong()) } else { Ok(Self(first..=last)) }
+    }
+}
+
+/// What it takes to give ids, files and signals to processes of other users: CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID.
+const CAPABILITIES: u64 = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 7;
+
+impl UserRange {
+    /// Whether this process may start API servers under these ids; if not, why.
+    pub fn check(&self) -> Result<(), String> {
+        let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let capabilities = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+        if capabilities & CAPABILITIES != CAPABILITIES {
+            return Err("the node is not root, or root without its capabilities".into());
+        }
+        for map in ["uid_map", "gid_map"] {
+            let text = fs::read_to_string(format!("/proc/self/{map}")).map_err(|error| error.to_string())?;
+            if !text.lines().any(|line| self.lies_in(line)) {
+                let (first, last) = (self.0.start(), self.0.end());
+                return Err(format!("the ids {first} to {last} do not exist in the node's user namespace ({map})"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A line of `uid_map`: first id inside, first id outside, how many.
+    fn lies_in(&self, line: &str) -> bool {
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [inside, _, count] = numbers[..] else { return false };
+        inside <= u64::from(*self.0.start()) && u64::from(*self.0.end()) < inside + count
+    }
+}
+
+/// Who has which id.
+#[derive(Debug)]
+pub struct ServerUsers {
+    range: UserRange,
+    by_tenant: BTreeMap<String, ServerUser>,
+    /// Groups that devices belong to.
+    groups: Vec<u32>,
+    /// What vendors' libraries keep in files, such as compiled kernels, a folder for each tenant.
+    homes: PrivateDir,
+    /// Whose tenant's API servers run as the node does.
+    own: String,
+}
+
+impl ServerUsers {
+    pub fn new(range: UserRange) -> Result<Self, NodeError> {
+        let homes = PrivateDir::create()?;
+        // Into it, not to what is in it.
+        fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
+            .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
+        let own = name_of_user(rustix::process::geteuid().as_raw());
+        let groups = device_groups(Path::new("/dev"));
+        Ok(Self { range, by_tenant: BTreeMap::new(), groups, homes, own })
+    }
+
+    /// Who a tenant's API servers are; `None`: as the node. That holds for the node's own user as a tenant only, from
+    /// whom there is nothing to protect.
+    pub fn of(&mut self, tenant: &str) -> Result<Option<ServerUser>, NodeError> {
+        if tenant == self.own {
+            return Ok(None);
+        }
+        if let Some(user) = self.by_tenant.get(tenant) {
+            return Ok(Some(user.clone()));
+        }
+        let failed = |why: String| NodeError::ServerUser(tenant.to_owned(), why);
+        let next = u32::try_from(self.by_tenant.len()).ok().and_then(|taken| self.range.0.start().checked_add(taken));
+        let id = next.filter(|id| self.range.0.contains(id)).ok_or_else(|| failed("none is left".into()))?;
+        let home = self.homes.path().join(id.to_string());
+        let made = DirBuilder::new().mode(0o700).create(&home).and_then(|()| chown(&home, Some(id), Some(id)));
+        made.map_err(|error| failed(format!("{}: {error}", home.display())))?;
+        let user = ServerUser { id, groups: self.groups.clone(), home };
+        self.by_tenant.insert(tenant.to_owned(), user.clone());
+        Ok(Some(user))
+    }
+}
+
+/// Groups without which accelerators' device files cannot be opened.
+fn device_groups(devices: &Path) -> Vec<u32> {
+    let accelerator = |name: &str| name.starts_with("nvidia") || ["dri", "accel", "kfd"].contains(&name);
+    let mut groups: Vec<u32> = Vec::new();
+    for entry in fs::read_dir(devices).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(accelerator) {
+            let _ = collect_groups(&entry.path(), &mut groups);
+        }
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// Root's group is no device's: it would open more than devices.
+fn collect_groups(path: &Path, groups: &mut Vec<u32>) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_dir() {
+        for entry in fs::read_dir(path)? {
+            collect_groups(&entry?.path(), groups)?;
+        }
+    } else if found.file_type().is_char_device() && found.gid() != 0 && found.mode() & 0o060 == 0o060 {
+        groups.push(found.gid());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_read() {
+        assert_eq!("5-9".parse(), Ok(UserRange(5..=9)));
+        for wrong in ["", "5", "0-9", "9-5", "a-b", "5-4294967295", "-5"] {
+            assert!(wrong.parse::<UserRange>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_user_namespace_may_lack_the_ids() {
+        let range = UserRange(100..=199);
+        assert!(range.lies_in("         0          0 4294967295"));
+        assert!(range.lies_in("100 7 100") && !range.lies_in("100 7 99") && !range.lies_in("101 7 500"));
+        assert!(!range.lies_in("") && !range.lies_in("0 0"));
+    }
+
+    #[test]
+    fn each_tenant_has_its_own_id_and_the_range_ends() {
+        if UserRange::default().check().is_err() {
+            return; // only root may
+        }
+        let mut users = ServerUsers::new(UserRange(70_000..=70_001)).unwrap();
+        let own = users.own.clone();
+        let one = users.of("one").unwrap().unwrap();
+        assert_eq!(one, users.of("one").unwrap().unwrap());
+        let two = users.of("two").unwrap().unwrap();
+        assert_eq!((one.id, two.id), (70_000, 70_001));
+        let home = fs::metadata(&two.home).unwrap();
+        assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
+        assert!(matches!(users.of("three"), Err(NodeError::ServerUser(..))));
+        assert_eq!(users.of(&own).unwrap(), None);
+    }
+}
