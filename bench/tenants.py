@@ -19,7 +19,7 @@ from measure import Failure
 
 # Tenants are users: these are nobody's on any machine that we know.
 FIRST_USER = 60001
-HEADER = 16
+HEADER = 24
 RECORD = struct.Struct("<QQQ")
 RECORDS = 1 << 20
 # How long after everybody has attached the measured time begins, in seconds.
@@ -41,9 +41,16 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Nuisance:
+    """What a hostile tenant does until it is killed: a kind of apis/testapi/tests/nuisance.c."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
 class Tenant:
     weight: int
-    load: Load
+    load: object  # a Load or a Nuisance
     priority: int = 0
     cpu: int = -1
 
@@ -98,6 +105,13 @@ def end(process):
         process.wait()
 
 
+def end_all(guest):
+    """A guest and what it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(guest.pid, signal.SIGKILL)
+    guest.wait()
+
+
 class Node:
     """Where guests run: with a node, or natively."""
 
@@ -111,7 +125,9 @@ class Node:
         where = ["taskset", "-c", str(cpu)] if cpu >= 0 else []
         what = self.stage.program(number, load, begin, end_at, self.accelerator)
         command = [str(word) for word in [*user, *where, *what]]
-        guest = subprocess.Popen(command, env={**os.environ, **self.variables}, stdout=subprocess.DEVNULL)
+        # As different users' programs are: with sessions of their own, among which Linux shares the processors.
+        environment = {**os.environ, **self.variables}
+        guest = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
         self.guests.append(guest)
         return guest
 
@@ -146,6 +162,8 @@ class Stage:
         shutil.copytree(library, self.programs, symlinks=True)
 
     def program(self, number, load, begin, end_at, _device):
+        if isinstance(load, Nuisance):
+            return [self.programs / "nuisance", load.kind, number]
         return [self.programs / "accelerate", number, load.nanoseconds(), load.batch, load.pause_us, begin, end_at]
 
     def vendor_variables(self, device):
@@ -188,11 +206,14 @@ class Stage:
         return accelerator
 
     @contextlib.contextmanager
-    def node(self, scheduler, tenants, *, slice_ms=6, extra=()):
-        """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules."""
+    def node(self, scheduler, tenants, *, slice_ms=6, extra=(), top=(), options=()):
+        """A node for the tenants, with a device of its own. `scheduler` None: nobody schedules.
+
+        `extra` is about the device, `top` about the node; `options` are for the command line.
+        """
         accelerator = self.new_device()
         socket = self.folder / f"node.{self.runs}.sock"
-        lines = [f'listen = "unix:{socket}"', 'mode = "666"', "spares = 2"]
+        lines = [f'listen = "unix:{socket}"', 'mode = "666"', "spares = 2", *top]
         for i, tenant in enumerate(tenants):
             lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
             lines += [f"priority = {tenant.priority}"]
@@ -203,7 +224,7 @@ class Stage:
         log = self._log_file
         environment = {**os.environ, **self.vendor_variables(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
-            process = subprocess.Popen([measure.AVIARY, "serve", "--config", config], env=environment, stdout=file, stderr=file)
+            process = subprocess.Popen([measure.AVIARY, "serve", "--config", config, *options], env=environment, stdout=file, stderr=file)
         node = Node(self, f"unix:{socket}", accelerator, {**self.guest_variables(), "AVIARY_SERVER": f"unix:{socket}"})
         try:
             deadline = time.monotonic() + 20
@@ -215,8 +236,9 @@ class Stage:
         except Failure as failure:
             raise Failure(f"{failure}\n{log.read_text()[-2000:]}") from failure
         finally:
-            for each in [*node.guests, process]:
-                end(each)
+            for guest in node.guests:
+                end_all(guest)
+            end(process)
 
     @contextlib.contextmanager
     def natively(self):
@@ -226,8 +248,8 @@ class Stage:
         try:
             yield node
         finally:
-            for each in node.guests:
-                end(each)
+            for guest in node.guests:
+                end_all(guest)
 
     def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=(), finally_=None):
         """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
@@ -236,8 +258,8 @@ class Stage:
             begin = time.monotonic() + self.start_up + 0.1 * len(tenants)
             last = begin + WARM_UP + seconds + 0.2
             guests = [node.guest(i, tenant.load, begin, last, tenant.cpu) for i, tenant in enumerate(tenants)]
-            for guest in guests:
-                if guest.wait(timeout=seconds + 120) != 0:
+            for guest, tenant in zip(guests, tenants, strict=True):
+                if isinstance(tenant.load, Load) and guest.wait(timeout=seconds + 120) != 0:
                     raise Failure(f"a tenant ended with status {guest.returncode}")
             if finally_:
                 finally_(node)

@@ -1,7 +1,9 @@
 /* A device without hardware: time passes on it by the clock, so that many tenants can be scheduled on few cores. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -43,16 +45,35 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+/* What a process leaves behind on the device goes with it, as drivers do it. What others submitted after it goes, too:
+   that needs a device that several processes give work at a time. */
+static void drop_work_of_the_dead(void) {
+    uint64_t at = now(), free_at = __atomic_load_n(&device->free_at, __ATOMIC_SEQ_CST);
+    pid_t owner = (pid_t)__atomic_load_n(&device->owner, __ATOMIC_SEQ_CST);
+    if (free_at <= at || owner == 0 || owner == getpid() || kill(owner, 0) == 0 || errno != ESRCH)
+        return;
+    if (!__atomic_compare_exchange_n(&device->free_at, &free_at, at, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        return;
+    for (uint64_t count = __atomic_load_n(&device->count, __ATOMIC_SEQ_CST), back = 1; back <= count; back++) {
+        ta_accelerator_record *record = &device->records[(count - back) % TA_ACCELERATOR_RECORDS];
+        if (back > TA_ACCELERATOR_RECORDS || record->end <= at)
+            return;
+        record->end = record->begin > at ? record->begin : at;
+    }
+}
+
 ta_status ta_accelerator_submit(uint32_t client, uint64_t nanoseconds) {
     pthread_once(&opened, open_device);
     if (!device)
         return TA_OUT_OF_MEMORY;
+    drop_work_of_the_dead();
     uint64_t begin, end, free_at = __atomic_load_n(&device->free_at, __ATOMIC_SEQ_CST);
     do {
         uint64_t at = now();
         begin = free_at > at ? free_at : at;
         end = begin + nanoseconds;
     } while (!__atomic_compare_exchange_n(&device->free_at, &free_at, end, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    __atomic_store_n(&device->owner, (uint64_t)getpid(), __ATOMIC_SEQ_CST);
     uint64_t place = __atomic_fetch_add(&device->count, 1, __ATOMIC_SEQ_CST) % TA_ACCELERATOR_RECORDS;
     device->records[place] = (ta_accelerator_record){begin, end, client};
     uint64_t before = __atomic_load_n(&done_at, __ATOMIC_SEQ_CST);
