@@ -9,6 +9,7 @@ use seccompiler::{
 };
 
 use crate::config::ServerUser;
+use crate::processor;
 
 /// Only the standard descriptors and `keep` stay open; the process can gain no privileges
 /// and leaves no core file with a tenant's data.
@@ -19,6 +20,7 @@ pub fn confine(keep: &[RawFd]) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `none` is a valid limit that is only read.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+    processor::keep_usual_niceness();
 }
 
 /// As many descriptors as the administrator allows, instead of what suits programs that use `select`: memory that a guest

@@ -111,6 +111,13 @@ impl Devices {
         if longest > 0 && self.interactive.count() { Duration::from_nanos(longest) } else { Duration::ZERO }
     }
 
+    /// Whether the session may give some device work now.
+    pub fn any_held(&self) -> bool {
+        let Some(page) = &self.page else { return false };
+        let mut seats = page.seats().iter().take_while(|seat| seat.taken.load(Ordering::Relaxed) != 0);
+        seats.any(|seat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE))
+    }
+
     #[inline]
     pub fn scheduled(&self) -> bool {
         self.page.is_some()

@@ -15,6 +15,7 @@ use crate::call::Call;
 use crate::closures::Life;
 use crate::config::MAX_NESTING;
 use crate::counters::{Counters, add};
+use crate::demand::LaneDemand;
 use crate::ffi;
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
@@ -36,6 +37,7 @@ pub struct Lane {
     deferred: Cell<Option<i64>>,
     deliveries: RefCell<Vec<Delivery>>,
     counters: Counters,
+    demand: LaneDemand,
     /// Finished calls whose memory the next ones use.
     // Boxed: a call is large, and moves in and out for every message.
     #[allow(clippy::vec_box)]
@@ -91,6 +93,7 @@ impl Lane {
             deferred: Cell::new(None),
             deliveries: RefCell::default(),
             counters: Counters::default(),
+            demand: LaneDemand::default(),
             spare: RefCell::default(),
         })
     }
@@ -130,6 +133,9 @@ impl Lane {
             return Ok(());
         }
         self.counters.report(&self.session.stats);
+        if self.session.devices.scheduled() {
+            self.demand.look(&self.session.demand, self.session.devices.any_held());
+        }
         // A lane that fails meanwhile fails again below.
         self.session.devices.rest(|at_most| end.await_message(at_most).unwrap_or(true));
         end.receive(into)

@@ -15,6 +15,7 @@ mod config;
 mod confine;
 mod connection;
 mod counters;
+mod demand;
 mod devices;
 mod exchange;
 pub mod ffi;

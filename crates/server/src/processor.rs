@@ -40,6 +40,44 @@ pub fn go_before_others() -> io::Result<()> {
     set(libc::SCHED_FIFO, 1, 0)
 }
 
+/// How nice a process is that yields: it gets about a thirtieth of what others get.
+const YIELDING: libc::c_int = 15;
+
+/// All of this process goes after others, or as everybody does. Where Linux shares the processors by sessions of
+/// processes (autogroup), the niceness of the session counts and that of threads does not.
+pub fn yield_to_others(yields: bool) -> io::Result<()> {
+    let nice = if yields { YIELDING } else { 0 };
+    match std::fs::write("/proc/self/autogroup", nice.to_string()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    if !may_be_less_nice() {
+        return Ok(());
+    }
+    // An API server leads a process group of its own.
+    // SAFETY: 0 means this thread's group, in Linux; the call touches no memory.
+    match unsafe { libc::setpriority(libc::PRIO_PGRP, 0, nice) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Allows this process, where it may, to be as nice as usual again whoever it is by then.
+pub fn keep_usual_niceness() {
+    let usual = libc::rlimit { rlim_cur: USUAL, rlim_max: USUAL };
+    // SAFETY: `usual` is a valid limit that is only read. Refused to most users, who lose nothing.
+    unsafe { libc::setrlimit(libc::RLIMIT_NICE, &raw const usual) };
+}
+
+/// Niceness 0, as the limit counts it.
+const USUAL: libc::rlim_t = 20;
+
+fn may_be_less_nice() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    unsafe { libc::getrlimit(libc::RLIMIT_NICE, &raw mut limit) == 0 && limit.rlim_cur >= USUAL }
+}
+
 fn set(policy: libc::c_int, priority: u32, runtime: u64) -> io::Result<()> {
     let attributes = SchedulingAttributes {
         size: size_of::<SchedulingAttributes>() as u32,

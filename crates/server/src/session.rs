@@ -15,6 +15,7 @@ use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, Life};
 use crate::config::{MAX_CALLBACKS, SessionConfig};
+use crate::demand::Demand;
 use crate::devices::Devices;
 use crate::handles::{Ended, HandleTable};
 use crate::late::{Delivery, LateList, Pending};
@@ -59,6 +60,7 @@ pub struct Session {
     pub stats: StatsPage,
     pub callback_lane: CallbackLane,
     pub devices: Devices,
+    pub demand: Demand,
     journal: Journal,
     /// `None` in replay.
     socket: Option<ControlSocket>,
@@ -120,6 +122,7 @@ impl Session {
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
             devices: parts.devices,
+            demand: Demand::default(),
             journal: parts.journal,
             socket: parts.socket,
             sending: Mutex::default(),
