@@ -159,8 +159,8 @@ NUISANCES = {
     "crash": (),
     "sessions": (),
     # This device cannot be interrupted and its work not be cut: who waits is helped by `hold_limit`.
-    "long": ('hold_limit = "100ms"',),
-    "all": ('hold_limit = "100ms"',),
+    "long": ('hold_limit = "500ms"',),
+    "all": ('hold_limit = "500ms"',),
     # Without Aviary: what the same processors make of a neighbour that only uses them up.
     "burn": (),
 }
@@ -176,7 +176,7 @@ def crowd(kinds, quick):
         results["fair.crowd.calm.utilization"] = calm.utilization()
         for kind in kinds:
             tenants = [Tenant(1, Nuisance(kind)), *[Tenant(1, PEACEFUL)] * (MANY - 1)]
-            outcome = stage.run("fair", tenants, length, extra=NUISANCES[kind])
+            outcome = stage.run("fair", tenants, length, extra=NUISANCES[kind], top=("sessions_per_user = 64",))
             shares = [outcome.busy(i) / due for i in range(MANY)]
             key = f"fair.crowd.{kind}"
             results[f"{key}.worst"] = min(shares[1:])

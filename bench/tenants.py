@@ -127,7 +127,9 @@ class Node:
         command = [str(word) for word in [*user, *where, *what]]
         # As different users' programs are: with sessions of their own, among which Linux shares the processors.
         environment = {**os.environ, **self.variables}
-        guest = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, start_new_session=True)
+        # A hostile one is refused all the time.
+        errors = subprocess.DEVNULL if isinstance(load, Nuisance) else None
+        guest = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True)
         self.guests.append(guest)
         return guest
 
@@ -251,9 +253,9 @@ class Stage:
             for guest in node.guests:
                 end_all(guest)
 
-    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, extra=(), finally_=None):
+    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, finally_=None, **node):
         """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
-        place = self.natively() if native else self.node(scheduler, tenants, slice_ms=slice_ms, extra=extra)
+        place = self.natively() if native else self.node(scheduler, tenants, slice_ms=slice_ms, **node)
         with place as node:
             begin = time.monotonic() + self.start_up + 0.1 * len(tenants)
             last = begin + WARM_UP + seconds + 0.2

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accepting;
 mod accounts;
 mod admin;
 mod api_server;
@@ -28,6 +29,7 @@ mod sessions;
 mod stats;
 mod tenancy;
 mod tenant;
+mod throttle;
 mod vms;
 mod zygote;
 

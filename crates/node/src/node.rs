@@ -2,6 +2,7 @@
 
 use crate::{
     NodeConfig, NodeError, Tenants,
+    accepting::{Newcomer, refuse, spare_descriptor},
     accounts::Accounts,
     api_server::{ApiServer, Ending},
     control::{self, Event, Received},
@@ -13,15 +14,13 @@ use crate::{
     scheduling::{DeviceReport, Overdue, Rules, Scheduling},
     server_users::ServerUsers,
     sessions::{Registry, Server, Session},
-    tenancy::Identity,
+    throttle::Throttle,
     vms::Vms,
     zygote::Zygote,
 };
 use aviary_server::ServerUser;
-use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketFlags, accept_with};
 use rustix::process::Signal;
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -29,7 +28,7 @@ use std::{
         Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 /// How long an API server may go on after its guest process has ended.
@@ -42,9 +41,6 @@ const REFILL_DELAY: Duration = Duration::from_millis(100);
 const REFILL_BACKOFF: Duration = Duration::from_secs(5);
 /// A zygote that ended may do so again, and API servers start without one.
 const ZYGOTE_BACKOFF: Duration = Duration::from_secs(1);
-/// Pause when there are no descriptors left to accept with.
-const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
-
 /// What the node works towards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 #[repr(u8)]
@@ -64,11 +60,11 @@ pub struct Core {
     wake: OwnedFd,
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
-    reserve: Mutex<Option<OwnedFd>>,
+    pub(crate) reserve: Mutex<Option<OwnedFd>>,
     /// Not set: no device is scheduled.
     pub(crate) scheduling: OnceLock<Scheduling>,
     /// Listeners for other machines.
-    remote: Vec<OwnedFd>,
+    pub(crate) remote: Vec<OwnedFd>,
     state: Mutex<State>,
 }
 
@@ -82,9 +78,10 @@ pub(crate) struct State {
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     /// Taken when the node ends, which removes the socket.
-    listener: Option<Listener>,
+    pub listener: Option<Listener>,
     pub gateways: Gateways,
     pub vms: Vms,
+    pub throttle: Throttle<Newcomer>,
     refill_at: Option<Instant>,
     zygote: Option<Zygote>,
     /// When the next zygote is started.
@@ -127,6 +124,7 @@ impl Core {
             listener,
             gateways,
             vms,
+            throttle: Throttle::default(),
             refill_at,
             zygote: None,
             zygote_at,
@@ -198,6 +196,7 @@ impl Core {
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);
             }
+            self.welcome_due();
             self.kill_orphans();
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
@@ -208,12 +207,12 @@ impl Core {
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.state();
         let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
-        of_servers.chain(state.vms.next_listen()).min()
+        of_servers.chain(state.vms.next_listen()).chain(state.throttle.next_due()).min()
     }
 
     fn handle(&self, token: Token) {
         match token {
-            Token::Listener => self.accept_all(),
+            Token::Listener => self.accept_some(),
             Token::Wake => {
                 let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
             }
@@ -230,150 +229,10 @@ impl Core {
         }
     }
 
-    // Accepting.
-
-    fn accept_all(&self) {
-        let mut state = self.state();
-        while let Some(listener) = &state.listener {
-            match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
-                Ok(socket) => {
-                    self.admit(&mut state, socket);
-                    self.keep_reserve();
-                }
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                Err(Errno::WOULDBLOCK) => return,
-                // The kernel says so even if nobody waits.
-                Err(Errno::MFILE | Errno::NFILE) => match self.turn_away(&listener.socket) {
-                    Ok(()) | Err(Errno::INTR | Errno::CONNABORTED) => {}
-                    Err(Errno::WOULDBLOCK) => return,
-                    Err(errno) => return self.pause_accepting(state, errno),
-                },
-                Err(errno) => return self.pause_accepting(state, errno),
-            }
-        }
-    }
-
-    fn pause_accepting(&self, state: MutexGuard<'_, State>, errno: Errno) {
-        self.log.error(format_args!("cannot accept a connection: {errno}"));
-        drop(state);
-        std::thread::sleep(EXHAUSTED_PAUSE);
-    }
-
-    /// With no descriptor left, a connection is accepted with the one kept for this, told why, and closed: it
-    /// would wait for a minute otherwise.
-    fn turn_away(&self, listener: &OwnedFd) -> Result<(), Errno> {
-        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(reserve.take());
-        let result = accept_with(listener, SocketFlags::CLOEXEC).map(|socket| {
-            self.log.error("connection refused: no descriptor is left; raise the node's limit (ulimit -n)");
-            refuse(&socket, "the node has no descriptor left");
-        });
-        *reserve = spare_descriptor();
-        result
-    }
-
-    /// There may have been none to keep when it was needed last.
-    fn keep_reserve(&self) {
-        let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
-        if reserve.is_none() {
-            *reserve = spare_descriptor();
-        }
-    }
-
-    /// One connection; more of them make the listener readable again, after other events had their turn.
-    fn accept_remote(&self, place: u64) {
-        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else {
-            return;
-        };
-        let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => socket,
-            Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => return,
-            Err(errno) => {
-                self.log.error(format_args!("cannot accept a connection: {errno}"));
-                return std::thread::sleep(EXHAUSTED_PAUSE);
-            }
-        };
-        if self.aims_at(Goal::Drain) {
-            return;
-        }
-        let mut state = self.state();
-        let watched = state.gateways.start(command, &self.config.socket, socket).and_then(|id| {
-            let Some(gateway) = state.gateways.get(id) else { return Ok(()) };
-            self.epoll.add(gateway.exit.as_fd(), Token::GatewayExit(id))
-        });
-        if let Err(error) = watched {
-            self.log.warn(format_args!("connection refused: {error}"));
-        }
-    }
-
-    fn reap_gateway(&self, id: u64) {
-        let Some(gateway) = self.state().gateways.remove(id) else { return };
-        self.epoll.remove(gateway.exit.as_fd());
-        let status = gateway.wait().ok();
-        let how = status.map_or_else(|| "status unknown".to_owned(), |status| status.to_string());
-        self.log.debug(format_args!("a gateway ended: {how}"));
-    }
-
-    fn admit(&self, state: &mut State, socket: OwnedFd) {
-        let guest = match Guest::of(socket.as_fd()) {
-            Ok(guest) => guest,
-            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
-        };
-        let (identity, guest) = match self.identify(state, guest, &socket) {
-            Ok(identified) => identified,
-            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
-        };
-        let (whose, sessions) = match &identity {
-            Identity::Vm(guest) => (format!("VM {}", guest.vm), state.registry.sessions_of_vm(&guest.vm)),
-            _ => (format!("user {}", guest.uid), state.registry.sessions_of_user(guest.uid)),
-        };
-        if sessions >= state.sessions_per_user {
-            let why = format!("{whose} has {} sessions already", state.sessions_per_user);
-            self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
-            return refuse(&socket, &why);
-        }
-        let tenant = self.tenant_for(state, &guest, &identity).and_then(|tenant| {
-            // Who its API server will be must be clear before there is one.
-            state.user_for(&tenant).map(|_| tenant).map_err(|error| error.to_string())
-        });
-        let tenant = match tenant {
-            Ok(tenant) => tenant,
-            Err(why) => {
-                self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
-                return refuse(&socket, &why);
-            }
-        };
-        let in_vm = if let Identity::Vm(in_vm) = identity { Some(in_vm) } else { None };
-        let id = state.registry.new_session_id();
-        let session = Session {
-            server: 0,
-            guest,
-            in_vm,
-            tenant,
-            since: SystemTime::now(),
-            pending: Some(socket),
-            moved: false,
-            api: String::new(),
-            stats: None,
-        };
-        self.place(state, id, session);
-    }
-
-    /// Who speaks, and as which guest it is served.
-    fn identify(&self, state: &mut State, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
-        if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
-            let process = guest.within(&in_vm.origin);
-            return Ok((Identity::Vm(in_vm), process));
-        }
-        Ok(match state.gateways.admit(guest).transpose()? {
-            Some((tenant, first)) if !tenant.is_empty() => (Identity::Remote(tenant), first),
-            Some((_, first)) => (Identity::User, first),
-            None => (Identity::User, guest),
-        })
-    }
+    // Sessions.
 
     /// Hands a session to its guest's API server, or to a new one.
-    fn place(&self, state: &mut State, id: u64, mut session: Session) {
+    pub(crate) fn place(&self, state: &mut State, id: u64, mut session: Session) {
         let guest = session.guest;
         // A known API server may be about to end; then a fresh one takes the session.
         for _ in 0..2 {
@@ -773,18 +632,6 @@ impl Core {
 /// This process has no descriptor left for another one.
 fn is_exhausted(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-}
-
-fn spare_descriptor() -> Option<OwnedFd> {
-    eventfd(0, EventfdFlags::CLOEXEC).ok()
-}
-
-/// Says why to a guest that gets no API server. It may have gone, and it may be
-/// slow: the answer fits the socket's buffer or is dropped.
-fn refuse(socket: &OwnedFd, why: &str) {
-    let answer =
-        Welcome { wire_version: WIRE_VERSION, status: welcome_status::REFUSED, text: why.into(), ..Welcome::default() };
-    let _ = rustix::net::send(socket, &answer.to_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
 }
 
 fn ends_within(server: &Server, time: Duration) -> bool {

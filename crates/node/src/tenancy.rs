@@ -13,6 +13,7 @@ use crate::{
 use std::os::fd::AsFd;
 
 /// Who says whose a new session is, beside the kernel.
+#[derive(Debug)]
 pub(crate) enum Identity {
     /// Nobody.
     User,

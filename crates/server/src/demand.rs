@@ -16,8 +16,10 @@ use crate::processor;
 const LOOK: Duration = Duration::from_millis(50);
 /// What is averaged.
 const WINDOW: Duration = Duration::from_millis(100);
-/// More than so much of one processor, for all lanes together, is a lot; less than the second is not.
-const MUCH: f64 = 0.5;
+/// Who had more than so much of one processor, for all lanes together, yields.
+const MUCH: f64 = 0.4;
+/// Until it wants less than this, had or not: who yields does not get what it wants. Beginning to yield is another
+/// matter: on a busy machine everybody waits for longer than it runs.
 const LITTLE: f64 = 0.25;
 
 /// Of a session.
@@ -29,14 +31,21 @@ pub struct Demand {
 #[derive(Default)]
 struct Window {
     since: Option<Instant>,
-    wanted: Duration,
+    taken: Processing,
     yields: bool,
 }
 
-/// What a lane's thread had and wanted when it looked last.
+/// What threads had of the processors.
+#[derive(Debug, Default, Clone, Copy)]
+struct Processing {
+    ran: Duration,
+    waited: Duration,
+}
+
+/// What a lane's thread had when it looked last.
 #[derive(Default)]
 pub struct LaneDemand {
-    last: Cell<Option<(Instant, Duration)>>,
+    last: Cell<Option<(Instant, Processing)>>,
 }
 
 impl LaneDemand {
@@ -48,28 +57,31 @@ impl LaneDemand {
             return;
         }
         // A kernel that does not tell cannot be helped.
-        let Ok(wanted) = wanted_by_this_thread() else { return };
-        self.last.set(Some((now, wanted)));
-        if let Some((at, before)) = last
+        let Ok(had) = Processing::of_this_thread() else { return };
+        self.last.set(Some((now, had)));
+        if let Some((_, before)) = last
             && !holds_device
         {
-            session.add(wanted.saturating_sub(before).min(now - at), now, processor::yield_to_others);
+            let (ran, waited) = (had.ran.saturating_sub(before.ran), had.waited.saturating_sub(before.waited));
+            session.add(Processing { ran, waited }, now, processor::yield_to_others);
         }
     }
 }
 
 impl Demand {
-    fn add(&self, wanted: Duration, now: Instant, apply: impl FnOnce(bool) -> io::Result<()>) {
+    fn add(&self, more: Processing, now: Instant, apply: impl FnOnce(bool) -> io::Result<()>) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *window.since.get_or_insert(now);
-        window.wanted += wanted;
+        window.taken.ran += more.ran;
+        window.taken.waited += more.waited;
         let passed = now.saturating_duration_since(since);
         if passed < WINDOW {
             return;
         }
-        let share = window.wanted.as_secs_f64() / passed.as_secs_f64();
-        (window.since, window.wanted) = (Some(now), Duration::ZERO);
-        let yields = if window.yields { share > LITTLE } else { share > MUCH };
+        let Processing { ran, waited } = std::mem::take(&mut window.taken);
+        window.since = Some(now);
+        let share = |time: Duration| time.as_secs_f64() / passed.as_secs_f64();
+        let yields = if window.yields { share(ran + waited) > LITTLE } else { share(ran) > MUCH };
         // Linux lets ordinary users do this ten times a second, all together: the next window tries again.
         if yields != window.yields && apply(yields).is_ok() {
             window.yields = yields;
@@ -77,13 +89,14 @@ impl Demand {
     }
 }
 
-/// How long this thread has run or waited for a processor.
-fn wanted_by_this_thread() -> io::Result<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    let mut numbers = text.split_whitespace().map_while(|word| word.parse::<u64>().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(ran), Some(waited)) => Ok(Duration::from_nanos(ran.saturating_add(waited))),
-        _ => Err(io::ErrorKind::InvalidData.into()),
+impl Processing {
+    fn of_this_thread() -> io::Result<Processing> {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+        let mut times = text.split_whitespace().map_while(|word| word.parse().ok().map(Duration::from_nanos));
+        match (times.next(), times.next()) {
+            (Some(ran), Some(waited)) => Ok(Processing { ran, waited }),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
     }
 }
 
@@ -91,14 +104,15 @@ fn wanted_by_this_thread() -> io::Result<Duration> {
 mod tests {
     use super::*;
 
-    /// What a session did about its demand, by the milliseconds wanted in each tenth of a second.
-    fn yields(wanted: &[u64], allowed: bool) -> Vec<bool> {
+    /// What a session did about its demand, by the milliseconds that it ran and waited in each tenth of a second.
+    fn yields(times: &[(u64, u64)], allowed: bool) -> Vec<bool> {
         let (demand, start) = (Demand::default(), Instant::now());
-        demand.add(Duration::ZERO, start, |_| Ok(()));
+        demand.add(Processing::default(), start, |_| Ok(()));
         let mut tried = Vec::new();
-        for (i, ms) in wanted.iter().enumerate() {
+        for (i, (ran, waited)) in times.iter().enumerate() {
             let now = start + WINDOW * (i as u32 + 1);
-            demand.add(Duration::from_millis(*ms), now, |yields| {
+            let more = Processing { ran: Duration::from_millis(*ran), waited: Duration::from_millis(*waited) };
+            demand.add(more, now, |yields| {
                 tried.push(yields);
                 if allowed { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
             });
@@ -107,19 +121,22 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_much_yields_until_it_wants_little() {
-        assert_eq!(yields(&[40, 45, 30], true), [false; 0]);
-        assert_eq!(yields(&[400, 30, 30, 20, 60], true), [true, false, true]);
-        assert_eq!(yields(&[60, 60, 10], false), [true, true], "what was refused is tried again");
+    fn who_has_much_yields_until_it_wants_little() {
+        assert_eq!(yields(&[(35, 0), (30, 10)], true), [false; 0]);
+        assert_eq!(yields(&[(10, 90), (5, 95)], true), [false; 0], "the others make it wait");
+        assert_eq!(yields(&[(200, 200), (3, 400), (3, 90), (20, 0), (60, 0)], true), [true, false, true]);
+        assert_eq!(yields(&[(60, 0), (60, 0), (10, 0)], false), [true, true], "what was refused is tried again");
     }
 
     #[test]
-    fn threads_know_what_they_want() {
-        let before = wanted_by_this_thread().expect("a kernel with statistics");
+    fn threads_know_what_they_had() {
+        let before = Processing::of_this_thread().expect("a kernel with statistics");
         let since = Instant::now();
-        while since.elapsed() < Duration::from_millis(20) {
+        while since.elapsed() < Duration::from_millis(30) {
             std::hint::spin_loop();
         }
-        assert!(wanted_by_this_thread().unwrap() - before >= Duration::from_millis(10));
+        let after = Processing::of_this_thread().unwrap();
+        let had = after.ran + after.waited - before.ran - before.waited;
+        assert!(had >= Duration::from_millis(10), "{had:?}");
     }
 }

@@ -20,6 +20,8 @@ struct Entry {
     last: u64,
     /// When its present slice began.
     since: u64,
+    /// Of `DeviceSeat::used`, what there was then.
+    used_before: u64,
     /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
     expected: u64,
 }
@@ -57,6 +59,8 @@ pub struct Device {
     holder: Option<Place>,
     /// Since when other sessions wait for what the holder has.
     contested: Option<u64>,
+    /// When it was told last that the holder is overdue.
+    told: u64,
     turn: u64,
 }
 
@@ -86,7 +90,7 @@ impl Device {
     pub fn new(settings: DeviceSettings) -> Option<Device> {
         let discipline = settings.discipline()?;
         let (entries, tenants) = (Vec::new(), Vec::new());
-        Some(Device { settings, discipline, entries, tenants, holder: None, contested: None, turn: 0 })
+        Some(Device { settings, discipline, entries, tenants, holder: None, contested: None, told: 0, turn: 0 })
     }
 
     pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<GrantPage>, seat: usize) {
@@ -94,7 +98,18 @@ impl Device {
         // What was used before it joined, while nobody scheduled the device, is not charged.
         let before = &page.seats()[seat];
         let (charged, calls) = (before.used.load(Relaxed), before.calls.load(Relaxed));
-        let entry = Entry { session, tenant, page, seat, charged, calls, last: self.turn, since: 0, expected: 0 };
+        let entry = Entry {
+            session,
+            tenant,
+            page,
+            seat,
+            charged,
+            calls,
+            last: self.turn,
+            since: 0,
+            used_before: charged,
+            expected: 0,
+        };
         tell(entry.seat(), &self.settings, &*self.discipline);
         self.entries.push(entry);
     }
@@ -141,8 +156,17 @@ impl Device {
 
     pub fn leave(&mut self, session: u64, now: u64) {
         for entry in self.entries.iter_mut().filter(|e| e.session == session) {
-            let held = if self.holder == Some(entry.place()) { now.saturating_sub(entry.since) } else { 0 };
+            let holds = self.holder == Some(entry.place());
+            let held = if holds { now.saturating_sub(entry.since) } else { 0 };
             charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
+            if let (true, Some(contested)) = (holds, self.contested) {
+                // An API server that was killed has not told what its last work took. Others waited for that; otherwise
+                // who dies in every slice would get the device for nothing.
+                let told = entry.seat().used.load(Relaxed).saturating_sub(entry.used_before);
+                let untold = now.saturating_sub(contested.max(entry.since)).saturating_sub(told);
+                self.tenants[entry.tenant].used += untold;
+                self.discipline.charge(entry.tenant, Spent { used: untold, held: 0, calls: 0 }, now);
+            }
         }
         self.entries.retain(|e| e.session != session);
         if self.holder.is_some_and(|(holder, _)| holder == session) {
@@ -187,7 +211,7 @@ impl Device {
     /// The same for who ends it; told again only after as long again.
     pub fn take_overdue(&mut self, now: u64) -> Option<(u64, u64)> {
         let overdue = self.overdue(now)?;
-        self.contested = None;
+        self.told = now;
         Some(overdue)
     }
 
@@ -195,7 +219,7 @@ impl Device {
     fn limit(&self) -> Option<u64> {
         let beyond = Some(self.settings.hold_limit).filter(|limit| !limit.is_zero())?;
         let allowed = u64::try_from((self.settings.slice + beyond).as_nanos()).unwrap_or(u64::MAX);
-        self.contested.map(|since| since.saturating_add(allowed))
+        self.contested.map(|since| since.max(self.told).saturating_add(allowed))
     }
 
     /// Charges what was used and notices who woke up or went to rest.
@@ -289,6 +313,7 @@ impl Device {
         }
         let entry = &mut self.entries[chosen];
         (entry.last, entry.since, entry.expected) = (self.turn, now, 0);
+        entry.used_before = entry.seat().used.load(Relaxed);
         entry.seat().budget.store(budget, Relaxed);
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();

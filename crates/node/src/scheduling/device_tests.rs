@@ -107,3 +107,37 @@ fn a_device_that_nobody_schedules_any_longer_is_free_for_all() {
     bench.device.set_free();
     assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::FREE, grant::FREE]);
 }
+
+#[test]
+fn who_dies_with_the_device_is_charged_for_what_others_waited() {
+    let used = |others: bool, told: u64| {
+        let mut bench = Bench::new(&[1, 1]);
+        bench.wait(0, 0);
+        bench.step(1);
+        if others {
+            bench.wait(1, 0);
+        }
+        bench.step(10);
+        bench.seat(0, 0).used.store(told, SeqCst);
+        bench.step(2_000_000);
+        bench.device.leave(0, 5_000_010);
+        bench.device.usage()[0].used_ns
+    };
+    assert_eq!(used(true, 0), 5_000_000);
+    assert_eq!(used(true, 1_000_000), 5_000_000, "what was told is part of it");
+    assert_eq!(used(false, 1_000_000), 1_000_000, "alone it kept nobody from anything");
+}
+
+#[test]
+fn who_is_overdue_is_told_again_only_later() {
+    let mut bench = Bench::new(&[1, 1]);
+    bench.wait(0, 0);
+    bench.step(1);
+    bench.wait(1, 0);
+    bench.step(2);
+    let limit = 10_006_000_000;
+    assert_eq!(bench.device.take_overdue(limit + 2), Some((0, limit)));
+    bench.step(limit + 3);
+    assert_eq!(bench.device.take_overdue(limit + 4), None);
+    assert_eq!(bench.device.take_overdue(2 * limit + 2), Some((0, 2 * limit)));
+}
