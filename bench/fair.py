@@ -149,6 +149,8 @@ def accounting(quick):
 
 MANY = 64
 PEACEFUL = Load(500, batch=20)
+# Beside some hostile tenants it takes longer to attach.
+PATIENCE = 8.0
 # What the hostile one of a crowd does (apis/testapi/tests/nuisance.c), and what the node is told of the device.
 NUISANCES = {
     "calls": (),
@@ -170,13 +172,14 @@ def crowd(kinds, quick):
     """Sixty-three tenants and a hostile one: what each of them gets, against a run in which all 64 are peaceful."""
     length, results = 10 if quick else 40, {}
     with Stage() as stage:
-        calm = stage.run("fair", [Tenant(1, PEACEFUL)] * MANY, length)
+        calm = stage.run("fair", [Tenant(1, PEACEFUL)] * MANY, length, patience=PATIENCE)
         due = calm.busy() / MANY
         results["fair.crowd.calm.worst"] = min(calm.busy(i) for i in range(MANY)) / due
         results["fair.crowd.calm.utilization"] = calm.utilization()
         for kind in kinds:
             tenants = [Tenant(1, Nuisance(kind)), *[Tenant(1, PEACEFUL)] * (MANY - 1)]
-            outcome = stage.run("fair", tenants, length, extra=NUISANCES[kind], top=("sessions_per_user = 64",))
+            node = {"extra": NUISANCES[kind], "top": ("sessions_per_user = 64",)}
+            outcome = stage.run("fair", tenants, length, patience=PATIENCE, **node)
             shares = [outcome.busy(i) / due for i in range(MANY)]
             key = f"fair.crowd.{kind}"
             results[f"{key}.worst"] = min(shares[1:])

@@ -253,11 +253,14 @@ class Stage:
             for guest in node.guests:
                 end_all(guest)
 
-    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, finally_=None, **node):
-        """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules."""
+    def run(self, scheduler, tenants, seconds, *, slice_ms=6, native=False, patience=0.0, finally_=None, **node):
+        """Lets the tenants loose on one device, and tells what it did. `scheduler` None: nobody schedules.
+
+        `patience`: seconds that they get to attach, beyond the usual.
+        """
         place = self.natively() if native else self.node(scheduler, tenants, slice_ms=slice_ms, **node)
         with place as node:
-            begin = time.monotonic() + self.start_up + 0.1 * len(tenants)
+            begin = time.monotonic() + self.start_up + patience + 0.1 * len(tenants)
             last = begin + WARM_UP + seconds + 0.2
             guests = [node.guest(i, tenant.load, begin, last, tenant.cpu) for i, tenant in enumerate(tenants)]
             for guest, tenant in zip(guests, tenants, strict=True):

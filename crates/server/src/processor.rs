@@ -106,7 +106,7 @@ mod tests {
             // SAFETY: asks about this thread.
             unsafe { libc::sched_getscheduler(0) }
         };
-        let prompt = || {
+        let prompt = move || {
             ask_for_short_turns();
             assert_eq!(policy(), libc::SCHED_OTHER | 0x4000_0000, "with SCHED_RESET_ON_FORK");
             std::thread::spawn(move || assert_eq!(policy(), libc::SCHED_OTHER)).join().expect("a thread of its own");

@@ -235,7 +235,10 @@ class World:
 
     def start(self):
         self.image.build()
+        # The tenants' API servers are other users.
+        self.directory.chmod(0o755)
         self.accelerator.touch()
+        self.accelerator.chmod(0o666)
         lines = []
         for name, tenant in TENANTS.items():
             lines += [f"[vms.{name}]", f'socket = "{self.socket(name)}"', f'tenant = "{tenant}"', f"[tenants.{tenant}]"]
