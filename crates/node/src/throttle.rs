@@ -9,9 +9,9 @@ use std::{
 };
 
 /// Between two attachments, on average.
-const INTERVAL: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(100);
 /// As many at once cost no waiting.
-const BURST: u32 = 128;
+const BURST: u32 = 64;
 /// Users remembered at a time, before those are forgotten that have a whole burst again.
 const MANY: usize = 1024;
 
