@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(parse_vm("a=/run/a.sock"), Ok(vm_at("a", Path::new("/run/a.sock"))));
         assert!(parse_vm("a=x.sock").is_ok_and(|vm| vm.socket.is_absolute()));
         assert!(parse_vm("/run/a.sock").is_err() && parse_vm("a b=/x").is_err() && parse_vm("a=").is_err());
-        assert_ne!(config.fixed(), read("").unwrap().fixed());
+        assert_eq!(config.fixed(), read("").unwrap().fixed(), "a running node takes them over");
     }
 
     #[test]
