@@ -193,7 +193,7 @@ pub(crate) fn wait(
     }
     let asleep = Instant::now();
     let doze = spinner.forecast.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|forecast| forecast.doze(time));
-    let in_time = doze.is_some_and(|doze| wake_up_before(&flag, doze, &ready));
+    let in_time = doze.is_some_and(|doze| wake_up_before(&flag, liveness, doze, &ready));
     let result = if in_time { Ok(()) } else { sleep(&flag, liveness, ready) };
     let slept = asleep.elapsed();
     spinner.learn(time.is_zero() && slept < spinner.short_sleep);
@@ -204,13 +204,18 @@ pub(crate) fn wait(
 }
 
 /// True: it is ready, and nobody had to wake this side.
-fn wake_up_before(flag: &Flag, doze: Doze, ready: impl Fn() -> bool) -> bool {
+fn wake_up_before(flag: &Flag, liveness: &Liveness, doze: Doze, ready: impl Fn() -> bool) -> bool {
+    sleep_once(flag, liveness, doze.sleep, &ready);
+    spin(doze.alert, ready)
+}
+
+/// Not at all if there is nothing to wait for any more.
+fn sleep_once(flag: &Flag, liveness: &Liveness, at_most: Duration, ready: impl Fn() -> bool) {
     flag.raise();
-    if !ready() {
-        flag.sleep(Some(doze.sleep));
+    if !ready() && !liveness.dead() {
+        flag.sleep(Some(at_most));
     }
     flag.lower();
-    spin(doze.alert, ready)
 }
 
 /// As [`wait`], but sleeps for at most so long; true if `ready` is. A sleep that was not long enough teaches the
@@ -229,11 +234,7 @@ pub(crate) fn wait_within(
         return Ok(true);
     }
     let asleep = Instant::now();
-    flag.raise();
-    if !ready() && !liveness.dead() {
-        flag.sleep(Some(at_most));
-    }
-    flag.lower();
+    sleep_once(&flag, liveness, at_most, &ready);
     match ready() {
         true => {
             spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
@@ -328,13 +329,13 @@ mod tests {
     #[test]
     fn a_sleeper_that_knows_when_is_awake_before() {
         let word = AtomicU32::new(0);
-        let flag = Flag { word: &word, doorbell: None };
+        let (flag, liveness) = (Flag { word: &word, doorbell: None }, Liveness::notified());
         let (sleep, alert, began) = (Duration::from_millis(3), Duration::from_secs(10), Instant::now());
         // Nobody wakes it.
         let ready = || began.elapsed() > Duration::from_millis(5);
-        assert!(wake_up_before(&flag, Doze { sleep, alert }, ready));
+        assert!(wake_up_before(&flag, &liveness, Doze { sleep, alert }, ready));
         assert_eq!(word.load(Ordering::Relaxed), 0);
-        assert!(!wake_up_before(&flag, Doze { sleep, alert: Duration::from_millis(1) }, || false));
+        assert!(!wake_up_before(&flag, &liveness, Doze { sleep, alert: Duration::from_millis(1) }, || false));
     }
 
     #[test]
