@@ -29,6 +29,9 @@ pub mod grant {
     pub const ENDED: u32 = 4;
     /// Nobody schedules this device.
     pub const FREE: u32 = 5;
+    /// As `ENDED`, but the device is still at the slice's last work, until [`super::DeviceSeat::ends_at`] or so. The
+    /// node may let the next session queue its work behind that, so that the device does not stand still meanwhile.
+    pub const LAST: u32 = 6;
 }
 
 /// How a holder behaves, set by the node.
@@ -67,7 +70,25 @@ pub struct DeviceSeat {
     pub calls: AtomicU64,
     /// Nanoseconds that calls waited for the grant, ever.
     pub waited: AtomicU64,
+    /// With `LAST`: when the device will have done what it has, as [`monotonic`] tells the time.
+    pub ends_at: AtomicU64,
+    /// With `LAST`: nanoseconds of work that `used` does not contain yet.
+    pub remaining: AtomicU64,
+    /// When the device had done what was under way with `LAST`; written before the slice is given back.
+    pub freed_at: AtomicU64,
+    /// Since when the device is at the work of this slice: whoever queued its work behind another session's does not
+    /// pay for that one's. 0: since it got work. [`NOT_YET`]: the other one is not done. Written by the node.
+    pub free_at: AtomicU64,
     name: [AtomicU64; NAME / 8],
+}
+
+/// See [`DeviceSeat::free_at`].
+pub const NOT_YET: u64 = u64::MAX;
+
+/// Nanoseconds of a clock that all processes share.
+pub fn monotonic() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[repr(C)]

@@ -12,7 +12,7 @@ mod page;
 mod sealed;
 
 pub use account::{Account, Kind, Refused};
-pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, grant};
+pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 pub use holding::Holding;
 pub use page::{Balance, PageError, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};

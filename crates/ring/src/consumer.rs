@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Flag, Spinner, wait, wait_within};
+use crate::wait::{Flag, Spinner, shares_cpu, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -112,6 +112,11 @@ impl Consumer {
     /// What comes are answers only, each to something that was sent before waiting.
     pub fn expect_answers(&mut self) {
         self.spinner.expect_answers();
+    }
+
+    /// Whether the peer, when it sent its last message, ran where this thread runs now.
+    pub fn shares_cpu(&self) -> bool {
+        shares_cpu(self.peer_cpu())
     }
 
     /// Spins for about so long before every sleep; zero: as recent waits suggest.

@@ -42,6 +42,11 @@ impl Producer {
         Ok(())
     }
 
+    /// Wakes the consumer if it sleeps: a message will follow soon.
+    pub fn wake_peer(&self) {
+        wake_if_asleep(self.memory.consumer_sleeps(), &self.memory);
+    }
+
     /// In segments of at most a quarter of the ring. The first line of a segment is sealed last: a consumer
     /// that waits for it does not chase the lines while they are written.
     #[inline(never)]

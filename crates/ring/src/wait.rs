@@ -66,7 +66,7 @@ impl Liveness {
 /// With two CPUs or fewer the accelerator's own threads may need the one that spins.
 fn longest_spin() -> Duration {
     static LONGEST: OnceLock<Duration> = OnceLock::new();
-    *LONGEST.get_or_init(|| match std::thread::available_parallelism().map_or(1, usize::from) {
+    *LONGEST.get_or_init(|| match processors() {
         0 | 1 => Duration::ZERO,
         2 => Duration::from_micros(16),
         3 | 4 => Duration::from_micros(30),
@@ -74,6 +74,14 @@ fn longest_spin() -> Duration {
         // A sleeper is back after 50 us or so, which a call of a few hundred would feel.
         _ => MANY_CPUS_SPIN,
     })
+}
+
+/// How many CPUs this process may use; 2 if it is kept on one of several, because its peer may run on the others.
+fn processors() -> usize {
+    let ours = std::thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: a question that touches no memory; a negative answer means that it is unknown.
+    let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    if ours == 1 && all > 1 { 2 } else { ours }
 }
 
 const MANY_CPUS_SPIN: Duration = Duration::from_micros(400);
@@ -104,18 +112,26 @@ pub struct Spinner {
     short_sleep: Duration,
     /// Of waits for answers, where there are CPUs enough to be awake before they come.
     forecast: Option<Forecast>,
+    /// For how long whoever is woken without a message spins for one before it sleeps again.
+    alert: Duration,
 }
+
+/// A peer that wakes this side before it has an answer expects it within so long.
+const ALERT: Duration = Duration::from_millis(1);
 
 impl Spinner {
     /// `far`: the peer is in another machine.
     pub fn new(far: bool) -> Self {
         let longest = if far { longest_spin().max(LONGEST_FAR) } else { longest_spin() };
         let short_sleep = if far { longest + WAKE_FAR } else { longest };
-        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep, forecast: None }
+        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep, forecast: None, alert: Duration::ZERO }
     }
 
     /// From now on every wait is for an answer that somebody is at work on.
     pub fn expect_answers(&mut self) {
+        if !self.longest.is_zero() && !cfg!(loom) {
+            self.alert = ALERT;
+        }
         if self.longest >= MANY_CPUS_SPIN && !cfg!(loom) {
             self.forecast = Some(Forecast::default());
         }
@@ -194,7 +210,7 @@ pub(crate) fn wait(
     let asleep = Instant::now();
     let doze = spinner.forecast.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|forecast| forecast.doze(time));
     let in_time = doze.is_some_and(|doze| wake_up_before(&flag, liveness, doze, &ready));
-    let result = if in_time { Ok(()) } else { sleep(&flag, liveness, ready) };
+    let result = if in_time { Ok(()) } else { sleep(&flag, liveness, spinner.alert, ready) };
     let slept = asleep.elapsed();
     spinner.learn(time.is_zero() && slept < spinner.short_sleep);
     if let Some(forecast) = &mut spinner.forecast {
@@ -249,7 +265,7 @@ fn spin_time(spinner: &Spinner, peer_cpu: u32) -> Duration {
     if shares_cpu(peer_cpu) { Duration::ZERO } else { spinner.time() }
 }
 
-fn shares_cpu(peer_cpu: u32) -> bool {
+pub(crate) fn shares_cpu(peer_cpu: u32) -> bool {
     peer_cpu != 0 && peer_cpu == current_cpu()
 }
 
@@ -272,7 +288,7 @@ fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
 }
 
 #[cold]
-fn sleep(flag: &Flag, liveness: &Liveness, ready: impl Fn() -> bool) -> Result<(), WaitError> {
+fn sleep(flag: &Flag, liveness: &Liveness, alert: Duration, ready: impl Fn() -> bool) -> Result<(), WaitError> {
     let interval = liveness.interval();
     let mut probed = interval.map(|_| Instant::now());
     loop {
@@ -286,6 +302,10 @@ fn sleep(flag: &Flag, liveness: &Liveness, ready: impl Fn() -> bool) -> Result<(
             return Err(WaitError);
         }
         flag.sleep(interval);
+        // Only the peer lowers the flag of a sleeper.
+        if flag.word.load(Ordering::SeqCst) == 0 && spin(alert, &ready) {
+            return Ok(());
+        }
         // A peer that keeps clearing the flag makes this loop turn, on that peer's own account, but
         // cannot keep it from noticing a death: `dead` is looked at in every turn. Nor can signals, which
         // end the sleep early, keep it from asking: the time counts from the last probe.
@@ -336,6 +356,31 @@ mod tests {
         assert!(wake_up_before(&flag, &liveness, Doze { sleep, alert }, ready));
         assert_eq!(word.load(Ordering::Relaxed), 0);
         assert!(!wake_up_before(&flag, &liveness, Doze { sleep, alert: Duration::from_millis(1) }, || false));
+    }
+
+    /// Whose sleeps end at once, as if the peer had ended them.
+    struct Restless(std::sync::atomic::AtomicU32);
+
+    impl Doorbell for Restless {
+        fn wait(&self, word: &AtomicU32, _: u32, _: Option<Duration>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            word.store(0, Ordering::SeqCst);
+        }
+        fn wake_peer(&self, _: &AtomicU32) {}
+        fn wake_own(&self, _: &AtomicU32) {}
+    }
+
+    #[test]
+    fn who_is_woken_without_a_message_stays_awake_for_it() {
+        let sleeps = |alert: Duration| {
+            let (word, doorbell, began) = (AtomicU32::new(0), Restless(0.into()), Instant::now());
+            let flag = Flag { word: &word, doorbell: Some(&doorbell) };
+            let ready = || began.elapsed() > Duration::from_millis(5);
+            assert!(sleep(&flag, &Liveness::notified(), alert, ready).is_ok());
+            doorbell.0.load(Ordering::SeqCst)
+        };
+        assert_eq!(sleeps(Duration::from_secs(10)), 1);
+        assert!(sleeps(Duration::ZERO) > 1);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::clock;
 use crate::closures::{ClosureKey, Life};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Drain, Name, Stay};
+use crate::lane;
 use crate::log::{Record, Recording};
 use crate::scratch::Scratch;
 use crate::session::Session;
@@ -458,6 +459,9 @@ impl Call {
     pub fn occupy(&mut self, device: u64, drain: Drain, name: Name) -> Result<bool, Reject> {
         let session = &self.session;
         self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
+        if self.stay.is_some_and(|stay| stay.answers_soon) {
+            lane::wake_guest();
+        }
         Ok(self.stay.is_some())
     }
 

@@ -4,6 +4,10 @@
 //! the session itself gives it back: when the slice is used up, or when there is nothing more to do. What a call
 //! costs is found by waiting for the device after it. Waiting after every call would cost up to 7 percent;
 //! therefore only the first calls of a slice are measured, and how many more fit is inferred (FairGV 3.3.2).
+//!
+//! Between the end of one slice and the first work of the next two threads must wake up, and the device would stand
+//! still. So a session says when it is at the last work of its slice, and the node lets the next one queue its work
+//! behind that; what the next one is charged for begins where the other ended.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
@@ -11,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_gate::{DeviceSeat, GrantPage, Manner, grant};
+use aviary_gate::{DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 
 use crate::processor;
 
@@ -24,6 +28,12 @@ pub type Name = unsafe extern "C" fn(u64) -> *const c_char;
 const SAMPLES: u32 = 5;
 /// How often a thread that waits for its grant looks whether its session still lives.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often a thread looks whether another one has given the slice back, or another session is done.
+const GLANCE: Duration = Duration::from_micros(50);
+/// Answers that take longer are not worth being awake for from the beginning of a slice on.
+const SOON: Duration = Duration::from_micros(500);
+/// How long a session whose work came behind another's waits to hear when that ended, once its own is done.
+const UNHEARD: Duration = Duration::from_millis(10);
 
 /// The seats of one session, and the bell that the node hears.
 pub struct Devices {
@@ -45,6 +55,11 @@ const WINDOW: Duration = Duration::from_millis(10);
 const MANY: u32 = 10;
 
 impl Interactive {
+    /// The session had to wait for the device: what it did before says how it is, but not how often it calls now.
+    fn resume(&self) {
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn count(&self) -> bool {
         let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, calls) = began.get_or_insert_with(|| (Instant::now(), 0));
@@ -86,6 +101,8 @@ struct Holding {
     unmeasured: u32,
     /// The slice is used up: nobody gets in until it is given back and granted anew.
     closing: bool,
+    /// The node knows that this is the slice's last work (`grant::LAST`), unless it has granted another slice since.
+    announced: bool,
     /// What a call cost in the last slice.
     last_slice: Duration,
 }
@@ -94,6 +111,8 @@ struct Holding {
 #[derive(Debug, Clone, Copy)]
 pub struct Stay {
     known: usize,
+    /// The device was just granted to a program that calls often: its thread sleeps, and the first answer is not far.
+    pub answers_soon: bool,
 }
 
 impl Devices {
@@ -132,12 +151,15 @@ impl Devices {
         let mut known = self.known();
         let Some(at) = self.seat_of(&mut known, page, device, drain, name) else { return Ok(None) };
         let Some(mut known) = self.await_grant(known, page, at, over)? else { return Ok(None) };
+        let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
+        let awake = seat.awake.load(Ordering::Relaxed) > 0 && self.interactive.is.load(Ordering::Relaxed);
+        let answers_soon = awake && state.since.is_none() && state.each().is_some_and(|each| each <= SOON);
         state.active += 1;
         let now = Instant::now();
         state.busy_since.get_or_insert(now);
         state.since.get_or_insert(now);
-        Ok(Some(Stay { known: at }))
+        Ok(Some(Stay { known: at, answers_soon }))
     }
 
     /// Waits until the grant is open. `None`: nobody schedules the device. An error: the session is over.
@@ -189,7 +211,7 @@ impl Devices {
                     seat.sleep(now, look);
                 }
                 // Another thread of this session is about to give the slice back.
-                grant::SLICE => std::thread::sleep(Duration::from_micros(50)),
+                grant::SLICE | grant::LAST => std::thread::sleep(GLANCE),
                 _ => {}
             }
             known = self.known();
@@ -200,6 +222,7 @@ impl Devices {
         if let Some(since) = waiting_since {
             seat.waiting.fetch_sub(1, Ordering::SeqCst);
             seat.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            self.interactive.resume();
         }
         Ok(outcome?.then_some(known))
     }
@@ -281,7 +304,8 @@ impl Devices {
                 state.under_way += 1;
                 if state.unmeasured > 0 {
                     state.unmeasured -= 1;
-                } else {
+                } else if !state.may_be_another_sessions(seat) {
+                    self.announce_last(state, seat);
                     known = self.measure(known, stay.known, seat);
                 }
             }
@@ -359,6 +383,23 @@ impl Devices {
         }
     }
 
+    /// Tells the node if the slice will be used up when the device has done what it has.
+    fn announce_last(&self, state: &mut Holding, seat: &DeviceSeat) {
+        let Some(each) = state.each() else { return };
+        let expected = each * state.under_way;
+        // Half a call too little is as good as half a call too much.
+        if state.active > 1 || state.closing || state.used + expected + each / 2 < budget(seat) {
+            return;
+        }
+        let passed = state.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
+        seat.ends_at.store(monotonic() + expected.saturating_sub(passed).as_nanos() as u64, Ordering::Relaxed);
+        seat.remaining.store(expected.as_nanos() as u64, Ordering::Relaxed);
+        if seat.change(grant::SLICE, grant::LAST) {
+            (state.closing, state.announced) = (true, true);
+            self.ring();
+        }
+    }
+
     /// Waits for the device and accounts what was under way. The lock is free meanwhile.
     fn measure<'a>(
         &'a self,
@@ -372,6 +413,7 @@ impl Devices {
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
         // called at any time, from any thread.
         unsafe { drain(device) };
+        let own = own_work(seat);
         let mut known = self.known();
         let state = &mut known[at].state;
         // Another thread's wait may have covered these calls already.
@@ -379,8 +421,9 @@ impl Devices {
         if let Some(since) = state.busy_since {
             let now = Instant::now();
             state.busy_since = (state.under_way > 0 || state.active > 1).then_some(now);
-            state.account(seat, now - since);
-            state.learn(calls, now - since, budget(seat));
+            let took = own.map_or(now - since, |own| own.min(now - since));
+            state.account(seat, took);
+            state.learn(calls, took, budget(seat));
         }
         known
     }
@@ -393,12 +436,16 @@ impl Devices {
         {
             return state.renew();
         }
+        // Before the last one was over, the node has granted another slice.
+        if state.announced && seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+            return state.go_on(budget(seat));
+        }
         state.closing = true;
         if state.active == 0 {
-            let last_slice = if state.samples > 0 { state.sampled / state.samples } else { state.last_slice };
-            *state = Holding { last_slice, ..Holding::default() };
+            *state = Holding { last_slice: state.each().unwrap_or_default(), ..Holding::default() };
+            seat.freed_at.store(monotonic(), Ordering::SeqCst);
             // If the node has made it `ALONE` meanwhile, giving it back costs a moment and harms nobody.
-            if seat.change(grant::SLICE, to) || seat.change(grant::ALONE, to) {
+            if [grant::LAST, grant::SLICE, grant::ALONE].iter().any(|from| seat.change(*from, to)) {
                 self.ring();
             }
         }
@@ -439,6 +486,20 @@ impl Devices {
     }
 }
 
+/// How long the device has been at this session's work at most, if another session's came before it. The device has
+/// just done all of it, so the other one's end is known, or will be in a moment.
+fn own_work(seat: &DeviceSeat) -> Option<Duration> {
+    let done = monotonic();
+    loop {
+        match seat.free_at.load(Ordering::SeqCst) {
+            0 => return None,
+            NOT_YET if monotonic() - done < UNHEARD.as_nanos() as u64 => std::thread::sleep(GLANCE),
+            NOT_YET => return None,
+            since => return Some(Duration::from_nanos(done.saturating_sub(since))),
+        }
+    }
+}
+
 fn budget(seat: &DeviceSeat) -> Duration {
     Duration::from_nanos(seat.budget.load(Ordering::Relaxed))
 }
@@ -451,29 +512,53 @@ impl Holding {
 
     /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
     fn learn(&mut self, calls: u32, time: Duration, budget: Duration) {
-        if self.samples < SAMPLES {
-            self.samples += calls;
-            self.sampled += time;
-            // If the first one costs what they cost in the last slice, the others will, too.
-            if self.samples == 1 && time > self.last_slice / 2 && time / 2 < self.last_slice {
-                (self.samples, self.sampled) = (SAMPLES, self.last_slice * (SAMPLES - 1) + time);
-            }
+        let (each, first) = (time / calls.max(1), self.samples == 0);
+        self.samples += calls;
+        self.sampled += time;
+        // If the first one costs what they cost in the last slice, the others will, too.
+        if first && each > self.last_slice / 2 && each / 2 < self.last_slice {
+            (self.samples, self.sampled) = (SAMPLES, self.last_slice * (SAMPLES - 1) + each);
         }
-        let left = budget.saturating_sub(self.used);
-        let each = self.sampled / self.samples.max(1);
-        self.unmeasured = match self.samples < SAMPLES || each.is_zero() {
-            true => 0,
-            // The last of them is measured.
-            false => (left.as_nanos() / each.as_nanos()).saturating_sub(1).min(u128::from(u32::MAX)) as u32,
-        };
+        self.unmeasured = 0;
+        if self.samples >= SAMPLES {
+            self.fill(budget);
+        }
     }
 
-    /// A further slice for who is alone. What its calls cost is known.
+    /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them.
+    fn fill(&mut self, budget: Duration) {
+        let left = budget.saturating_sub(self.used).as_nanos();
+        let each = self.each().unwrap_or_default().as_nanos();
+        let fit = (left + each / 2).checked_div(each).unwrap_or(0);
+        self.unmeasured = u32::try_from(fit.saturating_sub(1)).unwrap_or(u32::MAX);
+    }
+
+    /// What a call costs, as far as known.
+    fn each(&self) -> Option<Duration> {
+        let each = if self.samples > 0 { self.sampled / self.samples } else { self.last_slice };
+        Some(each).filter(|each| !each.is_zero())
+    }
+
+    /// Whether the device may still be at what another session gave it, so that waiting for the device would not
+    /// measure this session's work.
+    fn may_be_another_sessions(&self, seat: &DeviceSeat) -> bool {
+        self.under_way < SAMPLES && seat.free_at.load(Ordering::SeqCst) == NOT_YET
+    }
+
+    /// A further slice, granted before the last one was over: what calls cost is known from that one.
+    fn go_on(&mut self, budget: Duration) {
+        self.renew();
+        let each = self.each().unwrap_or_default();
+        (self.samples, self.sampled) = (SAMPLES, each * SAMPLES);
+        self.fill(budget);
+    }
+
+    /// A further slice for who is alone.
     fn renew(&mut self) {
         self.used = Duration::ZERO;
         self.since = None;
         self.unmeasured = 0;
-        self.closing = false;
+        (self.closing, self.announced) = (false, false);
     }
 }
 

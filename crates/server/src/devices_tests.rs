@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 12] = [const { AtomicU64::new(0) }; 12];
-static DRAINS: [AtomicU32; 12] = [const { AtomicU32::new(0) }; 12];
+static QUEUED_US: [AtomicU64; 14] = [const { AtomicU64::new(0) }; 14];
+static DRAINS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
 
 unsafe extern "C" fn drain(device: u64) -> c_int {
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
@@ -183,4 +183,57 @@ fn who_waits_for_one_device_keeps_no_other() {
     second.budget.store(1_000_000_000, Ordering::SeqCst);
     assert!(second.change(grant::CLOSED, grant::SLICE));
     caller.join().unwrap();
+}
+
+#[test]
+fn a_slice_that_follows_before_the_last_one_is_over_needs_no_samples() {
+    static NODE: std::sync::OnceLock<GrantPage> = std::sync::OnceLock::new();
+    static LATER_SLICES: AtomicU32 = AtomicU32::new(0);
+    /// What the node does while the device is at the last work of a slice.
+    unsafe extern "C" fn drain_and_grant(device: u64) -> c_int {
+        let seat = &NODE.get().expect("set by the test").seats()[0];
+        if LATER_SLICES.load(Ordering::SeqCst) < 3 && seat.grant.load(Ordering::SeqCst) == grant::LAST {
+            let remaining = seat.remaining.load(Ordering::SeqCst);
+            assert!((10_000_000..110_000_000).contains(&remaining), "{remaining}");
+            let ends_in = seat.ends_at.load(Ordering::SeqCst).saturating_sub(monotonic());
+            assert!(ends_in <= remaining, "{ends_in} {remaining}");
+            assert!(seat.change(grant::LAST, grant::SLICE));
+            LATER_SLICES.fetch_add(1, Ordering::SeqCst);
+        }
+        // SAFETY: this is how it is called by the code under test.
+        unsafe { drain(device) }
+    }
+    let (node, devices) = page();
+    // Long enough for a busy machine to make no difference.
+    open(&node, grant::SLICE, Duration::from_millis(100));
+    NODE.set(node).expect("only here");
+    let seat = &NODE.get().expect("just set").seats()[0];
+    let mut calls = 0;
+    while seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+        let stay = devices.occupy(11, drain_and_grant, name, || false).unwrap().unwrap();
+        QUEUED_US[11].fetch_add(5000, Ordering::SeqCst);
+        devices.vacate(stay, None);
+        calls += 1;
+    }
+    assert_eq!((LATER_SLICES.load(Ordering::SeqCst), seat.grant.load(Ordering::SeqCst)), (3, grant::ENDED));
+    // The first five calls, and one wait at the end of each slice.
+    let drains = DRAINS[11].load(Ordering::SeqCst);
+    assert!(drains <= 5 + 4 && calls > 20, "{drains} waits, {calls} calls");
+    assert!(seat.used.load(Ordering::SeqCst) >= calls * 5_000_000);
+}
+
+#[test]
+fn who_came_behind_another_is_charged_from_that_ones_end() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    seat.free_at.store(NOT_YET, Ordering::SeqCst);
+    open(&node, grant::SLICE, Duration::from_secs(1));
+    let since = monotonic();
+    // The device is at the other one's work for 20 ms, and at this one's for 10.
+    call(&devices, 12, 30_000);
+    assert_eq!(DRAINS[12].load(Ordering::SeqCst), 0, "nothing could be learned from waiting now");
+    seat.free_at.store(since + 20_000_000, Ordering::SeqCst);
+    call(&devices, 12, 0);
+    let (used, took) = (seat.used.load(Ordering::SeqCst), monotonic() - since);
+    assert!(used >= 9_000_000 && used <= took - 20_000_000, "{used} of {took}");
 }

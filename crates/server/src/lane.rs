@@ -19,6 +19,7 @@ use crate::demand::LaneDemand;
 use crate::ffi;
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
+use crate::processor;
 use crate::session::Session;
 
 thread_local! {
@@ -75,6 +76,11 @@ pub fn yield_turn(session: &Arc<Session>) {
         lane.turn.set(Some((ticket, true)));
         session.yield_ticket(ticket);
     }
+}
+
+/// The guest's thread will get an answer on the calling thread's lane in a moment: it should be awake by then.
+pub fn wake_guest() {
+    CURRENT.with_borrow(|lane| lane.iter().for_each(|lane| lane.end.borrow().wake_peer()));
 }
 
 /// The session whose calls this thread executes.
@@ -287,6 +293,10 @@ impl Lane {
         if reply && self.session.devices.scheduled() {
             let awake = self.session.devices.answering();
             end.stay_awake(awake);
+            // Two that share a CPU would have to sleep for each other to run.
+            if !awake.is_zero() && end.shares_cpu() {
+                processor::step_aside();
+            }
             header.flags |= if awake.is_zero() { 0 } else { flag::STAY_AWAKE };
         }
         let sent = send_on(&self.session, &mut end, &mut header, body, regions, deferred, &mut deliveries);

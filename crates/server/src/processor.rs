@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::time::{Duration, Instant};
 
 /// The shortest that Linux knows.
 const TURN_NANOSECONDS: u64 = 100_000;
@@ -38,6 +39,26 @@ pub fn ask_for_short_turns() {
 /// This thread runs whenever it can, before all ordinary ones. It must do little. Refused to most users.
 pub fn go_before_others() -> io::Result<()> {
     set(libc::SCHED_FIFO, 1, 0)
+}
+
+/// Moving takes some 20 us: not again within so long, if others bring this thread back.
+const MOVES_APART: Duration = Duration::from_millis(2);
+
+/// Moves this thread to another processor, if it may run on others. Later it runs wherever it is put, as before.
+pub fn step_aside() {
+    thread_local!(static MOVED: Cell<Option<Instant>> = const { Cell::new(None) });
+    if MOVED.get().is_some_and(|at| at.elapsed() < MOVES_APART) {
+        return;
+    }
+    MOVED.set(Some(Instant::now()));
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
+    let mut others = allowed;
+    others.unset(rustix::thread::sched_getcpu());
+    if others.count() > 0 {
+        // Where it is refused, things are as they were.
+        let _ = rustix::thread::sched_setaffinity(None, &others);
+        let _ = rustix::thread::sched_setaffinity(None, &allowed);
+    }
 }
 
 /// How nice a process is that yields: it gets about a thirtieth of what others get.

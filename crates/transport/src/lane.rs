@@ -122,10 +122,22 @@ impl LaneEnd {
         }
     }
 
+    /// Whether the peer, when it sent its last message, ran on the CPU that this thread is on now.
+    pub fn shares_cpu(&self) -> bool {
+        matches!(self, LaneEnd::Shared(lane) if lane.rx.shares_cpu())
+    }
+
     /// Receiving spins for about so long before every sleep; zero: as recent waits suggest.
     pub fn stay_awake(&mut self, time: Duration) {
         if let LaneEnd::Shared(lane) = self {
             lane.rx.stay_awake(time);
+        }
+    }
+
+    /// Wakes the peer if it sleeps: a message will follow soon.
+    pub fn wake_peer(&self) {
+        if let LaneEnd::Shared(lane) = self {
+            lane.tx.wake_peer();
         }
     }
 

@@ -1,7 +1,7 @@
 //! One device: who holds it, who wants it.
 
 use super::discipline::{DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
-use aviary_gate::{DeviceSeat, GrantPage, grant};
+use aviary_gate::{DeviceSeat, GrantPage, NOT_YET, grant};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ struct Entry {
     used_before: u64,
     /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
     expected: u64,
+    /// Nanoseconds that were charged before they were used.
+    ahead: u64,
 }
 
 /// A tenant as this device knows it.
@@ -57,6 +59,8 @@ pub struct Device {
     tenants: Vec<Known>,
     /// A session can have two seats here: one for a part of the device beside that of the whole.
     holder: Option<Place>,
+    /// Who held it before, while the device is still at its last work; the holder's comes behind that.
+    leaving: Option<Place>,
     /// Since when other sessions wait for what the holder has.
     contested: Option<u64>,
     /// When it was told last that the holder is overdue.
@@ -66,6 +70,12 @@ pub struct Device {
 
 /// A session, and which of its seats.
 type Place = (u64, usize);
+
+/// How long before the end of a slice the next one is granted, in nanoseconds. Two threads must wake up for that, which takes
+/// up to 250 us in virtual machines with few processors.
+const LEAD: u64 = 300_000;
+/// No API server is believed to be at more than this, in nanoseconds.
+const LONGEST_REST: u64 = 60_000_000_000;
 
 impl Entry {
     fn place(&self) -> Place {
@@ -81,7 +91,12 @@ impl Entry {
     }
 
     fn wants(&self) -> bool {
-        self.waits() || self.seat().grant.load(SeqCst) == grant::ENDED
+        self.waits() || matches!(self.seat().grant.load(SeqCst), grant::ENDED | grant::LAST)
+    }
+
+    /// What it used and was not charged for.
+    fn uncharged(&self) -> u64 {
+        self.seat().used.load(Relaxed).saturating_sub(self.charged)
     }
 }
 
@@ -90,7 +105,17 @@ impl Device {
     pub fn new(settings: DeviceSettings) -> Option<Device> {
         let discipline = settings.discipline()?;
         let (entries, tenants) = (Vec::new(), Vec::new());
-        Some(Device { settings, discipline, entries, tenants, holder: None, contested: None, told: 0, turn: 0 })
+        Some(Device {
+            settings,
+            discipline,
+            entries,
+            tenants,
+            holder: None,
+            leaving: None,
+            contested: None,
+            told: 0,
+            turn: 0,
+        })
     }
 
     pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<GrantPage>, seat: usize) {
@@ -109,6 +134,7 @@ impl Device {
             since: 0,
             used_before: charged,
             expected: 0,
+            ahead: 0,
         };
         tell(entry.seat(), &self.settings, &*self.discipline);
         self.entries.push(entry);
@@ -155,34 +181,44 @@ impl Device {
     }
 
     pub fn leave(&mut self, session: u64, now: u64) {
+        if self.leaving.is_some_and(|(leaving, _)| leaving == session) {
+            self.set_free_at(now);
+        }
         for entry in self.entries.iter_mut().filter(|e| e.session == session) {
-            let holds = self.holder == Some(entry.place());
+            let holds = self.holder == Some(entry.place()) || self.leaving == Some(entry.place());
             let held = if holds { now.saturating_sub(entry.since) } else { 0 };
             charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
             if let (true, Some(contested)) = (holds, self.contested) {
                 // An API server that was killed has not told what its last work took. Others waited for that; otherwise
                 // who dies in every slice would get the device for nothing.
-                let told = entry.seat().used.load(Relaxed).saturating_sub(entry.used_before);
+                let told = entry.seat().used.load(Relaxed).saturating_sub(entry.used_before) + entry.ahead;
                 let untold = now.saturating_sub(contested.max(entry.since)).saturating_sub(told);
                 self.tenants[entry.tenant].used += untold;
                 self.discipline.charge(entry.tenant, Spent { used: untold, held: 0, calls: 0 }, now);
             }
         }
         self.entries.retain(|e| e.session != session);
+        if self.leaving.is_some_and(|(leaving, _)| leaving == session) {
+            (self.leaving, self.contested) = (None, None);
+        }
         if self.holder.is_some_and(|(holder, _)| holder == session) {
-            (self.holder, self.contested) = (None, None);
+            self.holder = None;
+            if self.leaving.is_none() {
+                self.contested = None;
+            }
         }
     }
 
     pub fn usage(&self) -> Vec<Usage> {
         let one = |(at, tenant): (usize, &Known)| {
             let of = || self.entries.iter().filter(move |e| e.tenant == at);
-            let uncharged: u64 = of().map(|e| e.seat().used.load(Relaxed).saturating_sub(e.charged)).sum();
+            let uncharged: u64 = of().map(Entry::uncharged).sum();
+            let ahead: u64 = of().map(|e| e.ahead).sum();
             Usage {
                 tenant: tenant.name.clone(),
                 weight: tenant.share.weight,
                 priority: tenant.share.priority,
-                used_ns: tenant.used + uncharged,
+                used_ns: (tenant.used + uncharged).saturating_sub(ahead),
                 sessions: of().count(),
                 waiting: of().filter(|e| e.waits()).count(),
             }
@@ -193,19 +229,23 @@ impl Device {
     /// Brings everything up to date and decides. The result is when to look again.
     pub fn step(&mut self, now: u64) -> Option<u64> {
         self.hear(now);
-        self.review_holder(now);
-        if self.holder.is_some() {
-            return self.next_lapse(now).into_iter().chain(self.limit().filter(|at| *at > now)).min();
+        self.review_leaving(now);
+        let mut look = self.review_holder(now);
+        if self.holder.is_none() && self.leaving.is_none() {
+            look = self.grant_next(now);
         }
-        self.grant_next(now)
+        let limit = self.limit().filter(|at| *at > now);
+        [look, limit, self.next_lapse(now)].into_iter().flatten().min()
     }
 
     /// The session that has kept the device from others beyond its limit, and for how many nanoseconds they wait.
     pub fn overdue(&self, now: u64) -> Option<(u64, u64)> {
-        let (holder, _) = self.holder?;
+        // The others' work is behind that of who is leaving.
+        let place = self.leaving.or(self.holder)?;
         let waiting = now.saturating_sub(self.contested?);
-        let has_it = |e: &&Entry| Some(e.place()) == self.holder && e.seat().grant.load(SeqCst) == grant::SLICE;
-        (self.limit()? <= now && self.entries.iter().any(|e| has_it(&e))).then_some((holder, waiting))
+        let entry = self.entries.iter().find(|e| e.place() == place)?;
+        let has_it = matches!(entry.seat().grant.load(SeqCst), grant::SLICE | grant::LAST);
+        (has_it && self.limit()? <= now).then_some((place.0, waiting))
     }
 
     /// The same for who ends it; told again only after as long again.
@@ -230,7 +270,7 @@ impl Device {
         }
         for tenant in 0..self.tenants.len() {
             let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
-            let awake = of.any(|e| e.wants() || e.expected > now || self.holder == Some(e.place()));
+            let awake = of.any(|e| e.wants() || e.expected > now || self.has(e));
             match (self.tenants[tenant].awake, awake) {
                 (false, true) => self.discipline.wakes(tenant, now),
                 (true, false) => self.discipline.rests(tenant),
@@ -240,13 +280,53 @@ impl Device {
         }
     }
 
-    /// Whether the holder keeps the device.
-    fn review_holder(&mut self, now: u64) {
-        let Some(at) = self.entries.iter().position(|e| Some(e.place()) == self.holder) else { return };
+    fn has(&self, entry: &Entry) -> bool {
+        let place = Some(entry.place());
+        self.holder == place || self.leaving == place
+    }
+
+    /// Whether the device has done the last work of who had it before.
+    fn review_leaving(&mut self, now: u64) {
+        let Some(at) = self.entries.iter().position(|e| Some(e.place()) == self.leaving) else { return };
+        let grant = self.entries[at].seat().grant.load(SeqCst);
+        if grant == grant::LAST {
+            return;
+        }
+        let freed_at = self.entries[at].seat().freed_at.load(SeqCst);
+        self.set_free_at(freed_at.min(now));
+        (self.leaving, self.contested) = (None, None);
+        let expected = now + self.linger();
+        let entry = &mut self.entries[at];
+        if entry.seat().change(grant::ENDED, grant::CLOSED) {
+            entry.expected = expected;
+        }
+        let held = now.saturating_sub(entry.since);
+        charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
+    }
+
+    /// What the holder is charged for begins at `time`: then the device had done what came before.
+    fn set_free_at(&self, time: u64) {
+        let holder = self.entries.iter().find(|e| Some(e.place()) == self.holder);
+        if let Some(seat) = holder.map(Entry::seat)
+            && seat.free_at.load(SeqCst) == NOT_YET
+        {
+            seat.free_at.store(time.max(1), SeqCst);
+        }
+    }
+
+    fn linger(&self) -> u64 {
+        u64::try_from(self.settings.linger.as_nanos()).unwrap_or(0)
+    }
+
+    /// Whether the holder keeps the device. The result is when to look again, if that depends on the holder.
+    fn review_holder(&mut self, now: u64) -> Option<u64> {
+        let at = self.entries.iter().position(|e| Some(e.place()) == self.holder)?;
         let others = self.entries.iter().enumerate().any(|(i, e)| i != at && e.waits());
         let holder = &self.entries[at];
-        let contested = self.entries.iter().any(|e| e.session != holder.session && e.waits());
-        self.contested = contested.then(|| self.contested.unwrap_or(now));
+        if self.leaving.is_none() {
+            let contested = self.entries.iter().any(|e| e.session != holder.session && e.waits());
+            self.contested = contested.then(|| self.contested.unwrap_or(now));
+        }
         let seat = holder.seat();
         let over = match seat.grant.load(SeqCst) {
             grant::SLICE if !others => {
@@ -257,6 +337,13 @@ impl Device {
                 self.preempt(at, now);
                 false
             }
+            grant::LAST if !others => {
+                seat.change(grant::LAST, grant::ALONE);
+                false
+            }
+            // One at a time comes behind another.
+            grant::LAST if self.leaving.is_some() => false,
+            grant::LAST => return self.hand_over(at, now),
             grant::ALONE if others => {
                 seat.change(grant::ALONE, grant::SLICE);
                 false
@@ -270,8 +357,38 @@ impl Device {
         if over {
             let held = now.saturating_sub(self.entries[at].since);
             charge(&mut self.entries[at], &mut self.tenants, &mut *self.discipline, held, now);
-            (self.holder, self.contested) = (None, None);
+            self.holder = None;
+            if self.leaving.is_none() {
+                self.contested = None;
+            }
         }
+        None
+    }
+
+    /// The device is at the last work of the holder's slice: shortly before that ends, whoever is next may queue
+    /// its work behind it. The result is when to look again.
+    fn hand_over(&mut self, at: usize, now: u64) -> Option<u64> {
+        let seat = self.entries[at].seat();
+        let due = seat.ends_at.load(Relaxed).saturating_sub(LEAD).min(now.saturating_add(LONGEST_REST));
+        if due > now {
+            return Some(due);
+        }
+        // Whose turn it is depends on what this work costs: it is charged as expected, and set right at its end.
+        let entry = &mut self.entries[at];
+        charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
+        let remaining = entry.seat().remaining.load(Relaxed).min(LONGEST_REST);
+        if remaining > entry.ahead {
+            let used = remaining - entry.ahead;
+            entry.ahead = remaining;
+            self.tenants[entry.tenant].used += used;
+            self.discipline.charge(entry.tenant, Spent { used, held: 0, calls: 0 }, now);
+        }
+        let before = self.holder;
+        let look = self.grant_next(now);
+        if self.holder != before {
+            self.leaving = before;
+        }
+        look
     }
 
     /// Somebody who waits may take the device before the slice is over.
@@ -288,7 +405,7 @@ impl Device {
         wanting.sort_unstable();
         wanting.dedup();
         if wanting.is_empty() {
-            return self.next_lapse(now);
+            return None;
         }
         let (tenant, budget) = match self.discipline.pick(&wanting, now) {
             Pick::Grant(tenant, budget) => (tenant, budget),
@@ -298,12 +415,14 @@ impl Device {
             (0..self.entries.len()).filter(|i| self.entries[*i].tenant == tenant && self.entries[*i].wants());
         let chosen = candidates.min_by_key(|i| self.entries[*i].last)?;
         self.give(chosen, budget, now);
-        self.next_lapse(now)
+        None
     }
 
     fn give(&mut self, chosen: usize, budget: u64, now: u64) {
         self.turn += 1;
-        let expected = now + u64::try_from(self.settings.linger.as_nanos()).unwrap_or(0);
+        let expected = now + self.linger();
+        // Whether its work comes behind that of the present holder.
+        let behind = self.holder.is_some_and(|holder| holder != self.entries[chosen].place());
         let others = self.entries.iter().enumerate().any(|(i, e)| i != chosen && e.wants());
         for (i, entry) in self.entries.iter_mut().enumerate() {
             // Somebody else is next: it waits like everybody, and is not forgotten if that takes it a moment.
@@ -315,9 +434,10 @@ impl Device {
         (entry.last, entry.since, entry.expected) = (self.turn, now, 0);
         entry.used_before = entry.seat().used.load(Relaxed);
         entry.seat().budget.store(budget, Relaxed);
+        entry.seat().free_at.store(if behind { NOT_YET } else { 0 }, SeqCst);
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();
-        if seat.change(grant::CLOSED, to) || seat.change(grant::ENDED, to) {
+        if [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to)) {
             self.holder = Some(entry.place());
         }
     }
@@ -340,9 +460,12 @@ fn tell(seat: &DeviceSeat, settings: &DeviceSettings, discipline: &dyn Disciplin
 fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipline, held: u64, now: u64) {
     let (used, calls) = (entry.seat().used.load(Relaxed), entry.seat().calls.load(Relaxed));
     // An API server that counts backwards harms its own tenant only.
-    let (new, new_calls) = (used.saturating_sub(entry.charged), calls.saturating_sub(entry.calls));
+    let (new, new_calls) = (entry.uncharged(), calls.saturating_sub(entry.calls));
     if new > 0 || held > 0 {
         (entry.charged, entry.calls) = (used, calls);
+        let paid = new.min(entry.ahead);
+        entry.ahead -= paid;
+        let new = new - paid;
         tenants[entry.tenant].used += new;
         discipline.charge(entry.tenant, Spent { used: new, held, calls: new_calls }, now);
     }

@@ -141,3 +141,103 @@ fn who_is_overdue_is_told_again_only_later() {
     assert_eq!(bench.device.take_overdue(limit + 4), None);
     assert_eq!(bench.device.take_overdue(2 * limit + 2), Some((0, 2 * limit)));
 }
+
+/// Session 0 has the device and is at the last work of its slice until `ends_at`; session 1 waits.
+fn at_its_last_work(ends_at: u64, remaining: u64) -> Bench {
+    let mut bench = Bench::new(&[1, 1]);
+    bench.wait(0, 0);
+    bench.step(1);
+    bench.wait(1, 0);
+    bench.step(2);
+    let seat = bench.seat(0, 0);
+    seat.ends_at.store(ends_at, SeqCst);
+    seat.remaining.store(remaining, SeqCst);
+    assert!(seat.change(grant::SLICE, grant::LAST));
+    bench
+}
+
+#[test]
+fn the_next_session_queues_its_work_before_the_last_one_is_done() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    assert_eq!(bench.device.step(100), Some(5_000_000 - LEAD), "not long before");
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::CLOSED]);
+    bench.step(5_000_000 - LEAD);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::SLICE]);
+    assert_eq!(bench.seat(1, 0).free_at.load(SeqCst), NOT_YET);
+    let seat = bench.seat(0, 0);
+    seat.freed_at.store(5_000_100, SeqCst);
+    seat.used.store(4_100_000, SeqCst);
+    seat.change(grant::LAST, grant::ENDED);
+    bench.step(5_000_200);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::CLOSED, grant::ALONE]);
+    assert_eq!(bench.seat(1, 0).free_at.load(SeqCst), 5_000_100);
+    assert_eq!(bench.device.usage()[0].used_ns, 4_100_000);
+}
+
+#[test]
+fn what_was_charged_ahead_is_set_right() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.seat(0, 0).used.store(1_000_000, SeqCst);
+    bench.step(5_000_000);
+    assert_eq!(bench.device.tenants[0].used, 5_000_000);
+    assert_eq!(bench.device.usage()[0].used_ns, 1_000_000, "what it has used");
+    // It took less.
+    bench.seat(0, 0).used.store(3_000_000, SeqCst);
+    bench.seat(0, 0).change(grant::LAST, grant::ENDED);
+    bench.step(5_100_000);
+    assert_eq!(bench.device.usage()[0].used_ns, 3_000_000);
+    // The next work is paid for already.
+    bench.seat(0, 0).used.store(5_500_000, SeqCst);
+    bench.step(6_000_000);
+    assert_eq!((bench.device.tenants[0].used, bench.device.usage()[0].used_ns), (5_500_000, 5_500_000));
+}
+
+#[test]
+fn another_slice_can_follow_before_the_last_one_is_over() {
+    let mut bench = at_its_last_work(5_000_000, 1_000_000);
+    // The other one has had more.
+    bench.seat(1, 0).used.store(50_000_000, SeqCst);
+    bench.seat(0, 0).budget.store(0, SeqCst);
+    bench.step(5_000_000);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::SLICE, grant::CLOSED]);
+    assert_eq!(bench.seat(0, 0).budget.load(SeqCst), 6_000_000);
+}
+
+#[test]
+fn only_one_comes_behind_another() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.step(5_000_000);
+    bench.seat(1, 0).ends_at.store(5_000_001, SeqCst);
+    bench.seat(1, 0).change(grant::SLICE, grant::LAST);
+    bench.wait(0, 0);
+    bench.step(5_000_002);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::LAST]);
+    // Who came behind another and has no more work gives the device back, but the other one is still at it.
+    bench.seat(1, 0).change(grant::LAST, grant::CLOSED);
+    bench.step(5_000_003);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::CLOSED]);
+    bench.seat(0, 0).change(grant::LAST, grant::ENDED);
+    bench.step(5_000_004);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::ALONE, grant::CLOSED]);
+}
+
+#[test]
+fn who_does_not_finish_its_last_work_is_overdue_and_not_who_comes_behind_it() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.step(5_000_000);
+    let limit = 10_006_000_000;
+    assert_eq!(bench.device.overdue(limit), None);
+    assert_eq!(bench.device.take_overdue(limit + 2), Some((0, limit)));
+    bench.device.leave(0, limit + 3);
+    bench.step(limit + 4);
+    assert_eq!(bench.seat(1, 0).free_at.load(SeqCst), limit + 3);
+    assert_eq!((bench.grant(1, 0), bench.device.overdue(2 * limit)), (grant::ALONE, None));
+}
+
+#[test]
+fn who_is_at_its_last_work_goes_on_when_nobody_waits_any_more() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.device.leave(1, 3);
+    bench.step(4);
+    assert_eq!(bench.grant(0, 0), grant::ALONE);
+}

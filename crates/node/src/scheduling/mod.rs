@@ -19,10 +19,13 @@ pub use discipline::{DeviceSettings, Scheduler, Share};
 pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
-use aviary_gate::{DEVICE_SEATS, GrantPage, grant};
+use aviary_gate::{DEVICE_SEATS, GrantPage, grant, monotonic};
 use aviary_server::processor;
 use device::Device;
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,7 +36,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// What `aviary ps` and `aviary top` show of a device.
@@ -92,11 +95,12 @@ pub struct Scheduling {
 struct Shared {
     epoll: OwnedFd,
     wake: OwnedFd,
+    /// When to look again: the timeouts of epoll are in milliseconds, on older kernels.
+    timer: OwnedFd,
     /// Tells the node that somebody is overdue.
     overdue: OwnedFd,
     over: AtomicBool,
     log: Log,
-    since: Instant,
     state: Mutex<State>,
 }
 
@@ -118,8 +122,9 @@ struct Member {
     seats: Vec<String>,
 }
 
-/// The epoll token of `wake`; sessions count from 1.
+/// The epoll tokens of `wake` and `timer`; sessions count from 1.
 const WAKE: u64 = 0;
+const TIMER: u64 = u64::MAX;
 /// Of the scheduling thread, where it may not go before all others.
 const NICE: i32 = -15;
 /// Bells heard at a time.
@@ -131,10 +136,15 @@ impl Scheduling {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN).map_err(failed)?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
+        let timer = timer.map_err(failed)?;
+        // Edge-triggered: setting it anew is all that it needs.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags).map_err(failed)?;
         let overdue = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
         let state = Mutex::new(State { rules, ..State::default() });
-        let (over, since) = (AtomicBool::new(false), Instant::now());
-        let shared = Arc::new(Shared { epoll, wake, overdue, over, log, since, state });
+        let over = AtomicBool::new(false);
+        let shared = Arc::new(Shared { epoll, wake, timer, overdue, over, log, state });
         let theirs = shared.clone();
         let thread = std::thread::Builder::new().name("scheduler".into()).spawn(move || theirs.run());
         let thread = thread.map_err(NodeError::Watch)?;
@@ -163,7 +173,7 @@ impl Scheduling {
         let mut state = self.shared.state();
         let Some(member) = state.sessions.remove(&session) else { return };
         let _ = epoll::delete(&self.shared.epoll, &member.bell);
-        let now = self.shared.now();
+        let now = monotonic();
         state.devices.values_mut().flatten().for_each(|device| device.leave(session, now));
         drop(state);
         self.shared.alert();
@@ -180,7 +190,7 @@ impl Scheduling {
 
     /// Other rules from now on; sessions go on. What devices were used stays known where they stay scheduled.
     pub fn set_rules(&self, rules: Rules) {
-        let now = self.shared.now();
+        let now = monotonic();
         let mut state = self.shared.state();
         let State { sessions, devices, rules: present } = &mut *state;
         *present = rules;
@@ -225,7 +235,7 @@ impl Scheduling {
     /// Who is overdue now; after the bell was heard.
     pub fn overdue(&self) -> Vec<Overdue> {
         let _ = rustix::io::read(&self.shared.overdue, &mut [0u8; 8]);
-        let (mut state, now) = (self.shared.state(), self.shared.now());
+        let (mut state, now) = (self.shared.state(), monotonic());
         let of = |(name, device): (&String, &mut Option<Device>)| {
             let (session, waiting) = device.as_mut()?.take_overdue(now)?;
             Some(Overdue { session, device: name.clone(), waiting: Duration::from_nanos(waiting) })
@@ -249,16 +259,21 @@ impl Drop for Scheduling {
 }
 
 impl Shared {
-    fn now(&self) -> u64 {
-        u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
     fn alert(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `at` nanoseconds of [`monotonic`]; `None`: not at all.
+    fn set_timer(&self, at: Option<u64>) -> rustix::io::Result<()> {
+        // At 0 the kernel takes it as not to be set.
+        let at = at.map_or(0, |at| at.max(1));
+        let value = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once).map(drop)
     }
 
     fn run(&self) {
@@ -270,12 +285,11 @@ impl Shared {
         }
         let mut look: Option<u64> = None;
         while !self.over.load(Ordering::SeqCst) {
-            let timeout = look.map(|at| {
-                let left = at.saturating_sub(self.now());
-                Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 }
-            });
+            if let Err(errno) = self.set_timer(look) {
+                return self.log.error(format_args!("the scheduler cannot set its timer: {errno}"));
+            }
             let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-            let events = match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+            let events = match epoll::wait(&self.epoll, &mut buffer, None) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return self.log.error(format_args!("the scheduler cannot wait: {errno}")),
@@ -286,10 +300,11 @@ impl Shared {
                     WAKE => {
                         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
                     }
+                    TIMER => {}
                     session => self.seat(&mut state, session),
                 }
             }
-            let now = self.now();
+            let now = monotonic();
             look = state.devices.values_mut().flatten().filter_map(|device| device.step(now)).min();
             if state.devices.values().flatten().any(|device| device.overdue(now).is_some()) {
                 let _ = rustix::io::write(&self.overdue, &1u64.to_ne_bytes());
