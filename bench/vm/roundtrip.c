@@ -3,6 +3,7 @@
 //
 //   roundtrip line-host FILE          answers on the memory of an ivshmem device until its standard input ends
 //   roundtrip line-guest [ROUNDS]     needs root in the guest; prints {"line_ns": ...}
+//   roundtrip line-memory             prints the file by which that memory can be mapped in the guest (root)
 //   roundtrip stream-host SOCKET      answers on a unix socket, where the VM's vsock connections arrive
 //   roundtrip stream-guest PORT [ROUNDS]
 //                                     prints {"stream_ns": ...}
@@ -241,6 +242,10 @@ int main(int argc, char **argv) {
         median(line_round, rounds / 10);
         // The host knows numbers by their change only; the next ones begin again.
         printf("{\"line_ns\": %.1f}\n", median(line_round, rounds));
+    } else if (!strcmp(role, "line-memory")) {
+        char path[300];
+        find_device(path, sizeof path);
+        puts(path);
     } else if (!strcmp(role, "stream-host") && argc == 3) {
         serve_stream(argv[2]);
     } else if (!strcmp(role, "stream-guest") && argc >= 3) {
@@ -250,7 +255,7 @@ int main(int argc, char **argv) {
         connect_stream((unsigned)atol(argv[2]));
         measure_bulk(argc > 3 ? strtoull(argv[3], NULL, 0) : SMALLEST, argc > 3 ? strtoull(argv[4], NULL, 0) : LARGEST);
     } else {
-        fprintf(stderr, "usage: roundtrip line-host FILE | line-guest [ROUNDS] | stream-host SOCKET | stream-guest PORT [ROUNDS] |\n"
+        fprintf(stderr, "usage: roundtrip line-host FILE | line-guest [ROUNDS] | line-memory | stream-host SOCKET | stream-guest PORT [ROUNDS] |\n"
                         "       bulk-guest PORT [SMALLEST LARGEST]\n");
         return 2;
     }
