@@ -121,13 +121,14 @@ impl Devices {
         Devices { page, bell, known: Mutex::default(), interactive: Interactive::default() }
     }
 
-    /// A synchronous call is being answered. For how long the threads on both sides should stay awake.
-    pub fn answering(&self) -> Duration {
-        let Some(page) = &self.page else { return Duration::ZERO };
+    /// A synchronous call is being answered. For how long the thread that answers should stay awake for the next one,
+    /// and whether the guest's thread should, too.
+    pub fn answering(&self) -> (Duration, bool) {
+        let Some(page) = &self.page else { return (Duration::ZERO, false) };
         let held = |seat: &&DeviceSeat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE);
         let seats = page.seats().iter().take_while(|seat| seat.taken.load(Ordering::Relaxed) != 0);
         let longest = seats.filter(held).map(|seat| seat.awake.load(Ordering::Relaxed)).max().unwrap_or(0);
-        if longest > 0 && self.interactive.count() { Duration::from_nanos(longest) } else { Duration::ZERO }
+        (Duration::from_nanos(longest), longest > 0 && self.interactive.count())
     }
 
     /// Whether the session may give some device work now.

@@ -291,13 +291,15 @@ impl Lane {
         let deferred = if reply { self.deferred.take() } else { None };
         let mut end = self.end.borrow_mut();
         if reply && self.session.devices.scheduled() {
-            let awake = self.session.devices.answering();
+            let (awake, guest_too) = self.session.devices.answering();
             end.stay_awake(awake);
-            // Two that share a CPU would have to sleep for each other to run.
-            if !awake.is_zero() && end.shares_cpu() {
-                processor::step_aside();
+            if guest_too {
+                header.flags |= flag::STAY_AWAKE;
+                // Two that share a CPU would have to sleep for each other to run.
+                if end.shares_cpu() {
+                    processor::step_aside();
+                }
             }
-            header.flags |= if awake.is_zero() { 0 } else { flag::STAY_AWAKE };
         }
         let sent = send_on(&self.session, &mut end, &mut header, body, regions, deferred, &mut deliveries);
         self.guest_waits.set(waits);
