@@ -24,8 +24,6 @@ struct Entry {
     used_before: u64,
     /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
     expected: u64,
-    /// Nanoseconds that were charged before they were used.
-    ahead: u64,
 }
 
 /// A tenant as this device knows it.
@@ -35,6 +33,8 @@ struct Known {
     share: Share,
     awake: bool,
     used: u64,
+    /// Nanoseconds of `used` that were charged before they were used.
+    ahead: u64,
 }
 
 /// What a tenant got of a device.
@@ -134,7 +134,6 @@ impl Device {
             since: 0,
             used_before: charged,
             expected: 0,
-            ahead: 0,
         };
         tell(entry.seat(), &self.settings, &*self.discipline);
         self.entries.push(entry);
@@ -172,7 +171,7 @@ impl Device {
     /// Tenants stay known: what they used counts when they come back.
     pub fn set_share(&mut self, name: &str, share: Share) -> Tenant {
         let tenant = self.tenants.iter().position(|t| t.name == name).unwrap_or_else(|| {
-            self.tenants.push(Known { name: name.to_owned(), share, awake: false, used: 0 });
+            self.tenants.push(Known { name: name.to_owned(), share, awake: false, used: 0, ahead: 0 });
             self.tenants.len() - 1
         });
         self.tenants[tenant].share = share;
@@ -185,15 +184,20 @@ impl Device {
             self.set_free_at(now);
         }
         for entry in self.entries.iter_mut().filter(|e| e.session == session) {
-            let holds = self.holder == Some(entry.place()) || self.leaving == Some(entry.place());
+            let place = Some(entry.place());
+            let holds = self.holder == place || self.leaving == place;
             let held = if holds { now.saturating_sub(entry.since) } else { 0 };
             charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
-            if let (true, Some(contested)) = (holds, self.contested) {
+            // Who came behind another one has kept nobody waiting yet.
+            let kept_others = if self.leaving.is_some() { self.leaving == place } else { holds };
+            if let (true, Some(contested)) = (kept_others, self.contested) {
                 // An API server that was killed has not told what its last work took. Others waited for that; otherwise
                 // who dies in every slice would get the device for nothing.
-                let told = entry.seat().used.load(Relaxed).saturating_sub(entry.used_before) + entry.ahead;
-                let untold = now.saturating_sub(contested.max(entry.since)).saturating_sub(told);
-                self.tenants[entry.tenant].used += untold;
+                let known = &mut self.tenants[entry.tenant];
+                let told = entry.seat().used.load(Relaxed).saturating_sub(entry.used_before);
+                let charged = told + std::mem::take(&mut known.ahead);
+                let untold = now.saturating_sub(contested.max(entry.since)).saturating_sub(charged);
+                known.used += untold;
                 self.discipline.charge(entry.tenant, Spent { used: untold, held: 0, calls: 0 }, now);
             }
         }
@@ -213,12 +217,11 @@ impl Device {
         let one = |(at, tenant): (usize, &Known)| {
             let of = || self.entries.iter().filter(move |e| e.tenant == at);
             let uncharged: u64 = of().map(Entry::uncharged).sum();
-            let ahead: u64 = of().map(|e| e.ahead).sum();
             Usage {
                 tenant: tenant.name.clone(),
                 weight: tenant.share.weight,
                 priority: tenant.share.priority,
-                used_ns: (tenant.used + uncharged).saturating_sub(ahead),
+                used_ns: (tenant.used + uncharged).saturating_sub(tenant.ahead),
                 sessions: of().count(),
                 waiting: of().filter(|e| e.waits()).count(),
             }
@@ -376,11 +379,12 @@ impl Device {
         // Whose turn it is depends on what this work costs: it is charged as expected, and set right at its end.
         let entry = &mut self.entries[at];
         charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
+        let known = &mut self.tenants[entry.tenant];
         let remaining = entry.seat().remaining.load(Relaxed).min(LONGEST_REST);
-        if remaining > entry.ahead {
-            let used = remaining - entry.ahead;
-            entry.ahead = remaining;
-            self.tenants[entry.tenant].used += used;
+        if remaining > known.ahead {
+            let used = remaining - known.ahead;
+            known.ahead = remaining;
+            known.used += used;
             self.discipline.charge(entry.tenant, Spent { used, held: 0, calls: 0 }, now);
         }
         let before = self.holder;
@@ -439,6 +443,9 @@ impl Device {
         let seat = entry.seat();
         if [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to)) {
             self.holder = Some(entry.place());
+            if !behind {
+                self.contested = None;
+            }
         }
     }
 
@@ -463,10 +470,11 @@ fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipl
     let (new, new_calls) = (entry.uncharged(), calls.saturating_sub(entry.calls));
     if new > 0 || held > 0 {
         (entry.charged, entry.calls) = (used, calls);
-        let paid = new.min(entry.ahead);
-        entry.ahead -= paid;
+        let known = &mut tenants[entry.tenant];
+        let paid = new.min(known.ahead);
+        known.ahead -= paid;
         let new = new - paid;
-        tenants[entry.tenant].used += new;
+        known.used += new;
         discipline.charge(entry.tenant, Spent { used: new, held, calls: new_calls }, now);
     }
 }

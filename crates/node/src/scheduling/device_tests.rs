@@ -235,6 +235,34 @@ fn who_does_not_finish_its_last_work_is_overdue_and_not_who_comes_behind_it() {
 }
 
 #[test]
+fn slice_after_slice_is_not_one_long_one() {
+    let mut bench = Bench::new(&[1, 1]);
+    let high = |priority| Share { weight: 1, priority };
+    bench.device.configure(DeviceSettings { scheduler: Scheduler::Priority, ..DeviceSettings::default() }, 0);
+    bench.device.set_share("tenant 0", high(1));
+    bench.wait(0, 0);
+    bench.step(1);
+    bench.wait(1, 0);
+    for now in (1..40).map(|n| n * 1_000_000_000) {
+        bench.step(now);
+        bench.seat(0, 0).ends_at.store(now, SeqCst);
+        assert!(bench.seat(0, 0).change(grant::SLICE, grant::LAST), "{now}");
+        bench.step(now + 1);
+        assert_eq!(bench.device.overdue(now + 2), None);
+    }
+}
+
+#[test]
+fn who_dies_behind_another_pays_nothing() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.step(5_000_000);
+    bench.device.leave(1, 9_000_000_000);
+    assert_eq!(bench.device.tenants[1].used, 0);
+    bench.device.leave(0, 9_000_000_001);
+    assert_eq!(bench.device.tenants[0].used, 9_000_000_001 - 2, "since others waited");
+}
+
+#[test]
 fn who_is_at_its_last_work_goes_on_when_nobody_waits_any_more() {
     let mut bench = at_its_last_work(5_000_000, 4_000_000);
     bench.device.leave(1, 3);
