@@ -351,6 +351,50 @@ def many_sessions(tools):
                 guest.communicate()
 
 
+# --- a device that several sessions share ----------------------------------------------------------
+
+# Nanoseconds of a submission, submissions until a wait, microseconds of pause.
+LOADS = [("207000", 1, 0), ("207000", 50, 0), ("21000", 30, 0), ("100000-5000000", 3, 0), ("3000000", 1, 0), ("500000", 1, 3000)]
+DEATHS = 80
+
+
+def sharers_are_killed(tools):
+    """Guests and API servers die at any point of a slice, also while the device passes on: the others always go on."""
+    with node_and_guests(tools, "--scheduler", "fair", "--slice", "3ms") as (node, guests):
+        chance, running_guests = random.Random(), []
+
+        def use(load, seconds):
+            begin = time.monotonic()
+            client = 1 + LOADS.index(load)
+            return start([tools.program("accelerate"), *map(str, (client, *load, begin, begin + seconds))], guests)
+
+        try:
+            running_guests = [use(load, 600) for load in LOADS]
+            for _ in range(DEATHS):
+                time.sleep(chance.uniform(0.01, 0.15))
+                sessions = node.report()["sessions"]
+                if sessions and chance.random() < 0.5:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(chance.choice(sessions)["server"], signal.SIGKILL)
+                else:
+                    chance.choice(running_guests).kill()
+                for i, guest in enumerate(running_guests):
+                    if guest.poll() is not None:
+                        guest.communicate()
+                        running_guests[i] = use(LOADS[i], 600)
+            # Each of them gets its turn.
+            last = [use(load, 0.5) for load in LOADS]
+            for guest in last:
+                out, _ = end(guest, FINE, what="a guest after all the deaths")
+                if int(out) == 0:
+                    raise Wrong("a guest got nothing of the device in half a second")
+        finally:
+            for guest in running_guests:
+                guest.kill()
+                guest.communicate()
+        node.settle()
+
+
 ALL = {
     "node-restart": node_restart,
     "node-stands-still": node_stands_still,
@@ -366,5 +410,6 @@ ALL = {
     # Fork amid calls, signals, leaving from a callback, small stacks: testapi's own program.
     "awkward": program_case("robust"),
     "unload": program_case("unload"),
+    "sharers": sharers_are_killed,
     "thousand": many_sessions,
 }
