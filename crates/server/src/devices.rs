@@ -80,6 +80,38 @@ struct Known {
     seat: usize,
     drain: Drain,
     state: Holding,
+    lingering: Lingering,
+}
+
+/// Whether a program whose work is done comes back so soon that it pays to keep the device for it.
+struct Lingering {
+    /// Grows with each return in time, shrinks with each that was not.
+    confidence: u8,
+    /// When the device was given back at once.
+    left: Option<Instant>,
+}
+
+/// Lingering pays while a third of the returns or more are in time.
+const FULL: u8 = 16;
+const GAIN: u8 = 2;
+
+impl Default for Lingering {
+    fn default() -> Self {
+        Lingering { confidence: FULL, left: None }
+    }
+}
+
+impl Lingering {
+    fn learn(&mut self, in_time: bool) {
+        self.confidence = if in_time { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
+    }
+
+    /// There is work again.
+    fn back(&mut self, linger: Duration) {
+        if let Some(left) = self.left.take() {
+            self.learn(left.elapsed() < linger);
+        }
+    }
 }
 
 /// What this session does with a device now.
@@ -151,6 +183,8 @@ impl Devices {
         }
         let mut known = self.known();
         let Some(at) = self.seat_of(&mut known, page, device, drain, name) else { return Ok(None) };
+        let linger = Duration::from_nanos(page.seats()[known[at].seat].linger.load(Ordering::Relaxed));
+        known[at].lingering.back(linger);
         let Some(mut known) = self.await_grant(known, page, at, over)? else { return Ok(None) };
         let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
@@ -349,11 +383,17 @@ impl Devices {
             if known[at].state.under_way > 0 && known[at].state.active == 0 {
                 known = self.measure(known, at, seat);
             }
-            drop(known);
-            if message(linger) {
-                return;
+            if known[at].lingering.confidence > 0 {
+                drop(known);
+                let comes = message(linger);
+                known = self.known();
+                known[at].lingering.learn(comes);
+                if comes {
+                    return;
+                }
+            } else {
+                known[at].lingering.left = Some(Instant::now());
             }
-            known = self.known();
             let state = &known[at].state;
             if state.active == 0 && state.under_way == 0 {
                 self.close(&mut known[at], seat, grant::CLOSED);
@@ -473,7 +513,7 @@ impl Devices {
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         };
         page.seats().get(seat)?.take(&text);
-        known.push(Known { device, seat, drain, state: Holding::default() });
+        known.push(Known { device, seat, drain, state: Holding::default(), lingering: Lingering::default() });
         Some(seat)
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 14] = [const { AtomicU64::new(0) }; 14];
-static DRAINS: [AtomicU32; 14] = [const { AtomicU32::new(0) }; 14];
+static QUEUED_US: [AtomicU64; 15] = [const { AtomicU64::new(0) }; 15];
+static DRAINS: [AtomicU32; 15] = [const { AtomicU32::new(0) }; 15];
 
 unsafe extern "C" fn drain(device: u64) -> c_int {
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
@@ -236,4 +236,32 @@ fn who_came_behind_another_is_charged_from_that_ones_end() {
     call(&devices, 12, 0);
     let (used, took) = (seat.used.load(Ordering::SeqCst), monotonic() - since);
     assert!(used >= 9_000_000 && used <= took - 20_000_000, "{used} of {took}");
+}
+
+#[test]
+fn who_never_comes_back_in_time_gives_the_device_back_at_once() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    let linger = Duration::from_secs(60);
+    seat.linger.store(linger.as_nanos() as u64, Ordering::SeqCst);
+    let rests = |comes: bool| {
+        open(&node, grant::SLICE, Duration::from_secs(1));
+        call(&devices, 13, 0);
+        let mut waited = false;
+        devices.rest(|_| {
+            waited = true;
+            comes
+        });
+        let closed = seat.grant.load(Ordering::SeqCst) == grant::CLOSED;
+        assert_eq!(closed, !waited || !comes);
+        waited
+    };
+    let lingered = (0..100).filter(|_| rests(false)).count();
+    // Each new call comes at once, as this test has no pauses: about every third wait is worth it.
+    assert!((16..80).contains(&lingered), "{lingered}");
+    assert!(rests(true) || rests(true), "it learns from calls that come soon");
+    seat.linger.store(0, Ordering::SeqCst);
+    let lingered = (0..100).filter(|_| rests(false)).count();
+    assert!(lingered <= 16, "{lingered}");
+    assert!(!rests(false));
 }
