@@ -11,17 +11,7 @@ struct cuda_object *cuda_object_of(const void *handle) {
 
 /* ---- Initialization ------------------------------------------------------------------------- */
 
-static int initialized;
-
-int cuda_initialized(unsigned int flags) {
-    return flags == 0 && __atomic_load_n(&initialized, __ATOMIC_ACQUIRE);
-}
-
-static int forked;
-
-int cuda_forked(void) {
-    return forked;
-}
+static int initialized, forked;
 
 static void in_child(void) {
     forked = initialized;
@@ -32,10 +22,19 @@ static void watch_forks(void) {
     pthread_atfork(NULL, NULL, in_child);
 }
 
-void cuda_note_initialized(void) {
+CUresult cuda_initialize(unsigned int flags) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    __atomic_store_n(&initialized, 1, __ATOMIC_RELEASE);
+    if (flags == 0 && __atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
+        return CUDA_SUCCESS;
+    /* A child of a process that uses the driver cannot. */
+    if (forked)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult status = aviaryInitialize(flags, getenv("CUDA_VISIBLE_DEVICES"), getenv("CUDA_DEVICE_ORDER"));
+    if (status == CUDA_SUCCESS) {
+        pthread_once(&once, watch_forks);
+        __atomic_store_n(&initialized, 1, __ATOMIC_RELEASE);
+    }
+    return status;
 }
 
 /* ---- Primary contexts ----------------------------------------------------------------------- */

@@ -116,6 +116,7 @@ void cuda_note_kernel(CUkernel kernel) {
         return;
     object->kind = CUDA_KERNEL;
     __atomic_store_n(&object->function, NULL, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->attributes_mark, 0, __ATOMIC_RELEASE);
 }
 
 void cuda_note_kernels(const CUkernel *kernels, unsigned int count) {

@@ -13,12 +13,13 @@ int cuda_has_context(void);
 /* ranges.c */
 int cuda_is_device_address(CUdeviceptr pointer);
 /* How memory of the host became known to the driver: one way ends it. */
-enum host_origin { HOST_REGISTERED, HOST_ALLOCATED, HOST_MANAGED };
+enum host_origin { HOST_REGISTERED, HOST_ALLOCATED, HOST_MANAGED, HOST_VARIABLE };
 void cuda_note_host(void *memory, size_t bytes, unsigned int flags, enum host_origin origin);
 CUresult cuda_claim_host(void *memory, size_t bytes, unsigned int flags);
 int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes);
 int cuda_in_managed(CUdeviceptr pointer, size_t bytes);
 void cuda_forget_device_ranges(CUdevice device);
+void cuda_note_global(const CUdeviceptr *pointer, const size_t *bytes);
 void cuda_note_opened(CUdeviceptr pointer, size_t bytes, CUdevice device);
 void cuda_forget_opened(CUdeviceptr pointer);
 
@@ -46,10 +47,15 @@ size_t cuda_whole_pages(size_t bytes);
 CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags);
 CUresult cuda_shared_free(void *memory, size_t bytes);
 
+/* managed_variables.c */
+CUresult cuda_send_variables(void);
+void cuda_waited(CUresult result);
+
 /* capture.c */
 int cuda_capturing(void);
 
 /* wellness.c */
+void cuda_note_result(CUresult result);
 int cuda_is_well(void);
 int cuda_is_stream(CUstream stream);
 

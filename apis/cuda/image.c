@@ -117,6 +117,7 @@ static unsigned int numbers(unsigned int count, const CUjit_option *options, voi
         case CU_JIT_GENERATE_DEBUG_INFO:
         case CU_JIT_GENERATE_LINE_INFO:
         case CU_JIT_CACHE_MODE:
+        case CU_JIT_LOG_VERBOSE:
             to[kept++] = (aviary_jit_option){options[i], (unsigned int)(uintptr_t)values[i]};
             break;
         default:
@@ -185,7 +186,7 @@ CUresult cuda_load_library(CUlibrary *library, const void *image, CUjit_option *
 /* ---- Images in files ------------------------------------------------------------------------ */
 
 /* The file's content with a zero behind it (text may come without); NULL if it cannot be read. */
-static void *read_file(const char *path) {
+static void *read_file(const char *path, size_t *size) {
     FILE *file = path ? fopen(path, "rb") : NULL;
     if (!file)
         return NULL;
@@ -198,13 +199,15 @@ static void *read_file(const char *path) {
             free(content);
             content = NULL;
         }
+        *size = (size_t)bytes;
     }
     fclose(file);
     return content;
 }
 
 static CUresult load_file(struct loaded to, const char *path, CUjit_option *options, void **values, unsigned int count) {
-    void *image = read_file(path);
+    size_t bytes = 0;
+    void *image = read_file(path, &bytes);
     if (!image)
         return CUDA_ERROR_FILE_NOT_FOUND;
     CUresult status = load(to, image, options, values, count);

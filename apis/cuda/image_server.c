@@ -96,21 +96,22 @@ void *cuda_compiler_log_function(void) {
 /* ---- Options --------------------------------------------------------------------------------- */
 
 /* `count` becomes the number of the driver's options, of which there is room for twice as many. */
-static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values) {
+static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values,
+                       struct compiler_log *information, struct compiler_log *errors) {
     unsigned int given = *count;
     *count = 0;
-    drop_log(&information_log);
-    drop_log(&error_log);
+    drop_log(information);
+    drop_log(errors);
     if (given > MOST_OPTIONS)
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < given; i++) {
         CUresult status = CUDA_SUCCESS;
         switch (from[i].option) {
         case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-            status = want_log(&information_log, from[i].value, CU_JIT_INFO_LOG_BUFFER, from[i].option, options, values, count);
+            status = want_log(information, from[i].value, CU_JIT_INFO_LOG_BUFFER, from[i].option, options, values, count);
             break;
         case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-            status = want_log(&error_log, from[i].value, CU_JIT_ERROR_LOG_BUFFER, from[i].option, options, values, count);
+            status = want_log(errors, from[i].value, CU_JIT_ERROR_LOG_BUFFER, from[i].option, options, values, count);
             break;
         case CU_JIT_MAX_REGISTERS:
         case CU_JIT_OPTIMIZATION_LEVEL:
@@ -119,6 +120,7 @@ static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit
         case CU_JIT_GENERATE_DEBUG_INFO:
         case CU_JIT_GENERATE_LINE_INFO:
         case CU_JIT_CACHE_MODE:
+        case CU_JIT_LOG_VERBOSE:
             options[*count] = from[i].option;
             values[(*count)++] = (void *)(uintptr_t)from[i].value;
             break;
@@ -139,7 +141,7 @@ static CUresult load(CUmodule *module, CUlibrary *library, const void *image, si
                      unsigned int count) {
     CUjit_option options[2 * MOST_OPTIONS];
     void *values[2 * MOST_OPTIONS];
-    CUresult status = spread(from, &count, options, values);
+    CUresult status = spread(from, &count, options, values, &information_log, &error_log);
     if (status != CUDA_SUCCESS)
         return status;
     if (!is_whole(image, bytes))

@@ -48,6 +48,8 @@ static CUresult launch(CUfunction value, aviary_launch_shape shape, CUstream str
     size_t bytes = 0;
     CUfunction function = cuda_function(value);
     CUresult status = cuda_pack(function, parameters, extra, buffer, &from, &bytes);
+    if (status == CUDA_SUCCESS)
+        status = cuda_send_variables();
     return status == CUDA_SUCCESS ? aviaryLaunch(function, shape, stream, from, bytes, attributes) : status;
 }
 

@@ -14,6 +14,9 @@
 extern "C" {
 #endif
 
+/* cuInit, with CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER of the application's process; NULL where they are not set. */
+CUresult aviaryInitialize(unsigned int flags, const char *visible, const char *order);
+
 /* Options of the compiler inside the driver, as far as they are numbers. */
 typedef struct {
     CUjit_option option;
@@ -30,9 +33,33 @@ CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, 
 CUresult aviaryCompilerLog(char *information, unsigned int information_capacity, unsigned int *information_bytes,
                            char *errors, unsigned int errors_capacity, unsigned int *errors_bytes);
 
+/* Variables of modules; those that are managed memory are read and written by name of their address. */
+CUresult aviaryModuleGlobal(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes, int *managed);
+CUresult aviaryLibraryGlobal(CUlibrary library, const char *name, CUdeviceptr *pointer, size_t *bytes, int *managed);
+CUresult aviaryLibraryManaged(CUlibrary library, const char *name, CUdeviceptr *pointer, size_t *bytes);
+CUresult aviaryReadVariable(CUdeviceptr pointer, void *to, size_t bytes);
+CUresult aviaryWriteVariable(CUdeviceptr pointer, const void *from, size_t bytes);
+
+/* The driver's linker. An input's content comes along; the image and the texts are fetched when their sizes are known. */
+typedef struct {
+    unsigned int information, errors;
+} aviary_log_sizes;
+CUresult aviaryLinkCreate(CUlinkState *state, const aviary_jit_option *options, unsigned int option_count);
+CUresult aviaryLinkAdd(CUlinkState state, CUjitInputType type, const void *data, size_t bytes, const char *name,
+                       const aviary_jit_option *options, unsigned int option_count);
+CUresult aviaryLinkComplete(CUlinkState state, size_t *bytes);
+CUresult aviaryLinkImage(CUlinkState state, void *image, size_t capacity);
+CUresult aviaryLinkLog(CUlinkState state, aviary_log_sizes *sizes, char *information, unsigned int information_capacity,
+                       char *errors, unsigned int errors_capacity);
+CUresult aviaryLinkDestroy(CUlinkState state);
+
 /* The parameters of a function: how many, and offset and size of each. `capacity` bounds both arrays. */
 CUresult aviaryFunctionLayout(CUfunction function, unsigned int capacity, unsigned int *count, unsigned short *offsets,
                               unsigned short *sizes);
+
+/* The attribute of a kernel that is asked for, and with it all others: `known` has a bit for each that the driver told. */
+CUresult aviaryKernelAttributes(CUkernel kernel, CUdevice device, CUfunction_attribute asked, int *answer,
+                                unsigned int capacity, int *values, unsigned int *known);
 
 typedef struct {
     unsigned int grid[3];

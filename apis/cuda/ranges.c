@@ -156,10 +156,15 @@ void cuda_forget_device_ranges(CUdevice device) {
     pthread_rwlock_unlock(&ranges_lock);
 }
 
-/* Whether `bytes` from there lie in one piece of device memory. */
+/* Whether `bytes` from there lie in one piece of device memory. Asked before any copy or fill, so a managed variable that
+ * is about to be used so gets what the application wrote into it. */
 int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
     struct range range;
-    return find_range(pointer, &range) && range.kind == RANGE_DEVICE && bytes <= range.base + range.bytes - pointer;
+    if (!find_range(pointer, &range))
+        return 0;
+    if (range.kind == RANGE_HOST && range.origin == HOST_VARIABLE)
+        cuda_send_variables();
+    return range.kind == RANGE_DEVICE && bytes <= range.base + range.bytes - pointer;
 }
 
 /* Whether an address is the device's: only then is it none of this process. */
@@ -201,11 +206,14 @@ int cuda_take_host(void *memory, enum host_origin origin, size_t *bytes) {
     return take_range((uintptr_t)memory, RANGE_HOST, &range);
 }
 
+static int is_managed_origin(const struct range *range) {
+    return range->kind == RANGE_HOST && (range->origin == HOST_MANAGED || range->origin == HOST_VARIABLE);
+}
+
 /* Whether all of it lies in one piece of managed memory. */
 int cuda_in_managed(CUdeviceptr pointer, size_t bytes) {
     struct range range;
-    return find_range(pointer, &range) && range.kind == RANGE_HOST && range.origin == HOST_MANAGED
-           && bytes <= range.base + range.bytes - pointer;
+    return find_range(pointer, &range) && is_managed_origin(&range) && bytes <= range.base + range.bytes - pointer;
 }
 
 /* ---- Questions about pointers --------------------------------------------------------------- */
@@ -249,7 +257,7 @@ static int is_placed(CUdeviceptr pointer) {
 /* One answer; NOT_FOUND: this guest does not know the pointer. */
 static CUresult answer(void *data, CUpointer_attribute attribute, uintptr_t pointer, const struct range *range) {
     int device = range->kind == RANGE_DEVICE, mapped = device || range->origin != HOST_REGISTERED;
-    int managed = !device && range->origin == HOST_MANAGED;
+    int managed = is_managed_origin(range);
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = range->context; return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:

@@ -9,6 +9,22 @@ void *cuda_function_layout_function(void) {
     return (void *)cuda_function_layout;
 }
 
+static CUresult kernel_attributes(CUkernel kernel, CUdevice device, CUfunction_attribute asked, int *answer,
+                                  unsigned int capacity, int *values, unsigned int *known) {
+    if (!answer || !values || !known)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = cuKernelGetAttribute(answer, asked, kernel, device);
+    *known = 0;
+    for (unsigned int i = 0; status == CUDA_SUCCESS && i < capacity && i < CU_FUNC_ATTRIBUTE_MAX && i < CUDA_SETTINGS; i++)
+        if (cuKernelGetAttribute(&values[i], (CUfunction_attribute)i, kernel, device) == CUDA_SUCCESS)
+            *known |= 1u << i;
+    return status;
+}
+
+void *cuda_kernel_attributes_function(void) {
+    return (void *)kernel_attributes;
+}
+
 /* Attributes that name objects or addresses of the other side would be taken for ours. */
 int cuda_attribute_allowed(CUlaunchAttributeID attribute) {
     switch (attribute) {

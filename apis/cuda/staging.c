@@ -217,6 +217,8 @@ static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstrea
     if (finish && n && status == CUDA_SUCCESS)
         status = await(pool, (int)((n - 1) % PIECES), stream);
     leave_pool(pool);
+    if (finish)
+        cuda_waited(status);
     return status;
 }
 
@@ -279,6 +281,7 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
         got += part;
     }
     leave_pool(pool);
+    cuda_waited(status);
     return status;
 }
 

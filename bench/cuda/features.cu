@@ -1,10 +1,12 @@
 // What CUDA programs do, one line of results for each thing: native and remoted output must be the same.
 #include <cooperative_groups.h>
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,6 +15,15 @@ static void check(cudaError_t status, const char *call, int line) {
     if (status == cudaSuccess)
         return;
     printf("line %d: %s: %s\n", line, call, cudaGetErrorName(status));
+    exit(1);
+}
+
+static void check(CUresult status, const char *call, int line) {
+    const char *name = "?";
+    if (status == CUDA_SUCCESS)
+        return;
+    cuGetErrorName(status, &name);
+    printf("line %d: %s: %s\n", line, call, name);
     exit(1);
 }
 
@@ -389,6 +400,81 @@ static void managed() {
     cudaGetLastError();
 }
 
+__managed__ int counter = 3;
+__managed__ float shared_table[1000];
+__global__ void count_up(int by) {
+    if (threadIdx.x == 0)
+        counter += by;
+    shared_table[threadIdx.x] = shared_table[threadIdx.x] * 2 + by;
+}
+__global__ void through_pointer(int *to) { *to += counter; }
+
+// Variables that the processor and kernels use by their names.
+static void managed_variables() {
+    for (int i = 0; i < 1000; i++)
+        shared_table[i] = (float)i;
+    printf("managed variables %d", counter);
+    for (int round = 0; round < 5; round++) {
+        count_up<<<1, 1000>>>(round);
+        CHECK(cudaDeviceSynchronize());
+        counter *= 2;
+        shared_table[round] = -1.0f;
+    }
+    through_pointer<<<1, 1>>>(&counter);
+    CHECK(cudaDeviceSynchronize());
+    float copied[1000];
+    CHECK(cudaMemcpyFromSymbol(copied, shared_table, sizeof copied));
+    printf(" then %d, %016lx, copied %d\n", counter, digest(shared_table, sizeof shared_table),
+           memcmp(copied, shared_table, sizeof copied));
+}
+
+// Two texts become one image, and what the linker says comes into a buffer.
+static void linker() {
+    static char information[8192], errors[8192];
+    const char head[] = ".version 7.0\n.target sm_70\n.address_size 64\n";
+    std::string first = std::string(head) + ".extern .func (.param .b32 r) twice(.param .b32 a);\n.visible .entry use(.param .u64 to)\n"
+        "{ .reg .b64 %rd<2>; .reg .b32 %r<3>; ld.param.u64 %rd1, [to]; ld.global.u32 %r1, [%rd1];\n"
+        "{ .param .b32 a; .param .b32 r; st.param.b32 [a], %r1; call (r), twice, (a); ld.param.b32 %r2, [r]; }\n"
+        "st.global.u32 [%rd1], %r2; ret; }\n";
+    std::string second = std::string(head) + ".visible .func (.param .b32 r) twice(.param .b32 a)\n"
+        "{ .reg .b32 %r<3>; ld.param.b32 %r1, [a]; add.u32 %r2, %r1, %r1; st.param.b32 [r], %r2; ret; }\n";
+    CUjit_option options[] = {CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, CU_JIT_ERROR_LOG_BUFFER,
+                              CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, CU_JIT_LOG_VERBOSE};
+    void *values[] = {information, (void *)sizeof information, errors, (void *)sizeof errors, (void *)1};
+    CUlinkState state;
+    CUmodule module;
+    CUfunction function;
+    void *image;
+    size_t bytes;
+    int number = 21, *device;
+    CHECK(cuLinkCreate(5, options, values, &state));
+    CHECK(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)first.c_str(), first.size() + 1, "first", 0, nullptr, nullptr));
+    CHECK(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)second.c_str(), second.size() + 1, "second", 0, nullptr, nullptr));
+    CHECK(cuLinkComplete(state, &image, &bytes));
+    // How long things took is in the text, too: only whether there is one, and how its size is told.
+    printf("linked %zu bytes, said %s, told %td more, wrong %zu of %zu\n", bytes, *information ? "something" : "nothing",
+           (ptrdiff_t)(size_t)values[1] - (ptrdiff_t)strlen(information), strlen(errors), (size_t)values[3]);
+    CHECK(cuModuleLoadData(&module, image));
+    CHECK(cuLinkDestroy(state));
+    CHECK(cuModuleGetFunction(&function, module, "use"));
+    CHECK(cudaMalloc(&device, 4));
+    CHECK(cudaMemcpy(device, &number, 4, cudaMemcpyDefault));
+    void *parameters[] = {&device};
+    CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    CHECK(cudaMemcpy(&number, device, 4, cudaMemcpyDefault));
+    printf("the linked kernel: %d\n", number);
+    CHECK(cuModuleUnload(module));
+    // What is missing is told.
+    memset(errors, 0, sizeof errors);
+    values[1] = (void *)sizeof information, values[3] = (void *)sizeof errors;
+    CHECK(cuLinkCreate(5, options, values, &state));
+    CHECK(cuLinkAddData(state, CU_JIT_INPUT_PTX, (void *)first.c_str(), first.size() + 1, "first", 0, nullptr, nullptr));
+    int status = cuLinkComplete(state, &image, &bytes);
+    printf("without the second: %d: %s (%zu)\n", status, errors, (size_t)values[3]);
+    CHECK(cuLinkDestroy(state));
+    cudaFree(device);
+}
+
 static void mistakes() {
     float *nothing = nullptr;
     add<<<1, 2048>>>(nothing, nothing, nothing, 0);
@@ -410,7 +496,7 @@ int main() {
     CHECK(cudaGetDeviceProperties(&properties, 0));
     printf("%d %s %d.%d %d\n", count, properties.name, properties.major, properties.minor, properties.multiProcessorCount);
     void (*const all[])() = {vectors, matrices, streams, copies, graphs, cooperative, host_functions,
-                             symbols, pools, managed, threads, mistakes, textures};
+                             symbols, pools, managed, managed_variables, linker, threads, mistakes, textures};
     for (auto *one : all) {
         one();
         fflush(stdout);

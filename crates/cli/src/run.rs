@@ -175,7 +175,10 @@ impl Backend {
 }
 
 fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf>) -> anyhow::Result<Node> {
-    let mut config = NodeConfig::new(PathBuf::new(), ApiServerCommand::own()?);
+    let mut servers = ApiServerCommand::own()?;
+    // What this environment says of devices is the program's wish, not a limit of the node's.
+    servers.environment.push(("AVIARY_PRIVATE_NODE".into(), "1".into()));
+    let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.modules = modules;
     config.log = command.log_level;
     config.tenants.limits = command.limit.iter().cloned().collect();

@@ -82,6 +82,8 @@ impl ApiServer {
             .arg(theirs.as_raw_fd().to_string())
             // A vendor library that is itself an Aviary library must not find this node.
             .env_remove("AVIARY_SERVER")
+            // Which kind of node this is only its own command says.
+            .env_remove("AVIARY_PRIVATE_NODE")
             .envs(command.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null());

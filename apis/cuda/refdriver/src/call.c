@@ -52,9 +52,9 @@ CUresult cuInit(unsigned int flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (initialized)
         return CUDA_SUCCESS;
-    result = memory_start();
+    result = devices_start();
     if (result == CUDA_SUCCESS)
-        result = devices_start();
+        result = memory_start();
     initialized = result == CUDA_SUCCESS;
     return result;
 }

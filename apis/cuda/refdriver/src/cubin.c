@@ -280,7 +280,7 @@ static bool add_variables(const struct cubin *cubin, struct ptx_program *program
             continue;
         if (symbol->st_value > section->sh_size || symbol->st_size > section->sh_size - symbol->st_value)
             return false;
-        bytes = allocate(environment, symbol->st_size, &variable->address);
+        bytes = allocate(environment, symbol->st_size, false, &variable->address);
         if (!bytes)
             return false;
         variable->size = symbol->st_size;

@@ -10,19 +10,25 @@
 int device_count;
 struct device devices[DEVICE_MAXIMUM];
 
+/* On the bus, as devices are numbered without CUDA_VISIBLE_DEVICES. */
+enum { FIRST_BUS = 0x10 };
+
 static const char device_name[] = "Aviary Reference Device";
 
 CUresult devices_start(void)
 {
     const char *count = getenv("REFCUDA_DEVICES"), *memory = getenv("REFCUDA_MEMORY");
     size_t bytes = memory ? strtoull(memory, NULL, 0) : (size_t)8 << 30;
+    int there = count ? atoi(count) : 1, numbers[DEVICE_MAXIMUM];
+    CUresult result;
 
-    device_count = count ? atoi(count) : 1;
-    if (device_count <= 0)
+    if (there <= 0)
         return CUDA_ERROR_NO_DEVICE;
-    if (device_count > DEVICE_MAXIMUM)
-        device_count = DEVICE_MAXIMUM;
+    result = visible_devices(there < DEVICE_MAXIMUM ? there : DEVICE_MAXIMUM, numbers, &device_count);
+    if (result != CUDA_SUCCESS)
+        return result;
     for (CUdevice i = 0; i < device_count; i++) {
+        devices[i].number = numbers[i];
         devices[i].memory = bytes;
         devices[i].primary = context_create(i, true);
         if (!devices[i].primary)
@@ -102,7 +108,7 @@ static const int attributes[CU_DEVICE_ATTRIBUTE_MAX] = {
 int device_attribute(CUdevice_attribute attribute, CUdevice device)
 {
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
-        return 0x10 + device;
+        return FIRST_BUS + devices[device].number;
     return attributes[attribute];
 }
 
@@ -144,14 +150,39 @@ CUresult cuDeviceGetName(char *name, int size, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+static CUuuid uuid_of(int number)
+{
+    CUuuid uuid;
+
+    memcpy(uuid.bytes, "AviaryReference", 15);
+    uuid.bytes[15] = (char)number;
+    return uuid;
+}
+
+void device_uuid_text(int number, char text[UUID_TEXT])
+{
+    CUuuid uuid = uuid_of(number);
+    char *to = text + sprintf(text, "GPU");
+
+    for (size_t i = 0; i < sizeof(uuid.bytes); i++)
+        to += sprintf(to, "%s%02x", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)uuid.bytes[i]);
+}
+
+CUdevice device_with_number(int number)
+{
+    for (CUdevice i = 0; i < device_count; i++)
+        if (devices[i].number == number)
+            return i;
+    return -1;
+}
+
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
     if (!uuid)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    memcpy(uuid->bytes, "AviaryReference", 15);
-    uuid->bytes[15] = (char)device;
+    *uuid = uuid_of(devices[device].number);
     return CUDA_SUCCESS;
 }
 
@@ -203,7 +234,7 @@ CUresult cuDeviceGetPCIBusId(char *text, int size, CUdevice device)
         return CUDA_ERROR_INVALID_VALUE;
     if (!device_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
-    snprintf(text, (size_t)size, "0000:%02X:00.0", 0x10 + device);
+    snprintf(text, (size_t)size, "0000:%02X:00.0", FIRST_BUS + devices[device].number);
     return CUDA_SUCCESS;
 }
 
@@ -215,9 +246,9 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
         return CUDA_ERROR_INVALID_VALUE;
     if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 && (domain = 0, sscanf(text, "%x:%x", &bus, &slot) != 2))
         return CUDA_ERROR_INVALID_VALUE;
-    if (domain || slot || !device_valid((int)bus - 0x10))
+    if (domain || slot || !device_valid(device_with_number((int)bus - FIRST_BUS)))
         return CUDA_ERROR_INVALID_DEVICE;
-    *device = (int)bus - 0x10;
+    *device = device_with_number((int)bus - FIRST_BUS);
     return CUDA_SUCCESS;
 }
 

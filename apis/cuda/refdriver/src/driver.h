@@ -27,6 +27,7 @@ enum kind {
     KIND_GRAPH_EXEC,
     KIND_POOL,
     KIND_PHYSICAL,
+    KIND_LINKER,
 };
 
 /* First member of every object. */
@@ -53,6 +54,7 @@ void object_revive(void *object);
 #define DEVICE_MAXIMUM 8
 
 struct device {
+    int number; /* among all devices of the machine */
     size_t memory, used;
     CUcontext primary; /* made by cuInit */
     CUmemoryPool default_pool, pool;
@@ -61,8 +63,14 @@ struct device {
 extern int device_count;
 extern struct device devices[DEVICE_MAXIMUM];
 
-/* Reads REFCUDA_DEVICES and REFCUDA_MEMORY (bytes of each device). */
+/* Reads REFCUDA_DEVICES, CUDA_VISIBLE_DEVICES and REFCUDA_MEMORY (bytes of each device). */
 CUresult devices_start(void);
+/* Which of `there` devices this process sees, and how many that are (visible.c). */
+CUresult visible_devices(int there, int numbers[DEVICE_MAXIMUM], int *count);
+enum { UUID_TEXT = sizeof("GPU-00112233-4455-6677-8899-aabbccddeeff") };
+void device_uuid_text(int number, char text[UUID_TEXT]);
+/* -1: this process does not see it. */
+CUdevice device_with_number(int number);
 static inline bool device_valid(CUdevice device) { return device >= 0 && device < device_count; }
 int device_attribute(CUdevice_attribute attribute, CUdevice device);
 

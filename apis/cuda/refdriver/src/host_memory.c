@@ -4,14 +4,10 @@
 #include "driver.h"
 #include "memory.h"
 
-static CUresult enter(void **memory, size_t size, unsigned flags, enum block_kind kind)
+static CUresult enter_in(CUcontext context, void **memory, size_t size, unsigned flags, enum block_kind kind)
 {
-    CUcontext context;
-    CUresult result = memory && size ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
     struct block block = {.size = size, .kind = kind, .flags = flags, .accessible = true};
 
-    if (result != CUDA_SUCCESS)
-        return result;
     block.backing = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block.backing == MAP_FAILED)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -24,6 +20,14 @@ static CUresult enter(void **memory, size_t size, unsigned flags, enum block_kin
     }
     *memory = block.backing;
     return CUDA_SUCCESS;
+}
+
+static CUresult enter(void **memory, size_t size, unsigned flags, enum block_kind kind)
+{
+    CUcontext context;
+    CUresult result = memory && size ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
+
+    return result == CUDA_SUCCESS ? enter_in(context, memory, size, flags, kind) : result;
 }
 
 static CUresult allocate(void **memory, size_t size, unsigned flags)
@@ -66,6 +70,16 @@ CUresult cuMemFreeHost(void *memory) { return memory ? leave(memory, BLOCK_HOST)
 /* --- managed memory: it does not move, so where to keep it has no effect --- */
 
 CUresult managed_free(CUdeviceptr start) { return leave((void *)(uintptr_t)start, BLOCK_MANAGED); }
+
+CUresult managed_allocate(CUdeviceptr *address, size_t size, CUcontext context)
+{
+    void *memory;
+    CUresult result = enter_in(context, &memory, size, CU_MEM_ATTACH_GLOBAL, BLOCK_MANAGED);
+
+    if (result == CUDA_SUCCESS)
+        *address = (CUdeviceptr)(uintptr_t)memory;
+    return result;
+}
 
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t size, unsigned flags)
 {

@@ -13,8 +13,7 @@ enum { PAGE = 4096, GRANULE = 2 << 20 };
 
 struct handle {
     char mark[8];
-    int process, file;
-    CUdevice device;
+    int process, file, device; /* as the machine numbers it: processes may see others */
     size_t offset, size;
 };
 _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits");
@@ -41,7 +40,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *result, CUdeviceptr address)
     if (!result || !block || !memory_file(address, &handle.file, &handle.offset))
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(handle.mark, mark, sizeof(mark));
-    handle.device = block->device;
+    handle.device = devices[block->device].number;
     handle.size = block->size;
     memset(result, 0, sizeof(*result));
     memcpy(result, &handle, sizeof(handle));
@@ -67,7 +66,7 @@ static CUresult enter(struct opened *entry)
 {
     size_t within = entry->handle.offset % PAGE;
     struct block block = {
-        .size = entry->handle.size, .kind = BLOCK_MAPPED, .device = entry->handle.device, .accessible = true, .devices = ~0u,
+        .size = entry->handle.size, .kind = BLOCK_MAPPED, .device = device_with_number(entry->handle.device), .accessible = true, .devices = ~0u,
     };
     CUresult result;
 
@@ -96,7 +95,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle value, unsigned
     memcpy(&handle, &value, sizeof(handle));
     if (result != CUDA_SUCCESS)
         return result;
-    if (memcmp(handle.mark, mark, sizeof(mark)) != 0 || !device_valid(handle.device))
+    if (memcmp(handle.mark, mark, sizeof(mark)) != 0 || !device_valid(device_with_number(handle.device)))
         return CUDA_ERROR_INVALID_VALUE;
     while (entry && memcmp(&entry->handle, &handle, sizeof(handle)) != 0)
         entry = entry->next;

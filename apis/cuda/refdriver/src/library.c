@@ -77,15 +77,6 @@ static void end(CUlibrary library)
     object_end(library);
 }
 
-static void *allocate_nothing(void *environment, size_t size, CUdeviceptr *address)
-{
-    static char scratch[1 << 16];
-
-    (void)environment;
-    *address = 0;
-    return size <= sizeof(scratch) ? scratch : NULL;
-}
-
 static CUresult add_kernels(CUlibrary library, const struct ptx_program *program)
 {
     library->kernels = calloc(program->code_count + 1, sizeof(*library->kernels));
@@ -227,6 +218,16 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary librar
     CUmodule module;
     CUresult result = name ? cuLibraryGetModule(&module, library) : CUDA_ERROR_INVALID_VALUE;
 
+    return result == CUDA_SUCCESS ? module_global(module, name, address, size) : result;
+}
+
+CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
+{
+    CUmodule module;
+    CUresult result = name ? cuLibraryGetModule(&module, library) : CUDA_ERROR_INVALID_VALUE;
+
+    if (result == CUDA_SUCCESS && !module_has_managed(module, name))
+        result = CUDA_ERROR_NOT_FOUND;
     return result == CUDA_SUCCESS ? module_global(module, name, address, size) : result;
 }
 

@@ -60,6 +60,8 @@ CUresult memory_allocate(CUdeviceptr *address, size_t size, size_t alignment, CU
 bool memory_file(CUdeviceptr address, int *file, size_t *offset);
 /* Frees and scrubs a device block. */
 void memory_release(CUdeviceptr start);
+/* Managed memory for a variable of a module. */
+CUresult managed_allocate(CUdeviceptr *address, size_t size, CUcontext context);
 /* Frees a block of managed memory when nothing uses it any more (host_memory.c). */
 CUresult managed_free(CUdeviceptr start);
 /* Frees what a context has. */

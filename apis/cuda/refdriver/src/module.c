@@ -16,11 +16,13 @@ static void destroy(void *object)
     free(module->functions);
 }
 
-static void *allocate_global(void *context, size_t size, CUdeviceptr *address)
+static void *allocate_global(void *context, size_t size, bool managed, CUdeviceptr *address)
 {
     enum { ALIGNMENT = 256 };
     CUcontext owner = context;
 
+    if (managed)
+        return managed_allocate(address, size, owner) == CUDA_SUCCESS ? (void *)(uintptr_t)*address : NULL;
     if (memory_allocate(address, size, ALIGNMENT, owner, owner->device, NULL) != CUDA_SUCCESS)
         return NULL;
     return memory_at(*address, size);
@@ -80,7 +82,10 @@ void module_end(CUmodule module)
     if (*link)
         *link = module->sibling;
     for (size_t i = 0; i < module->program->global_count; i++)
-        memory_release(module->program->globals[i].address);
+        if (module->program->globals[i].managed)
+            managed_free(module->program->globals[i].address);
+        else
+            memory_release(module->program->globals[i].address);
     for (size_t i = 0; module->functions && i < module->program->code_count; i++)
         if (module->functions[i])
             object_end(module->functions[i]);
@@ -115,6 +120,14 @@ CUresult module_global(CUmodule module, const char *name, CUdeviceptr *address, 
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_NOT_FOUND;
+}
+
+bool module_has_managed(CUmodule module, const char *name)
+{
+    for (size_t i = 0; i < module->program->global_count; i++)
+        if (module->program->globals[i].managed && strcmp(module->program->globals[i].name, name) == 0)
+            return true;
+    return false;
 }
 
 /* --- the driver's functions --- */

@@ -42,6 +42,8 @@ struct code_image {
 CUresult image_open(const void *image, struct code_image *code);
 /* Like ptx_parse. */
 struct ptx_program *image_program(const struct code_image *code, ptx_allocate allocate, void *environment, char message[200]);
+/* A ptx_allocate for who wants to know what is in a program, and not to run it. */
+void *allocate_nothing(void *environment, size_t size, bool managed, CUdeviceptr *address);
 /* Reads a whole file, with a zero behind it. */
 CUresult image_read(const char *path, char **bytes);
 
@@ -50,6 +52,7 @@ void module_end(CUmodule module);
 /* Ends all modules of a context, also those of libraries. */
 void modules_end(CUcontext context);
 CUresult module_global(CUmodule module, const char *name, CUdeviceptr *address, size_t *size);
+bool module_has_managed(CUmodule module, const char *name);
 
 /* The function behind a CUfunction or a CUkernel, in the current context. */
 CUresult function_resolve(CUfunction handle, CUfunction *function, CUkernel *kernel);

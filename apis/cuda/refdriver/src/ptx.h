@@ -91,6 +91,7 @@ struct ptx_global {
     char *name;
     CUdeviceptr address;
     size_t size;
+    bool managed; /* memory that the processor uses, too */
 };
 
 struct ptx_program {
@@ -102,7 +103,7 @@ struct ptx_program {
 };
 
 /* Memory for a variable of a program, at a device address; NULL where memory is out. */
-typedef void *(*ptx_allocate)(void *environment, size_t size, CUdeviceptr *address);
+typedef void *(*ptx_allocate)(void *environment, size_t size, bool managed, CUdeviceptr *address);
 
 /* NULL where the text is wrong: then `message` says why. */
 struct ptx_program *ptx_parse(const char *text, ptx_allocate allocate, void *environment, char message[200]);

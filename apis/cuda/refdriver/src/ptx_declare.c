@@ -24,7 +24,12 @@ bool ptx_parse_declaration(struct ptx_parser *parser, const char *text, struct d
         text = skip(text + length);
         if (strcmp(name, "align") == 0)
             declaration->alignment = strtoul(text, (char **)&text, 10);
-        else if (strcmp(name, "shared") == 0)
+        else if (strcmp(name, "attribute") == 0) {
+            size_t end = strcspn(text, ")");
+
+            declaration->managed = strncmp(text, "(.managed", 9) == 0;
+            text += end + (text[end] == ')');
+        } else if (strcmp(name, "shared") == 0)
             declaration->space = SPACE_SHARED;
         else if (strcmp(name, "local") == 0)
             declaration->space = SPACE_LOCAL;
@@ -97,8 +102,8 @@ static bool add_global(struct ptx_parser *parser, const struct declaration *decl
 
     if (!global)
         return ptx_fail(parser, "out of memory", "");
-    *global = (struct ptx_global){strndup(declaration->name, declaration->length), 0, declaration->size};
-    bytes = parser->allocate(parser->environment, declaration->size ? declaration->size : 1, &global->address);
+    *global = (struct ptx_global){strndup(declaration->name, declaration->length), 0, declaration->size, declaration->managed};
+    bytes = parser->allocate(parser->environment, declaration->size ? declaration->size : 1, declaration->managed, &global->address);
     if (!bytes)
         return ptx_fail(parser, "out of memory for", declaration->name);
     if (declaration->values && !set_values(parser, declaration, bytes))

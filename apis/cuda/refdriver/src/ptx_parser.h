@@ -52,7 +52,7 @@ struct declaration {
     const char *name;
     size_t length;
     const char *values;
-    bool external, is_register;
+    bool external, is_register, managed;
 };
 
 bool ptx_parse_declaration(struct ptx_parser *parser, const char *text, struct declaration *declaration);

@@ -169,7 +169,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     if (result != CUDA_SUCCESS)
         return result;
     /* Who imports it reads in the name on which device it is. */
-    snprintf(name, sizeof(name), FILE_NAME "%d", properties->location.id);
+    snprintf(name, sizeof(name), FILE_NAME "%d", devices[properties->location.id].number);
     file = memfd_create(name, MFD_CLOEXEC);
     if (file >= 0 && ftruncate(file, (off_t)size) != 0) {
         close(file);
@@ -191,7 +191,7 @@ CUresult cuMemExportToShareableHandle(void *result, CUmemGenericAllocationHandle
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *value, CUmemAllocationHandleType type)
 {
-    int file = (int)(uintptr_t)value, device;
+    int file = (int)(uintptr_t)value, number;
     char link[64], name[64] = "";
     struct stat status;
     CUmemAllocationProp properties = {
@@ -203,10 +203,10 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_INVALID_VALUE;
     snprintf(link, sizeof(link), "/proc/self/fd/%d", file);
-    if (fstat(file, &status) != 0 || readlink(link, name, sizeof(name) - 1) < 0 || sscanf(name, "/memfd:" FILE_NAME "%d", &device) != 1 ||
-        !device_valid(device))
+    if (fstat(file, &status) != 0 || readlink(link, name, sizeof(name) - 1) < 0 || sscanf(name, "/memfd:" FILE_NAME "%d", &number) != 1 ||
+        !device_valid(device_with_number(number)))
         return CUDA_ERROR_UNKNOWN;
-    properties.location.id = device;
+    properties.location.id = device_with_number(number);
     return make(handle, fcntl(file, F_DUPFD_CLOEXEC, 0), (size_t)status.st_size, &properties);
 }
 

@@ -1,0 +1,243 @@
+/* `__managed__` variables: the driver has them at an address where kernels find them, and the application reads and writes
+ * the same address in its own process, where a copy is. The two are made equal where a program may rely on it: what the
+ * application wrote reaches the device before the next launch, what kernels wrote reaches the application when it has
+ * waited for them. Each byte is whose it was changed by, so that both may change different ones at the same time. (Memory
+ * that a program allocates as managed is shared as it is: managed.c. That a module's variables are placed in is not ours.) */
+#include "guest.h"
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { VARIABLE_PAGE = 4096 };
+
+struct managed_variable {
+    CUdeviceptr base;
+    size_t bytes;
+    /* The module or the library that it ends with. */
+    const void *owner;
+    /* What both sides had when they were equal last. */
+    unsigned char *twin;
+    unsigned char *fetched;
+    struct managed_variable *next;
+};
+
+static struct managed_variable *managed_variables;
+static pthread_mutex_t managed_variables_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Whether there are any, for who only has to know that; whether kernels may have changed them since they were fetched. */
+static int have_variables, variables_used;
+
+static struct managed_variable *find_variable(CUdeviceptr base) {
+    struct managed_variable *found = managed_variables;
+    while (found && found->base != base)
+        found = found->next;
+    return found;
+}
+
+/* ---- The memory in this process -------------------------------------------------------------- */
+
+static CUdeviceptr page_of(CUdeviceptr address) {
+    return address & -(CUdeviceptr)VARIABLE_PAGE;
+}
+
+/* Whether another variable has a part of that page. */
+static int in_use_by_others(CUdeviceptr page, const struct managed_variable *but) {
+    for (const struct managed_variable *v = managed_variables; v; v = v->next)
+        if (v != but && page_of(v->base) <= page && page < v->base + v->bytes)
+            return 1;
+    return 0;
+}
+
+static void unmap_variable(const struct managed_variable *variable, CUdeviceptr end) {
+    for (CUdeviceptr page = page_of(variable->base); page < end; page += VARIABLE_PAGE)
+        if (!in_use_by_others(page, variable))
+            munmap((void *)page, VARIABLE_PAGE);
+}
+
+/* Page by page: neighbours may be there already. */
+static int map_variable(const struct managed_variable *variable) {
+    for (CUdeviceptr page = page_of(variable->base); page < variable->base + variable->bytes; page += VARIABLE_PAGE) {
+        if (in_use_by_others(page, variable))
+            continue;
+        void *at = mmap((void *)page, VARIABLE_PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (at != (void *)page) {
+            if (at != MAP_FAILED)
+                munmap(at, VARIABLE_PAGE);
+            unmap_variable(variable, page);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void drop_variable(struct managed_variable *variable) {
+    free(variable->twin);
+    free(variable->fetched);
+    free(variable);
+}
+
+/* With the lock. */
+static CUresult make_variable(CUdeviceptr base, size_t bytes, const void *owner) {
+    struct managed_variable *variable = calloc(1, sizeof *variable);
+    CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+    if (variable) {
+        *variable = (struct managed_variable){base, bytes, owner, malloc(bytes), malloc(bytes), managed_variables};
+        if (variable->twin && variable->fetched)
+            status = aviaryReadVariable(base, variable->twin, bytes);
+    }
+    if (status == CUDA_SUCCESS && !map_variable(variable)) {
+        aviary_log("a managed variable lies at %#llx, where this process has other memory: it cannot be used", (unsigned long long)base);
+        status = CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (status != CUDA_SUCCESS) {
+        if (variable)
+            drop_variable(variable);
+        return status;
+    }
+    memcpy((void *)base, variable->twin, bytes);
+    managed_variables = variable;
+    __atomic_store_n(&have_variables, 1, __ATOMIC_RELEASE);
+    cuda_note_host((void *)base, bytes, CU_MEM_ATTACH_GLOBAL, HOST_VARIABLE);
+    return CUDA_SUCCESS;
+}
+
+static CUresult open_variable(CUdeviceptr base, size_t bytes, const void *owner) {
+    if (!base || !bytes)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&managed_variables_lock);
+    CUresult status = find_variable(base) ? CUDA_SUCCESS : make_variable(base, bytes, owner);
+    pthread_mutex_unlock(&managed_variables_lock);
+    return status;
+}
+
+/* With the lock. */
+static void end_variable(struct managed_variable **link) {
+    struct managed_variable *ended = *link;
+    size_t bytes;
+    *link = ended->next;
+    cuda_take_host((void *)ended->base, HOST_VARIABLE, &bytes);
+    unmap_variable(ended, ended->base + ended->bytes);
+    drop_variable(ended);
+}
+
+/* The module or the library has ended. */
+void cuda_end_variables(const void *owner) {
+    if (!__atomic_load_n(&have_variables, __ATOMIC_ACQUIRE))
+        return;
+    pthread_mutex_lock(&managed_variables_lock);
+    for (struct managed_variable **link = &managed_variables; *link;)
+        if ((*link)->owner == owner)
+            end_variable(link);
+        else
+            link = &(*link)->next;
+    pthread_mutex_unlock(&managed_variables_lock);
+}
+
+/* ---- Making both sides equal ------------------------------------------------------------------ */
+
+/* With the lock: what the application changed since. */
+static CUresult send_changes(struct managed_variable *variable) {
+    const unsigned char *here = (const unsigned char *)variable->base;
+    CUresult status = CUDA_SUCCESS;
+    if (memcmp(here, variable->twin, variable->bytes) == 0)
+        return status;
+    for (size_t at = 0; at < variable->bytes && status == CUDA_SUCCESS;) {
+        size_t end = at;
+        while (end < variable->bytes && here[end] != variable->twin[end])
+            end++;
+        if (end > at) {
+            /* Another thread may be writing: what is sent is what is remembered. */
+            memcpy(variable->twin + at, here + at, end - at);
+            status = aviaryWriteVariable(variable->base + at, variable->twin + at, end - at);
+        }
+        at = end + 1;
+    }
+    return status;
+}
+
+/* Before anything that may use them on the device. */
+CUresult cuda_send_variables(void) {
+    CUresult status = CUDA_SUCCESS;
+    if (!__atomic_load_n(&have_variables, __ATOMIC_ACQUIRE))
+        return status;
+    pthread_mutex_lock(&managed_variables_lock);
+    for (struct managed_variable *v = managed_variables; v && status == CUDA_SUCCESS; v = v->next)
+        status = send_changes(v);
+    __atomic_store_n(&variables_used, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&managed_variables_lock);
+    return status;
+}
+
+/* With the lock. What the application has changed meanwhile stays changed, and is sent later. */
+static int fetch_changes(struct managed_variable *variable) {
+    unsigned char *here = (unsigned char *)variable->base;
+    if (aviaryReadVariable(variable->base, variable->fetched, variable->bytes) != CUDA_SUCCESS)
+        return 0;
+    if (memcmp(variable->fetched, variable->twin, variable->bytes) == 0)
+        return 1;
+    for (size_t i = 0; i < variable->bytes; i++)
+        if (variable->fetched[i] != variable->twin[i]) {
+            if (here[i] == variable->twin[i])
+                here[i] = variable->fetched[i];
+            variable->twin[i] = variable->fetched[i];
+        }
+    return 1;
+}
+
+/* After a call that has waited for the device. */
+void cuda_waited(CUresult result) {
+    cuda_note_result(result);
+    if (result != CUDA_SUCCESS || !__atomic_load_n(&variables_used, __ATOMIC_ACQUIRE))
+        return;
+    pthread_mutex_lock(&managed_variables_lock);
+    /* Work that nobody has waited for yet marks them again with its own launch, or is waited for later. */
+    for (struct managed_variable **link = &managed_variables; *link;)
+        if (fetch_changes(*link))
+            link = &(*link)->next;
+        else
+            end_variable(link); /* its context has ended */
+    pthread_mutex_unlock(&managed_variables_lock);
+}
+
+/* ---- Finding them ----------------------------------------------------------------------------- */
+
+/* What was found, if `status` is good: a managed variable gets its place here, any other is the device's. */
+static CUresult found_variable(CUresult status, CUdeviceptr *pointer, size_t *bytes, CUdeviceptr base, size_t size, int managed,
+                               const void *owner) {
+    if (status == CUDA_SUCCESS && managed)
+        status = open_variable(base, size, owner);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!managed)
+        cuda_note_global(&base, &size);
+    if (pointer)
+        *pointer = base;
+    if (bytes)
+        *bytes = size;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_library_managed(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    CUresult status = aviaryLibraryManaged(library, name, &base, &size);
+    return found_variable(status, pointer, bytes, base, size, 1, library);
+}
+
+CUresult cuda_library_global(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    int managed = 0;
+    CUresult status = aviaryLibraryGlobal(library, name, &base, &size, &managed);
+    return found_variable(status, pointer, bytes, base, size, managed, library);
+}
+
+CUresult cuda_module_global(CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    int managed = 0;
+    CUresult status = aviaryModuleGlobal(module, name, &base, &size, &managed);
+    return found_variable(status, pointer, bytes, base, size, managed, module);
+}
