@@ -78,8 +78,11 @@ class Bench:
         if not same:
             print("\n".join(errors.strip().splitlines()[-6:] + (remoted or "").splitlines()[-6:]), flush=True)
 
-    def programs(self):
+    def features(self):
         self.compare("features", [self.compile("features")])
+
+    def programs(self):
+        self.features()
         for program in sorted(PROGRAMS.glob("*.py")):
             self.compare(program.stem, [sys.executable, str(program)])
 

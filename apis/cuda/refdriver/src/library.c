@@ -224,8 +224,16 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *size, CUlibrary librar
 CUresult cuLibraryGetManaged(CUdeviceptr *address, size_t *size, CUlibrary library, const char *name)
 {
     CUmodule module;
-    CUresult result = name ? cuLibraryGetModule(&module, library) : CUDA_ERROR_INVALID_VALUE;
+    CUcontext context;
+    CUresult result = name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 
+    if (!object_check(library, KIND_LIBRARY))
+        return CUDA_ERROR_INVALID_HANDLE;
+    /* The runtime asks before it has a context: then these are the first device's. */
+    if (result == CUDA_SUCCESS && context_need(&context) != CUDA_SUCCESS)
+        context = devices[0].primary;
+    if (result == CUDA_SUCCESS)
+        result = module_of(library, context, &module);
     if (result == CUDA_SUCCESS && !module_has_managed(module, name))
         result = CUDA_ERROR_NOT_FOUND;
     return result == CUDA_SUCCESS ? module_global(module, name, address, size) : result;
