@@ -51,6 +51,9 @@ CUresult cuda_shared_free(void *memory, size_t bytes);
 CUresult cuda_send_variables(void);
 void cuda_waited(CUresult result);
 
+/* watching.c */
+CUresult cuda_before_kernels(void);
+
 /* capture.c */
 int cuda_capturing(void);
 

@@ -49,7 +49,7 @@ static CUresult launch(CUfunction value, aviary_launch_shape shape, CUstream str
     CUfunction function = cuda_function(value);
     CUresult status = cuda_pack(function, parameters, extra, buffer, &from, &bytes);
     if (status == CUDA_SUCCESS)
-        status = cuda_send_variables();
+        status = cuda_before_kernels();
     return status == CUDA_SUCCESS ? aviaryLaunch(function, shape, stream, from, bytes, attributes) : status;
 }
 

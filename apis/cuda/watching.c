@@ -1,7 +1,8 @@
 /* Copies that somebody waits for, and that are soon over: the device itself says when. It writes a word of shared memory
  * behind the copy, in the stream's order, and the application's thread looks at the word. An answer from the API server
  * would come later by all that the server does when the driver comes back from waiting. What takes longer than such a copy
- * should is waited for by asking, as anything else is: that thread then sleeps. */
+ * should is waited for by asking, as anything else is: that thread then sleeps. So is a copy for which kernels have to end
+ * first: besides, what they print is written while the driver waits, before the application goes on. */
 #include "guest.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -20,8 +21,20 @@ struct watcher {
 };
 static struct watcher watchers[WATCHERS] = {[0 ... WATCHERS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-/* This thread has found nobody to watch, and waits for the answer instead. */
-static __thread int waits_plainly;
+/* This thread has found nobody to watch, and waits for the answer instead; it has launched something and not waited since. */
+static __thread int waits_plainly, has_launched;
+
+CUresult cuda_before_kernels(void) {
+    has_launched = 1;
+    return cuda_send_variables();
+}
+
+/* After a call that has waited for what was launched, and in which the driver has written what kernels print. */
+void cuda_settled(CUresult result) {
+    if (result == CUDA_SUCCESS)
+        has_launched = 0;
+    cuda_waited(result);
+}
 
 static int is_ready(const struct watcher *watcher, CUcontext context, uint64_t epoch) {
     return watcher->memory && watcher->context == context && watcher->epoch == epoch;
@@ -95,7 +108,7 @@ static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
 }
 
 static int may_watch(size_t bytes, CUstream stream) {
-    return bytes && !waits_plainly && cuda_is_stream(stream) && cuda_has_context();
+    return bytes && !waits_plainly && !has_launched && cuda_is_stream(stream) && cuda_has_context();
 }
 
 /* ---- Copies ----------------------------------------------------------------------------------- */
