@@ -138,7 +138,9 @@ void *cuda_link_log_function(void) {
 static CUresult link_destroy(CUlinkState state) {
     struct link *link = link_of(state);
     CUresult status = cuLinkDestroy(link->state);
-    end_link(link);
+    /* Otherwise its handle stays. */
+    if (status == CUDA_SUCCESS)
+        end_link(link);
     return status;
 }
 

@@ -2,7 +2,7 @@
  * the same address in its own process, where a copy is. The two are made equal where a program may rely on it: what the
  * application wrote reaches the device before the next launch, what kernels wrote reaches the application when it has
  * waited for them. Each byte is whose it was changed by, so that both may change different ones at the same time. (Memory
- * that a program allocates as managed is shared as it is: managed.c. That a module's variables are placed in is not ours.) */
+ * that a program allocates as managed is shared as it is: managed.c. The driver's own, where variables are, cannot be.) */
 #include "guest.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -28,11 +28,12 @@ static pthread_mutex_t managed_variables_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Whether there are any, for who only has to know that; whether kernels may have changed them since they were fetched. */
 static int have_variables, variables_used;
 
-static struct managed_variable *find_variable(CUdeviceptr base) {
-    struct managed_variable *found = managed_variables;
-    while (found && found->base != base)
-        found = found->next;
-    return found;
+/* Where it is in the list, or would be. */
+static struct managed_variable **find_variable(CUdeviceptr base) {
+    struct managed_variable **link = &managed_variables;
+    while (*link && (*link)->base != base)
+        link = &(*link)->next;
+    return link;
 }
 
 /* ---- The memory in this process -------------------------------------------------------------- */
@@ -103,15 +104,6 @@ static CUresult make_variable(CUdeviceptr base, size_t bytes, const void *owner)
     return CUDA_SUCCESS;
 }
 
-static CUresult open_variable(CUdeviceptr base, size_t bytes, const void *owner) {
-    if (!base || !bytes)
-        return CUDA_SUCCESS;
-    pthread_mutex_lock(&managed_variables_lock);
-    CUresult status = find_variable(base) ? CUDA_SUCCESS : make_variable(base, bytes, owner);
-    pthread_mutex_unlock(&managed_variables_lock);
-    return status;
-}
-
 /* With the lock. */
 static void end_variable(struct managed_variable **link) {
     struct managed_variable *ended = *link;
@@ -170,20 +162,19 @@ CUresult cuda_send_variables(void) {
     return status;
 }
 
-/* With the lock. What the application has changed meanwhile stays changed, and is sent later. */
-static int fetch_changes(struct managed_variable *variable) {
+/* With the lock. What the application has changed meanwhile stays changed, and is sent later. One that cannot be read has
+ * gone with its context, or the calling thread has none: the application keeps what it has. */
+static void fetch_changes(struct managed_variable *variable) {
     unsigned char *here = (unsigned char *)variable->base;
-    if (aviaryReadVariable(variable->base, variable->fetched, variable->bytes) != CUDA_SUCCESS)
-        return 0;
-    if (memcmp(variable->fetched, variable->twin, variable->bytes) == 0)
-        return 1;
+    if (aviaryReadVariable(variable->base, variable->fetched, variable->bytes) != CUDA_SUCCESS
+        || memcmp(variable->fetched, variable->twin, variable->bytes) == 0)
+        return;
     for (size_t i = 0; i < variable->bytes; i++)
         if (variable->fetched[i] != variable->twin[i]) {
             if (here[i] == variable->twin[i])
                 here[i] = variable->fetched[i];
             variable->twin[i] = variable->fetched[i];
         }
-    return 1;
 }
 
 /* After a call that has waited for the device. */
@@ -192,16 +183,34 @@ void cuda_waited(CUresult result) {
     if (result != CUDA_SUCCESS || !__atomic_load_n(&variables_used, __ATOMIC_ACQUIRE))
         return;
     pthread_mutex_lock(&managed_variables_lock);
-    /* Work that nobody has waited for yet marks them again with its own launch, or is waited for later. */
-    for (struct managed_variable **link = &managed_variables; *link;)
-        if (fetch_changes(*link))
-            link = &(*link)->next;
-        else
-            end_variable(link); /* its context has ended */
+    for (struct managed_variable *v = managed_variables; v; v = v->next)
+        fetch_changes(v);
     pthread_mutex_unlock(&managed_variables_lock);
 }
 
 /* ---- Finding them ----------------------------------------------------------------------------- */
+
+static CUresult open_variable(CUdeviceptr base, size_t bytes, const void *owner) {
+    CUresult status = CUDA_SUCCESS;
+    if (!base || !bytes)
+        return status;
+    pthread_mutex_lock(&managed_variables_lock);
+    struct managed_variable **link = find_variable(base);
+    if (*link && (*link)->bytes != bytes)
+        end_variable(link); /* gone with its context */
+    struct managed_variable *found = *find_variable(base);
+    if (!found) {
+        status = make_variable(base, bytes, owner);
+    } else if (found->owner != owner) {
+        /* The same by another name, of a library's module, or another in the place of one that has gone with its context:
+         * what cannot be sent any more is lost. */
+        send_changes(found);
+        fetch_changes(found);
+        found->owner = owner;
+    }
+    pthread_mutex_unlock(&managed_variables_lock);
+    return status;
+}
 
 /* What was found, if `status` is good: a managed variable gets its place here, any other is the device's. */
 static CUresult found_variable(CUresult status, CUdeviceptr *pointer, size_t *bytes, CUdeviceptr base, size_t size, int managed,

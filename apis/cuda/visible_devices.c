@@ -150,7 +150,7 @@ static CUresult arrange(const char *visible, const char *order) {
         node.order = copy_of(ORDER);
     }
     if (node.private_node || !node.visible) {
-        CUresult status = put(ORDER, order || node.private_node ? order : node.order);
+        CUresult status = put(ORDER, (order || node.private_node) ? order : node.order);
         return status == CUDA_SUCCESS ? put(VISIBLE, visible) : status;
     }
     /* What the node lists has an order already. */

@@ -171,6 +171,9 @@ int main(void)
     TELL(cuLibraryGetManaged(&pointer, &bytes, library, "plain"));
     TELL(cuLibraryGetManaged(&pointer, &bytes, library, "nothing"));
     both_sides(&v);
+    *v.value = 1;
+    MUST(cuModuleGetGlobal(&pointer, &bytes, module, "value"));
+    printf("by the module's name: %s, %u\n", pointer == (CUdeviceptr)(uintptr_t)v.value ? "the same" : "another", *v.value);
     pointers_and_copies(&v);
     graphs(&v);
     in_a_module();
