@@ -3,6 +3,7 @@
 #define AVIARY_CUDA_GUEST_H
 #include "messages.h"
 #include <stddef.h>
+#include <stdint.h>
 
 /* context.c */
 struct cuda_object *cuda_object_of(const void *handle);
@@ -25,6 +26,7 @@ void cuda_forget_opened(CUdeviceptr pointer);
 
 /* function_state.c */
 void cuda_context_ended(void);
+uint64_t cuda_functions_epoch(void);
 void cuda_note_new_code(void);
 CUfunction cuda_function(CUfunction value);
 /* Pointers to each parameter; the values follow. */

@@ -104,7 +104,9 @@ static void copy(char *to, const char *from, size_t bytes) {
 struct pool {
     pthread_mutex_t lock;
     char *memory;
+    /* Whose the memory is, and how many contexts had ended then: the device knows it no longer if that one was among them. */
     CUcontext context;
+    uint64_t epoch;
     /* The number that each piece's word will show when the device is done with it. */
     uint32_t expected[PIECES];
 };
@@ -129,7 +131,8 @@ static struct pool *enter_pool(void) {
         pthread_mutex_lock(&pool->lock);
     }
     CUcontext context = cuda_current_context();
-    if (pool->memory && pool->context != context) {
+    uint64_t epoch = cuda_functions_epoch();
+    if (pool->memory && (pool->context != context || pool->epoch != epoch)) {
         cuMemFreeHost(pool->memory);
         pool->memory = NULL;
     }
@@ -141,6 +144,7 @@ static struct pool *enter_pool(void) {
         }
         pool->memory = memory;
         pool->context = context;
+        pool->epoch = epoch;
         memset(memory, 0, 4096);
         memset(pool->expected, 0, sizeof pool->expected);
     }

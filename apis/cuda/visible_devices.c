@@ -105,13 +105,13 @@ static int chosen(const struct shown *shown, const char *entry) {
     size_t length = strcspn(entry, ",");
     char text[UUID_TEXT], *end = NULL;
     int found = -1;
-    if (strncmp(entry, "GPU-", 4) != 0) {
+    if (strncmp(entry, "GPU-", 4) != 0 && strncmp(entry, "MIG-", 4) != 0) {
         int number = (int)strtol(entry, &end, 10);
         return end != entry && number >= 0 && number < shown->count ? number : -1;
     }
     for (int i = 0; i < shown->count && length > 4; i++) {
         uuid_text(&shown->uuids[i], text);
-        if (strncasecmp(text, entry, length < UUID_TEXT ? length : UUID_TEXT - 1) != 0)
+        if (strncasecmp(text + 4, entry + 4, (length < UUID_TEXT ? length : UUID_TEXT - 1) - 4) != 0)
             continue;
         if (found >= 0)
             return -1;
@@ -121,9 +121,9 @@ static int chosen(const struct shown *shown, const char *entry) {
 }
 
 /* The application's list as one of UUIDs, up to the first entry that names no device. One that names a device again ends it,
- * too: the driver refuses such a list. */
-static void narrow(const struct shown *shown, const char *wanted, char list[(MOST_SHOWN + 1) * UUID_TEXT]) {
-    int taken[MOST_SHOWN] = {0}, again = 0;
+ * too: the driver refuses such a list. Tells whether it is all that is shown, in that order. */
+static int narrow(const struct shown *shown, const char *wanted, char list[(MOST_SHOWN + 1) * UUID_TEXT]) {
+    int taken[MOST_SHOWN] = {0}, again = 0, count = 0, same = 1;
     size_t at = 0;
     list[0] = 0;
     for (const char *entry = wanted; entry && !again; entry = strchr(entry, ',') ? strchr(entry, ',') + 1 : NULL) {
@@ -131,11 +131,13 @@ static void narrow(const struct shown *shown, const char *wanted, char list[(MOS
         if (device < 0)
             break;
         again = taken[device]++;
+        same = same && device == count++;
         if (at)
             list[at++] = ',';
         uuid_text(&shown->uuids[device], list + at);
         at += UUID_TEXT - 1;
     }
+    return same && count == shown->count;
 }
 
 /* ---- Initialization -------------------------------------------------------------------------- */
@@ -161,7 +163,9 @@ static CUresult arrange(const char *visible, const char *order) {
         aviary_log("which devices this node's %s=%s shows cannot be found out: the application sees none", VISIBLE, node.visible);
         shown.count = 0;
     }
-    narrow(&shown, visible, list);
+    /* The node's own words then: a part of a device (MIG) has a UUID that is written otherwise. */
+    if (narrow(&shown, visible, list) && shown.count)
+        return CUDA_SUCCESS;
     if (!list[0])
         aviary_log("the application's %s=%s names none of the %d devices that this node shows it by its own %s=%s", VISIBLE,
                    visible, shown.count, VISIBLE, node.visible);

@@ -157,6 +157,59 @@ static void mapped(void)
     MUST(cuMemAddressFree(address, 4 * page));
 }
 
+/* Every kind of copy, by several sizes. */
+static bool copies_are_right(CUdeviceptr device, char *here, char *back, char *pinned)
+{
+    static const size_t sizes[] = {4, 5000, 40000, 3 << 20};
+    bool right = true;
+
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        size_t size = sizes[i];
+
+        fill_bytes(here, size, (unsigned)i);
+        memset(back, 0, size);
+        MUST(cuMemcpyHtoD(device, here, size));
+        MUST(cuMemcpyDtoH(back, device, size));
+        right = right && memcmp(here, back, size) == 0;
+        memset(back, 0, size);
+        MUST(cuMemcpyDtoHAsync(back, device, size, NULL));
+        MUST(cuStreamSynchronize(NULL));
+        right = right && memcmp(here, back, size) == 0;
+        memset(pinned, 0, size);
+        MUST(cuMemcpyDtoH(pinned, device, size));
+        right = right && memcmp(here, pinned, size) == 0;
+        fill_bytes(pinned, size, (unsigned)i + 100);
+        MUST(cuMemcpyHtoD(device, pinned, size));
+        MUST(cuMemcpyDtoH(back, device, size));
+        right = right && memcmp(pinned, back, size) == 0;
+    }
+    return right;
+}
+
+/* What copies pass through is the context's, and goes with it. */
+static void copies_after_reset(void)
+{
+    enum { ROOM = 3 << 20 };
+    char *here = malloc(ROOM), *back = malloc(ROOM), *pinned;
+    CUcontext context;
+    CUdeviceptr device;
+
+    CHECK(here && back);
+    for (int round = 0; round < 3; round++) {
+        MUST(cuDevicePrimaryCtxRetain(&context, 0));
+        MUST(cuCtxSetCurrent(context));
+        MUST(cuMemAlloc(&device, ROOM));
+        MUST(cuMemAllocHost((void **)&pinned, ROOM));
+        printf("copies after %d resets: %s\n", round, copies_are_right(device, here, back, pinned) ? "right" : "wrong");
+        MUST(cuMemFreeHost(pinned));
+        MUST(cuMemFree(device));
+        MUST(cuCtxSetCurrent(NULL));
+        MUST(cuDevicePrimaryCtxReset(0));
+    }
+    free(here);
+    free(back);
+}
+
 int main(void)
 {
     CUcontext context = start(), current;
@@ -172,6 +225,7 @@ int main(void)
     MUST(cuCtxDestroy(context));
     MUST(cuCtxGetCurrent(&current));
     printf("at the end: %s\n", current ? "a context" : "none");
+    copies_after_reset();
     puts("ok contexts");
     return 0;
 }
