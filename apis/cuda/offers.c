@@ -9,15 +9,18 @@ struct cuda_offer {
     aviary_offer_name name;
 };
 
+/* What is told of the memory beside its descriptor: how much it is, and above that on which device. */
+enum { OFFERED_BYTES_BITS = 48 };
+
 /* Offers it, unless it is already. */
-static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes) {
+static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device) {
     int descriptor = -1;
     if (offer->stands)
         return CUDA_SUCCESS;
     CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != CUDA_SUCCESS)
         return status;
-    offer->stands = aviary_offer(descriptor, bytes, &offer->name) == 0;
+    offer->stands = aviary_offer(descriptor, (uint64_t)device << OFFERED_BYTES_BITS | bytes, &offer->name) == 0;
     close(descriptor);
     return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -56,6 +59,7 @@ static __thread struct {
     int there;
     int descriptor;
     uint64_t bytes;
+    int device;
 } fetched;
 
 static void drop_fetched(void) {
@@ -64,16 +68,24 @@ static void drop_fetched(void) {
     fetched.there = 0;
 }
 
-/* Fetches it: the bytes of device memory that importing it adds. */
-uint64_t cuda_fetch_bytes(const aviary_memory_name *name) {
+/* Fetches it: where the device memory lies that importing it adds. */
+uint64_t cuda_home_of_offer(const aviary_memory_name *name) {
     aviary_offer_name offered;
+    uint64_t note = 0;
     /* Of a call that was refused. */
     drop_fetched();
     if (!name)
         return 0;
     memcpy(&offered, name, sizeof offered);
-    fetched.descriptor = aviary_fetch(&offered, &fetched.bytes);
+    fetched.descriptor = aviary_fetch(&offered, &note);
     fetched.there = fetched.descriptor >= 0;
+    fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
+    fetched.device = (int)(note >> OFFERED_BYTES_BITS);
+    return fetched.there ? cuda_home_of_device(fetched.device) : 0;
+}
+
+/* How much that is. */
+uint64_t cuda_fetched_bytes(void) {
     return fetched.there ? fetched.bytes : 0;
 }
 

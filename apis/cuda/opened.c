@@ -35,15 +35,15 @@ static struct opened **opened_at(CUdeviceptr pointer) {
     return link;
 }
 
-/* The bytes of device memory that opening it adds. */
-uint64_t cuda_open_bytes(const aviary_memory_part *part) {
+/* Fetches it unless it is open: where the device memory lies that opening it adds. */
+uint64_t cuda_home_of_part(const aviary_memory_part *part) {
     drop_fetched();
     if (!part)
         return 0;
     pthread_mutex_lock(&opened_lock);
     int known = find_opened(&part->name) != NULL;
     pthread_mutex_unlock(&opened_lock);
-    return known ? 0 : cuda_fetch_bytes(&part->name);
+    return known ? 0 : cuda_home_of_offer(&part->name);
 }
 
 /* Every device that can reach the memory may. */

@@ -10,6 +10,7 @@ int cuda_may_map(CUdeviceptr base, size_t bytes);
 struct physical {
     CUmemGenericAllocationHandle handle;
     size_t bytes;
+    int device;
     uint64_t number;
     /* Handles that the application has of it. */
     unsigned int handles;
@@ -71,7 +72,7 @@ static struct physical *find_physical(CUmemGenericAllocationHandle handle) {
     return NULL;
 }
 
-void cuda_keep_physical(CUmemGenericAllocationHandle handle, size_t bytes) {
+void cuda_keep_physical(CUmemGenericAllocationHandle handle, size_t bytes, int device) {
     static uint64_t numbers = (uint64_t)1 << 63;
     pthread_mutex_lock(&physical_lock);
     /* A driver may answer the handle that is there when memory of this process comes back to it. */
@@ -79,7 +80,8 @@ void cuda_keep_physical(CUmemGenericAllocationHandle handle, size_t bytes) {
     if (physical) {
         physical->handles++;
     } else if ((physical = calloc(1, sizeof *physical))) {
-        *physical = (struct physical){.handle = handle, .bytes = bytes, .number = numbers++, .handles = 1, .next = physicals};
+        *physical = (struct physical){.handle = handle, .bytes = bytes, .device = device, .number = numbers++, .handles = 1,
+                                      .next = physicals};
         physicals = physical;
         aviary_charge_keep(physical->number);
     }
@@ -117,7 +119,7 @@ static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_memo
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
     if (physical && name)
-        status = offer_memory(&physical->offer, handle, physical->bytes);
+        status = offer_memory(&physical->offer, handle, physical->bytes, physical->device);
     if (status == CUDA_SUCCESS)
         tell_name(&physical->offer, name);
     pthread_mutex_unlock(&physical_lock);
@@ -138,7 +140,7 @@ void *cuda_import_function(void) {
 }
 
 void cuda_keep_imported(CUmemGenericAllocationHandle handle) {
-    cuda_keep_physical(handle, fetched.bytes);
+    cuda_keep_physical(handle, fetched.bytes, fetched.device);
 }
 
 /* ---- Mappings ---------------------------------------------------------------------------------- */

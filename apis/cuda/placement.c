@@ -342,7 +342,7 @@ static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
     while (part && (pointer < part->base || pointer - part->base >= part->bytes))
         part = part->next;
     if (part && part->used)
-        status = is_offerable(chunk->device) ? offer_memory(&chunk->offer, chunk->memory, chunk->bytes)
+        status = is_offerable(chunk->device) ? offer_memory(&chunk->offer, chunk->memory, chunk->bytes, chunk->device)
                                              : CUDA_ERROR_NOT_SUPPORTED;
     if (status == CUDA_SUCCESS) {
         tell_name(&chunk->offer, &told->name);
@@ -357,12 +357,18 @@ void *cuda_share_function(void) {
     return (void *)share;
 }
 
+uint64_t cuda_home_of(CUdeviceptr pointer) {
+    CUdeviceptr offset = pointer - CUDA_PLACES;
+    return pointer >= CUDA_PLACES && offset / RANGE_BYTES < MOST_DEVICES ? offset / RANGE_BYTES + 1 : 0;
+}
+
 /* ---- Memory of the driver's pools ------------------------------------------------------------ */
 
 /* What was allocated in a stream's order, and how much; the pools place it themselves. */
 static struct pooled {
     CUdeviceptr base;
     size_t bytes;
+    uint64_t home;
     struct pooled *next;
 } *pooled[1024];
 
@@ -375,9 +381,20 @@ void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes) {
     if (!entry)
         return;
     pthread_mutex_lock(&places_lock);
-    *entry = (struct pooled){pointer, bytes, *bucket(pointer)};
+    *entry = (struct pooled){pointer, bytes, asked_home, *bucket(pointer)};
     *bucket(pointer) = entry;
     pthread_mutex_unlock(&places_lock);
+}
+
+/* Where it lies; before it is forgotten. */
+uint64_t cuda_home_of_pooled(CUdeviceptr pointer) {
+    pthread_mutex_lock(&places_lock);
+    const struct pooled *entry = *bucket(pointer);
+    while (entry && entry->base != pointer)
+        entry = entry->next;
+    uint64_t home = entry ? entry->home : 0;
+    pthread_mutex_unlock(&places_lock);
+    return home;
 }
 
 /* Forgets it; how much it was. */

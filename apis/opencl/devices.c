@@ -132,7 +132,8 @@ static unsigned same_before(cl_device_id device, const char *name) {
 const char *opencl_device_name(uint64_t token) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct { cl_device_id device; char name[NAME_BYTES + 8]; } known[MOST_DEVICES];
-    cl_device_id device = (cl_device_id)(uintptr_t)token;
+    /* Parts come and go, and their addresses come again as those of others. */
+    cl_device_id device = whole((cl_device_id)(uintptr_t)token);
     const char *found = NULL;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < MOST_DEVICES && !found; i++) {
@@ -140,9 +141,9 @@ const char *opencl_device_name(uint64_t token) {
             continue;
         if (!known[i].device) {
             char name[NAME_BYTES] = "";
-            if (clGetDeviceInfo(whole(device), CL_DEVICE_NAME, sizeof name - 1, name, NULL) != CL_SUCCESS)
+            if (clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL) != CL_SUCCESS)
                 break;
-            unsigned same = same_before(whole(device), name);
+            unsigned same = same_before(device, name);
             known[i].device = device;
             if (same)
                 snprintf(known[i].name, sizeof known[i].name, "%.50s #%u", name, same + 1);
@@ -153,4 +154,29 @@ const char *opencl_device_name(uint64_t token) {
     }
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+/* The name of the context's device with this number, where all parts of a device are that device. A device without a
+ * name counts as one that has this: no memory goes uncounted. */
+const char *opencl_context_device(uint64_t token, unsigned int number) {
+    cl_context context = (cl_context)(uintptr_t)token;
+    size_t bytes = 0;
+    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, 0, NULL, &bytes) != CL_SUCCESS || !bytes)
+        return NULL;
+    cl_device_id *devices = malloc(bytes), found = NULL;
+    size_t wholes = 0;
+    cl_int status = devices ? clGetContextInfo(context, CL_CONTEXT_DEVICES, bytes, devices, NULL) : CL_OUT_OF_HOST_MEMORY;
+    for (size_t i = 0; status == CL_SUCCESS && i < bytes / sizeof *devices && !found; i++) {
+        size_t before = 0;
+        devices[wholes] = whole(devices[i]);
+        while (devices[before] != devices[wholes])
+            before++;
+        if (before == wholes && wholes++ == number)
+            found = devices[before];
+    }
+    free(devices);
+    if (!found)
+        return status == CL_SUCCESS || number ? NULL : "unknown";
+    const char *name = opencl_device_name((uint64_t)(uintptr_t)found);
+    return name ? name : "unknown";
 }

@@ -22,6 +22,14 @@ pub enum ApiError {
     NotADirectory(PathBuf),
 }
 
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
+pub enum PolicyChoice {
+    /// the scheduler `ebpf` needs `policy = "FILE"`: no API that is built here has a policy in its specification
+    None,
+    /// the scheduler `ebpf` needs `policy = "FILE"`: the specifications of `{0}` and `{1}` both have a policy
+    Several(String, String),
+}
+
 /// One API build, paths made absolute.
 #[derive(Debug, Clone)]
 pub struct Api {
@@ -35,6 +43,10 @@ pub struct Api {
     /// Names, for checking those in a configuration. Empty: it was built before they were written down.
     pub functions: Vec<String>,
     pub resources: Vec<String>,
+    /// Those that are counted by device.
+    pub device_resources: Vec<String>,
+    /// What schedules devices where nothing else is said: an eBPF object.
+    pub policy: Option<PathBuf>,
 }
 
 /// What a program needs to find the guest library.
@@ -56,6 +68,9 @@ struct Description {
     functions: Vec<String>,
     #[serde(default)]
     resources: Vec<String>,
+    #[serde(default)]
+    device_resources: Vec<String>,
+    policy: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -82,8 +97,9 @@ impl Api {
         let places = Placeholders { directory: &directory, library: &library };
         let launch = description.launch.iter().filter_map(|step| places.launch(step).transpose());
         let launch = launch.collect::<Result<_, _>>().map_err(malformed)?;
-        let Description { name, version, soname, functions, resources, .. } = description;
-        Ok(Self { name, version, soname, directory, library, launch, functions, resources })
+        let policy = description.policy.map(|file| directory.join(file));
+        let Description { name, version, soname, functions, resources, device_resources, .. } = description;
+        Ok(Self { name, version, soname, directory, library, launch, functions, resources, device_resources, policy })
     }
 }
 
@@ -115,6 +131,16 @@ impl Placeholders<'_> {
         let directory = self.directory.to_string_lossy();
         let library = self.library.to_string_lossy();
         value.replace("{dir}", &directory).replace("{library}", &library)
+    }
+}
+
+/// The policy of the APIs' specifications, if just one of them has one.
+pub fn policy(apis: &[Api]) -> Result<&Path, PolicyChoice> {
+    let mut with = apis.iter().filter_map(|api| Some((&api.name, api.policy.as_ref()?)));
+    match (with.next(), with.next()) {
+        (Some((_, file)), None) => Ok(file),
+        (None, _) => Err(PolicyChoice::None),
+        (Some((one, _)), Some((other, _))) => Err(PolicyChoice::Several(one.clone(), other.clone())),
     }
 }
 

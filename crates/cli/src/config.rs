@@ -1,8 +1,12 @@
 //! The node's configuration file, and amounts as people write them.
 
-use crate::apis::Api;
-use aviary_node::{DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler, Tenant, VmSettings};
-use serde::{Deserialize, Deserializer, de};
+use crate::amount::{Amount, limits};
+use crate::apis::{self, Api, PolicyChoice};
+use aviary_node::{
+    DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler,
+    Tenant, VmSettings, precedence,
+};
+use serde::Deserialize;
 use std::{
     collections::BTreeMap,
     fs, io,
@@ -28,12 +32,16 @@ pub enum ConfigError {
     TwoVms(PathBuf, String, String),
     /// {0}: tenant `{1}` has weight 0: the least is 1
     NoWeight(PathBuf, String),
+    /// {0}: tenant `{1}` has more than 64 limits of devices
+    ManyDeviceLimits(PathBuf, String),
+    /// {0}: tenant `{1}`: no device has the name `{2}`: names of devices have at most 64 bytes
+    LongDeviceName(PathBuf, String, String),
     /// tenant `{0}`: no API that is built here has a function `{1}`
     NoFunction(String, String),
     /// device `{0}`: the policy {1} is refused: {2}
     Policy(String, PathBuf, Box<aviary_policy::PolicyError>),
-    /// device `{0}`: the scheduler `ebpf` needs `policy = "FILE"`
-    NoPolicy(String),
+    /// device `{0}`: {1}
+    NoPolicy(String, PolicyChoice),
     /// device `{0}`: a `policy` needs `scheduler = "ebpf"`
     NeedlessPolicy(String),
 }
@@ -58,6 +66,8 @@ pub struct FileConfig {
     pub mode: Option<String>,
     pub spares: Option<usize>,
     pub sessions_per_user: Option<usize>,
+    /// Processes of one user, VM or remote tenant that may attach in a second; 0: as many as it likes.
+    pub attach_rate: Option<u32>,
     pub log_level: Option<String>,
     /// `FIRST-LAST` or `none`.
     pub api_server_users: Option<String>,
@@ -101,6 +111,33 @@ struct TenantConfig {
     functions: Option<FunctionsConfig>,
     weight: Option<u32>,
     priority: Option<i32>,
+    /// By the names of devices; a name may end with `*`.
+    #[serde(default)]
+    devices: BTreeMap<String, TenantsDevice>,
+}
+
+/// What a tenant may have of each device of a name.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TenantsDevice {
+    limits: BTreeMap<String, Amount>,
+}
+
+impl TenantConfig {
+    /// Those that go before others first.
+    fn device_limits(&self) -> Vec<DeviceLimit> {
+        let of = |(device, settings): (&String, &TenantsDevice)| {
+            let limit = |(resource, amount): (&String, &Amount)| DeviceLimit {
+                device: device.clone(),
+                resource: resource.clone(),
+                limit: amount.0,
+            };
+            settings.limits.iter().map(limit).collect::<Vec<_>>()
+        };
+        let mut limits: Vec<DeviceLimit> = self.devices.iter().flat_map(of).collect();
+        limits.sort_by_key(|limit| precedence(&limit.device));
+        limits
+    }
 }
 
 /// `{ deny = [...] }` or `{ allow = [...] }`.
@@ -150,27 +187,6 @@ pub fn parse_span(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
 }
 
-/// `17` or `"2G"`.
-#[derive(Debug, Clone, Copy)]
-struct Amount(u64);
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Number(u64),
-            Text(String),
-        }
-        match Form::deserialize(deserializer)? {
-            Form::Number(number) => Ok(Self(number)),
-            Form::Text(text) => parse_amount(&text)
-                .map(Self)
-                .ok_or_else(|| de::Error::custom(format!("`{text}` is no amount such as 17 or \"2G\""))),
-        }
-    }
-}
-
 impl FileConfig {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable(path.into(), error))?;
@@ -189,6 +205,12 @@ impl FileConfig {
             }
             if tenant.weight == Some(0) {
                 return Err(ConfigError::NoWeight(path.into(), name.clone()));
+            }
+            if tenant.device_limits().len() > DEVICE_LIMITS {
+                return Err(ConfigError::ManyDeviceLimits(path.into(), name.clone()));
+            }
+            if let Some(device) = tenant.devices.keys().find(|name| name.trim_end_matches('*').len() > DEVICE_NAME) {
+                return Err(ConfigError::LongDeviceName(path.into(), name.clone(), device.clone()));
             }
             let users = tenant.users.iter().map(|user| format!("user {user}"));
             // A tenant's own name is one that its certificates can show.
@@ -231,23 +253,25 @@ impl FileConfig {
     }
 
     /// Longer names first, so that a name goes before a pattern that it fits. `path` is this file's. A program that
-    /// `running` has for the same name from the same file is not loaded again.
-    pub fn devices(&self, path: Option<&Path>, running: &Rules) -> Result<Rules, ConfigError> {
+    /// `running` has for the same name from the same file is not loaded again. Where the file names no program, that of
+    /// the APIs' specifications runs.
+    pub fn devices(&self, path: Option<&Path>, running: &Rules, apis: &[Api]) -> Result<Rules, ConfigError> {
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
         let mut rules = Vec::new();
         for (name, device) in &self.devices {
             let usual = DeviceSettings::default();
             let scheduler = device.scheduler.unwrap_or(usual.scheduler);
             let policy = match (&device.policy, scheduler == Scheduler::Ebpf) {
-                (Some(file), true) => {
-                    let file = folder.join(file);
+                (file, true) => {
+                    let usual = || apis::policy(apis).map(Path::to_path_buf);
+                    let file = file.as_ref().map_or_else(usual, |file| Ok(folder.join(file)));
+                    let file = file.map_err(|why| ConfigError::NoPolicy(name.clone(), why))?;
                     let refused = |error| ConfigError::Policy(name.clone(), file.clone(), Box::new(error));
                     match running.policy(name).filter(|policy| policy.file() == file) {
                         Some(policy) => Some(policy.clone()),
                         None => Some(LoadedPolicy::load(&file).map_err(refused)?),
                     }
                 }
-                (None, true) => return Err(ConfigError::NoPolicy(name.clone())),
                 (Some(_), false) => return Err(ConfigError::NeedlessPolicy(name.clone())),
                 (None, false) => None,
             };
@@ -257,7 +281,7 @@ impl FileConfig {
             let hold_limit = device.hold_limit.map_or(usual.hold_limit, |span| span.0);
             rules.push((name.clone(), DeviceSettings { scheduler, slice, linger, awake, hold_limit, policy }));
         }
-        rules.sort_by_key(|(name, _)| std::cmp::Reverse((!name.ends_with('*'), name.len())));
+        rules.sort_by_key(|(name, _)| precedence(name));
         Ok(Rules(rules))
     }
 
@@ -273,7 +297,7 @@ impl FileConfig {
     }
 
     pub fn limits(&self) -> Limits {
-        amounts(&self.limits)
+        limits(&self.limits)
     }
 
     pub fn tenants(&self) -> Vec<Tenant> {
@@ -281,7 +305,8 @@ impl FileConfig {
             name: name.clone(),
             users: tenant.users.clone(),
             certificates: tenant.certificates.clone(),
-            limits: amounts(&tenant.limits),
+            limits: limits(&tenant.limits),
+            device_limits: tenant.device_limits(),
             sessions: tenant.sessions,
             threads: tenant.threads,
             apis: tenant.apis.clone(),
@@ -316,10 +341,6 @@ pub fn parse_vm(text: &str) -> Result<VmSettings, String> {
     Ok(vm_at(name, &socket))
 }
 
-fn amounts(limits: &BTreeMap<String, Amount>) -> Limits {
-    limits.iter().map(|(name, amount)| (name.clone(), amount.0)).collect()
-}
-
 /// A function that does not exist would stay allowed where the operator means to deny it, so that is a mistake. Limits
 /// and APIs may be meant for what is built later: those are worth a note.
 pub fn check_names(tenants: &[Tenant], limits: &Limits, apis: &[Api]) -> Result<Vec<String>, ConfigError> {
@@ -349,28 +370,18 @@ pub fn check_names(tenants: &[Tenant], limits: &Limits, apis: &[Api]) -> Result<
             ));
         }
     }
+    for tenant in tenants {
+        let mut named: Vec<&String> = tenant.device_limits.iter().map(|limit| &limit.resource).collect();
+        named.sort_unstable();
+        named.dedup();
+        for resource in named.into_iter().filter(|name| complete && !known(|api| &api.device_resources, name)) {
+            let name = &tenant.name;
+            note(format!(
+                "tenant {name}: no API that is built here counts `{resource}` by device: its limits on devices do nothing"
+            ));
+        }
+    }
     Ok(notes)
-}
-
-/// `RESOURCE=AMOUNT` of the command line.
-pub fn parse_limit(text: &str) -> Result<(String, u64), String> {
-    let wrong = || format!("`{text}`: expected RESOURCE=AMOUNT, such as device_memory=2G");
-    let (name, amount) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
-    parse_amount(amount).map(|amount| (name.to_owned(), amount)).ok_or_else(wrong)
-}
-
-/// A number with an optional K, M, G or T (powers of 1024).
-fn parse_amount(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 /// Permissions in octal.
@@ -391,15 +402,6 @@ mod tests {
         let path = directory.path().join("node.toml");
         fs::write(&path, text).unwrap();
         FileConfig::read(&path)
-    }
-
-    #[test]
-    fn limits() {
-        assert_eq!(parse_limit("memory=2G"), Ok(("memory".into(), 2 << 30)));
-        assert_eq!(parse_limit("calls=17"), Ok(("calls".into(), 17)));
-        for wrong in ["memory", "=1", "memory=", "memory=G", "memory=1X", "memory=99999999999999T"] {
-            assert!(parse_limit(wrong).is_err(), "{wrong}");
-        }
     }
 
     #[test]
@@ -429,6 +431,22 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_devices_are_in_order() {
+        let text = "[tenants.a.devices.\"*\"]\nlimits = { memory = \"1K\", files = 2 }\n\
+                    [tenants.a.devices.\"card*\"]\nlimits = { memory = 3 }\n[tenants.a.devices.card]\nlimits = { memory = 4 }\n";
+        let tenants = read(text).unwrap().tenants();
+        let all: Vec<u64> = tenants[0].device_limits.iter().map(|limit| limit.limit).collect();
+        assert_eq!(all, [4, 3, 2, 1024]);
+        let many = (0..=DEVICE_LIMITS).map(|n| format!("[tenants.a.devices.c{n}]\nlimits = {{ memory = 1 }}\n"));
+        let long = format!("[tenants.a.devices.{}]\nlimits = {{ memory = 1 }}\n", "x".repeat(65));
+        for (wrong, why) in [(many.collect(), "more than 64"), (long, "64 bytes")] {
+            let error = read(&wrong).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(read("[tenants.a.devices.x]\nmemory = 1\n").is_err());
+    }
+
+    #[test]
     fn vms_are_read() {
         let text =
             "[vms.a]\nsocket = \"/run/a.sock\"\n[vms.b]\nsocket = \"/run/b.sock\"\ntenant = \"t\"\nmode = \"660\"\n";
@@ -453,6 +471,8 @@ mod tests {
             launch: Vec::new(),
             functions: functions.iter().map(|name| (*name).to_owned()).collect(),
             resources: vec!["memory".into()],
+            device_resources: Vec::new(),
+            policy: None,
         };
         let text = "[limits]\nmemry = 1\n[tenants.a]\napis = [\"x\", \"y\"]\nfunctions = { deny = [\"f\"] }\n";
         let config = read(text).unwrap();
@@ -460,6 +480,9 @@ mod tests {
         let notes = check(&["f", "g"]).unwrap();
         assert!(notes.len() == 2 && notes[0].contains("`y`") && notes[1].contains("`memry`"), "{notes:?}");
         assert!(check(&["g"]).unwrap_err().to_string().contains("`f`"));
+        let config = read("[tenants.a.devices.x]\nlimits = { memory = 1 }\n").unwrap();
+        let notes = check_names(&config.tenants(), &config.limits(), &[api(&["f"])]).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("by device"), "{notes:?}");
         assert_eq!(check(&[]).unwrap().len(), 1, "an old build says nothing about its functions");
     }
 

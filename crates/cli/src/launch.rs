@@ -100,7 +100,18 @@ mod tests {
         std::fs::write(&library, "").unwrap();
         let (version, soname) = ("1".into(), "s".into());
         let (functions, resources) = (Vec::new(), Vec::new());
-        Api { name: name.into(), version, soname, directory: root.into(), library, launch, functions, resources }
+        Api {
+            name: name.into(),
+            version,
+            soname,
+            directory: root.into(),
+            library,
+            launch,
+            functions,
+            resources,
+            device_resources: Vec::new(),
+            policy: None,
+        }
     }
 
     fn dropin(soname: &str, only_if_missing: bool) -> Launch {

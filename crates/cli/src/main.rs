@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod amount;
 mod api_server;
 mod apis;
 mod config;

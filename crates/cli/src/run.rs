@@ -61,7 +61,7 @@ pub struct RunCommand {
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
     /// Limit a resource of the private node's sessions, as the API's specification names it (repeatable).
-    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = crate::config::parse_limit, conflicts_with = "server")]
+    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = crate::amount::parse_limit, conflicts_with = "server")]
     limit: Vec<(String, u64)>,
     /// What the private node tells on standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]

@@ -1,15 +1,16 @@
 //! `aviary serve`: a node for many guests.
 
 use crate::{
+    amount::parse_limit,
     apis,
-    config::{FileConfig, Fixed, check_names, parse_limit, parse_mode, parse_span, parse_vm},
+    config::{FileConfig, Fixed, check_names, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, DeviceSettings, Level, Limits, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler, Settings,
-    Tenants, UserRange, VmSettings, default_socket,
+    ApiServerCommand, DeviceSettings, Level, Limits, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules,
+    Scheduler, Settings, Tenants, UserRange, VmSettings, default_socket,
 };
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,6 +27,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   mode = "660"
   spares = 2
   sessions_per_user = 64
+  attach_rate = 20              # processes of one user or VM that attach in a second; 0: no limit [5 for each processor]
   log_level = "info"
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
@@ -35,6 +37,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   users = [1000, 1001]
   certificates = ["lab-7"]      # and names that certificates or tokens show (its own is one)
   limits = { device_memory = "8G" }   # of all its sessions together
+  devices."NVIDIA H100*" = { limits = { device_memory = "2G" } }   # and on each such device
   sessions = 32                 # at a time
   threads = 64                  # of one session
   apis = ["opencl"]             # all others are refused
@@ -47,13 +50,13 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   linger = "200us"
   hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
   awake = "300us"               # interactive programs spin that long while they have the device [0us]
-  policy = "policies/token_bucket.c"   # for the scheduler "ebpf"
+  policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [vms.build]                   # a virtual machine may attach (docs/virtual-machines.md)
   socket = "/run/aviary/build.sock"    # where its VMM connects
   tenant = "research"           # whose all its processes are [the VM's name]
   mode = "600"                  # who may connect
 
-SIGHUP and `aviary reload` read the file again: sessions_per_user, [limits], [tenants], [vms], [devices] (unless
+SIGHUP and `aviary reload` read the file again: sessions_per_user, attach_rate, [limits], [tenants], [vms], [devices] (unless
 --scheduler or --slice say otherwise) and the files of policies change at once."##;
 
 /// Let other processes use this machine's accelerators.
@@ -133,6 +136,7 @@ struct Source {
     vms: Vec<VmSettings>,
     modules: Vec<PathBuf>,
     default_sessions: usize,
+    default_attach_rate: u32,
     /// As they were read last; `None`: the command line says how devices are scheduled.
     devices: Option<Mutex<Rules>>,
 }
@@ -144,7 +148,8 @@ impl Source {
         let tenants = Tenants { list: file.tenants(), limits };
         let notes = check_names(&tenants.list, &tenants.limits, &apis::select(&self.modules, &[])?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
-        Ok(Settings { tenants, sessions_per_user, devices: None, vms: self.vms(file), notes })
+        let attach_rate = file.attach_rate.unwrap_or(self.default_attach_rate);
+        Ok(Settings { tenants, sessions_per_user, attach_rate, devices: None, vms: self.vms(file), notes })
     }
 
     /// Command line before file.
@@ -156,7 +161,7 @@ impl Source {
     fn devices_again(&self, file: &FileConfig, notes: &mut Vec<String>) -> anyhow::Result<Option<Rules>> {
         let Some(present) = &self.devices else { return Ok(None) };
         let mut present = present.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = file.devices(self.file.as_deref(), &present)?;
+        let rules = file.devices(self.file.as_deref(), &present, &apis::select(&self.modules, &[])?)?;
         if present.0.is_empty() && !rules.0.is_empty() {
             notes.push("sessions that began before any device was scheduled stay unscheduled".into());
         }
@@ -217,15 +222,17 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.modules = apis::search_path(&directories)?;
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
-    config.devices = file.devices(path.as_deref(), &Rules::default())?;
+    let apis = apis::select(&config.modules, &[])?;
+    config.devices = file.devices(path.as_deref(), &Rules::default(), &apis)?;
     let told = command.scheduler.is_some() || command.slice.is_some();
     if told {
         let usual = DeviceSettings::default();
         let scheduler = command.scheduler.unwrap_or(usual.scheduler);
-        if scheduler == Scheduler::Ebpf {
-            bail!("the scheduler `ebpf` needs a policy, which a configuration file names (see --help)");
-        }
-        let settings = DeviceSettings { scheduler, slice: command.slice.unwrap_or(usual.slice), ..usual };
+        let policy = match scheduler {
+            Scheduler::Ebpf => Some(LoadedPolicy::load(apis::policy(&apis)?)?),
+            _ => None,
+        };
+        let settings = DeviceSettings { scheduler, policy, slice: command.slice.unwrap_or(usual.slice), ..usual };
         config.devices = Rules(vec![("*".into(), settings)]);
     }
     let source = Source {
@@ -235,11 +242,13 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         vms: command.vm,
         modules: config.modules.clone(),
         default_sessions: config.sessions_per_user,
+        default_attach_rate: config.attach_rate,
         devices: (!told).then(|| Mutex::new(config.devices.clone())),
     };
-    let Settings { tenants, sessions_per_user, vms, notes, .. } = source.settings(&file)?;
+    let Settings { tenants, sessions_per_user, attach_rate, vms, notes, .. } = source.settings(&file)?;
     notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
     (config.tenants, config.sessions_per_user, config.vms) = (tenants, sessions_per_user, vms);
+    config.attach_rate = attach_rate;
     let before = file.fixed();
     config.reload = Some(Reload::new(move || source.read_again(&before).map_err(|error| format!("{error:#}"))));
     Ok(config)

@@ -1,7 +1,9 @@
 //! `aviary tenant` and `aviary reload`: what a running node's tenants have and may have.
 
-use crate::config::parse_limit;
-use aviary_node::{AccountReport, Address, Request, TenantChange, TenantReport, ask, default_socket};
+use crate::amount::{LimitPlace, parse_limit_place, parse_tenants_limit};
+use aviary_node::{
+    AccountReport, Address, DeviceLimitChange, Request, TenantChange, TenantReport, ask, default_socket,
+};
 use clap::{Args, Subcommand};
 use std::{path::PathBuf, process::ExitCode};
 
@@ -29,12 +31,12 @@ enum Action {
     Set {
         #[arg(value_name = "NAME")]
         name: String,
-        /// Limit a resource (repeatable).
-        #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
-        limit: Vec<(String, u64)>,
+        /// Limit a resource, with @DEVICE on each device of that name, which may end with * (repeatable).
+        #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = parse_tenants_limit)]
+        limit: Vec<(LimitPlace, u64)>,
         /// Take the limit of a resource away (repeatable).
-        #[arg(long, value_name = "RESOURCE")]
-        no_limit: Vec<String>,
+        #[arg(long, value_name = "RESOURCE[@DEVICE]", value_parser = parse_limit_place)]
+        no_limit: Vec<LimitPlace>,
         /// Sessions at a time.
         #[arg(long, value_name = "N")]
         sessions: Option<usize>,
@@ -98,9 +100,15 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
             }
         }
         Action::Set { name, limit, no_limit, sessions, threads, weight, priority, node } => {
-            let given = limit.into_iter().map(|(resource, amount)| (resource, Some(amount)));
-            let limits = given.chain(no_limit.into_iter().map(|resource| (resource, None))).collect();
-            let change = TenantChange { name, limits, sessions, threads, weight, priority };
+            let mut change = TenantChange { name, sessions, threads, weight, priority, ..TenantChange::default() };
+            let given = limit.into_iter().map(|(place, amount)| (place, Some(amount)));
+            for (LimitPlace { resource, device }, limit) in given.chain(no_limit.into_iter().map(|place| (place, None)))
+            {
+                match device {
+                    None => drop(change.limits.insert(resource, limit)),
+                    Some(device) => change.device_limits.push(DeviceLimitChange { device, resource, limit }),
+                }
+            }
             let tenant: TenantReport = ask(&socket(node.server.as_ref()), &Request::Set(change))?;
             show(&tenant, node.json)?;
         }
@@ -123,7 +131,8 @@ fn line(tenant: &TenantReport) -> String {
 
 fn account(account: &AccountReport) -> String {
     let limit = account.limit.map(|limit| format!("/{limit}")).unwrap_or_default();
-    format!("{}={}{limit}", account.resource, account.used)
+    let device = account.device.as_ref().map(|device| format!("@{device:?}")).unwrap_or_default();
+    format!("{}{device}={}{limit}", account.resource, account.used)
 }
 
 fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
@@ -148,7 +157,12 @@ fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
     for account in &tenant.accounts {
         let limit = account.limit.map_or_else(|| "none".into(), |limit| limit.to_string());
         let AccountReport { resource, used, peak, refused, .. } = account;
-        println!("resource      {resource}: used {used}, limit {limit}, peak {peak}, refused {refused}");
+        let device = account.device.as_ref().map(|device| format!(" on {device:?}")).unwrap_or_default();
+        println!("resource      {resource}{device}: used {used}, limit {limit}, peak {peak}, refused {refused}");
+    }
+    for limit in &tenant.device_limits {
+        let most = limit.limit.map_or_else(|| "none".into(), |limit| limit.to_string());
+        println!("limit         {} on each {:?}: {most}", limit.resource, limit.device);
     }
     Ok(())
 }

@@ -126,7 +126,8 @@ fn picture(before: &Look, now: &Look) -> String {
         let rate = count(&rates).saturating_sub(count(&earlier)) as f64 / seconds;
         let held = tenant.accounts.iter().filter(|a| a.used > 0 || a.limit.is_some()).map(|account| {
             let limit = account.limit.filter(|l| *l != u64::MAX).map_or(String::new(), |l| format!("/{l}"));
-            format!("{}={}{limit}", account.resource, account.used)
+            let device = account.device.as_ref().map_or(String::new(), |device| format!("@{device:?}"));
+            format!("{}{device}={}{limit}", account.resource, account.used)
         });
         let held: Vec<String> = held.collect();
         let _ = writeln!(
@@ -180,16 +181,22 @@ fn exposition(look: &Look) -> String {
         ("refused", "counter", "Calls that were refused for want of the resource."),
         ("limit", "gauge", "What it may hold; missing: no limit."),
     ] {
-        text.family(&format!("aviary_account_{name}"), kind, help);
-        for (tenant, account) in look.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a))) {
-            let value = match name {
-                "used" => Some(account.used),
-                "peak" => Some(account.peak),
-                "refused" => Some(account.refused),
-                _ => account.limit.filter(|l| *l != u64::MAX),
-            };
-            let labels = [("tenant", tenant.name.as_str()), ("resource", account.resource.as_str())];
-            value.into_iter().for_each(|value| text.sample(&labels, value));
+        // What lies on a device counts there too: a family of its own, so that sums are right.
+        for on_device in [false, true] {
+            let (family, where_to) = if on_device { ("device_account", " On one device.") } else { ("account", "") };
+            text.family(&format!("aviary_{family}_{name}"), kind, &format!("{help}{where_to}"));
+            let accounts = look.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a)));
+            for (tenant, account) in accounts.filter(|(_, account)| account.device.is_some() == on_device) {
+                let value = match name {
+                    "used" => Some(account.used),
+                    "peak" => Some(account.peak),
+                    "refused" => Some(account.refused),
+                    _ => account.limit.filter(|l| *l != u64::MAX),
+                };
+                let mut labels = vec![("tenant", tenant.name.as_str()), ("resource", account.resource.as_str())];
+                labels.extend(account.device.as_deref().map(|device| ("device", device)));
+                value.into_iter().for_each(|value| text.sample(&labels, value));
+            }
         }
     }
     text.family("aviary_device_nanoseconds_total", "counter", "Device time that a tenant used.");

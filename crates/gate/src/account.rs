@@ -12,6 +12,8 @@ pub enum Kind {
 }
 
 /// the limit of {limit} is reached: {used} are used
+///
+/// Of the tenant, of the session, or of a device, whichever refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the limit of {limit} is reached: {used} are used")]
 pub struct Refused {
@@ -19,7 +21,7 @@ pub struct Refused {
     pub limit: u64,
 }
 
-/// How much of one resource a session has.
+/// How much of one resource a session has, wherever it lies or on one device.
 ///
 /// Without a tenant's page the limit is this account's own: every change is one compare-and-swap on `used`, so that
 /// concurrent charges can neither overshoot nor lose an update. With a page the limit, and what counts against it,
@@ -27,6 +29,7 @@ pub struct Refused {
 #[derive(Debug)]
 pub struct Account {
     name: String,
+    device: Option<String>,
     kind: Kind,
     limit: Option<u64>,
     used: AtomicU64,
@@ -39,7 +42,8 @@ pub struct Account {
 impl Account {
     pub fn new(name: &str, kind: Kind, limit: Option<u64>) -> Account {
         let zero = || AtomicU64::new(0);
-        Account { name: name.to_owned(), kind, limit, used: zero(), peak: zero(), refused: zero(), tenant: None }
+        let (name, device, tenant) = (name.to_owned(), None, None);
+        Account { name, device, kind, limit, used: zero(), peak: zero(), refused: zero(), tenant }
     }
 
     /// A part of the tenant's account with this number.
@@ -47,8 +51,17 @@ impl Account {
         Account { tenant: Some((seat, number)), ..Account::new(name, kind, None) }
     }
 
+    pub(crate) fn on(self, device: &str) -> Account {
+        Account { device: Some(device.to_owned()), ..self }
+    }
+
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// On which device; `None`: wherever, all together.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
     }
 
     pub fn kind(&self) -> Kind {
@@ -76,23 +89,14 @@ impl Account {
         self.refused.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn charge(&self, amount: u64) -> Result<(), Refused> {
-        let Some((seat, number)) = &self.tenant else { return self.raise(amount, self.limit.unwrap_or(u64::MAX)) };
-        self.count(seat.page.charge(seat.slot, *number, amount), amount)
+    /// The tenant's account, by its number in the page.
+    pub(crate) fn number(&self) -> Option<usize> {
+        self.tenant.as_ref().map(|(_, number)| *number)
     }
 
-    /// Notes what the tenant's account said.
-    fn count(&self, answer: Result<(), Refused>, amount: u64) -> Result<(), Refused> {
-        match answer {
-            Ok(()) => self.raise(amount, u64::MAX),
-            Err(refused) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
-                Err(refused)
-            }
-        }
-    }
-
-    fn raise(&self, amount: u64, limit: u64) -> Result<(), Refused> {
+    /// Takes `amount` as far as the session is concerned: all of the limit where there is no tenant's page.
+    pub(crate) fn raise(&self, amount: u64) -> Result<(), Refused> {
+        let limit = self.limit.unwrap_or(u64::MAX);
         let raised = |used: u64| used.checked_add(amount).filter(|sum| *sum <= limit);
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, raised) {
             Ok(before) => {
@@ -100,32 +104,30 @@ impl Account {
                 Ok(())
             }
             Err(used) => {
-                self.refused.fetch_add(1, Ordering::Relaxed);
+                self.note_refusal();
                 Err(Refused { used, limit })
             }
         }
     }
 
+    pub(crate) fn note_refusal(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Callers return only what a holding proves was charged; the clamp keeps
     /// a mistake from turning into an account near 2^64.
-    pub(crate) fn uncharge(&self, amount: u64) {
-        // First here: whoever adds up what sessions hold never finds more than the tenant's account says.
+    pub(crate) fn lower(&self, amount: u64) {
         let lowered = |used: u64| Some(used.saturating_sub(amount));
         let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, lowered);
-        if let (Some((seat, number)), true) = (&self.tenant, amount > 0) {
-            seat.page.uncharge(seat.slot, *number, amount);
-        }
     }
 
     /// An unlimited total only counts, in the session, and saturates: it must not refuse a call after centuries.
     pub(crate) fn consume(&self, amount: u64) -> Result<(), Refused> {
         match &self.tenant {
             Some((seat, number)) if seat.page.limit(*number).is_some() => {
-                seat.page.consume(*number, amount).inspect_err(|_| {
-                    self.refused.fetch_add(1, Ordering::Relaxed);
-                })?;
+                seat.page.consume(*number, amount).inspect_err(|_| self.note_refusal())?;
             }
-            None if self.limit.is_some() => return self.charge(amount),
+            None if self.limit.is_some() => return self.raise(amount),
             _ => {}
         }
         let raised = |used: u64| Some(used.saturating_add(amount));
@@ -143,19 +145,19 @@ mod tests {
     #[test]
     fn the_last_byte_is_granted_and_the_next_is_refused() {
         let account = Account::new("memory", Kind::Continuous, Some(10));
-        account.charge(10).unwrap();
-        assert_eq!(account.charge(1), Err(Refused { used: 10, limit: 10 }));
-        account.charge(0).unwrap();
-        account.uncharge(1);
-        account.charge(1).unwrap();
+        account.raise(10).unwrap();
+        assert_eq!(account.raise(1), Err(Refused { used: 10, limit: 10 }));
+        account.raise(0).unwrap();
+        account.lower(1);
+        account.raise(1).unwrap();
         assert_eq!((account.used(), account.peak(), account.refused()), (10, 10, 1));
     }
 
     #[test]
     fn a_sum_beyond_64_bits_is_refused_not_wrapped() {
         let account = Account::new("memory", Kind::Continuous, None);
-        account.charge(u64::MAX).unwrap();
-        assert!(account.charge(1).is_err());
+        account.raise(u64::MAX).unwrap();
+        assert!(account.raise(1).is_err());
         assert_eq!(account.used(), u64::MAX);
     }
 
@@ -178,14 +180,14 @@ mod tests {
                     for step in 0..20_000u64 {
                         let amount = (step * 31 + seed * 17) % 300;
                         if held > 0 && step % 3 == 0 {
-                            account.uncharge(held);
+                            account.lower(held);
                             held = 0;
-                        } else if account.charge(amount).is_ok() {
+                        } else if account.raise(amount).is_ok() {
                             held += amount;
                         }
                         assert!(account.used() <= 1000);
                     }
-                    account.uncharge(held);
+                    account.lower(held);
                 })
             })
             .collect();
@@ -202,10 +204,10 @@ mod tests {
             for (take, amount) in steps {
                 if take {
                     let fits = held.iter().sum::<u64>() + amount <= limit;
-                    prop_assert_eq!(account.charge(amount).is_ok(), fits);
+                    prop_assert_eq!(account.raise(amount).is_ok(), fits);
                     if fits { held.push(amount); }
                 } else if let Some(amount) = held.pop() {
-                    account.uncharge(amount);
+                    account.lower(amount);
                 }
                 prop_assert_eq!(account.used(), held.iter().sum::<u64>());
                 prop_assert!(account.peak() <= limit);

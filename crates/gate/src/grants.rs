@@ -4,6 +4,7 @@
 //! is one page for all; here a broken API server reaches nobody's grant but its own.
 
 use crate::sealed::{Atomics, SealedPage};
+use crate::text::Text;
 use aviary_ring::futex;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,8 +12,8 @@ use std::time::Duration;
 
 /// Devices that one session can use.
 pub const DEVICE_SEATS: usize = 16;
-/// Longest name of a device, in bytes.
-pub const NAME: usize = 64;
+/// Longest name of a device, in words.
+const NAME: usize = 8;
 
 /// What [`DeviceSeat::grant`] says.
 pub mod grant {
@@ -79,7 +80,7 @@ pub struct DeviceSeat {
     /// Since when the device is at the work of this slice: whoever queued its work behind another session's does not
     /// pay for that one's. 0: since it got work. [`NOT_YET`]: the other one is not done. Written by the node.
     pub free_at: AtomicU64,
-    name: [AtomicU64; NAME / 8],
+    name: Text<NAME>,
 }
 
 /// See [`DeviceSeat::free_at`].
@@ -100,25 +101,15 @@ struct Page {
 unsafe impl Atomics for Page {}
 
 impl DeviceSeat {
-    /// Takes the seat for a device. Names are cut off at [`NAME`] bytes.
+    /// Takes the seat for a device. Long names are cut off.
     pub fn take(&self, name: &str) {
-        let bytes = &name.as_bytes()[..name.floor_char_boundary(NAME)];
-        for (word, chunk) in self.name.iter().zip(bytes.chunks(8)) {
-            let mut eight = [0; 8];
-            eight[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_le_bytes(eight), Ordering::Relaxed);
-        }
+        self.name.store(name);
         self.taken.store(1, Ordering::Release);
     }
 
-    /// The device's name, without anything that a terminal would interpret; `None`: the seat is not taken.
+    /// The device's name; `None`: the seat is not taken.
     pub fn name(&self) -> Option<String> {
-        if self.taken.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let bytes: Vec<u8> = self.name.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
-        let text = String::from_utf8_lossy(&bytes);
-        Some(text.chars().take_while(|c| *c != '\0').filter(|c| !c.is_control()).collect())
+        (self.taken.load(Ordering::Acquire) != 0).then(|| self.name.load())
     }
 
     pub fn set_manner(&self, manner: Manner) {

@@ -5,18 +5,25 @@
 
 mod account;
 mod audit;
+mod device_limits;
 mod grants;
 mod holding;
 mod lock;
 mod page;
+mod places;
 mod sealed;
+mod text;
 
 pub use account::{Account, Kind, Refused};
+pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, fits, limit_on, precedence};
 pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 pub use holding::Holding;
 pub use page::{Balance, PageError, SLOTS, TenantPage};
+pub use places::Place;
 pub use sealed::{Atomics, SealedPage};
+pub use text::Text;
 
+use places::Places;
 use std::sync::Arc;
 
 /// A resource that an API declares: `continuous_rc` or `instantaneous_rc`.
@@ -48,10 +55,15 @@ pub struct NoAccount {
     error: PageError,
 }
 
-/// The accounts of one session, in the order in which its API declares its resources.
+/// The accounts of one session.
+///
+/// An amount belongs to an *item*: a resource, by its number in the order in which the API declares them, or a resource
+/// on certain devices, by a number that [`Gate::place`] gives. What lies on devices is held of the resource as such and
+/// on each of them: all of these accounts allow it, or none has it.
 #[derive(Debug, Default)]
 pub struct Gate {
     accounts: Vec<Account>,
+    places: Places,
     /// Where there is no tenant's page.
     audit: audit::Window,
     seat: Option<Seat>,
@@ -79,37 +91,101 @@ impl Gate {
         self.seat.as_ref().map_or(&self.audit, |seat| seat.page.audit()).admit()
     }
 
+    /// Those of the resources; of devices see [`Gate::device_accounts`].
     pub fn accounts(&self) -> &[Account] {
         &self.accounts
     }
 
+    /// Those of resources on devices, in the order in which the session came to use them.
+    pub fn device_accounts(&self) -> Vec<Arc<Account>> {
+        self.places.accounts()
+    }
+
+    /// The item of a continuous resource on these devices, each of them once; on none it is the resource.
+    pub fn place(&self, resource: usize, devices: &[String]) -> Result<usize, NoAccount> {
+        let Some(account) = self.accounts.get(resource).filter(|_| !devices.is_empty()) else { return Ok(resource) };
+        let (name, kind) = (account.name(), account.kind());
+        let none = |device: &str, error| NoAccount { resource: format!("{name} on {device}"), error };
+        let open = |device: &str| match &self.seat {
+            None => Ok(Account::new(name, kind, None).on(device)),
+            Some(seat) => match seat.page.device_account(seat.slot, name, device) {
+                Ok(number) => Ok(Account::of_tenant(name, kind, seat.clone(), number).on(device)),
+                Err(error) => Err(none(device, error)),
+            },
+        };
+        let place = self.places.place(resource, devices, account.number(), open)?;
+        place.map(|place| self.accounts.len() + place).ok_or_else(|| none("one more set of devices", PageError::Full))
+    }
+
+    /// The account of the resource that an item is, or lies on devices of, and those of the devices.
+    pub fn parts(&self, item: usize) -> Option<(&Account, Arc<Place>)> {
+        match item.checked_sub(self.accounts.len()) {
+            None => Some((&self.accounts[item], Arc::new(Place { resource: item, ..Place::default() }))),
+            Some(place) => {
+                let place = self.places.get(place)?;
+                Some((self.accounts.get(place.resource)?, place))
+            }
+        }
+    }
+
     /// Takes `amount` of a continuous resource. What is taken is returned by the [`Holding`] it ends up in.
-    pub fn charge(&self, resource: usize, amount: u64) -> Result<(), Refused> {
-        self.accounts.get(resource).ok_or(NOTHING)?.charge(amount)
+    pub fn charge(&self, item: usize, amount: u64) -> Result<(), Refusal> {
+        let (account, place) = self.parts(item).ok_or(NOTHING)?;
+        if let (Some(seat), Some(number)) = (&self.seat, account.number())
+            && let Err((at, figures)) = seat.page.charge(seat.slot, place.numbers_or(&number), amount)
+        {
+            let device = at.checked_sub(1).and_then(|at| place.accounts.get(at));
+            device.map_or(account, |device| device).note_refusal();
+            return Err(Refusal { figures, device: device.and_then(|on| on.device()).map(str::to_owned) });
+        }
+        // Without a tenant's page the limit is this account's, and devices have none.
+        account.raise(amount)?;
+        for device in &place.accounts {
+            let _ = device.raise(amount);
+        }
+        Ok(())
     }
 
     /// Returns `amount` of a continuous resource, which must have been charged before.
-    pub fn uncharge(&self, resource: usize, amount: u64) {
-        if let Some(account) = self.accounts.get(resource) {
-            account.uncharge(amount);
+    pub fn uncharge(&self, item: usize, amount: u64) {
+        let Some((account, place)) = self.parts(item).filter(|_| amount > 0) else { return };
+        // First here: whoever adds up what sessions hold never finds more than the tenant's account says.
+        account.lower(amount);
+        place.accounts.iter().for_each(|device| device.lower(amount));
+        if let (Some(seat), Some(number)) = (&self.seat, account.number()) {
+            seat.page.uncharge(seat.slot, place.numbers_or(&number), amount);
         }
     }
 
     /// Uses `amount` of an instantaneous resource up.
-    pub fn consume(&self, resource: usize, amount: u64) -> Result<(), Refused> {
-        self.accounts.get(resource).ok_or(NOTHING)?.consume(amount)
+    pub fn consume(&self, resource: usize, amount: u64) -> Result<(), Refusal> {
+        Ok(self.accounts.get(resource).ok_or(NOTHING)?.consume(amount)?)
     }
 
     /// Returns everything that `holding` holds.
     pub fn settle(&self, holding: &mut Holding) {
-        for (resource, amount) in holding.drain() {
-            self.uncharge(resource, amount);
+        for (item, amount) in holding.drain() {
+            self.uncharge(item, amount);
         }
     }
 }
 
 /// The answer about a resource that does not exist.
 const NOTHING: Refused = Refused { used: 0, limit: 0 };
+
+/// Why there is nothing more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub figures: Refused,
+    /// Whose limit it is; `None`: that of all devices together.
+    pub device: Option<String>,
+}
+
+impl From<Refused> for Refusal {
+    fn from(figures: Refused) -> Refusal {
+        Refusal { figures, device: None }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -123,8 +199,8 @@ mod tests {
 
     #[test]
     fn an_unknown_resource_is_refused() {
-        assert_eq!(gate(None).charge(2, 1), Err(NOTHING));
-        assert_eq!(gate(None).consume(2, 1), Err(NOTHING));
+        assert_eq!(gate(None).charge(2, 1), Err(NOTHING.into()));
+        assert_eq!(gate(None).consume(2, 1), Err(NOTHING.into()));
     }
 
     #[test]
@@ -135,7 +211,7 @@ mod tests {
             gate.charge(0, amount).unwrap();
             holding.add(0, amount);
         }
-        assert_eq!(gate.charge(0, 1), Err(Refused { used: 100, limit: 100 }));
+        assert_eq!(gate.charge(0, 1), Err(Refused { used: 100, limit: 100 }.into()));
         gate.settle(&mut holding);
         assert_eq!(gate.accounts()[0].used(), 0);
         gate.settle(&mut holding);

@@ -10,19 +10,20 @@
 
 use crate::account::{Kind, Refused};
 use crate::audit::Window;
+use crate::device_limits::{DEVICE, DEVICE_LIMITS, DeviceLimit, NAME, Table};
 use crate::lock::OwnedLock;
 use crate::sealed::{Atomics, SealedPage};
+use crate::text::Text;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// "AVTENAN" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"AVTENAN\x01");
-/// Resources of all APIs that a tenant uses.
-pub const ACCOUNTS: usize = 32;
+const MAGIC: u64 = u64::from_le_bytes(*b"AVTENAN\x02");
+/// Resources of all APIs that a tenant uses, and of what lies on devices one more for each device.
+pub const ACCOUNTS: usize = 128;
 /// API servers of one tenant at a time.
 pub const SLOTS: usize = 4096;
-const NAME: usize = 32;
 const UNLIMITED: u64 = u64::MAX;
 /// The node as the lock's holder; slots are counted from 1 there.
 const NODE: u32 = SLOTS as u32 + 1;
@@ -38,13 +39,16 @@ struct Layout {
     /// Accounts in use; written after the account itself.
     count: AtomicU32,
     audit: Window,
+    device_limits: Table,
     accounts: [Shared; ACCOUNTS],
     held: [[AtomicU64; ACCOUNTS]; SLOTS],
 }
 
 #[repr(C)]
 struct Shared {
-    name: [AtomicU64; NAME / 8],
+    name: Text<NAME>,
+    /// On which device; empty: wherever, all together.
+    device: Text<DEVICE>,
     /// 0 not known yet, 1 continuous, 2 instantaneous.
     kind: AtomicU32,
     limit: AtomicU64,
@@ -57,6 +61,8 @@ struct Shared {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balance {
     pub name: String,
+    /// On which device; `None`: wherever, all together.
+    pub device: Option<String>,
     pub kind: Option<Kind>,
     pub limit: Option<u64>,
     pub used: u64,
@@ -68,12 +74,15 @@ pub struct Balance {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
-    /// the tenant has accounts of 32 resources already
-    #[error("the tenant has accounts of {ACCOUNTS} resources already")]
+    /// the tenant has 128 accounts of resources and devices already
+    #[error("the tenant has {ACCOUNTS} accounts of resources and devices already")]
     Full,
     /// the name of the resource is longer than 32 bytes
-    #[error("the name of the resource is longer than {NAME} bytes")]
+    #[error("the name of the resource is longer than {} bytes", Text::<NAME>::BYTES)]
     LongName,
+    /// the tenant has more than 64 limits of devices
+    #[error("the tenant has more than {DEVICE_LIMITS} limits of devices")]
+    ManyLimits,
     /// another API declares a resource of this name as continuous where this one says instantaneous, or the reverse
     #[error("another API declares a resource of this name with the other of `continuous_rc` and `instantaneous_rc`")]
     OtherKind,
@@ -140,9 +149,18 @@ impl TenantPage {
 
     /// The account of a resource, made if there is none.
     pub(crate) fn account(&self, slot: u32, name: &str, kind: Kind) -> Result<usize, PageError> {
-        let index = match self.find(name) {
+        self.account_on(slot, name, "", kind)
+    }
+
+    /// The account of a continuous resource on a device.
+    pub(crate) fn device_account(&self, slot: u32, name: &str, device: &str) -> Result<usize, PageError> {
+        self.account_on(slot, name, device, Kind::Continuous)
+    }
+
+    fn account_on(&self, slot: u32, name: &str, device: &str, kind: Kind) -> Result<usize, PageError> {
+        let index = match self.find(name, device) {
             Some(index) => index,
-            None => self.register(slot + 1, PATIENCE, name)?,
+            None => self.register(slot + 1, PATIENCE, name, device)?,
         };
         let mine = 1 + u32::from(kind == Kind::Instantaneous);
         let known = &self.layout().accounts[index].kind;
@@ -152,34 +170,34 @@ impl TenantPage {
         }
     }
 
-    fn find(&self, name: &str) -> Option<usize> {
-        let wanted = words_of(name).ok()?;
-        let same = |account: &Shared| {
-            account.name.iter().zip(wanted).all(|(word, wanted)| word.load(Ordering::Relaxed) == wanted)
-        };
-        self.accounts().iter().position(same)
+    /// `device` is empty for the account of all devices together.
+    fn find(&self, name: &str, device: &str) -> Option<usize> {
+        self.accounts().iter().position(|account| account.name.is(name) && account.device.is(device))
     }
 
-    /// A new account without a limit. It counts only once `count` says so: whoever dies before leaves nothing.
-    fn register(&self, owner: u32, patience: Duration, name: &str) -> Result<usize, PageError> {
-        let words = words_of(name)?;
+    /// A new account, on a device with the limit of that. It counts only once `count` says so: whoever dies before
+    /// leaves nothing.
+    fn register(&self, owner: u32, patience: Duration, name: &str, device: &str) -> Result<usize, PageError> {
+        if name.len() > Text::<NAME>::BYTES {
+            return Err(PageError::LongName);
+        }
         let layout = self.layout();
         if !layout.lock.lock(owner, patience) {
             return Err(PageError::Busy);
         }
         // Somebody else may have made it meanwhile.
-        let result = self.find(name).map_or_else(
+        let result = self.find(name, device).map_or_else(
             || {
                 let next = self.accounts().len();
                 let account = layout.accounts.get(next).ok_or(PageError::Full)?;
                 point();
-                for (word, value) in account.name.iter().zip(words) {
-                    word.store(value, Ordering::Relaxed);
-                }
+                account.name.store(name);
+                account.device.store(device);
                 for counter in [&account.used, &account.peak, &account.refused] {
                     counter.store(0, Ordering::Relaxed);
                 }
-                account.limit.store(UNLIMITED, Ordering::Relaxed);
+                let limit = if device.is_empty() { None } else { layout.device_limits.find(name, device) };
+                account.limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
                 account.kind.store(0, Ordering::Relaxed);
                 point();
                 layout.count.store(next as u32 + 1, Ordering::Release);
@@ -197,50 +215,60 @@ impl TenantPage {
         (limit != UNLIMITED).then_some(limit)
     }
 
-    pub(crate) fn charge(&self, slot: u32, index: usize, amount: u64) -> Result<(), Refused> {
+    /// Of each of these accounts, or of none: then it says which of them refused.
+    pub(crate) fn charge(&self, slot: u32, indexes: &[usize], amount: u64) -> Result<(), (usize, Refused)> {
         let layout = self.layout();
-        let (account, held) = (&layout.accounts[index], &layout.held[slot as usize][index]);
         if !layout.lock.lock(slot + 1, PATIENCE) {
-            return Err(self.refuse(account));
+            let first = indexes.first().map_or(Refused { used: 0, limit: 0 }, |index| self.refuse(*index));
+            return Err((0, first));
         }
         point();
-        let used = account.used.load(Ordering::Relaxed);
-        let limit = account.limit.load(Ordering::Relaxed);
-        let Some(sum) = used.checked_add(amount).filter(|sum| *sum <= limit) else {
-            let refused = self.refuse(account);
-            layout.lock.unlock();
-            return Err(refused);
+        let fits = |index: &usize| {
+            let account = &layout.accounts[*index];
+            let sum = account.used.load(Ordering::Relaxed).checked_add(amount);
+            sum.is_some_and(|sum| sum <= account.limit.load(Ordering::Relaxed))
         };
-        // The node may lower `used` meanwhile, without the lock: so it is added to, not set.
-        account.used.fetch_add(amount, Ordering::Relaxed);
-        point();
-        held.fetch_add(amount, Ordering::Relaxed);
-        point();
-        account.peak.fetch_max(sum, Ordering::Relaxed);
-        point();
+        if let Some(at) = indexes.iter().position(|index| !fits(index)) {
+            let refused = self.refuse(indexes[at]);
+            layout.lock.unlock();
+            return Err((at, refused));
+        }
+        for index in indexes {
+            let (account, held) = (&layout.accounts[*index], &layout.held[slot as usize][*index]);
+            // The node may lower `used` meanwhile, without the lock: so it is added to, not set.
+            let before = account.used.fetch_add(amount, Ordering::Relaxed);
+            point();
+            held.fetch_add(amount, Ordering::Relaxed);
+            point();
+            account.peak.fetch_max(before.saturating_add(amount), Ordering::Relaxed);
+            point();
+        }
         layout.lock.unlock();
         point();
         Ok(())
     }
 
     #[cold]
-    fn refuse(&self, account: &Shared) -> Refused {
+    fn refuse(&self, index: usize) -> Refused {
+        let account = &self.layout().accounts[index];
         account.refused.fetch_add(1, Ordering::Relaxed);
         Refused { used: account.used.load(Ordering::Relaxed), limit: account.limit.load(Ordering::Relaxed) }
     }
 
     /// At most what this slot holds. A freed resource is returned sooner or later: this waits for the lock however
     /// long that takes. The process can end meanwhile, which returns everything.
-    pub(crate) fn uncharge(&self, slot: u32, index: usize, amount: u64) {
+    pub(crate) fn uncharge(&self, slot: u32, indexes: &[usize], amount: u64) {
         let layout = self.layout();
-        let (account, held) = (&layout.accounts[index], &layout.held[slot as usize][index]);
         while !layout.lock.lock(slot + 1, PATIENCE) {}
         point();
-        let returned = amount.min(held.load(Ordering::Relaxed));
-        held.fetch_sub(returned, Ordering::Relaxed);
-        point();
-        lower(&account.used, returned);
-        point();
+        for index in indexes {
+            let (account, held) = (&layout.accounts[*index], &layout.held[slot as usize][*index]);
+            let returned = amount.min(held.load(Ordering::Relaxed));
+            held.fetch_sub(returned, Ordering::Relaxed);
+            point();
+            lower(&account.used, returned);
+            point();
+        }
         layout.lock.unlock();
         point();
     }
@@ -257,7 +285,7 @@ impl TenantPage {
                 account.peak.fetch_max(before + amount, Ordering::Relaxed);
                 Ok(())
             }
-            Err(_) => Err(self.refuse(account)),
+            Err(_) => Err(self.refuse(index)),
         }
     }
 
@@ -274,19 +302,40 @@ impl TenantPage {
 
     /// From now on; `None` takes the limit away. What is held beyond a lower limit stays held.
     pub fn set_limit(&self, name: &str, limit: Option<u64>) -> Result<(), PageError> {
-        let index = match self.find(name) {
+        let index = match self.find(name, "") {
             Some(index) => index,
             None if limit.is_none() => return Ok(()),
-            None => self.register(NODE, NODES_PATIENCE, name)?,
+            None => self.register(NODE, NODES_PATIENCE, name, "")?,
         };
         self.layout().accounts[index].limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// On devices, from now on, also on those where nothing was allocated yet. `limits` are in order of their
+    /// precedence.
+    pub fn set_device_limits(&self, limits: &[DeviceLimit]) -> Result<(), PageError> {
+        if limits.len() > DEVICE_LIMITS {
+            return Err(PageError::ManyLimits);
+        }
+        let layout = self.layout();
+        // An API server that makes an account at this moment takes either the old limit, which is replaced here, or the new one.
+        if !layout.lock.lock(NODE, NODES_PATIENCE) {
+            return Err(PageError::Busy);
+        }
+        layout.device_limits.store(limits);
+        for account in self.accounts().iter().filter(|account| !account.device.is("")) {
+            let limit = layout.device_limits.find(&account.name.load(), &account.device.load());
+            account.limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        }
+        layout.lock.unlock();
         Ok(())
     }
 
     /// Into a new page: what an earlier one of the same tenant had counted. Nothing is held.
     pub fn restore(&self, balances: &[Balance]) -> Result<(), PageError> {
         for balance in balances {
-            let account = &self.layout().accounts[self.register(NODE, NODES_PATIENCE, &balance.name)?];
+            let device = balance.device.as_deref().unwrap_or_default();
+            let account = &self.layout().accounts[self.register(NODE, NODES_PATIENCE, &balance.name, device)?];
             let (kind, used) = match balance.kind {
                 None => (0, 0),
                 Some(Kind::Continuous) => (1, 0),
@@ -339,6 +388,7 @@ impl TenantPage {
         };
         let balance = |(index, account): (usize, &Shared)| Balance {
             name: name_of(&account.name),
+            device: Some(account.device.load()).filter(|device| !device.is_empty()),
             kind: match account.kind.load(Ordering::Relaxed) {
                 1 => Some(Kind::Continuous),
                 2 => Some(Kind::Instantaneous),
@@ -358,21 +408,9 @@ fn lower(account: &AtomicU64, amount: u64) {
     let _ = account.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(amount)));
 }
 
-fn words_of(name: &str) -> Result<[u64; NAME / 8], PageError> {
-    let mut bytes = [0; NAME];
-    bytes.get_mut(..name.len()).ok_or(PageError::LongName)?.copy_from_slice(name.as_bytes());
-    let mut words = [0; NAME / 8];
-    for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    }
-    Ok(words)
-}
-
-/// Printed on terminals: nothing but the characters that a resource's name can have.
-fn name_of(words: &[AtomicU64; NAME / 8]) -> String {
-    let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes());
-    let name = bytes.take_while(|byte| *byte != 0).map(char::from);
-    name.filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
+/// Nothing but the characters that a resource's name can have.
+fn name_of(name: &Text<NAME>) -> String {
+    name.load().chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
 }
 
 #[cfg(test)]

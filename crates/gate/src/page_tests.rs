@@ -38,7 +38,15 @@ fn page(seats: u32) -> TenantPage {
 }
 
 fn balance(page: &TenantPage, name: &str) -> Balance {
-    page.balances().into_iter().find(|balance| balance.name == name).unwrap()
+    page.balances().into_iter().find(|balance| balance.name == name && balance.device.is_none()).unwrap()
+}
+
+fn balance_on(page: &TenantPage, device: &str) -> Balance {
+    page.balances().into_iter().find(|balance| balance.device.as_deref() == Some(device)).unwrap()
+}
+
+fn on_device(device: &str, limit: u64) -> DeviceLimit {
+    DeviceLimit { device: device.into(), resource: "memory".into(), limit }
 }
 
 #[test]
@@ -52,9 +60,9 @@ fn all_sessions_share_one_limit_and_get_the_last_byte() {
     };
     let (one, two) = (gate(0), gate(1));
     one.charge(0, 7).unwrap();
-    assert_eq!(two.charge(0, 4), Err(Refused { used: 7, limit: 10 }));
+    assert_eq!(two.charge(0, 4), Err(Refused { used: 7, limit: 10 }.into()));
     two.charge(0, 3).unwrap();
-    assert_eq!(one.charge(0, 1), Err(Refused { used: 10, limit: 10 }));
+    assert_eq!(one.charge(0, 1), Err(Refused { used: 10, limit: 10 }.into()));
     assert_eq!((one.accounts()[0].used(), two.accounts()[0].used()), (7, 3));
     assert_eq!(one.accounts()[0].limit(), Some(10));
     one.uncharge(0, 7);
@@ -67,24 +75,64 @@ fn all_sessions_share_one_limit_and_get_the_last_byte() {
 fn a_lower_limit_takes_nothing_back_and_grants_nothing() {
     let page = page(1);
     let memory = page.account(0, "memory", Kind::Continuous).unwrap();
-    page.charge(0, memory, 8).unwrap();
+    page.charge(0, &[memory], 8).unwrap();
     page.set_limit("memory", Some(5)).unwrap();
-    assert!(page.charge(0, memory, 1).is_err());
+    assert!(page.charge(0, &[memory], 1).is_err());
     assert_eq!(balance(&page, "memory").used, 8);
-    page.uncharge(0, memory, 4);
-    page.charge(0, memory, 1).unwrap();
-    assert!(page.charge(0, memory, 1).is_err());
+    page.uncharge(0, &[memory], 4);
+    page.charge(0, &[memory], 1).unwrap();
+    assert!(page.charge(0, &[memory], 1).is_err());
     page.set_limit("memory", None).unwrap();
-    page.charge(0, memory, 1000).unwrap();
+    page.charge(0, &[memory], 1000).unwrap();
+}
+
+#[test]
+fn what_lies_on_devices_counts_on_all_of_them_or_on_none() {
+    let (page, fd) = TenantPage::create().unwrap();
+    page.seat(0);
+    page.set_limit("memory", Some(100)).unwrap();
+    page.set_device_limits(&[on_device("card 2", 20), on_device("card*", 30)]).unwrap();
+    let seat = Seat::new(TenantPage::open(fd.as_fd()).unwrap(), 0).unwrap();
+    let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).unwrap();
+    let place = |devices: &[&str]| gate.place(0, &devices.iter().map(|d| d.to_string()).collect::<Vec<_>>()).unwrap();
+    let (one, both, chip) = (place(&["card 1"]), place(&["card 1", "card 2"]), place(&["chip"]));
+    assert_eq!((place(&[]), place(&["card 1"])), (0, one));
+    gate.charge(one, 15).unwrap();
+    let refused = gate.charge(both, 16).unwrap_err();
+    assert_eq!((refused.figures, refused.device.as_deref()), (Refused { used: 15, limit: 30 }, Some("card 1")));
+    gate.charge(both, 15).unwrap();
+    gate.charge(chip, 60).unwrap();
+    let all = |page: &TenantPage| {
+        let of = |device| balance_on(page, device).used;
+        (balance(page, "memory").used, of("card 1"), of("card 2"), of("chip"))
+    };
+    assert_eq!(all(&page), (90, 30, 15, 60), "what a place refused is nowhere");
+    let refused = gate.charge(place(&["card 2"]), 6).unwrap_err();
+    assert_eq!((refused.figures, refused.device.as_deref()), (Refused { used: 15, limit: 20 }, Some("card 2")));
+    assert_eq!(gate.charge(chip, 11), Err(Refused { used: 90, limit: 100 }.into()), "the tenant's own limit");
+    assert_eq!((balance_on(&page, "card 2").refused, balance_on(&page, "chip").refused), (1, 0));
+    assert_eq!(gate.device_accounts().iter().map(|account| account.used()).collect::<Vec<_>>(), [30, 15, 60]);
+    // New limits hold for the accounts there are, and for those to come.
+    page.set_device_limits(&[on_device("*", 50)]).unwrap();
+    assert_eq!((balance_on(&page, "card 1").limit, balance_on(&page, "chip").limit), (Some(50), Some(50)));
+    gate.charge(one, 10).unwrap();
+    assert!(gate.charge(place(&["new"]), 51).is_err());
+    page.set_device_limits(&[]).unwrap();
+    assert_eq!(balance_on(&page, "new").limit, None);
+    for (item, amount) in [(one, 25), (both, 15), (chip, 60)] {
+        gate.uncharge(item, amount);
+    }
+    assert_eq!(all(&page), (0, 0, 0, 0));
+    assert_eq!(page.set_device_limits(&vec![on_device("x", 1); DEVICE_LIMITS + 1]), Err(PageError::ManyLimits));
 }
 
 #[test]
 fn no_more_is_returned_than_the_slot_holds() {
     let page = page(2);
     let memory = page.account(0, "memory", Kind::Continuous).unwrap();
-    page.charge(0, memory, 8).unwrap();
-    page.charge(1, memory, 5).unwrap();
-    page.uncharge(0, memory, u64::MAX);
+    page.charge(0, &[memory], 8).unwrap();
+    page.charge(1, &[memory], 5).unwrap();
+    page.uncharge(0, &[memory], u64::MAX);
     assert_eq!(balance(&page, "memory").used, 5);
 }
 
@@ -115,8 +163,8 @@ fn counters_go_on_in_a_new_page() {
         (old.account(0, "memory", Kind::Continuous).unwrap(), old.account(0, "launches", Kind::Instantaneous).unwrap());
     old.set_limit("memory", Some(5)).unwrap();
     old.set_limit("launches", Some(5)).unwrap();
-    old.charge(0, memory, 5).unwrap();
-    assert!(old.charge(0, memory, 1).is_err());
+    old.charge(0, &[memory], 5).unwrap();
+    assert!(old.charge(0, &[memory], 1).is_err());
     old.consume(launches, 3).unwrap();
     old.release(0);
     let new = page(1);
@@ -153,32 +201,43 @@ fn another_file_is_no_page() {
 /// and the lock is free.
 #[test]
 fn death_between_any_two_stores_is_repaired() {
-    let operations: [fn(&TenantPage); 4] = [
-        |page| assert!(page.charge(1, 0, 30).is_ok()),
-        |page| page.uncharge(1, 0, 20),
+    let operations: [fn(&TenantPage); 8] = [
+        |page| assert!(page.charge(1, &[0], 30).is_ok()),
+        |page| page.uncharge(1, &[0], 20),
         |page| assert!(page.account(1, "other", Kind::Continuous).is_ok()),
-        |page| assert!(page.charge(1, 0, 1000).is_err()),
+        |page| assert!(page.charge(1, &[0], 1000).is_err()),
+        |page| assert!(page.charge(1, &[0, 1], 24).is_ok()),
+        |page| page.uncharge(1, &[0, 1], 20),
+        |page| assert!(page.charge(1, &[0, 1], 36).is_err()),
+        |page| assert_eq!(page.device_account(1, "memory", "other"), Ok(2)),
     ];
     for operation in operations {
         let mut points = 0;
         loop {
             let page = page(3);
             page.set_limit("memory", Some(100)).unwrap();
+            page.set_device_limits(&[on_device("*", 60)]).unwrap();
             page.account(0, "memory", Kind::Continuous).unwrap();
-            page.charge(0, 0, 11).unwrap();
-            page.charge(1, 0, 25).unwrap();
+            page.device_account(0, "memory", "card").unwrap();
+            page.charge(0, &[0, 1], 11).unwrap();
+            page.charge(1, &[0, 1], 25).unwrap();
             let survived = survives(points, || operation(&page));
             page.release(1);
             let now = balance(&page, "memory");
             assert_eq!((now.used, now.held), (11, 11), "after {points} points");
+            let card = balance_on(&page, "card");
+            assert_eq!((card.used, card.held), (11, 11), "after {points} points");
             assert_eq!(page.layout().lock.owner(), 0);
-            page.charge(2, 0, 89).unwrap();
-            assert!(page.charge(2, 0, 1).is_err());
+            page.charge(2, &[0, 1], 49).unwrap();
+            assert!(page.charge(2, &[1], 1).is_err());
+            page.charge(2, &[0], 40).unwrap();
+            assert!(page.charge(2, &[0], 1).is_err());
             page.account(2, "other", Kind::Continuous).unwrap();
             if survived {
                 break;
             }
             points += 1;
+            assert!(points < 100, "it never ends well");
         }
         assert!(points >= 1, "no point was passed");
     }
@@ -189,9 +248,9 @@ fn death_between_any_two_stores_is_repaired() {
 fn who_waits_for_a_dead_holder_goes_on_after_the_repair() {
     let page = Arc::new(page(2));
     let memory = page.account(0, "memory", Kind::Continuous).unwrap();
-    assert!(!survives(0, || assert!(page.charge(0, memory, 5).is_ok())));
+    assert!(!survives(0, || assert!(page.charge(0, &[memory], 5).is_ok())));
     let other = page.clone();
-    let waiter = std::thread::spawn(move || other.charge(1, memory, 7));
+    let waiter = std::thread::spawn(move || other.charge(1, &[memory], 7));
     std::thread::sleep(Duration::from_millis(50));
     assert!(!waiter.is_finished());
     page.release(0);
@@ -203,8 +262,8 @@ fn who_waits_for_a_dead_holder_goes_on_after_the_repair() {
 fn the_node_does_not_wait_for_a_holder_that_does_not_go_on() {
     let page = page(2);
     let memory = page.account(0, "memory", Kind::Continuous).unwrap();
-    page.charge(1, memory, 4).unwrap();
-    assert!(!survives(0, || assert!(page.charge(0, memory, 5).is_ok())));
+    page.charge(1, &[memory], 4).unwrap();
+    assert!(!survives(0, || assert!(page.charge(0, &[memory], 5).is_ok())));
     page.release(1);
     assert_eq!(balance(&page, "memory").used, 0);
     page.set_limit("memory", Some(1)).unwrap();
@@ -228,40 +287,55 @@ fn a_page_full_of_nonsense_harms_nobody_else() {
 }
 
 proptest! {
-    /// Random operations of four API servers, some killed at a random point: never over the limit, no drift.
+    /// Random operations of four API servers on no device, on one, on another and on both, some killed at a random
+    /// point: never over a limit, no drift.
     #[test]
     fn no_sequence_of_operations_and_deaths_drifts(
-        limit in 1u64..2000,
-        steps in prop::collection::vec((0u32..4, 0u64..600, 0u8..3, prop::option::weighted(0.3, 0u32..8)), 1..120),
+        limits in (1u64..2000, 1u64..1500, 1u64..1500),
+        steps in prop::collection::vec(
+            (0u32..4, 0usize..4, 0u64..600, 0u8..3, prop::option::weighted(0.3, 0u32..16)), 1..120),
     ) {
+        const PLACES: [&[usize]; 4] = [&[0], &[0, 1], &[0, 2], &[0, 1, 2]];
         let page = page(4);
-        page.set_limit("memory", Some(limit)).unwrap();
+        let limits = [limits.0, limits.1, limits.2];
+        page.set_limit("memory", Some(limits[0])).unwrap();
+        page.set_device_limits(&[on_device("a", limits[1]), on_device("b", limits[2])]).unwrap();
         page.account(0, "memory", Kind::Continuous).unwrap();
-        let mut held = [0u64; 4];
-        for (slot, amount, operation, death) in steps {
-            let fits = held.iter().sum::<u64>() + amount <= limit;
-            let mine = &mut held[slot as usize];
+        page.device_account(0, "memory", "a").unwrap();
+        page.device_account(0, "memory", "b").unwrap();
+        // What each slot holds in each place.
+        let mut held = [[0u64; 4]; 4];
+        let on = |held: &[[u64; 4]; 4], account: usize| -> u64 {
+            let places = (0..4).filter(|place| PLACES[*place].contains(&account));
+            places.map(|place| held.iter().map(|slot| slot[place]).sum::<u64>()).sum()
+        };
+        for (slot, place, amount, operation, death) in steps {
+            let fits = PLACES[place].iter().all(|account| on(&held, *account) + amount <= limits[*account]);
+            // Callers return what they hold there.
+            let returned = amount.min(held[slot as usize][place]);
             let mut result = Ok(());
             let mut step = || match operation {
-                0 => page.uncharge(slot, 0, amount),
-                _ => result = page.charge(slot, 0, amount),
+                0 => page.uncharge(slot, PLACES[place], returned),
+                _ => result = page.charge(slot, PLACES[place], amount),
             };
             let alive = match death {
                 Some(points) => survives(points, step),
                 None => { step(); true }
             };
+            let mine = &mut held[slot as usize];
             if !alive {
                 page.release(slot);
-                *mine = 0;
+                *mine = [0; 4];
             } else if operation == 0 {
-                *mine -= amount.min(*mine);
+                mine[place] -= returned;
             } else if result.is_ok() {
-                *mine += amount;
+                mine[place] += amount;
             }
-            let total: u64 = held.iter().sum();
-            let now = balance(&page, "memory");
-            prop_assert_eq!((now.used, now.held), (total, total));
-            prop_assert!(total <= limit && now.peak <= limit);
+            for (account, now) in page.balances().iter().enumerate() {
+                let total = on(&held, account);
+                prop_assert_eq!((now.used, now.held), (total, total));
+                prop_assert!(total <= limits[account] && now.peak <= limits[account]);
+            }
             if alive && operation != 0 {
                 prop_assert_eq!(result.is_ok(), fits);
             }
@@ -275,12 +349,15 @@ fn killed_processes_leave_nothing_behind() {
     const LIMIT: u64 = 10_000;
     let page = page(2);
     page.set_limit("memory", Some(LIMIT)).unwrap();
+    page.set_device_limits(&[on_device("card", LIMIT / 2)]).unwrap();
     page.account(0, "memory", Kind::Continuous).unwrap();
+    page.device_account(0, "memory", "card").unwrap();
     for round in 0..40u64 {
         let children: Vec<i32> = (0..2).map(|slot| hammer(&page, slot, round)).collect();
         let until = std::time::Instant::now() + Duration::from_micros(500 + round * 137);
         while std::time::Instant::now() < until {
             assert!(page.layout().accounts[0].used.load(Ordering::Relaxed) <= LIMIT);
+            assert!(page.layout().accounts[1].used.load(Ordering::Relaxed) <= LIMIT / 2);
         }
         for (slot, child) in children.into_iter().enumerate() {
             // SAFETY: a child of this process that is not reaped yet.
@@ -294,6 +371,9 @@ fn killed_processes_leave_nothing_behind() {
         }
         let now = balance(&page, "memory");
         assert_eq!((now.used, now.held), (0, 0), "round {round}");
+        let card = balance_on(&page, "card");
+        assert_eq!((card.used, card.held), (0, 0), "round {round}");
+        assert!(card.peak <= LIMIT / 2);
         assert_eq!(page.layout().lock.owner(), 0);
     }
     assert!(balance(&page, "memory").peak > 0, "the children did nothing");
@@ -310,9 +390,9 @@ fn hammer(page: &TenantPage, slot: u32, seed: u64) -> i32 {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let amount = (state >> 33) % 4000;
                 if state >> 63 == 0 {
-                    let _ = page.charge(slot, 0, amount);
+                    let _ = page.charge(slot, &[0, 1], amount);
                 } else {
-                    page.uncharge(slot, 0, amount);
+                    page.uncharge(slot, &[0, 1], amount);
                 }
             }
         }

@@ -32,6 +32,8 @@ pub enum Item {
     Resource {
         kind: ResourceKind,
         name: Name,
+        /// The utility function that names the devices it lies on.
+        devices: Option<Name>,
     },
     Policy(Text),
     /// struct, union, enum or typedef, as C text.

@@ -7,7 +7,7 @@
 use crate::diagnostics::Diagnostics;
 use crate::generate::{self, Sources, glue};
 use crate::lower;
-use crate::model::{Launch, Model, Side};
+use crate::model::{Launch, Model, Policy, Side};
 use crate::{Options, load};
 use serde_json::{Value, json};
 use std::fs;
@@ -29,6 +29,9 @@ pub enum BuildError {
     /// A file of the output folder.
     #[error("cannot write {0}: {1}")]
     Output(PathBuf, io::Error),
+    /// There is no compiler for it.
+    #[error("the policy `{0}` cannot be built in: {1}")]
+    Policy(String, String),
     /// Where the runtime crates should be.
     #[error("the runtime crates are not at {0}: set AVIARY_SOURCE to Aviary's source tree")]
     NoRuntime(PathBuf),
@@ -39,6 +42,9 @@ pub enum BuildError {
     #[error("the generated crates in {0} do not compile; cargo's messages are above")]
     Compile(PathBuf),
 }
+
+/// The specification's policy, an eBPF object.
+const POLICY: &str = "policy.o";
 
 /// What a build produced.
 #[derive(Debug, Clone)]
@@ -65,9 +71,24 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     let target = build_cache(out_dir)?;
     compile(&crates, &target)?;
     let (library, module) = collect(model, &target, &directory)?;
+    write_policy(model, &directory)?;
     write_launch_files(model, &directory, &library)?;
     let warnings = loaded.warnings.iter().map(|w| w.render(&loaded.sources)).collect();
     Ok(Built { directory, library, module, warnings })
+}
+
+/// What a build without a policy does not leave behind.
+fn write_policy(model: &Model, directory: &Path) -> Result<(), BuildError> {
+    let path = directory.join(POLICY);
+    let failed = |e| BuildError::Output(path.clone(), e);
+    match &model.policy {
+        None if path.exists() => fs::remove_file(&path).map_err(failed),
+        None => Ok(()),
+        Some(Policy { file, object }) => {
+            let object = object.as_ref().map_err(|why| BuildError::Policy(file.clone(), why.clone()))?;
+            fs::write(&path, object).map_err(failed)
+        }
+    }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, BuildError> {
@@ -171,9 +192,11 @@ fn write_launch_files(model: &Model, directory: &Path, library: &Path) -> Result
         "soname": model.api.soname,
         "library": model.api.soname,
         "launch": launch,
+        "policy": model.policy.as_ref().map(|_| POLICY),
         // What a node's configuration may name.
         "functions": model.functions.iter().map(|f| &f.name).collect::<Vec<_>>(),
         "resources": model.resources.iter().map(|r| &r.name).collect::<Vec<_>>(),
+        "device_resources": model.resources.iter().filter(|r| r.devices.is_some()).map(|r| &r.name).collect::<Vec<_>>(),
     });
     write(&directory.join("api.json"), &format!("{description:#}\n"))
 }

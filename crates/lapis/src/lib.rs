@@ -16,6 +16,7 @@ pub mod load;
 pub mod lower;
 pub mod model;
 pub mod parser;
+mod policy;
 mod resolve;
 pub mod source;
 mod suggest;

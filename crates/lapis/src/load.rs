@@ -4,10 +4,12 @@ use crate::ast::{Directive, Item, Text};
 use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
 use crate::header::unit::Unit;
 use crate::header::{Header, Problem};
-use crate::model::{Api, Launch, Model, Side, Utility};
+use crate::model::{Api, Launch, Model, Policy, Side, Utility};
 use crate::parser::parse;
+use crate::policy;
 use crate::resolve;
 use crate::source::{SourceFile, Sources, Span};
+use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
 /// What utility code may use; every generated C file starts with it.
@@ -276,7 +278,7 @@ impl Loader<'_> {
     fn describe(&mut self, items: &[Item]) -> Model {
         let mut model = Model { include_dirs: self.include_dirs(), ..Model::default() };
         model.preamble.extend(self.options.headers.iter().map(|h| format!("#include {}", quoted(h))));
-        let mut named: Option<Span> = None;
+        let (mut named, mut scheduled): (Option<Span>, Option<Span>) = (None, None);
         for item in items {
             match item {
                 Item::Directive { kind, .. } => model.preamble.push(c_line(kind)),
@@ -292,8 +294,14 @@ impl Loader<'_> {
                         Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
                 }
                 Item::Policy(text) => {
-                    self.check_policy(text);
-                    model.policies.push(text.value.clone());
+                    if let Some(first) = scheduled.replace(text.span) {
+                        self.diagnostics.push(
+                            Diagnostic::error(text.span, "a second `policy`")
+                                .label("one program schedules a device")
+                                .related(first, "the first"),
+                        );
+                    }
+                    model.policy = self.policy(text);
                 }
                 Item::Declaration { code, .. } => model.declarations.push(code.clone()),
                 Item::Utility { side, code, span } => {
@@ -317,15 +325,21 @@ impl Loader<'_> {
         model
     }
 
-    /// A policy that is not there would be missed only when a node loads it.
-    fn check_policy(&mut self, path: &Text) {
-        let folder = self.sources.file(path.span.file).map(|f| folder_of(&f.path)).unwrap_or_default();
-        if !folder.join(&path.value).is_file() {
-            self.diagnostics.push(
-                Diagnostic::warning(path.span, format!("there is no policy `{}`", path.value))
-                    .label("looked for beside this file")
-                    .help("`aviary policy check FILE` tells whether a node will accept a policy"),
-            );
+    /// Compiled and verified here: a node loads it when nobody looks any more.
+    fn policy(&mut self, text: &Text) -> Option<Policy> {
+        let folder = self.sources.file(text.span.file).map(|f| folder_of(&f.path)).unwrap_or_default();
+        match policy::object(&folder.join(&text.value)) {
+            Ok(object) => Some(Policy { file: text.value.clone(), object: Ok(object) }),
+            Err(PolicyError::NoCompiler(tried)) => {
+                let why = PolicyError::NoCompiler(tried).to_string();
+                let warning = Diagnostic::warning(text.span, format!("the policy `{}` is not verified", text.value));
+                self.diagnostics.push(warning.label(why.clone()));
+                Some(Policy { file: text.value.clone(), object: Err(why) })
+            }
+            Err(error) => {
+                self.diagnostics.push(policy::diagnostic(text, &error));
+                None
+            }
         }
     }
 

@@ -677,6 +677,7 @@ fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
     });
     function.charges.iter().for_each(|c| {
         c.condition.iter().for_each(&mut *visit);
+        c.place.iter().for_each(&mut *visit);
         visit(&c.amount);
     });
     function.after_server.iter().for_each(|g| visit(&g.value));

@@ -18,7 +18,7 @@ pub struct Model {
     pub utilities: Vec<Utility>,
     pub handle_types: Vec<HandleType>,
     pub resources: Vec<Resource>,
-    pub policies: Vec<String>,
+    pub policy: Option<Policy>,
     /// Size in bytes of the metadata structure; 0 without `declare_metadata`.
     pub metadata_size: usize,
     pub registries: Vec<String>,
@@ -82,6 +82,15 @@ pub struct HandleType {
     pub predefined: Vec<u64>,
 }
 
+/// What schedules devices where a node's configuration says `ebpf` and no more.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// As the specification names it.
+    pub file: String,
+    /// The verified object, or why there is none: no compiler.
+    pub object: Result<Vec<u8>, String>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceKind {
     Continuous,
@@ -92,6 +101,8 @@ pub enum ResourceKind {
 pub struct Resource {
     pub name: String,
     pub kind: ResourceKind,
+    /// Utility function that names the devices that it lies on: every charge says on which.
+    pub devices: Option<usize>,
 }
 
 /// A struct of function pointers that the guest library fills.
@@ -320,6 +331,8 @@ pub struct Charge {
     /// Index into [`Model::resources`].
     pub resource: usize,
     pub amount: Expr,
+    /// Server expression, evaluated before the amount: a number that stands for devices, 0 for none.
+    pub place: Option<Expr>,
 }
 
 #[derive(Debug, Clone)]

@@ -193,20 +193,62 @@ fn a_pointer_to_an_unknown_struct_is_one_handle_type_const_or_not() {
     assert!(!provisional.contains("placeholder("), "{provisional}");
 }
 
-#[test]
-fn a_policy_that_does_not_exist_is_noticed() {
-    let dir = std::env::temp_dir().join(format!("aviary-policy-file-{}", std::process::id()));
+/// What is said of a specification with these lines, and these files beside it.
+fn with_files(lines: &str, files: &[(&str, &str)]) -> Result<aviary_lapis::Loaded, String> {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("aviary-policy-file-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::write(dir.join("thing.h"), "int thing_count(int n);\n").unwrap();
-    let spec = "#include \"thing.h\"\napi(\"thing\", \"1\", \"libthing.so\");\npolicy(\"there.c\");\n\
-                policy(\"not_there.c\");\nthing_count(int n) { }\n";
-    std::fs::write(dir.join("thing.lapis"), spec).unwrap();
-    std::fs::write(dir.join("there.c"), "").unwrap();
+    let spec = "#include \"thing.h\"\napi(\"thing\", \"1\", \"libthing.so\");\n";
+    std::fs::write(dir.join("thing.lapis"), format!("{spec}{lines}")).unwrap();
+    files.iter().for_each(|(name, text)| std::fs::write(dir.join(name), text).unwrap());
     let loaded = aviary_lapis::load(&dir.join("thing.lapis"), &aviary_lapis::Options::default());
     std::fs::remove_dir_all(&dir).unwrap();
-    let loaded = loaded.unwrap_or_else(|d| panic!("{d}"));
-    let warnings: Vec<&str> = loaded.warnings.iter().map(|warning| warning.message.as_str()).collect();
-    assert_eq!(warnings, ["there is no policy `not_there.c`"]);
+    loaded.map_err(|diagnostics| diagnostics.to_string())
+}
+
+#[test]
+fn a_policy_is_compiled_and_verified() {
+    let good = "#include \"aviary_policy.h\"\nint schedule(__sk_buff *skb) { return 1; }\n";
+    let loaded = with_files("policy(\"p.c\");\n", &[("p.c", good)]).unwrap_or_else(|d| panic!("{d}"));
+    let object = loaded.model.policy.expect("there is one").object.expect("a compiler for eBPF");
+    assert!(object.starts_with(b"\x7fELF"));
+    assert!(with_files("", &[]).unwrap_or_else(|d| panic!("{d}")).model.policy.is_none());
+    let missing = with_files("policy(\"not_there.c\");\n", &[]).unwrap_err();
+    assert!(missing.contains("there is no policy `not_there.c`") && missing.contains("thing.lapis:3:8"), "{missing}");
+    let twice = with_files("policy(\"p.c\");\npolicy(\"p.c\");\n", &[("p.c", good)]).unwrap_err();
+    assert!(twice.contains("a second `policy`"), "{twice}");
+    let null = "#include \"aviary_policy.h\"\nmap_def m;\ns64 schedule(__sk_buff *skb) {\n\
+                u32 t = 1;\n  u64 *v = map_lookup_elem(&m, &t);\n  return *v;\n}\n";
+    let refused = with_files("policy(\"p.c\");\n", &[("p.c", null)]).unwrap_err();
+    for part in ["the policy `p.c` is refused", "NULL", "p.c:6: return *v;", "help:", "thing.lapis:3:8"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let broken = with_files("policy(\"p.c\");\n", &[("p.c", "int schedule(")]).unwrap_err();
+    assert!(broken.contains("the policy `p.c` does not compile") && broken.contains("expected"), "{broken}");
+}
+
+#[test]
+fn what_lies_on_devices_says_where() {
+    let names = "utility(server) { const char *names(unsigned long place, unsigned int n) { return 0; } }\n";
+    let with = |declaration: &str, charge: &str| {
+        let text = format!("{names}{declaration}\nthing_count(int n) {{ {charge} }}\n");
+        with_files(&text, &[]).map(|loaded| loaded.model.resources[0].devices.is_some())
+    };
+    let lies = "continuous_rc memory(names);";
+    assert_eq!(with(lies, "allocates_rc(memory, n, 1);"), Ok(true));
+    assert_eq!(with("continuous_rc memory;", "allocates_rc(memory, n);"), Ok(false));
+    for (declaration, charge, expected) in [
+        (lies, "allocates_rc(memory, n);", "`memory` lies on devices: on which?"),
+        (lies, "deallocates_rc(memory, n);", "`memory` lies on devices: on which?"),
+        ("continuous_rc memory;", "allocates_rc(memory, n, 1);", "`memory` does not lie on devices"),
+        ("continuous_rc memory(nobody);", "", "`nobody` is no function of the server that names devices"),
+        ("instantaneous_rc calls(names);", "", "an instantaneous resource lies nowhere"),
+    ] {
+        let error = with(declaration, charge).unwrap_err();
+        assert!(error.contains(expected), "{declaration} {charge}: {error}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The tenants' pages: who has which place in them, and what they say.
 
 use crate::{NodeError, Tenant};
-use aviary_gate::{Balance, PageError, SLOTS, TenantPage};
+use aviary_gate::{Balance, PageError, SLOTS, TenantPage, limit_on};
 use std::{
     collections::{BTreeMap, BTreeSet},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -75,7 +75,11 @@ impl Accounts {
             Some(State::InUse { page, .. }) => set_limits(page, tenant),
             Some(State::Idle(balances)) => {
                 for balance in balances {
-                    balance.limit = tenant.limits.get(&balance.name).copied().filter(|limit| *limit != u64::MAX);
+                    let limit = match &balance.device {
+                        None => tenant.limits.get(&balance.name).copied(),
+                        Some(device) => limit_on(&tenant.device_limits, &balance.name, device),
+                    };
+                    balance.limit = limit.filter(|limit| *limit != u64::MAX);
                 }
                 Ok(())
             }
@@ -105,15 +109,18 @@ fn open(tenant: &Tenant, balances: &[Balance]) -> Result<State, String> {
 }
 
 fn set_limits(page: &TenantPage, tenant: &Tenant) -> Result<(), PageError> {
-    for balance in page.balances().iter().filter(|balance| !tenant.limits.contains_key(&balance.name)) {
+    let without = |balance: &&Balance| balance.device.is_none() && !tenant.limits.contains_key(&balance.name);
+    for balance in page.balances().iter().filter(without) {
         page.set_limit(&balance.name, None)?;
     }
+    page.set_device_limits(&tenant.device_limits)?;
     tenant.limits.iter().try_for_each(|(resource, limit)| page.set_limit(resource, Some(*limit)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aviary_gate::{DeviceLimit, Gate, Kind, Resource};
 
     #[test]
     fn places_are_reused_and_limits_follow_the_tenant() {
@@ -146,6 +153,36 @@ mod tests {
         assert_eq!(accounts.balances("alice")[0].limit, Some(6));
         accounts.seat(&tenant).unwrap();
         assert_eq!(accounts.balances("alice")[0].limit, Some(6));
+    }
+
+    #[test]
+    fn limits_of_devices_follow_the_tenant_too() {
+        let mut accounts = Accounts::default();
+        let mut tenant = Tenant::new("alice");
+        let limit = |limit: u64| DeviceLimit { device: "card*".into(), resource: "memory".into(), limit };
+        tenant.device_limits = vec![limit(5)];
+        let seat = accounts.seat(&tenant).unwrap();
+        let page = TenantPage::open(accounts.descriptor(&seat).unwrap()).unwrap();
+        let memory = Resource { name: "memory", kind: Kind::Continuous };
+        let gate = Gate::of_tenant([memory], &aviary_gate::Seat::new(page, seat.slot).unwrap()).unwrap();
+        let card = gate.place(0, &["card 1".into()]).unwrap();
+        gate.charge(card, 4).unwrap();
+        assert_eq!(gate.charge(card, 2).unwrap_err().device.as_deref(), Some("card 1"));
+        let now = |accounts: &Accounts| {
+            let all = accounts.balances("alice");
+            let found = all.into_iter().find(|balance| balance.device.is_some()).unwrap();
+            (found.limit, found.used)
+        };
+        tenant.device_limits = vec![limit(6)];
+        accounts.apply(&tenant).unwrap();
+        assert_eq!(now(&accounts), (Some(6), 4));
+        gate.charge(card, 2).unwrap();
+        accounts.release(&seat);
+        tenant.device_limits = vec![limit(7)];
+        accounts.apply(&tenant).unwrap();
+        assert_eq!(now(&accounts), (Some(7), 0), "an idle tenant");
+        accounts.seat(&tenant).unwrap();
+        assert_eq!(now(&accounts), (Some(7), 0), "and in its next page");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::{
     scheduling::Rules,
     server_users::UserRange,
     tenant::Tenants,
+    throttle::usual_rate,
     vms::{VmDeviceCommand, VmSettings},
 };
 use aviary_transport::RemoteAddress;
@@ -32,6 +33,8 @@ use std::{
 pub struct Settings {
     pub tenants: Tenants,
     pub sessions_per_user: usize,
+    /// Processes of one user, VM or remote tenant that may attach in a second; 0: as many as it likes.
+    pub attach_rate: u32,
     /// How devices are scheduled; `None`: as before.
     pub devices: Option<Rules>,
     /// Who may attach as a VM. Of those that are not here any more the devices end.
@@ -76,6 +79,8 @@ pub struct NodeConfig {
     pub spares: usize,
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
+    /// Processes of one user, VM or remote tenant that may attach in a second; 0: as many as it likes.
+    pub attach_rate: u32,
     pub tenants: Tenants,
     /// User ids of API servers, one for each tenant; `None`: they are who the node is.
     pub server_users: Option<UserRange>,
@@ -102,6 +107,7 @@ impl NodeConfig {
             modules: Vec::new(),
             spares: 1,
             sessions_per_user: 4096,
+            attach_rate: usual_rate(),
             tenants: Tenants::default(),
             server_users: None,
             devices: Rules::default(),

@@ -5,6 +5,7 @@ use crate::{
     accepting::{Newcomer, refuse, spare_descriptor},
     accounts::Accounts,
     api_server::{ApiServer, Ending},
+    claims,
     control::{self, Event, Received},
     epoll::{Epoll, Token},
     gateways::Gateways,
@@ -24,6 +25,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use std::{
     os::fd::{AsFd, OwnedFd},
+    path::Path,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU8, Ordering},
@@ -113,7 +115,14 @@ impl Core {
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
         let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
-        let server_users = config.server_users.clone().map(ServerUsers::new).transpose()?;
+        let claims = Path::new(claims::FOLDER);
+        let server_users = config.server_users.clone().map(|range| ServerUsers::new(range, claims)).transpose()?;
+        if server_users.as_ref().is_some_and(|users| !users.are_claimed()) {
+            let folder = claims.display();
+            log.warn(format_args!(
+                "{folder} cannot be made: another node of this machine must have other api_server_users"
+            ));
+        }
         let sessions_per_user = config.sessions_per_user;
         let state = Mutex::new(State {
             registry,
@@ -124,7 +133,7 @@ impl Core {
             listener,
             gateways,
             vms,
-            throttle: Throttle::default(),
+            throttle: Throttle::new(config.attach_rate),
             refill_at,
             zygote: None,
             zygote_at,

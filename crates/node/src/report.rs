@@ -1,7 +1,7 @@
 //! What `aviary ps` and `aviary tenant` are told.
 
 use crate::{DeviceReport, Tenant, node::State, sessions::Registry, stats};
-use aviary_gate::{Balance, Kind};
+use aviary_gate::{Balance, DeviceLimit, Kind};
 use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::SystemTime};
@@ -73,11 +73,26 @@ pub struct TenantReport {
     pub apis: Option<Vec<String>>,
     pub functions: FunctionRule,
     pub accounts: Vec<AccountReport>,
+    /// Limits on each device of a name, those that go before others first.
+    #[serde(default)]
+    pub device_limits: Vec<DeviceLimitReport>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct DeviceLimitReport {
+    /// May end with `*`.
+    pub device: String,
+    pub resource: String,
+    /// `None`: no limit.
+    pub limit: Option<u64>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AccountReport {
     pub resource: String,
+    /// On which device; `None`: wherever, all together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
     /// `None`: no API server has said yet.
     pub instantaneous: Option<bool>,
     pub limit: Option<u64>,
@@ -93,10 +108,11 @@ pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
     let mut accounts: Vec<AccountReport> = state.accounts.balances(&tenant.name).into_iter().map(account).collect();
     // Before its first session a tenant has limits only.
     for (resource, limit) in &tenant.limits {
-        if !accounts.iter().any(|account| account.resource == *resource) {
+        if !accounts.iter().any(|account| account.device.is_none() && account.resource == *resource) {
             let (resource, limit) = (resource.clone(), Some(*limit));
             accounts.push(AccountReport {
                 resource,
+                device: None,
                 instantaneous: None,
                 limit,
                 used: 0,
@@ -106,7 +122,12 @@ pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
             });
         }
     }
+    accounts.sort_by_key(|account| account.device.is_some());
+    let device_limits = tenant.device_limits.into_iter().map(|DeviceLimit { device, resource, limit }| {
+        DeviceLimitReport { device, resource, limit: Some(limit).filter(|limit| *limit != u64::MAX) }
+    });
     TenantReport {
+        device_limits: device_limits.collect(),
         sessions: state.registry.sessions_of_tenant(&tenant.name),
         name: tenant.name,
         users: tenant.users,
@@ -122,7 +143,7 @@ pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
 }
 
 fn account(balance: Balance) -> AccountReport {
-    let Balance { name: resource, kind, limit, used, peak, refused, held } = balance;
+    let Balance { name: resource, device, kind, limit, used, peak, refused, held } = balance;
     let instantaneous = kind.map(|kind| kind == Kind::Instantaneous);
-    AccountReport { resource, instantaneous, limit, used, peak, refused, held }
+    AccountReport { resource, device, instantaneous, limit, used, peak, refused, held }
 }

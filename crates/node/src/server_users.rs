@@ -3,7 +3,11 @@
 //! Whoever takes one tenant's API server over can then neither signal another's nor read its memory or its files; only
 //! root could have. Ids belong to tenants for as long as the node runs.
 
-use crate::{NodeError, PrivateDir, tenant::name_of_user};
+use crate::{
+    NodeError, PrivateDir,
+    claims::{self, Claims},
+    tenant::name_of_user,
+};
 use aviary_server::ServerUser;
 use std::{
     collections::BTreeMap,
@@ -73,6 +77,10 @@ impl UserRange {
 #[derive(Debug)]
 pub struct ServerUsers {
     range: UserRange,
+    /// The next one to give out, unless another node has it.
+    next: u32,
+    /// `None`: nobody can tell what other nodes have.
+    claims: Option<Claims>,
     by_tenant: BTreeMap<String, ServerUser>,
     /// Groups that devices belong to.
     groups: Vec<u32>,
@@ -83,14 +91,21 @@ pub struct ServerUsers {
 }
 
 impl ServerUsers {
-    pub fn new(range: UserRange) -> Result<Self, NodeError> {
+    /// `claims`: where the nodes of this machine say which ids they have.
+    pub fn new(range: UserRange, claims: &Path) -> Result<Self, NodeError> {
         let homes = PrivateDir::create()?;
         // Into it, not to what is in it.
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
-        Ok(Self { range, by_tenant: BTreeMap::new(), groups, homes, own })
+        let (next, claims) = (*range.0.start(), Claims::new(claims).ok());
+        Ok(Self { range, next, claims, by_tenant: BTreeMap::new(), groups, homes, own })
+    }
+
+    /// Whether no other node of this machine can have the same ids.
+    pub fn are_claimed(&self) -> bool {
+        self.claims.is_some()
     }
 
     /// Who a tenant's API servers are; `None`: as the node. That holds for the node's own user as a tenant only, from
@@ -103,14 +118,29 @@ impl ServerUsers {
             return Ok(Some(user.clone()));
         }
         let failed = |why: String| NodeError::ServerUser(tenant.to_owned(), why);
-        let next = u32::try_from(self.by_tenant.len()).ok().and_then(|taken| self.range.0.start().checked_add(taken));
-        let id = next.filter(|id| self.range.0.contains(id)).ok_or_else(|| failed("none is left".into()))?;
+        let id = self.unclaimed().map_err(|error| failed(format!("{}: {error}", claims::FOLDER)))?;
+        let id = id.ok_or_else(|| failed("none is left".into()))?;
         let home = self.homes.path().join(id.to_string());
         let made = DirBuilder::new().mode(0o700).create(&home).and_then(|()| chown(&home, Some(id), Some(id)));
         made.map_err(|error| failed(format!("{}: {error}", home.display())))?;
         let user = ServerUser { id, groups: self.groups.clone(), home };
         self.by_tenant.insert(tenant.to_owned(), user.clone());
         Ok(Some(user))
+    }
+}
+
+impl ServerUsers {
+    /// The next id that is no other node's, which is this one's from now on.
+    fn unclaimed(&mut self) -> io::Result<Option<u32>> {
+        while self.range.0.contains(&self.next) {
+            let id = self.next;
+            // The highest id of all is in no range.
+            self.next += 1;
+            if self.claims.as_mut().map_or(Ok(true), |claims| claims.claim(id))? {
+                return Ok(Some(id));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -166,7 +196,9 @@ mod tests {
         if UserRange::default().check().is_err() {
             return; // only root may
         }
-        let mut users = ServerUsers::new(UserRange(70_000..=70_001)).unwrap();
+        let claims = PrivateDir::create().unwrap();
+        let new = |range| ServerUsers::new(UserRange(range), claims.path()).unwrap();
+        let mut users = new(70_000..=70_001);
         let own = users.own.clone();
         let one = users.of("one").unwrap().unwrap();
         assert_eq!(one, users.of("one").unwrap().unwrap());
@@ -176,5 +208,12 @@ mod tests {
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
         assert!(matches!(users.of("three"), Err(NodeError::ServerUser(..))));
         assert_eq!(users.of(&own).unwrap(), None);
+        // Another node of this machine.
+        let mut others = new(70_000..=70_002);
+        assert!(others.are_claimed());
+        assert_eq!(others.of("one").unwrap().unwrap().id, 70_002);
+        assert!(matches!(others.of("two"), Err(NodeError::ServerUser(..))));
+        drop(users);
+        assert_eq!(new(70_000..=70_002).of("two").unwrap().unwrap().id, 70_000);
     }
 }

@@ -1,13 +1,14 @@
 //! Reading a session's counters out of the page that its API server writes.
 
-use aviary_server::stats::{MAGIC, NAME, ResourceStats, StatsPage};
+use aviary_server::stats::{MAGIC, ResourceStats, StatsPage};
 use std::{
     collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed},
+    sync::atomic::Ordering::{Acquire, Relaxed},
 };
 
-/// Counters by name; those of resource `r` are `r.used`, `r.peak` and, if there is one, `r.limit`.
+/// Counters by name; those of resource `r` are `r.used`, `r.peak` and, if there is one, `r.limit`; those of `r` on a
+/// device `r@DEVICE.used` and `r@DEVICE.peak`.
 ///
 /// An API server is not trusted: `StatsPage::open` maps nothing that could be truncated under
 /// the reader, and a page that lies shows wrong numbers of its own session only.
@@ -36,23 +37,22 @@ pub fn read(descriptor: &OwnedFd) -> BTreeMap<String, u64> {
 }
 
 fn add_resource(all: &mut BTreeMap<String, u64>, resource: &ResourceStats) {
-    let name = name_of(&resource.name);
+    // Nothing but the characters that a resource's name can have.
+    let mut name = resource.name.load();
+    name.retain(|letter| letter.is_ascii_alphanumeric() || letter == '_');
     if name.is_empty() {
         return;
+    }
+    let device = resource.device.load();
+    if !device.is_empty() {
+        name = format!("{name}@{device}");
     }
     all.insert(format!("{name}.used"), resource.used.load(Relaxed));
     all.insert(format!("{name}.peak"), resource.peak.load(Relaxed));
     let limit = resource.limit.load(Relaxed);
-    if limit != u64::MAX {
+    if limit != u64::MAX && device.is_empty() {
         all.insert(format!("{name}.limit"), limit);
     }
-}
-
-/// Printed on terminals: nothing but the characters that a resource's name can have.
-fn name_of(words: &[AtomicU64; NAME / 8]) -> String {
-    let bytes = words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes());
-    let name = bytes.take_while(|byte| *byte != 0).map(char::from);
-    name.filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
 }
 
 #[cfg(test)]
@@ -68,7 +68,10 @@ mod tests {
         page.calls.fetch_add(3, Relaxed);
         gate.charge(0, 5).unwrap();
         page.show_account(0, &gate.accounts()[0]);
+        gate.charge(gate.place(0, &["a card".into()]).unwrap(), 2).unwrap();
+        page.show_device_accounts(&gate);
         let counters = read(&descriptor);
+        assert_eq!(counters["memory@a card.used"], 2);
         assert_eq!((counters["calls"], counters["memory.used"], counters["memory.limit"]), (3, 5, 7));
         assert!(!counters.contains_key(".used"));
     }

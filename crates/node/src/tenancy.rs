@@ -10,6 +10,7 @@ use crate::{
     sessions::Session,
     vms::VmGuest,
 };
+use aviary_gate::{DEVICE_LIMITS, PageError};
 use std::os::fd::AsFd;
 
 /// Who says whose a new session is, beside the kernel.
@@ -91,6 +92,9 @@ impl Core {
         let mut tenants = state.tenants.clone();
         tenants.change(change);
         let tenant = tenants.called(&change.name);
+        if tenant.device_limits.len() > DEVICE_LIMITS {
+            return Err(NodeError::Page(tenant.name, PageError::ManyLimits.to_string()));
+        }
         state.accounts.apply(&tenant).map_err(|error| NodeError::Page(tenant.name.clone(), error.to_string()))?;
         state.tenants = tenants;
         self.share_anew(&tenant);
@@ -106,13 +110,14 @@ impl Core {
         if let Err(error) = &answer {
             self.log.error(error);
         }
-        let Settings { tenants, sessions_per_user, devices, vms, mut notes } = answer?;
+        let Settings { tenants, sessions_per_user, attach_rate, devices, vms, mut notes } = answer?;
         if let Some(rules) = devices {
             self.schedule(rules)?;
         }
         let mut state = self.state();
         state.tenants = tenants;
         state.sessions_per_user = sessions_per_user;
+        state.throttle.set_rate(attach_rate);
         notes.extend(self.change_vms(&mut state, &vms));
         for name in state.accounts.names() {
             let tenant = state.tenants.called(&name);

@@ -1,6 +1,7 @@
 //! Who a user is to this node, and what that tenant's sessions may use.
 
 use crate::scheduling::Share;
+use aviary_gate::{DeviceLimit, precedence};
 use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ pub struct Tenant {
     pub certificates: Vec<String>,
     /// Of all its sessions together; they take the place of the node's own.
     pub limits: Limits,
+    /// On each device of a name, beside `limits`: those that go before others first.
+    pub device_limits: Vec<DeviceLimit>,
     /// Sessions at a time.
     pub sessions: Option<usize>,
     /// Threads of one session that call.
@@ -37,6 +40,7 @@ impl Tenant {
             users: Vec::new(),
             certificates: Vec::new(),
             limits: Limits::new(),
+            device_limits: Vec::new(),
             sessions: None,
             threads: None,
             apis: None,
@@ -51,6 +55,13 @@ impl Tenant {
         Share { weight: self.weight, priority: self.priority }
     }
 
+    /// In the place of what there was for the same name and resource.
+    pub fn limit_on(&mut self, limit: DeviceLimit) {
+        self.device_limits.retain(|other| (&other.device, &other.resource) != (&limit.device, &limit.resource));
+        self.device_limits.push(limit);
+        self.device_limits.sort_by_key(|limit| precedence(&limit.device));
+    }
+
     fn shows(&self, name: &str) -> bool {
         self.name == name || self.certificates.iter().any(|certificate| certificate == name)
     }
@@ -63,10 +74,21 @@ pub struct TenantChange {
     pub name: String,
     /// `None`: no limit.
     pub limits: BTreeMap<String, Option<u64>>,
+    pub device_limits: Vec<DeviceLimitChange>,
     pub sessions: Option<usize>,
     pub threads: Option<usize>,
     pub weight: Option<u32>,
     pub priority: Option<i32>,
+}
+
+/// What holds on each device of a name from now on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceLimitChange {
+    /// May end with `*`.
+    pub device: String,
+    pub resource: String,
+    /// `None`: no limit, also where a wider name has one.
+    pub limit: Option<u64>,
 }
 
 /// Tenants of a node. A user of none is a tenant of its own, with the node's limits.
@@ -114,6 +136,9 @@ impl Tenants {
         for (resource, limit) in &change.limits {
             // No limit of its own would mean the node's.
             tenant.limits.insert(resource.clone(), limit.unwrap_or(u64::MAX));
+        }
+        for DeviceLimitChange { device, resource, limit } in change.device_limits.iter().cloned() {
+            tenant.limit_on(DeviceLimit { device, resource, limit: limit.unwrap_or(u64::MAX) });
         }
         tenant.sessions = change.sessions.or(tenant.sessions);
         tenant.threads = change.threads.or(tenant.threads);
@@ -172,5 +197,11 @@ mod tests {
         tenants.change(&TenantChange { sessions: Some(2), ..change("uid-8") });
         assert_eq!((tenants.of(8).weight, tenants.of(8).sessions, tenants.of(8).limits["memory"]), (3, Some(2), 9));
         assert_eq!(user_of_name("uid-08"), None);
+        let on = |device: &str, limit| DeviceLimitChange { device: device.into(), resource: "memory".into(), limit };
+        for (device, limit) in [("*", Some(5)), ("card", None), ("card", Some(7)), ("c*", Some(6))] {
+            tenants.change(&TenantChange { device_limits: vec![on(device, limit)], ..change("alice") });
+        }
+        let all: Vec<u64> = tenants.of(7).device_limits.iter().map(|limit| limit.limit).collect();
+        assert_eq!(all, [7, 6, 5]);
     }
 }

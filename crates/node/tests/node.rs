@@ -461,6 +461,7 @@ fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
         Ok(Settings {
             tenants: Tenants { list: Vec::new(), limits },
             sessions_per_user: 9,
+            attach_rate: 7,
             devices: None,
             vms: Vec::new(),
             notes: vec!["note".into()],

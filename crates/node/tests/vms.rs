@@ -168,7 +168,8 @@ impl Fixture {
         let read = vms.clone();
         config.reload = Some(Reload::new(move || {
             let vms = read.lock().unwrap().clone();
-            Ok(Settings { tenants: Tenants::default(), sessions_per_user: 2, devices: None, vms, notes: Vec::new() })
+            let (tenants, notes) = (Tenants::default(), Vec::new());
+            Ok(Settings { tenants, sessions_per_user: 2, attach_rate: 0, devices: None, vms, notes })
         }));
         let node = Some(Node::start_private(&directory, config).unwrap());
         Self { node, vms, directory }

@@ -19,6 +19,7 @@ use crate::config::MAX_SCRATCH;
 use crate::devices::{Drain, Name, Stay};
 use crate::lane;
 use crate::log::{Record, Recording};
+use crate::places::{DeviceNames, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
 
@@ -424,10 +425,17 @@ impl Call {
         Ok(key.as_pointer())
     }
 
-    /// `allocates_rc`: taken now, given back if the call fails.
-    pub fn charge(&mut self, resource: u32, amount: u64) -> Result<(), Reject> {
-        self.session.charge(self.header.function, resource as usize, amount)?;
-        self.holding.add(resource as usize, amount);
+    /// The item of a resource (see [`aviary_gate::Gate`]) on the devices that `place` stands for.
+    pub fn place(&mut self, resource: u32, place: u64, names: DeviceNames) -> Result<u32, Reject> {
+        let devices = devices_of(place, names);
+        let item = self.session.place(self.header.function, resource as usize, &devices)?;
+        Ok(item as u32)
+    }
+
+    /// `allocates_rc`: taken now, given back if the call fails. `item` as [`Call::place`] answers, or a resource.
+    pub fn charge(&mut self, item: u32, amount: u64) -> Result<(), Reject> {
+        self.session.charge(self.header.function, item as usize, amount)?;
+        self.holding.add(item as usize, amount);
         Ok(())
     }
 
@@ -437,8 +445,8 @@ impl Call {
     }
 
     /// `deallocates_rc`: takes effect if the call succeeds.
-    pub fn uncharge(&mut self, resource: u32, amount: u64) {
-        self.on_success.uncharged.push((resource as usize, amount));
+    pub fn uncharge(&mut self, item: u32, amount: u64) {
+        self.on_success.uncharged.push((item as usize, amount));
     }
 
     pub fn begin_vendor(&mut self) {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aviary_gate::{Gate, Holding, Refused, Resource, Seat, TenantPage};
+use aviary_gate::{Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, control::control_kind};
 
@@ -207,24 +207,32 @@ impl Session {
         }
     }
 
-    /// `function`: the number of the function that asks.
-    pub fn charge(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
-        let result = self.gate.charge(resource, amount);
-        self.show(resource);
-        result.map_err(|refused| self.refuse(function, resource, amount, refused))
+    /// The item of a resource on these devices (see [`Gate`]). `function`: the number of the function that asks.
+    pub fn place(&self, function: u32, resource: usize, devices: &[String]) -> Result<usize, Reject> {
+        self.gate.place(resource, devices).map_err(|error| {
+            self.audit(self.function_name(function), format_args!("{error}"));
+            Reject::Refused
+        })
+    }
+
+    pub fn charge(&self, function: u32, item: usize, amount: u64) -> Result<(), Reject> {
+        let result = self.gate.charge(item, amount);
+        self.show(item);
+        result.map_err(|refusal| self.refuse(function, item, amount, &refusal))
     }
 
     pub fn consume(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.consume(resource, amount);
         self.show(resource);
-        result.map_err(|refused| self.refuse(function, resource, amount, refused))
+        result.map_err(|refusal| self.refuse(function, resource, amount, &refusal))
     }
 
     #[cold]
-    fn refuse(&self, function: u32, resource: usize, amount: u64, refused: Refused) -> Reject {
-        let resource = self.api.resources.get(resource).map_or("?", |(name, _)| name);
-        let Refused { used, limit } = refused;
-        let figures = format_args!("resource={resource} asked={amount} used={used} limit={limit}");
+    fn refuse(&self, function: u32, item: usize, amount: u64, refusal: &Refusal) -> Reject {
+        let resource = self.gate.parts(item).map_or("?", |(account, _)| account.name());
+        let Refused { used, limit } = refusal.figures;
+        let device = refusal.device.as_ref().map_or_else(String::new, |device| format!(" device={device:?}"));
+        let figures = format_args!("resource={resource}{device} asked={amount} used={used} limit={limit}");
         self.audit(self.function_name(function), figures);
         Reject::Refused
     }
@@ -252,9 +260,11 @@ impl Session {
         ));
     }
 
-    fn show(&self, resource: usize) {
-        if let Some(account) = self.gate.accounts().get(resource) {
-            self.stats.show_account(resource, account);
+    fn show(&self, item: usize) {
+        let Some((account, place)) = self.gate.parts(item) else { return };
+        self.stats.show_account(place.resource, account);
+        if !place.accounts.is_empty() {
+            self.stats.show_device_accounts(&self.gate);
         }
     }
 
@@ -263,9 +273,9 @@ impl Session {
         if holding.is_empty() {
             return;
         }
-        for (resource, amount) in holding.drain() {
-            self.gate.uncharge(resource, amount);
-            self.show(resource);
+        for (item, amount) in holding.drain() {
+            self.gate.uncharge(item, amount);
+            self.show(item);
         }
     }
 
@@ -290,13 +300,13 @@ impl Session {
 
     /// `deallocates_rc`: returns at most what was charged and is still held, so accounts cannot drift:
     /// first what no object holds, then what the objects hold that the call names.
-    pub fn uncharge(&self, resource: usize, amount: u64, named: impl Iterator<Item = u64>) {
-        let mut returned = self.unbound().take(resource, amount);
+    pub fn uncharge(&self, item: usize, amount: u64, named: impl Iterator<Item = u64>) {
+        let mut returned = self.unbound().take(item, amount);
         for id in named {
-            returned += self.handles.take(id, resource, amount - returned);
+            returned += self.handles.take(id, item, amount - returned);
         }
-        self.gate.uncharge(resource, returned);
-        self.show(resource);
+        self.gate.uncharge(item, returned);
+        self.show(item);
     }
 
     pub fn object_ended(&self, ended: Ended) {

@@ -6,12 +6,12 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use aviary_gate::{Account, Atomics, Gate, Kind, SealedPage};
+use aviary_gate::{Account, Atomics, Gate, Kind, SealedPage, Text};
 
 /// "AVSTATS" and the layout's version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x02");
-pub const MAX_RESOURCES: usize = 16;
-pub const NAME: usize = 32;
+pub const MAGIC: u64 = u64::from_le_bytes(*b"AVSTATS\x03");
+/// Resources, and of those that lie on devices one more for each device.
+pub const MAX_RESOURCES: usize = 64;
 
 /// The page. Plain words: a reader in another process may load any of them at any time.
 #[repr(C)]
@@ -40,8 +40,10 @@ pub struct Stats {
 
 #[repr(C)]
 pub struct ResourceStats {
-    /// NUL-padded; empty: no such resource. Written before `magic`.
-    pub name: [AtomicU64; NAME / 8],
+    /// Empty: no such resource. Those of the API are written before `magic`, those on devices when they come to be used.
+    pub name: Text<4>,
+    /// On which device; empty: wherever, all together.
+    pub device: Text<8>,
     pub used: AtomicU64,
     pub peak: AtomicU64,
     /// `u64::MAX`: none.
@@ -55,27 +57,40 @@ unsafe impl Atomics for Stats {}
 
 impl Stats {
     fn describe(&self, gate: &Gate) {
-        for (slot, account) in self.resources.iter().zip(gate.accounts()) {
-            let mut name = [0u8; NAME];
-            let length = account.name().len().min(NAME - 1);
-            name[..length].copy_from_slice(&account.name().as_bytes()[..length]);
-            for (word, bytes) in slot.name.iter().zip(name.chunks_exact(8)) {
-                let mut chunk = [0; 8];
-                chunk.copy_from_slice(bytes);
-                word.store(u64::from_le_bytes(chunk), Ordering::Relaxed);
-            }
-            slot.kind.store(u64::from(account.kind() == Kind::Instantaneous), Ordering::Relaxed);
-            slot.limit.store(account.limit().unwrap_or(u64::MAX), Ordering::Relaxed);
-        }
+        self.resources.iter().zip(gate.accounts()).for_each(|(slot, account)| slot.describe(account));
         self.pid.store(std::process::id(), Ordering::Relaxed);
         self.magic.store(MAGIC, Ordering::Release);
     }
 
     pub fn show_account(&self, resource: usize, account: &Account) {
         if let Some(slot) = self.resources.get(resource) {
-            slot.used.store(account.used(), Ordering::Relaxed);
-            slot.peak.store(account.peak(), Ordering::Relaxed);
+            slot.show(account);
         }
+    }
+
+    /// Those that there is no room for are not shown.
+    pub fn show_device_accounts(&self, gate: &Gate) {
+        let slots = self.resources.iter().skip(gate.accounts().len());
+        for (slot, account) in slots.zip(gate.device_accounts()) {
+            if slot.name.is("") {
+                slot.describe(&account);
+            }
+            slot.show(&account);
+        }
+    }
+}
+
+impl ResourceStats {
+    fn describe(&self, account: &Account) {
+        self.kind.store(u64::from(account.kind() == Kind::Instantaneous), Ordering::Relaxed);
+        self.limit.store(account.limit().unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.device.store(account.device().unwrap_or_default());
+        self.name.store(account.name());
+    }
+
+    fn show(&self, account: &Account) {
+        self.used.store(account.used(), Ordering::Relaxed);
+        self.peak.store(account.peak(), Ordering::Relaxed);
     }
 }
 
@@ -128,6 +143,12 @@ mod tests {
         assert_eq!(reader.calls.load(Ordering::Relaxed), 3);
         assert_eq!(reader.resources[0].used.load(Ordering::Relaxed), 5);
         assert_eq!(reader.resources[0].limit.load(Ordering::Relaxed), 7);
-        assert_eq!(reader.resources[0].name[0].load(Ordering::Relaxed).to_le_bytes(), *b"memory\0\0");
+        assert_eq!(reader.resources[0].name.load(), "memory");
+        let place = gate.place(0, &["a card".into()]).unwrap();
+        gate.charge(place, 2).unwrap();
+        page.show_device_accounts(&gate);
+        let card = &reader.resources[1];
+        assert_eq!((card.name.load().as_str(), card.device.load().as_str()), ("memory", "a card"));
+        assert_eq!(card.used.load(Ordering::Relaxed), 2);
     }
 }

@@ -131,6 +131,8 @@ mod tests {
             launch,
             functions: Vec::new(),
             resources: Vec::new(),
+            device_resources: Vec::new(),
+            policy: None,
         }
     }
 

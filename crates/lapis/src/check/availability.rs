@@ -59,6 +59,7 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
     for charge in &function.charges {
         let place = moment(Side::Server, false, "resource accounting");
         checker.optional(&charge.condition, place);
+        checker.optional(&charge.place, place);
         checker.expr(&charge.amount, place);
     }
     for registered in &function.registered {

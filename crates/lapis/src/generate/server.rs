@@ -220,16 +220,35 @@ impl Handler<'_> {
             guarded(cx, &r.condition, quote!(if !(#holds) { return Err(Reject::Failed((#otherwise) as i64)); }))
         });
         let charges = self.function.charges.iter().map(|c| {
-            let (resource, amount) = (c.resource as u32, cx.exact(&c.amount));
+            let amount = cx.exact(&c.amount);
             let amount = quote!((#amount).clamp(0, u64::MAX as i128) as u64);
+            let (item, place) = self.item(c);
             let charge = match c.kind {
-                ChargeKind::Allocate => quote!(call.charge(#resource, #amount)?;),
-                ChargeKind::Consume => quote!(call.consume(#resource, #amount)?;),
-                ChargeKind::Deallocate => quote!(call.uncharge(#resource, #amount);),
+                ChargeKind::Allocate => quote!(call.charge(#item, #amount)?;),
+                ChargeKind::Consume => quote!(call.consume(#item, #amount)?;),
+                ChargeKind::Deallocate => quote!(call.uncharge(#item, #amount);),
             };
+            let charge = place.map_or(charge.clone(), |place| quote!({ #place #charge }));
             guarded(cx, &c.condition, charge)
         });
         quote!(#(#requirements)* #(#charges)*)
+    }
+
+    /// What is charged, and how it is found out: a resource, or a resource on devices.
+    fn item(&self, charge: &Charge) -> (TokenStream, Option<TokenStream>) {
+        let resource = charge.resource as u32;
+        let names =
+            self.model.resources[charge.resource].devices.map(|index| &self.model.utility_functions[index].name);
+        let (Some(names), Some(place)) = (names, &charge.place) else { return (quote!(#resource), None) };
+        let (names, place) = (format_ident!("{}", names), self.cx().exact(place));
+        let found = quote! {
+            let item = call.place(
+                #resource,
+                (#place) as u64,
+                std::mem::transmute::<*const (), aviary_server::DeviceNames>(#names as *const ()),
+            )?;
+        };
+        (quote!(item), Some(found))
     }
 
     /// Waits until the device is this session's.

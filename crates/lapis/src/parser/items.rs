@@ -203,8 +203,14 @@ impl Parser<'_> {
     fn resource(&mut self, kind: ResourceKind) -> Parse<Item> {
         self.advance();
         let name = self.name("the name of the resource")?;
+        let mut devices = None;
+        if self.peek() == Token::OpenParen {
+            self.advance();
+            devices = Some(self.name("the utility function that names devices")?);
+            self.expect(Token::CloseParen, "`)`")?;
+        }
         self.semicolon()?;
-        Ok(Item::Resource { kind, name })
+        Ok(Item::Resource { kind, name, devices })
     }
 
     fn parenthesised_type(&mut self) -> Parse<TypeName> {

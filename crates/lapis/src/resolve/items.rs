@@ -6,7 +6,7 @@ use super::{Piece, Resolver, TypeRule, pieces};
 use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
-use crate::model::{ErrorType, Expr, HandleType, MAX_PREDEFINED, Resource, Type, TypeKind};
+use crate::model::{ErrorType, Expr, HandleType, MAX_PREDEFINED, Resource, ResourceKind, Side, Type, TypeKind};
 use crate::source::Span;
 
 impl<'a> Resolver<'a> {
@@ -20,6 +20,34 @@ impl<'a> Resolver<'a> {
         }
         self.table_names(items);
         self.type_codes();
+        self.device_names(items);
+    }
+
+    /// Which resources lie on devices.
+    fn device_names(&mut self, items: &'a [Item]) {
+        for item in items {
+            let Item::Resource { kind, name, devices: Some(devices) } = item else { continue };
+            if *kind != ResourceKind::Continuous {
+                self.report(
+                    Diagnostic::error(devices.span, "an instantaneous resource lies nowhere")
+                        .label("only a `continuous_rc` lies on devices"),
+                );
+                continue;
+            }
+            let utility = self.utility(&devices.text);
+            let fits = utility
+                .map(|known| &self.model.utility_functions[known])
+                .is_some_and(|function| function.side != Side::Guest && function.parameters.len() == 2);
+            if !fits {
+                let message = format!("`{}` is no function of the server that names devices", devices.text);
+                self.report(Diagnostic::error(devices.span, message).label("not such a utility function").help(
+                    "declare it in `utility(server)`: `const char *name(uint64_t place, unsigned int number)`, NULL when there are no more",
+                ));
+                continue;
+            }
+            let resource = self.model.resources.iter_mut().find(|resource| resource.name == name.text);
+            resource.into_iter().for_each(|resource| resource.devices = utility);
+        }
     }
 
     /// Resources, registries, error arguments.
@@ -27,8 +55,8 @@ impl<'a> Resolver<'a> {
         let mut seen: Vec<&Name> = Vec::new();
         for item in items {
             let name = match item {
-                Item::Resource { kind, name } => {
-                    self.model.resources.push(Resource { name: name.text.clone(), kind: *kind });
+                Item::Resource { kind, name, .. } => {
+                    self.model.resources.push(Resource { name: name.text.clone(), kind: *kind, devices: None });
                     name
                 }
                 Item::Registry(name) => {

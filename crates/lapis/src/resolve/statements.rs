@@ -175,8 +175,29 @@ impl<'a> Resolver<'a> {
     ) {
         let resource = self.resource(d, kind);
         let amount = self.argument_value(d, 1, scope);
-        if let (Some(resource), Some(amount)) = (resource, amount) {
-            function.charges.push(Charge { condition, kind, resource, amount });
+        let (Some(resource), Some(amount)) = (resource, amount) else { return };
+        let placed = d.arguments.as_ref().is_some_and(|arguments| arguments.len() > 2);
+        let named = self.model.resources[resource].devices.is_some();
+        // What was charged to a device is returned to that device, or accounts would drift.
+        if kind != ChargeKind::Consume && placed != named {
+            let name = &self.model.resources[resource].name;
+            let word = &d.name.text;
+            let diagnostic = match named {
+                true => Diagnostic::error(d.span, format!("`{name}` lies on devices: on which?"))
+                    .label("no place")
+                    .help(format!(
+                        "`{word}({name}, amount, place)`: `place` is a number that stands for devices, 0 for none"
+                    )),
+                false => Diagnostic::error(d.span, format!("`{name}` does not lie on devices")).label("a place").help(
+                    format!("`continuous_rc {name}(names);`, where `names` is a utility function that names them"),
+                ),
+            };
+            self.report(diagnostic);
+            return;
+        }
+        let place = if placed { self.argument_value(d, 2, scope) } else { None };
+        if place.is_some() == placed {
+            function.charges.push(Charge { condition, kind, resource, amount, place });
         }
     }
 

@@ -19,7 +19,7 @@ pub use discipline::{DeviceSettings, Scheduler, Share};
 pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
-use aviary_gate::{DEVICE_SEATS, GrantPage, grant, monotonic};
+use aviary_gate::{DEVICE_SEATS, GrantPage, fits, grant, monotonic};
 use aviary_server::processor;
 use device::Device;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -59,11 +59,7 @@ impl Rules {
 
     /// A name may end with `*`.
     fn of(&self, device: &str) -> Option<&DeviceSettings> {
-        let fits = |pattern: &str| match pattern.strip_suffix('*') {
-            Some(start) => device.starts_with(start),
-            None => device == pattern,
-        };
-        self.0.iter().find(|(pattern, _)| fits(pattern)).map(|(_, settings)| settings)
+        self.0.iter().find(|(pattern, _)| fits(pattern, device)).map(|(_, settings)| settings)
     }
 }
 

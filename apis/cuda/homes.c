@@ -1,0 +1,111 @@
+/* On which device memory lies, for the tenant's limits: a home is the number of a device and 1, so that 0 is none. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_HOMES = 64, HOME_NAME_BYTES = 64 };
+
+uint64_t cuda_home_of_device(CUdevice device) {
+    return device >= 0 && device < MOST_HOMES ? (uint64_t)device + 1 : 0;
+}
+
+/* That of the current context. */
+uint64_t cuda_home_here(void) {
+    CUdevice device = -1;
+    return cuCtxGetDevice(&device) == CUDA_SUCCESS ? cuda_home_of_device(device) : 0;
+}
+
+/* The device's own name; a second one of the same name gets a number. Known once it was asked for. */
+const char *cuda_home_name(uint64_t home, unsigned int number) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char names[MOST_HOMES][HOME_NAME_BYTES + 8];
+    if (number || !home || home > MOST_HOMES)
+        return NULL;
+    char *name = names[home - 1], own[HOME_NAME_BYTES] = "", other[HOME_NAME_BYTES] = "";
+    pthread_mutex_lock(&lock);
+    if (!*name && cuDeviceGetName(own, sizeof own, (CUdevice)(home - 1)) == CUDA_SUCCESS) {
+        unsigned int same = 0;
+        for (CUdevice before = 0; before < (CUdevice)(home - 1); before++)
+            same += cuDeviceGetName(other, sizeof other, before) == CUDA_SUCCESS && strcmp(own, other) == 0;
+        if (same)
+            snprintf(name, sizeof names[0], "%.50s #%u", own, same + 1);
+        else
+            snprintf(name, sizeof names[0], "%s", own);
+    }
+    pthread_mutex_unlock(&lock);
+    return *name ? name : NULL;
+}
+
+/* What the gate asked about last, for the allocation that follows on the same thread. */
+static __thread uint64_t asked_home;
+
+/* Memory that is allocated in a stream's order comes from the pool of the stream's device. */
+uint64_t cuda_home_of_stream(CUstream stream) {
+    CUcontext context = NULL;
+    int pushed = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD
+                 && cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && cuCtxPushCurrent(context) == CUDA_SUCCESS;
+    asked_home = cuda_home_here();
+    if (pushed)
+        cuCtxPopCurrent(&context);
+    return asked_home;
+}
+
+/* ---- Pools ------------------------------------------------------------------------------------ */
+
+/* Those that the application made. */
+static struct known_pool {
+    CUmemoryPool pool;
+    CUdevice device;
+    struct known_pool *next;
+} *known_pools;
+static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void cuda_note_pool(CUmemoryPool pool, CUdevice device) {
+    struct known_pool *known = malloc(sizeof *known);
+    if (!known)
+        return;
+    pthread_mutex_lock(&pools_lock);
+    *known = (struct known_pool){pool, device, known_pools};
+    known_pools = known;
+    pthread_mutex_unlock(&pools_lock);
+}
+
+void cuda_forget_pool(CUmemoryPool pool) {
+    pthread_mutex_lock(&pools_lock);
+    for (struct known_pool **link = &known_pools; *link; link = &(*link)->next)
+        if ((*link)->pool == pool) {
+            struct known_pool *known = *link;
+            *link = known->next;
+            free(known);
+            break;
+        }
+    pthread_mutex_unlock(&pools_lock);
+}
+
+/* Of a pool that nobody made it is the device whose own it is. */
+static uint64_t find_home_of_pool(CUmemoryPool pool) {
+    int count = 0;
+    CUdevice device = -1;
+    pthread_mutex_lock(&pools_lock);
+    for (const struct known_pool *known = known_pools; known && device < 0; known = known->next)
+        if (known->pool == pool)
+            device = known->device;
+    pthread_mutex_unlock(&pools_lock);
+    if (device >= 0)
+        return cuda_home_of_device(device);
+    if (cuDeviceGetCount(&count) != CUDA_SUCCESS)
+        count = 0;
+    for (CUdevice other = 0; other < count; other++) {
+        CUmemoryPool own = NULL;
+        if (cuDeviceGetDefaultMemPool(&own, other) == CUDA_SUCCESS && own == pool)
+            return cuda_home_of_device(other);
+    }
+    return cuda_home_here();
+}
+
+uint64_t cuda_home_of_pool(CUmemoryPool pool) {
+    asked_home = find_home_of_pool(pool);
+    return asked_home;
+}

@@ -1,0 +1,110 @@
+//! Amounts and limits as people write them.
+
+use aviary_node::Limits;
+use serde::{Deserialize, Deserializer, de};
+use std::collections::BTreeMap;
+
+/// `17` or `"2G"`.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount(pub u64);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Form {
+            Number(u64),
+            Text(String),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Number(number) => Ok(Self(number)),
+            Form::Text(text) => parse_amount(&text)
+                .map(Self)
+                .ok_or_else(|| de::Error::custom(format!("`{text}` is no amount such as 17, \"2G\" or \"2GiB\""))),
+        }
+    }
+}
+
+pub fn limits(amounts: &BTreeMap<String, Amount>) -> Limits {
+    amounts.iter().map(|(name, amount)| (name.clone(), amount.0)).collect()
+}
+
+/// `RESOURCE=AMOUNT` of the command line.
+pub fn parse_limit(text: &str) -> Result<(String, u64), String> {
+    let wrong = || format!("`{text}`: expected RESOURCE=AMOUNT, such as device_memory=2G");
+    let (name, amount) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
+    parse_amount(amount).map(|amount| (name.to_owned(), amount)).ok_or_else(wrong)
+}
+
+/// What a limit is of: `RESOURCE`, or `RESOURCE@DEVICE` on each device of that name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitPlace {
+    pub resource: String,
+    pub device: Option<String>,
+}
+
+/// Names of devices may have an `@` in them, those of resources have none.
+pub fn parse_limit_place(text: &str) -> Result<LimitPlace, String> {
+    let (resource, device) = text.split_once('@').map_or((text, None), |(resource, device)| (resource, Some(device)));
+    if resource.is_empty() || device == Some("") {
+        return Err(format!("`{text}`: expected RESOURCE or RESOURCE@DEVICE, such as \"device_memory@NVIDIA H100*\""));
+    }
+    Ok(LimitPlace { resource: resource.to_owned(), device: device.map(str::to_owned) })
+}
+
+/// `RESOURCE=AMOUNT` or `RESOURCE@DEVICE=AMOUNT`. Names of devices may have a `=` in them, amounts have none.
+pub fn parse_tenants_limit(text: &str) -> Result<(LimitPlace, u64), String> {
+    let parsed =
+        text.rsplit_once('=').and_then(|(place, amount)| Some((parse_limit_place(place).ok()?, parse_amount(amount)?)));
+    parsed.ok_or_else(|| {
+        format!(
+            "`{text}`: expected RESOURCE=AMOUNT or RESOURCE@DEVICE=AMOUNT, such as \"device_memory@NVIDIA H100*=20G\""
+        )
+    })
+}
+
+/// A number with an optional K, M, G or T (powers of 1024), also written KiB and so on.
+fn parse_amount(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = &text[digits.len()..];
+    let shift = match unit.strip_suffix("iB").filter(|short| !short.is_empty()).unwrap_or(unit) {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read() {
+        assert_eq!(parse_limit("memory=2G"), Ok(("memory".into(), 2 << 30)));
+        assert_eq!(parse_limit("memory=2GiB"), Ok(("memory".into(), 2 << 30)));
+        assert_eq!(parse_limit("calls=17"), Ok(("calls".into(), 17)));
+        for wrong in ["memory", "=1", "memory=", "memory=G", "memory=1X", "memory=1iB", "memory=99999999999999T"] {
+            assert!(parse_limit(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn limits_of_devices_are_read() {
+        let place = |resource: &str, device: Option<&str>| LimitPlace {
+            resource: resource.into(),
+            device: device.map(str::to_owned),
+        };
+        assert_eq!(parse_tenants_limit("memory=2K"), Ok((place("memory", None), 2048)));
+        let name = "CPU @ 2.20GHz=x";
+        assert_eq!(parse_tenants_limit(&format!("memory@{name}=2K")), Ok((place("memory", Some(name)), 2048)));
+        assert_eq!(parse_limit_place(&format!("memory@{name}")), Ok(place("memory", Some(name))));
+        for wrong in ["", "memory", "memory@=1", "@card=1", "memory@card", "memory@card=x"] {
+            assert!(parse_tenants_limit(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_limit_place("memory@").is_err() && parse_limit_place("@card").is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! The devices that a session's memory lies on.
+
+use crate::account::Account;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Sets of devices that a session may use together: a hostile program could think of more without end.
+const MANY: usize = 1024;
+
+/// A resource on certain devices.
+#[derive(Debug, Default)]
+pub struct Place {
+    pub resource: usize,
+    /// One for each device.
+    pub accounts: Vec<Arc<Account>>,
+    /// Of the resource and then of the devices, in the tenant's page; empty without one.
+    pub(crate) numbers: Vec<usize>,
+}
+
+impl Place {
+    /// On no devices it is the resource's own.
+    pub(crate) fn numbers_or<'a>(&'a self, whole: &'a usize) -> &'a [usize] {
+        if self.numbers.is_empty() { std::slice::from_ref(whole) } else { &self.numbers }
+    }
+}
+
+/// All places that a session has come to use; they stay.
+#[derive(Debug, Default)]
+pub struct Places {
+    known: RwLock<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    places: Vec<Arc<Place>>,
+    accounts: Vec<(usize, Arc<Account>)>,
+}
+
+impl Places {
+    pub fn get(&self, number: usize) -> Option<Arc<Place>> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).places.get(number).cloned()
+    }
+
+    pub fn accounts(&self) -> Vec<Arc<Account>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.accounts.iter().map(|(_, account)| account.clone()).collect()
+    }
+
+    /// The number of that place. `open` makes the account of a device that there is none of yet; `whole` is the number
+    /// of the resource's own in the tenant's page. `None`: there are too many.
+    pub fn place<E>(
+        &self,
+        resource: usize,
+        devices: &[String],
+        whole: Option<usize>,
+        open: impl Fn(&str) -> Result<Account, E>,
+    ) -> Result<Option<usize>, E> {
+        let same = |place: &Arc<Place>| {
+            let names = place.accounts.iter().map(|account| account.device());
+            place.resource == resource && names.eq(devices.iter().map(|device| Some(device.as_str())))
+        };
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = known.places.iter().position(same) {
+            return Ok(Some(at));
+        }
+        drop(known);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = known.places.iter().position(same) {
+            return Ok(Some(at));
+        }
+        if known.places.len() >= MANY {
+            return Ok(None);
+        }
+        let mut accounts: Vec<Arc<Account>> = Vec::new();
+        for device in devices {
+            let there = known.accounts.iter().find(|(of, on)| *of == resource && on.device() == Some(device));
+            let account = match there {
+                Some((_, account)) => account.clone(),
+                None => {
+                    let account = Arc::new(open(device)?);
+                    known.accounts.push((resource, account.clone()));
+                    account
+                }
+            };
+            accounts.push(account);
+        }
+        let numbers = whole.into_iter().chain(accounts.iter().filter_map(|account| account.number())).collect();
+        known.places.push(Arc::new(Place { resource, accounts, numbers }));
+        Ok(Some(known.places.len() - 1))
+    }
+}

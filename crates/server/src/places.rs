@@ -1,0 +1,50 @@
+//! What a specification says about where memory lies.
+
+use std::ffi::{CStr, c_char, c_uint};
+
+/// The name of the device with this number among those that a place stands for: NUL-terminated, and valid until the
+/// thread's next call; NULL: there are no more.
+pub type DeviceNames = unsafe extern "C" fn(u64, c_uint) -> *const c_char;
+
+/// Devices of one place.
+const MOST_DEVICES: c_uint = 64;
+
+/// The devices that a place stands for, each of them once; 0 stands for none.
+pub fn devices_of(place: u64, names: DeviceNames) -> Vec<String> {
+    let mut devices: Vec<String> = Vec::new();
+    for number in 0..if place == 0 { 0 } else { MOST_DEVICES } {
+        // SAFETY: the specification's own function, given a place that its own expression answered.
+        let name = unsafe { names(place, number) };
+        if name.is_null() {
+            break;
+        }
+        // SAFETY: not NULL, so it ends with a NUL and is still there, as `DeviceNames` says.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        // Parts of one device have the name of the whole.
+        if !name.is_empty() && !devices.contains(&name) {
+            devices.push(name);
+        }
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn names(place: u64, number: c_uint) -> *const c_char {
+        let all = [c"one", c"two", c"one", c""];
+        all.get(number as usize).filter(|_| place == 7).map_or(std::ptr::null(), |name| name.as_ptr())
+    }
+
+    unsafe extern "C" fn endless(_: u64, _: c_uint) -> *const c_char {
+        c"one".as_ptr()
+    }
+
+    #[test]
+    fn each_device_is_named_once() {
+        assert_eq!(devices_of(7, names), ["one", "two"]);
+        assert!(devices_of(8, names).is_empty() && devices_of(0, endless).is_empty());
+        assert_eq!(devices_of(1, endless), ["one"]);
+    }
+}
