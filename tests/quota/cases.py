@@ -107,6 +107,65 @@ def reload(tools):
         check(len(ask(node, "ps")["sessions"]) == 1, "it is still the first session")
 
 
+def devices(tools):
+    """Limits of devices: beside the tenant's own, changed while the node runs, and whatever the guest claims."""
+    def on(device, pieces):
+        return f'[tenants.t.devices."{device}"]\nlimits = {{ device_memory = {pieces * PIECE} }}\n'
+
+    def used(device=None):
+        account = accounts(node, "t", device=device)
+        check(account["used"] == account["held"], f"{account}")
+        return account["used"] // PIECE
+
+    first = tenant("t", limit=50 * PIECE)
+    with serving(tools, first + on("card*", 30) + on("card 2", 10)) as node, contextlib.ExitStack() as stack:
+        honest = guests_environment(node)
+        lies = {"AVIARY_TENANT": "other", "AVIARY_LIMIT": "device_memory@card 1=1T", "AVIARY_SYNC": "1"}
+
+        def taker(device, environment=None):
+            return stack.enter_context(taking(tools, environment or honest, PIECE, device))
+
+        one, two, other, third = taker("card 1"), taker("card 1", {**honest, **lies}), taker("card 2"), taker("chip")
+        for _ in range(20):
+            one.tell("1")
+        check(two.tell("t") == 10 and used("card 1") == 30, "processes share a device's limit")
+        check(one.tell("1") == 20 and one.tell("u") == 20, "and get no more, whatever they ask for")
+        check(other.tell("t") == 10, "another device has another limit")
+        check(third.tell("t") == 10 and used() == 50, "and what is left of the tenant's own is for devices without")
+        check(other.tell("r") == 0 and third.tell("t") == 20 and used("card 2") == 0, "which they share")
+        line = r'function=ta_buffer_create resource=device_memory device="card 1" asked=1000 used=30000 limit=30000'
+        check(re.search(line, node.log.read_text()), "the log names the device")
+        # Changes while it runs.
+        status, text = command(node, "tenant", "set", "t", "--no-limit", "device_memory", "--limit", f"device_memory@card 1={35 * PIECE}")
+        check(status == 0 and f'on "card 1": used {30 * PIECE}, limit {35 * PIECE}' in text, f"{status} {text}")
+        check(one.tell("t") == 25 and other.tell("t") == 10, "a higher limit of one device")
+        command(node, "tenant", "set", "t", "--no-limit", "device_memory@card 1")
+        check(two.tell("1") == 11, "no limit of that device, though a wider name has one")
+        node.config.write_text(first + on("c*", 12) + on("card 2", 20), encoding="utf-8")
+        status, text = command(node, "reload")
+        check(status == 0 and not text, f"{status} {text}")
+        check(one.tell("1") == 25 and used("card 1") == 36, "a lower limit takes nothing back and grants nothing")
+        check(third.tell("1") == 20, "a device that had none before")
+        node.config.write_text(first + on("c*", 12) + "[tenants.t.devices.x]\nlimits = { launches = 1 }\n", encoding="utf-8")
+        status, text = command(node, "reload")
+        check(status == 0 and "launches" in text and "by device" in text, f"{status} {text}")
+        # Seeing it.
+        sessions = ask(node, "ps")["sessions"]
+        mine = [session["counters"].get("device_memory@card 1.used") for session in sessions]
+        check(sorted(filter(None, mine)) == [11 * PIECE, 25 * PIECE], f"ps: {mine}")
+        text = command(node, "metrics")[1]
+        check(f'aviary_device_account_used{{tenant="t",resource="device_memory",device="card 1"}} {36 * PIECE}' in text, text)
+        # Deaths.
+        two.process.kill()
+        wait_until(5, "what the dead held is returned", lambda: used("card 1") == 25)
+        check(one.tell("r") == 0 and one.tell("t") == 12, "and counts no more")
+    wrong = tenant("t") + '[tenants.t.devices."card*"]\ndevice_memory = 1\n'
+    path = tools.directory / "wrong.toml"
+    path.write_text(wrong, encoding="utf-8")
+    done = subprocess.run([AVIARY, "serve", "--config", path], capture_output=True, text=True, check=False, timeout=20)
+    check(done.returncode == 1 and "device_memory" in done.stderr and "limits" in done.stderr, done.stderr)
+
+
 def rules(tools):
     """APIs, functions, sessions and threads that a tenant may use."""
     more = 'sessions = 2\nthreads = 1\nfunctions = { deny = ["ta_reserve"] }'
@@ -210,7 +269,7 @@ def opencl_leftovers(tools):
 
 CASES = {
     function.__name__: function
-    for function in (processes_share, users_are_apart, reload, rules, audit, remote, opencl_hidden, opencl_leftovers)
+    for function in (processes_share, users_are_apart, reload, devices, rules, audit, remote, opencl_hidden, opencl_leftovers)
 }
 
 

@@ -18,17 +18,21 @@
 
 #define BUFFERS 64
 #define LARGEST 8192
-#define WORDS 8
+#define WORDS 16
 
-enum { PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED };
+/* ON: what is held on each of `names`. */
+enum { PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED, ON };
+/* The third is a part of the first, which counts it too; reservations lie on the last. */
+enum { ONE, TWO, PART, ACCELERATOR, DEVICES };
 /* Of place 0: what the test tells all. */
 enum { STOP, PAUSE };
 
 static _Atomic uint64_t *board, *mine;
-static ta_device device;
+static ta_device devices[ACCELERATOR];
 static ta_buffer buffers[BUFFERS];
 static size_t sizes[BUFFERS];
-static uint64_t reserved, held, state;
+static int homes[BUFFERS];
+static uint64_t reserved, held, state, on[DEVICES];
 
 static uint32_t random_number(uint32_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -51,21 +55,30 @@ static int granted(ta_status status, const char *what) {
     return status == TA_OK;
 }
 
+static void count(int home, uint64_t bytes) {
+    held += bytes;
+    on[home] += bytes;
+    if (home == PART)
+        on[ONE] += bytes;
+}
+
 static void create(int at) {
     size_t bytes = 1 + random_number(LARGEST);
     ta_buffer buffer = NULL;
-    if (!granted(ta_buffer_create(device, bytes, &buffer), "create"))
+    int home = (int)random_number(ACCELERATOR);
+    if (!granted(ta_buffer_create(devices[home], bytes, &buffer), "create"))
         return;
     buffers[at] = buffer;
     sizes[at] = bytes;
-    held += bytes;
+    homes[at] = home;
+    count(home, bytes);
 }
 
 static void destroy(int at) {
     ta_status status = ta_buffer_destroy(buffers[at]);
     expect(status == TA_OK, status, "destroy");
     buffers[at] = NULL;
-    held -= sizes[at];
+    count(homes[at], -(uint64_t)sizes[at]);
 }
 
 static void reserve(void) {
@@ -73,7 +86,7 @@ static void reserve(void) {
     if (!granted(ta_reserve(bytes), "reserve"))
         return;
     reserved += bytes;
-    held += bytes;
+    count(ACCELERATOR, bytes);
 }
 
 static void unreserve(void) {
@@ -81,13 +94,13 @@ static void unreserve(void) {
     ta_status status = ta_unreserve(bytes);
     expect(status == TA_OK, status, "unreserve");
     reserved -= bytes;
-    held -= bytes;
+    count(ACCELERATOR, -bytes);
 }
 
 /* More than there is, or more than there are numbers. */
 static void too_much(void) {
     ta_buffer buffer = NULL;
-    ta_status status = random_number(2) ? ta_buffer_create(device, SIZE_MAX - random_number(9), &buffer)
+    ta_status status = random_number(2) ? ta_buffer_create(devices[PART], SIZE_MAX - random_number(9), &buffer)
                                         : ta_reserve(UINT64_MAX - random_number(9));
     expect(status == TA_OUT_OF_MEMORY, status, "too much");
     atomic_fetch_add(&mine[REFUSED], 1);
@@ -107,6 +120,8 @@ static void step(void) {
     else
         create(at);
     atomic_store(&mine[HELD], held);
+    for (int i = 0; i < DEVICES; i++)
+        atomic_store(&mine[ON + i], on[i]);
     atomic_fetch_add(&mine[OPERATIONS], 1);
 }
 
@@ -127,7 +142,10 @@ int main(int argc, char **argv) {
         return 2;
     mine = board + (size_t)place * WORDS;
     state = strtoull(argv[3], NULL, 10);
-    if (ta_device_open("churn", &device) != TA_OK)
+    if (ta_device_open("churn 1", &devices[ONE]) != TA_OK || ta_device_open("churn 2", &devices[TWO]) != TA_OK)
+        return 2;
+    intptr_t part_of_one[] = {TA_PROPERTY_PARENT, (intptr_t)devices[ONE], 0};
+    if (ta_device_create(part_of_one, &devices[PART]) != TA_OK)
         return 2;
     atomic_store(&mine[PID], (uint64_t)getpid());
     while (!atomic_load(&board[STOP])) {

@@ -19,8 +19,10 @@ from node import Wrong, children, wait_until
 from tenants import accounts, ask, guests_environment, serving
 
 # As in churn.c.
-WORDS = 8
-PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED = range(6)
+WORDS = 16
+PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED, ON = range(7)
+# What counts on a device as well, in the order of `ON`: its part of the tenant's limit.
+DEVICES = {"churn 1": 0.4, "churn 2": 0.3, "created": 0.15, "testapi accelerator": 0.1}
 STOP, PAUSE = range(2)
 FINE, ATTACH, LOST = 0, 2, 3
 # Mean seconds between two kills, between two samples, and between two comparisons with the guests.
@@ -75,11 +77,17 @@ class Churn:
         self.tenant_of = lambda place: list(self.users)[place % 3 // 2] if root else "own"
         members = collections.Counter(self.tenant_of(place) for place in range(1, sessions + 1))
         self.limits = {name: LIMIT_PER_SESSION * count for name, count in members.items()}
+        self.device_limits = {
+            (name, device): int(limit * part) for name, limit in self.limits.items() for device, part in DEVICES.items()
+        }
 
     def config(self):
         text = 'sessions_per_user = 4096\nspares = 4\n'
         for name, users in self.users.items():
             text += f"[tenants.{name}]\nusers = {users}\nlimits = {{ device_memory = {self.limits[name]} }}\n"
+            for device in DEVICES:
+                limit = self.device_limits[name, device]
+                text += f'[tenants.{name}.devices."{device}"]\nlimits = {{ device_memory = {limit} }}\n'
         return text
 
     # Guests.
@@ -144,10 +152,13 @@ class Churn:
             self.samples += 1
 
     def look(self, tenant, account):
-        self.highest[tenant] = max(self.highest[tenant], account["used"])
+        device = account.get("device")
+        limit = self.device_limits[tenant, device] if device else self.limits[tenant]
+        place = f"{tenant} on {device}" if device else tenant
+        self.highest[place] = max(self.highest[place], account["used"])
         # The peak is noted with every charge: it shows also what was over before the next sample.
-        if max(account["used"], account["peak"]) > self.limits[tenant]:
-            self.problems.append(f"tenant {tenant} is over its limit of {self.limits[tenant]}: {account}")
+        if max(account["used"], account["peak"]) > limit:
+            self.problems.append(f"tenant {tenant} is over its limit of {limit}: {account}")
 
     def compare(self):
         """With all guests paused, three books must agree."""
@@ -157,7 +168,9 @@ class Churn:
         live = {guest.process.pid for guest in self.guests.values()}
         self.settle(lambda: self.attached() <= live)
         for tenant in self.users:
-            wait_until(5, f"the books of {tenant} agree: {self.books(tenant)}", lambda tenant=tenant: self.agree(tenant))
+            for device in (None, *DEVICES):
+                wait_until(5, f"the books of {tenant} agree on {device}: {self.books(tenant, device)}",
+                           lambda tenant=tenant, device=device: self.agree(tenant, device))
         self.counts["comparisons"] += 1
         self.counts["compared"] += len(self.attached())
         wait_until(5, "every operation was a call of an API server", self.all_arrived)
@@ -172,16 +185,17 @@ class Churn:
     def attached(self):
         return {session["guest"] for session in ask(self.node, "ps")["sessions"]}
 
-    def books(self, tenant):
+    def books(self, tenant, device=None):
         """What is used, what the API servers hold, what the guests believe. A paused guest whose API server was
         killed has not noticed yet: what it believes does not count."""
         attached = self.attached()
         guests = [guest for guest in self.guests.values() if guest.tenant == tenant and guest.process.pid in attached]
-        account = accounts(self.node, tenant)
-        return account["used"], account["held"], sum(self.board.get(guest.place, HELD) for guest in guests)
+        account = accounts(self.node, tenant, device=device)
+        word = ON + list(DEVICES).index(device) if device else HELD
+        return account["used"], account["held"], sum(self.board.get(guest.place, word) for guest in guests)
 
-    def agree(self, tenant):
-        return len(set(self.books(tenant))) == 1
+    def agree(self, tenant, device):
+        return len(set(self.books(tenant, device))) == 1
 
     def settle(self, condition):
         def settled():
@@ -244,9 +258,15 @@ class Churn:
         self.board.set(0, STOP, 1)
         self.settle(lambda: not self.guests)
         for tenant in self.users:
-            wait_until(10, f"nothing of {tenant} is used: {self.books(tenant)}",
-                       lambda tenant=tenant: self.books(tenant) == (0, 0, 0))
-        self.refused = sum(accounts(self.node, tenant)["refused"] for tenant in self.users)
+            for device in (None, *DEVICES):
+                wait_until(10, f"nothing of {tenant} is used on {device}: {self.books(tenant, device)}",
+                           lambda tenant=tenant, device=device: self.books(tenant, device) == (0, 0, 0))
+        places = [(tenant, device) for tenant in self.users for device in (None, *DEVICES)]
+        refused = {place: accounts(self.node, place[0], device=place[1])["refused"] for place in places}
+        self.refused = sum(refused.values())
+        idle = [place for place, count in refused.items() if place[1] and not count]
+        if idle:
+            self.problems.append(f"no limit of a device refused anything: {idle}")
         if self.refused < self.total(REFUSED):
             self.problems.append(f"{self.refused} refusals were counted, the guests saw {self.total(REFUSED)}")
 
@@ -275,5 +295,9 @@ class Churn:
             "sessions_per_comparison": round(self.counts["compared"] / self.counts["comparisons"], 1),
             "audit_lines": self.counts["audit lines"],
             "highest_use": {name: f"{self.highest[name]} of {limit}" for name, limit in self.limits.items()},
+            "highest_use_of_devices": {
+                f"{name} on {device}": f"{self.highest[name + ' on ' + device]} of {limit}"
+                for (name, device), limit in self.device_limits.items()
+            },
             "problems": len(self.problems),
         }

@@ -1,6 +1,6 @@
 /* A guest that takes as much of device_memory as it gets.
- *   taker PIECE [fork]
- * fork: as a child of a process that took a piece itself and stays. Then, for each line of its standard input,
+ *   taker PIECE [fork | DEVICE]
+ * fork: as a child of a process that took a piece itself and stays. DEVICE: on a device of that name. Then, for each line of its standard input,
  *   t take until refused   1 take one piece, if there is one   r return everything   m be refused a thousand times
  *   u return what was never taken, and ask for impossible sizes   d call ta_reserve, which is denied
  *   p call from a second thread
@@ -73,9 +73,10 @@ int main(int argc, char **argv) {
     size_t piece = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
     char line[16];
     setvbuf(stdout, NULL, _IOLBF, 0);
-    if (!piece || ta_device_open("taker", &device) != TA_OK)
+    int forks = argc > 2 && !strcmp(argv[2], "fork");
+    if (!piece || ta_device_open(argc > 2 && !forks ? argv[2] : "taker", &device) != TA_OK)
         return 2;
-    if (argc > 2 && !strcmp(argv[2], "fork")) {
+    if (forks) {
         if (take(piece) != TA_OK)
             return 2;
         pid_t child = fork();

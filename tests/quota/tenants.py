@@ -74,11 +74,11 @@ def ask(node, request):
     return answer
 
 
-def accounts(node, tenant, resource="device_memory"):
-    """One account of one tenant; zeros if it has none."""
+def accounts(node, tenant, resource="device_memory", device=None):
+    """One account of one tenant, on a device or of all together; zeros if it has none."""
     for found in ask(node, "tenants"):
         for account in found["accounts"]:
-            if found["name"] == tenant and account["resource"] == resource:
+            if (found["name"], account["resource"], account.get("device")) == (tenant, resource, device):
                 return account
     return {"limit": None, "used": 0, "held": 0, "peak": 0, "refused": 0}
 
