@@ -1,6 +1,6 @@
 //! Amounts and limits as people write them.
 
-use aviary_node::Limits;
+use aviary_node::{DeviceLimit, Limits, Tenants, precedence};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 
@@ -29,13 +29,6 @@ pub fn limits(amounts: &BTreeMap<String, Amount>) -> Limits {
     amounts.iter().map(|(name, amount)| (name.clone(), amount.0)).collect()
 }
 
-/// `RESOURCE=AMOUNT` of the command line.
-pub fn parse_limit(text: &str) -> Result<(String, u64), String> {
-    let wrong = || format!("`{text}`: expected RESOURCE=AMOUNT, such as device_memory=2G");
-    let (name, amount) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or_else(wrong)?;
-    parse_amount(amount).map(|amount| (name.to_owned(), amount)).ok_or_else(wrong)
-}
-
 /// What a limit is of: `RESOURCE`, or `RESOURCE@DEVICE` on each device of that name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitPlace {
@@ -53,7 +46,7 @@ pub fn parse_limit_place(text: &str) -> Result<LimitPlace, String> {
 }
 
 /// `RESOURCE=AMOUNT` or `RESOURCE@DEVICE=AMOUNT`. Names of devices may have a `=` in them, amounts have none.
-pub fn parse_tenants_limit(text: &str) -> Result<(LimitPlace, u64), String> {
+pub fn parse_limit(text: &str) -> Result<(LimitPlace, u64), String> {
     let parsed =
         text.rsplit_once('=').and_then(|(place, amount)| Some((parse_limit_place(place).ok()?, parse_amount(amount)?)));
     parsed.ok_or_else(|| {
@@ -61,6 +54,19 @@ pub fn parse_tenants_limit(text: &str) -> Result<(LimitPlace, u64), String> {
             "`{text}`: expected RESOURCE=AMOUNT or RESOURCE@DEVICE=AMOUNT, such as \"device_memory@NVIDIA H100*=20G\""
         )
     })
+}
+
+/// Limits of the command line go before those of a file.
+pub fn add_limits(tenants: &mut Tenants, limits: &[(LimitPlace, u64)]) {
+    for (LimitPlace { resource, device }, limit) in limits.iter().cloned() {
+        let Some(device) = device else {
+            tenants.limits.insert(resource, limit);
+            continue;
+        };
+        tenants.device_limits.retain(|other| (&other.device, &other.resource) != (&device, &resource));
+        tenants.device_limits.push(DeviceLimit { device, resource, limit });
+    }
+    tenants.device_limits.sort_by_key(|limit| precedence(&limit.device));
 }
 
 /// A number with an optional K, M, G or T (powers of 1024), also written KiB and so on.
@@ -84,9 +90,10 @@ mod tests {
 
     #[test]
     fn limits_are_read() {
-        assert_eq!(parse_limit("memory=2G"), Ok(("memory".into(), 2 << 30)));
-        assert_eq!(parse_limit("memory=2GiB"), Ok(("memory".into(), 2 << 30)));
-        assert_eq!(parse_limit("calls=17"), Ok(("calls".into(), 17)));
+        let all = |resource: &str| LimitPlace { resource: resource.into(), device: None };
+        assert_eq!(parse_limit("memory=2G"), Ok((all("memory"), 2 << 30)));
+        assert_eq!(parse_limit("memory=2GiB"), Ok((all("memory"), 2 << 30)));
+        assert_eq!(parse_limit("calls=17"), Ok((all("calls"), 17)));
         for wrong in ["memory", "=1", "memory=", "memory=G", "memory=1X", "memory=1iB", "memory=99999999999999T"] {
             assert!(parse_limit(wrong).is_err(), "{wrong}");
         }
@@ -98,13 +105,19 @@ mod tests {
             resource: resource.into(),
             device: device.map(str::to_owned),
         };
-        assert_eq!(parse_tenants_limit("memory=2K"), Ok((place("memory", None), 2048)));
+        assert_eq!(parse_limit("memory=2K"), Ok((place("memory", None), 2048)));
         let name = "CPU @ 2.20GHz=x";
-        assert_eq!(parse_tenants_limit(&format!("memory@{name}=2K")), Ok((place("memory", Some(name)), 2048)));
+        assert_eq!(parse_limit(&format!("memory@{name}=2K")), Ok((place("memory", Some(name)), 2048)));
         assert_eq!(parse_limit_place(&format!("memory@{name}")), Ok(place("memory", Some(name))));
         for wrong in ["", "memory", "memory@=1", "@card=1", "memory@card", "memory@card=x"] {
-            assert!(parse_tenants_limit(wrong).is_err(), "{wrong}");
+            assert!(parse_limit(wrong).is_err(), "{wrong}");
         }
+        let mut tenants = Tenants::default();
+        for text in ["memory@*=1", "memory=5", "memory@card=2", "memory@*=3"] {
+            add_limits(&mut tenants, &[parse_limit(text).unwrap()]);
+        }
+        assert_eq!(tenants.limits["memory"], 5);
+        assert_eq!(tenants.device_limits.iter().map(|limit| limit.limit).collect::<Vec<_>>(), [2, 3]);
         assert!(parse_limit_place("memory@").is_err() && parse_limit_place("@card").is_err());
     }
 }

@@ -1,10 +1,10 @@
-//! The node's configuration file, and amounts as people write them.
+//! The node's configuration file.
 
 use crate::amount::{Amount, limits};
 use crate::apis::{self, Api, PolicyChoice};
 use aviary_node::{
     DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler,
-    Tenant, VmSettings, precedence,
+    Tenant, Tenants, VmSettings, precedence,
 };
 use serde::Deserialize;
 use std::{
@@ -123,20 +123,32 @@ struct TenantsDevice {
     limits: BTreeMap<String, Amount>,
 }
 
-impl TenantConfig {
-    /// Those that go before others first.
-    fn device_limits(&self) -> Vec<DeviceLimit> {
-        let of = |(device, settings): (&String, &TenantsDevice)| {
-            let limit = |(resource, amount): (&String, &Amount)| DeviceLimit {
-                device: device.clone(),
-                resource: resource.clone(),
-                limit: amount.0,
-            };
-            settings.limits.iter().map(limit).collect::<Vec<_>>()
+impl DeviceConfig {
+    /// Whether it says more than limits.
+    fn schedules(&self) -> bool {
+        let spans = [self.slice, self.linger, self.awake, self.hold_limit];
+        self.limits.is_empty() || self.scheduler.is_some() || self.policy.is_some() || spans.iter().any(Option::is_some)
+    }
+}
+
+/// By the names of devices; those that go before others first.
+fn device_limits<'a>(all: impl Iterator<Item = (&'a String, &'a BTreeMap<String, Amount>)>) -> Vec<DeviceLimit> {
+    let of = |(device, amounts): (&String, &BTreeMap<String, Amount>)| {
+        let limit = |(resource, amount): (&String, &Amount)| DeviceLimit {
+            device: device.clone(),
+            resource: resource.clone(),
+            limit: amount.0,
         };
-        let mut limits: Vec<DeviceLimit> = self.devices.iter().flat_map(of).collect();
-        limits.sort_by_key(|limit| precedence(&limit.device));
-        limits
+        amounts.iter().map(limit).collect::<Vec<_>>()
+    };
+    let mut limits: Vec<DeviceLimit> = all.flat_map(of).collect();
+    limits.sort_by_key(|limit| precedence(&limit.device));
+    limits
+}
+
+impl TenantConfig {
+    fn device_limits(&self) -> Vec<DeviceLimit> {
+        device_limits(self.devices.iter().map(|(name, device)| (name, &device.limits)))
     }
 }
 
@@ -151,6 +163,9 @@ enum FunctionsConfig {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeviceConfig {
+    /// Of every tenant that says nothing else.
+    #[serde(default)]
+    limits: BTreeMap<String, Amount>,
     scheduler: Option<Scheduler>,
     slice: Option<Span>,
     linger: Option<Span>,
@@ -206,10 +221,10 @@ impl FileConfig {
             if tenant.weight == Some(0) {
                 return Err(ConfigError::NoWeight(path.into(), name.clone()));
             }
-            if tenant.device_limits().len() > DEVICE_LIMITS {
+            if tenant.device_limits().len() + self.device_limits().len() > DEVICE_LIMITS {
                 return Err(ConfigError::ManyDeviceLimits(path.into(), name.clone()));
             }
-            if let Some(device) = tenant.devices.keys().find(|name| name.trim_end_matches('*').len() > DEVICE_NAME) {
+            if let Some(device) = tenant.devices.keys().find(|name| is_long(name)) {
                 return Err(ConfigError::LongDeviceName(path.into(), name.clone(), device.clone()));
             }
             let users = tenant.users.iter().map(|user| format!("user {user}"));
@@ -258,7 +273,7 @@ impl FileConfig {
     pub fn devices(&self, path: Option<&Path>, running: &Rules, apis: &[Api]) -> Result<Rules, ConfigError> {
         let folder = path.and_then(Path::parent).unwrap_or(Path::new(""));
         let mut rules = Vec::new();
-        for (name, device) in &self.devices {
+        for (name, device) in self.devices.iter().filter(|(_, device)| device.schedules()) {
             let usual = DeviceSettings::default();
             let scheduler = device.scheduler.unwrap_or(usual.scheduler);
             let policy = match (&device.policy, scheduler == Scheduler::Ebpf) {
@@ -300,6 +315,10 @@ impl FileConfig {
         limits(&self.limits)
     }
 
+    pub fn device_limits(&self) -> Vec<DeviceLimit> {
+        device_limits(self.devices.iter().map(|(name, device)| (name, &device.limits)))
+    }
+
     pub fn tenants(&self) -> Vec<Tenant> {
         let tenant = |(name, tenant): (&String, &TenantConfig)| Tenant {
             name: name.clone(),
@@ -320,6 +339,11 @@ impl FileConfig {
         };
         self.tenants.iter().map(tenant).collect()
     }
+}
+
+/// No device has such a name.
+fn is_long(name: &str) -> bool {
+    name.strip_suffix('*').unwrap_or(name).len() > DEVICE_NAME
 }
 
 fn is_plain(name: &str) -> bool {
@@ -343,7 +367,8 @@ pub fn parse_vm(text: &str) -> Result<VmSettings, String> {
 
 /// A function that does not exist would stay allowed where the operator means to deny it, so that is a mistake. Limits
 /// and APIs may be meant for what is built later: those are worth a note.
-pub fn check_names(tenants: &[Tenant], limits: &Limits, apis: &[Api]) -> Result<Vec<String>, ConfigError> {
+pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigError> {
+    let Tenants { list: tenants, limits, device_limits } = all;
     let known = |names: fn(&Api) -> &Vec<String>, name: &String| apis.iter().any(|api| names(api).contains(name));
     // Builds that say nothing may have anything.
     let complete = apis.iter().all(|api| !api.functions.is_empty());
@@ -370,14 +395,11 @@ pub fn check_names(tenants: &[Tenant], limits: &Limits, apis: &[Api]) -> Result<
             ));
         }
     }
-    for tenant in tenants {
-        let mut named: Vec<&String> = tenant.device_limits.iter().map(|limit| &limit.resource).collect();
-        named.sort_unstable();
-        named.dedup();
-        for resource in named.into_iter().filter(|name| complete && !known(|api| &api.device_resources, name)) {
-            let name = &tenant.name;
+    let of_devices = tenants.iter().flat_map(|tenant| &tenant.device_limits).chain(device_limits);
+    for DeviceLimit { device, resource, .. } in of_devices {
+        if complete && !known(|api| &api.device_resources, resource) {
             note(format!(
-                "tenant {name}: no API that is built here counts `{resource}` by device: its limits on devices do nothing"
+                "device `{device}`: no API that is built here counts `{resource}` by device: its limit does nothing"
             ));
         }
     }
@@ -444,6 +466,11 @@ mod tests {
             assert!(error.contains(why), "{error}");
         }
         assert!(read("[tenants.a.devices.x]\nmemory = 1\n").is_err());
+        let text = "[devices.\"card*\"]\nlimits = { memory = 3 }\n[devices.\"*\"]\nscheduler = \"fair\"\nlimits = { memory = 4 }\n";
+        let config = read(text).unwrap();
+        assert_eq!(config.device_limits().iter().map(|limit| limit.limit).collect::<Vec<_>>(), [3, 4]);
+        let rules = config.devices(None, &Rules::default(), &[]).unwrap();
+        assert_eq!(rules.0.len(), 1, "limits alone schedule nothing");
     }
 
     #[test]
@@ -476,14 +503,18 @@ mod tests {
         };
         let text = "[limits]\nmemry = 1\n[tenants.a]\napis = [\"x\", \"y\"]\nfunctions = { deny = [\"f\"] }\n";
         let config = read(text).unwrap();
-        let check = |functions: &[&str]| check_names(&config.tenants(), &config.limits(), &[api(functions)]);
+        let tenants = |config: &FileConfig| {
+            let (list, limits, device_limits) = (config.tenants(), config.limits(), config.device_limits());
+            Tenants { list, limits, device_limits }
+        };
+        let check = |functions: &[&str]| check_names(&tenants(&config), &[api(functions)]);
         let notes = check(&["f", "g"]).unwrap();
         assert!(notes.len() == 2 && notes[0].contains("`y`") && notes[1].contains("`memry`"), "{notes:?}");
         assert!(check(&["g"]).unwrap_err().to_string().contains("`f`"));
-        let config = read("[tenants.a.devices.x]\nlimits = { memory = 1 }\n").unwrap();
-        let notes = check_names(&config.tenants(), &config.limits(), &[api(&["f"])]).unwrap();
-        assert!(notes.len() == 1 && notes[0].contains("by device"), "{notes:?}");
         assert_eq!(check(&[]).unwrap().len(), 1, "an old build says nothing about its functions");
+        let text = "[tenants.a.devices.x]\nlimits = { memory = 1 }\n[devices.x]\nlimits = { memory = 1 }\n";
+        let notes = check_names(&tenants(&read(text).unwrap()), &[api(&["f"])]).unwrap();
+        assert!(notes.len() == 2 && notes[1].contains("by device"), "{notes:?}");
     }
 
     #[test]

@@ -60,9 +60,10 @@ pub struct RunCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// Limit a resource of the private node's sessions, as the API's specification names it (repeatable).
-    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = crate::amount::parse_limit, conflicts_with = "server")]
-    limit: Vec<(String, u64)>,
+    /// Limit a resource of the private node's sessions, as the API's specification names it, with @DEVICE on each device
+    /// of that name, which may end with * (repeatable).
+    #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = crate::amount::parse_limit, conflicts_with = "server")]
+    limit: Vec<(crate::amount::LimitPlace, u64)>,
     /// What the private node tells on standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: Level,
@@ -181,7 +182,7 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.modules = modules;
     config.log = command.log_level;
-    config.tenants.limits = command.limit.iter().cloned().collect();
+    crate::amount::add_limits(&mut config.tenants, &command.limit);
     Ok(Node::start_private(directory, config)?)
 }
 

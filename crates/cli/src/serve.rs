@@ -1,7 +1,7 @@
 //! `aviary serve`: a node for many guests.
 
 use crate::{
-    amount::parse_limit,
+    amount::{LimitPlace, add_limits, parse_limit},
     apis,
     config::{FileConfig, Fixed, check_names, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
@@ -9,8 +9,8 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, DeviceSettings, Level, Limits, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules,
-    Scheduler, Settings, Tenants, UserRange, VmSettings, default_socket,
+    ApiServerCommand, DeviceSettings, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler,
+    Settings, Tenants, UserRange, VmSettings, default_socket,
 };
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -44,6 +44,8 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   functions = { deny = ["clCreatePipe"] }   # or allow = [...]: all others are refused
   weight = 2                    # share of a scheduled device [1]
   priority = 0
+  [devices."NVIDIA H100*"]
+  limits = { device_memory = "1G" }   # of each tenant that has none of its own there
   [devices."*"]                 # schedule these devices; without it nobody waits for anybody
   scheduler = "fair"            # or wfq-poll, wfq-aimd, round-robin, slices, priority, none
   slice = "6ms"
@@ -90,9 +92,10 @@ pub struct ServeCommand {
     /// Let a virtual machine attach: its VMM connects to that socket (repeatable).
     #[arg(long, value_name = "NAME=SOCKET", value_parser = parse_vm)]
     vm: Vec<VmSettings>,
-    /// Limit a resource of every tenant, as the API's specification names it (repeatable).
-    #[arg(long, value_name = "RESOURCE=AMOUNT", value_parser = parse_limit)]
-    limit: Vec<(String, u64)>,
+    /// Limit a resource of every tenant, as the API's specification names it, with @DEVICE on each device of that name,
+    /// which may end with * (repeatable).
+    #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = parse_limit)]
+    limit: Vec<(LimitPlace, u64)>,
     /// Schedule all devices: fair, wfq-poll, wfq-aimd, round-robin, slices, priority, or for comparison credit,
     /// strict-coscheduling [default: as the configuration file says, else none]
     #[arg(long, value_name = "NAME")]
@@ -130,7 +133,7 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
 /// What of the command line goes before what the file says about tenants, whenever it is read.
 struct Source {
     file: Option<PathBuf>,
-    limits: Vec<(String, u64)>,
+    limits: Vec<(LimitPlace, u64)>,
     sessions_per_user: Option<usize>,
     /// Of the command line.
     vms: Vec<VmSettings>,
@@ -143,10 +146,9 @@ struct Source {
 
 impl Source {
     fn settings(&self, file: &FileConfig) -> anyhow::Result<Settings> {
-        let mut limits: Limits = file.limits();
-        limits.extend(self.limits.iter().cloned());
-        let tenants = Tenants { list: file.tenants(), limits };
-        let notes = check_names(&tenants.list, &tenants.limits, &apis::select(&self.modules, &[])?)?;
+        let mut tenants = Tenants { list: file.tenants(), limits: file.limits(), device_limits: file.device_limits() };
+        add_limits(&mut tenants, &self.limits);
+        let notes = check_names(&tenants, &apis::select(&self.modules, &[])?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
         let attach_rate = file.attach_rate.unwrap_or(self.default_attach_rate);
         Ok(Settings { tenants, sessions_per_user, attach_rate, devices: None, vms: self.vms(file), notes })

@@ -1,6 +1,6 @@
 //! `aviary tenant` and `aviary reload`: what a running node's tenants have and may have.
 
-use crate::amount::{LimitPlace, parse_limit_place, parse_tenants_limit};
+use crate::amount::{LimitPlace, parse_limit, parse_limit_place};
 use aviary_node::{
     AccountReport, Address, DeviceLimitChange, Request, TenantChange, TenantReport, ask, default_socket,
 };
@@ -32,7 +32,7 @@ enum Action {
         #[arg(value_name = "NAME")]
         name: String,
         /// Limit a resource, with @DEVICE on each device of that name, which may end with * (repeatable).
-        #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = parse_tenants_limit)]
+        #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = parse_limit)]
         limit: Vec<(LimitPlace, u64)>,
         /// Take the limit of a resource away (repeatable).
         #[arg(long, value_name = "RESOURCE[@DEVICE]", value_parser = parse_limit_place)]

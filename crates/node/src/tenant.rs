@@ -96,6 +96,8 @@ pub struct DeviceLimitChange {
 pub struct Tenants {
     pub list: Vec<Tenant>,
     pub limits: Limits,
+    /// Of each tenant on each device of a name, where nothing of its own fits the device: those that go before others first.
+    pub device_limits: Vec<DeviceLimit>,
 }
 
 impl Tenants {
@@ -123,6 +125,8 @@ impl Tenants {
         for (resource, amount) in &self.limits {
             whole.limits.entry(resource.clone()).or_insert(*amount);
         }
+        // The first that fits counts.
+        whole.device_limits.extend(self.device_limits.iter().cloned());
         whole
     }
 
@@ -168,7 +172,7 @@ mod tests {
         let (users, limits_of_alice) = (vec![7], limits(&[("memory", 1)]));
         let certificates = vec!["laptop".into()];
         let alice = Tenant { users, certificates, limits: limits_of_alice, ..Tenant::new("alice") };
-        Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]) }
+        Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]), device_limits: Vec::new() }
     }
 
     #[test]
@@ -203,5 +207,8 @@ mod tests {
         }
         let all: Vec<u64> = tenants.of(7).device_limits.iter().map(|limit| limit.limit).collect();
         assert_eq!(all, [7, 6, 5]);
+        tenants.device_limits = vec![DeviceLimit { device: "card".into(), resource: "memory".into(), limit: 1 }];
+        let on_card = |tenant: Tenant| aviary_gate::limit_on(&tenant.device_limits, "memory", "card");
+        assert_eq!((on_card(tenants.of(7)), on_card(tenants.of(9))), (Some(7), Some(1)), "a tenant's own go first");
     }
 }

@@ -459,7 +459,7 @@ fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
     let read = || {
         let limits = [("memory".into(), 7)].into();
         Ok(Settings {
-            tenants: Tenants { list: Vec::new(), limits },
+            tenants: Tenants { limits, ..Tenants::default() },
             sessions_per_user: 9,
             attach_rate: 7,
             devices: None,
