@@ -241,10 +241,10 @@ def remote(tools):
         wait_until(5, "nothing is used", lambda: accounts(node, "alice")["used"] == 0)
 
 
-def opencl(*arguments):
+def opencl(*arguments, device=""):
     """A program on a private node: its output."""
     limit = 100 << 20
-    run = [AVIARY, "run", "--api", "opencl", "--limit", f"device_memory={limit}", "--", *arguments, str(limit)]
+    run = [AVIARY, "run", "--api", "opencl", "--limit", f"device_memory{device}={limit}", "--", *arguments, str(limit)]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
     check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
     return done.stdout
@@ -253,6 +253,11 @@ def opencl(*arguments):
 def opencl_hidden(tools):
     """OpenCL memory that was released but is still in use counts against the limit."""
     check(opencl(tools.program("hidden_cl")) == "ok\n", "it says ok")
+
+
+def opencl_devices(tools):
+    """A device's limit holds in all contexts that have it, and a part of a device is that device."""
+    check(opencl(tools.program("parts_cl"), device="@*") == "ok\n", "it says ok")
 
 
 def opencl_leftovers(tools):
@@ -269,7 +274,7 @@ def opencl_leftovers(tools):
 
 CASES = {
     function.__name__: function
-    for function in (processes_share, users_are_apart, reload, devices, rules, audit, remote, opencl_hidden, opencl_leftovers)
+    for function in (processes_share, users_are_apart, reload, devices, rules, audit, remote, opencl_hidden, opencl_devices, opencl_leftovers)
 }
 
 

@@ -19,11 +19,10 @@ pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, fits, limit_on,
 pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 pub use holding::Holding;
 pub use page::{Balance, PageError, SLOTS, TenantPage};
-pub use places::Place;
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;
 
-use places::Places;
+use places::{Place, Places};
 use std::sync::Arc;
 
 /// A resource that an API declares: `continuous_rc` or `instantaneous_rc`.
@@ -101,8 +100,15 @@ impl Gate {
         self.places.accounts()
     }
 
-    /// The item of a continuous resource on these devices, each of them once; on none it is the resource.
+    /// The item of a continuous resource on these devices; on none it is the resource. A device that is named twice
+    /// counts once.
     pub fn place(&self, resource: usize, devices: &[String]) -> Result<usize, NoAccount> {
+        let mut names: Vec<&str> = Vec::new();
+        for name in devices.iter().map(|name| &name[..name.floor_char_boundary(DEVICE_NAME)]) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         let Some(account) = self.accounts.get(resource).filter(|_| !devices.is_empty()) else { return Ok(resource) };
         let (name, kind) = (account.name(), account.kind());
         let none = |device: &str, error| NoAccount { resource: format!("{name} on {device}"), error };
@@ -113,34 +119,44 @@ impl Gate {
                 Err(error) => Err(none(device, error)),
             },
         };
-        let place = self.places.place(resource, devices, account.number(), open)?;
+        let place = self.places.place(resource, &names, account.number(), open)?;
         place.map(|place| self.accounts.len() + place).ok_or_else(|| none("one more set of devices", PageError::Full))
     }
 
     /// The account of the resource that an item is, or lies on devices of, and those of the devices.
-    pub fn parts(&self, item: usize) -> Option<(&Account, Arc<Place>)> {
+    fn parts(&self, item: usize) -> Option<(&Account, Option<Arc<Place>>)> {
         match item.checked_sub(self.accounts.len()) {
-            None => Some((&self.accounts[item], Arc::new(Place { resource: item, ..Place::default() }))),
+            None => Some((&self.accounts[item], None)),
             Some(place) => {
                 let place = self.places.get(place)?;
-                Some((self.accounts.get(place.resource)?, place))
+                Some((self.accounts.get(place.resource)?, Some(place)))
             }
+        }
+    }
+
+    /// The number of the resource that an item is, or lies on devices of.
+    pub fn resource(&self, item: usize) -> Option<usize> {
+        match item.checked_sub(self.accounts.len()) {
+            None => Some(item),
+            Some(place) => Some(self.places.get(place)?.resource),
         }
     }
 
     /// Takes `amount` of a continuous resource. What is taken is returned by the [`Holding`] it ends up in.
     pub fn charge(&self, item: usize, amount: u64) -> Result<(), Refusal> {
         let (account, place) = self.parts(item).ok_or(NOTHING)?;
-        if let (Some(seat), Some(number)) = (&self.seat, account.number())
-            && let Err((at, figures)) = seat.page.charge(seat.slot, place.numbers_or(&number), amount)
-        {
-            let device = at.checked_sub(1).and_then(|at| place.accounts.get(at));
-            device.map_or(account, |device| device).note_refusal();
-            return Err(Refusal { figures, device: device.and_then(|on| on.device()).map(str::to_owned) });
+        let devices = place.as_ref().map_or(&[][..], |place| &place.accounts);
+        if let (Some(seat), Some(number)) = (&self.seat, account.number()) {
+            let numbers = place.as_ref().map_or(std::slice::from_ref(&number), |place| &place.numbers);
+            if let Err((at, figures)) = seat.page.charge(seat.slot, numbers, amount) {
+                let device = at.checked_sub(1).and_then(|at| devices.get(at));
+                device.map_or(account, |device| device).note_refusal();
+                return Err(Refusal { figures, device: device.and_then(|on| on.device()).map(str::to_owned) });
+            }
         }
         // Without a tenant's page the limit is this account's, and devices have none.
         account.raise(amount)?;
-        for device in &place.accounts {
+        for device in devices {
             let _ = device.raise(amount);
         }
         Ok(())
@@ -151,9 +167,10 @@ impl Gate {
         let Some((account, place)) = self.parts(item).filter(|_| amount > 0) else { return };
         // First here: whoever adds up what sessions hold never finds more than the tenant's account says.
         account.lower(amount);
-        place.accounts.iter().for_each(|device| device.lower(amount));
+        place.iter().flat_map(|place| &place.accounts).for_each(|device| device.lower(amount));
         if let (Some(seat), Some(number)) = (&self.seat, account.number()) {
-            seat.page.uncharge(seat.slot, place.numbers_or(&number), amount);
+            let numbers = place.as_ref().map_or(std::slice::from_ref(&number), |place| &place.numbers);
+            seat.page.uncharge(seat.slot, numbers, amount);
         }
     }
 

@@ -96,7 +96,7 @@ fn what_lies_on_devices_counts_on_all_of_them_or_on_none() {
     let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).unwrap();
     let place = |devices: &[&str]| gate.place(0, &devices.iter().map(|d| d.to_string()).collect::<Vec<_>>()).unwrap();
     let (one, both, chip) = (place(&["card 1"]), place(&["card 1", "card 2"]), place(&["chip"]));
-    assert_eq!((place(&[]), place(&["card 1"])), (0, one));
+    assert_eq!((place(&[]), place(&["card 1"]), place(&["card 1", "card 1"])), (0, one, one));
     gate.charge(one, 15).unwrap();
     let refused = gate.charge(both, 16).unwrap_err();
     assert_eq!((refused.figures, refused.device.as_deref()), (Refused { used: 15, limit: 30 }, Some("card 1")));

@@ -7,20 +7,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 const MANY: usize = 1024;
 
 /// A resource on certain devices.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Place {
     pub resource: usize,
     /// One for each device.
     pub accounts: Vec<Arc<Account>>,
     /// Of the resource and then of the devices, in the tenant's page; empty without one.
-    pub(crate) numbers: Vec<usize>,
-}
-
-impl Place {
-    /// On no devices it is the resource's own.
-    pub(crate) fn numbers_or<'a>(&'a self, whole: &'a usize) -> &'a [usize] {
-        if self.numbers.is_empty() { std::slice::from_ref(whole) } else { &self.numbers }
-    }
+    pub numbers: Vec<usize>,
 }
 
 /// All places that a session has come to use; they stay.
@@ -50,13 +43,13 @@ impl Places {
     pub fn place<E>(
         &self,
         resource: usize,
-        devices: &[String],
+        devices: &[&str],
         whole: Option<usize>,
         open: impl Fn(&str) -> Result<Account, E>,
     ) -> Result<Option<usize>, E> {
         let same = |place: &Arc<Place>| {
             let names = place.accounts.iter().map(|account| account.device());
-            place.resource == resource && names.eq(devices.iter().map(|device| Some(device.as_str())))
+            place.resource == resource && names.eq(devices.iter().map(|device| Some(*device)))
         };
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = known.places.iter().position(same) {
@@ -72,7 +65,7 @@ impl Places {
         }
         let mut accounts: Vec<Arc<Account>> = Vec::new();
         for device in devices {
-            let there = known.accounts.iter().find(|(of, on)| *of == resource && on.device() == Some(device));
+            let there = known.accounts.iter().find(|(of, on)| *of == resource && on.device() == Some(*device));
             let account = match there {
                 Some((_, account)) => account.clone(),
                 None => {

@@ -29,6 +29,8 @@ pub struct Assignment<'a> {
     pub functions: &'a FunctionRule,
     /// The node schedules devices.
     pub scheduled: bool,
+    /// The node's log is where the guest's own messages go.
+    pub private: bool,
     /// Who the API server is from now on; `None`: who it is.
     pub user: Option<ServerUser>,
 }

@@ -81,6 +81,8 @@ pub struct NodeConfig {
     pub sessions_per_user: usize,
     /// Processes of one user, VM or remote tenant that may attach in a second; 0: as many as it likes.
     pub attach_rate: u32,
+    /// It serves one program, whose terminal its log goes to.
+    pub private: bool,
     pub tenants: Tenants,
     /// User ids of API servers, one for each tenant; `None`: they are who the node is.
     pub server_users: Option<UserRange>,
@@ -108,6 +110,7 @@ impl NodeConfig {
             spares: 1,
             sessions_per_user: 4096,
             attach_rate: usual_rate(),
+            private: false,
             tenants: Tenants::default(),
             server_users: None,
             devices: Rules::default(),
@@ -172,6 +175,7 @@ impl Node {
     pub fn start_private(directory: &PrivateDir, mut config: NodeConfig) -> Result<Self, NodeError> {
         config.socket = directory.path().join("node.sock");
         config.mode = 0o600;
+        config.private = true;
         Self::start(config)
     }
 

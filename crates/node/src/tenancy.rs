@@ -65,6 +65,7 @@ impl Core {
             apis: tenant.apis.as_deref(),
             functions: &tenant.functions,
             scheduled: self.scheduling.get().is_some(),
+            private: self.config.private,
             user,
         };
         let pid = server.process.pid();

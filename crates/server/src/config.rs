@@ -28,6 +28,8 @@ pub struct SessionConfig {
     pub vendors: BTreeMap<String, String>,
     /// The node schedules devices.
     pub scheduled: bool,
+    /// The node's log is where the guest's own messages go: what the guest is told needs no line there.
+    pub private: bool,
     /// Who the API server is from its first session on; `None`: who the node is.
     pub user: Option<ServerUser>,
     /// Largest arena a guest may bring, in bytes.

@@ -229,7 +229,8 @@ impl Session {
 
     #[cold]
     fn refuse(&self, function: u32, item: usize, amount: u64, refusal: &Refusal) -> Reject {
-        let resource = self.gate.parts(item).map_or("?", |(account, _)| account.name());
+        let resource = self.gate.resource(item).and_then(|resource| self.gate.accounts().get(resource));
+        let resource = resource.map_or("?", |account| account.name());
         let Refused { used, limit } = refusal.figures;
         let device = refusal.device.as_ref().map_or_else(String::new, |device| format!(" device={device:?}"));
         let figures = format_args!("resource={resource}{device} asked={amount} used={used} limit={limit}");
@@ -261,9 +262,10 @@ impl Session {
     }
 
     fn show(&self, item: usize) {
-        let Some((account, place)) = self.gate.parts(item) else { return };
-        self.stats.show_account(place.resource, account);
-        if !place.accounts.is_empty() {
+        let Some(resource) = self.gate.resource(item) else { return };
+        let Some(account) = self.gate.accounts().get(resource) else { return };
+        self.stats.show_account(resource, account);
+        if item != resource {
             self.stats.show_device_accounts(&self.gate);
         }
     }

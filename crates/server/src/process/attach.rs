@@ -29,7 +29,9 @@ const GREETING: Duration = Duration::from_secs(5);
 pub fn serve(shared: &Shared, announced: Announced) {
     let session = announced.config.session;
     if let Err((status, text)) = attach(shared, &announced) {
-        note(shared, session, &format!("refused: {text}"));
+        if !announced.config.private {
+            note(shared, session, &format!("refused: {text}"));
+        }
         send_welcome(announced.socket.as_fd(), status, 0, session, &text);
         shared.node.ended(session, &format!("refused: {text}"));
     }
