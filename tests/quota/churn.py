@@ -22,7 +22,7 @@ from tenants import accounts, ask, guests_environment, serving
 WORDS = 16
 PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED, ON = range(7)
 # What counts on a device as well, in the order of `ON`: its part of the tenant's limit.
-DEVICES = {"churn 1": 0.4, "churn 2": 0.3, "created": 0.15, "testapi accelerator": 0.1}
+DEVICES = {"churn 1": 0.5, "churn 2": 0.45, "created": 0.2, "testapi accelerator": 0.07}
 STOP, PAUSE = range(2)
 FINE, ATTACH, LOST = 0, 2, 3
 # Mean seconds between two kills, between two samples, and between two comparisons with the guests.
@@ -95,8 +95,8 @@ class Churn:
     def start(self, place):
         tenant = self.tenant_of(place)
         self.board.set(place, PID, 0)
-        self.board.set(place, HELD, 0)
-        self.board.set(place, PARKED, 0)
+        for word in (HELD, PARKED, *range(ON, ON + len(DEVICES))):
+            self.board.set(place, word, 0)
         command = [self.tools.program("churn"), self.path, str(place), str(self.random.getrandbits(60))]
         user = {"user": self.random.choice(self.users[tenant])} if os.getuid() == 0 else {}
         process = subprocess.Popen(
