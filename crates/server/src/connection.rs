@@ -71,7 +71,10 @@ pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String 
             Connected::new(session, arena, threads).run()
         }
         Err(refusal) => {
-            connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
+            let config = serde_json::from_slice::<SessionConfig>(&connection.config);
+            if !config.is_ok_and(|config| config.private) {
+                connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
+            }
             if let Ok(socket) = told {
                 send_welcome(socket.as_fd(), refusal.status, 0, connection.journal.session, &refusal.text);
             }
