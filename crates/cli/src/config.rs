@@ -434,9 +434,9 @@ mod tests {
 
     #[test]
     fn a_whole_file() {
-        let text = "spares = 3\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
+        let text = "spares = 3\nattach_rate = 7\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
         let config = read(text).unwrap();
-        assert_eq!(config.spares, Some(3));
+        assert_eq!((config.spares, config.attach_rate), (Some(3), Some(7)));
         assert_eq!(config.limits()["memory"], 2048);
         assert_eq!(config.tenants()[0].limits["memory"], 5);
     }
