@@ -54,7 +54,7 @@ uint64_t cuda_home_of_stream(CUstream stream) {
 
 /* ---- Pools ------------------------------------------------------------------------------------ */
 
-/* Those that the application made. */
+/* Those that the application made. The lock is held while one is made or destroyed: its handle may be another's at once. */
 static struct known_pool {
     CUmemoryPool pool;
     CUdevice device;
@@ -62,26 +62,43 @@ static struct known_pool {
 } *known_pools;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void cuda_note_pool(CUmemoryPool pool, CUdevice device) {
+static CUresult create_pool(CUmemoryPool *pool, const CUmemPoolProps *properties) {
     struct known_pool *known = malloc(sizeof *known);
     if (!known)
-        return;
+        return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&pools_lock);
-    *known = (struct known_pool){pool, device, known_pools};
-    known_pools = known;
+    CUresult status = cuMemPoolCreate(pool, properties);
+    if (status == CUDA_SUCCESS) {
+        *known = (struct known_pool){*pool, properties->location.id, known_pools};
+        known_pools = known;
+    }
     pthread_mutex_unlock(&pools_lock);
+    if (status != CUDA_SUCCESS)
+        free(known);
+    return status;
 }
 
-void cuda_forget_pool(CUmemoryPool pool) {
+void *cuda_create_pool_function(void) {
+    return (void *)create_pool;
+}
+
+static CUresult destroy_pool(CUmemoryPool pool) {
     pthread_mutex_lock(&pools_lock);
-    for (struct known_pool **link = &known_pools; *link; link = &(*link)->next)
-        if ((*link)->pool == pool) {
-            struct known_pool *known = *link;
-            *link = known->next;
-            free(known);
-            break;
-        }
+    CUresult status = cuMemPoolDestroy(pool);
+    struct known_pool **link = &known_pools;
+    while (*link && (*link)->pool != pool)
+        link = &(*link)->next;
+    if (*link && status == CUDA_SUCCESS) {
+        struct known_pool *known = *link;
+        *link = known->next;
+        free(known);
+    }
     pthread_mutex_unlock(&pools_lock);
+    return status;
+}
+
+void *cuda_destroy_pool_function(void) {
+    return (void *)destroy_pool;
 }
 
 /* Of a pool that nobody made it is the device whose own it is. */
