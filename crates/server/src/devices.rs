@@ -9,23 +9,26 @@
 //! still. So a session says when it is at the last work of its slice, and the node lets the next one queue its work
 //! behind that; what the next one is charged for begins where the other ended.
 
+mod habits;
+mod holding;
+
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 
 use crate::processor;
+use habits::{Interactive, Lingering};
+use holding::Holding;
 
 /// Waits until a device has done everything that this process gave it; non-zero: it gave up waiting.
 pub type Drain = unsafe extern "C" fn(u64) -> c_int;
 /// The name of a device, NUL-terminated and never freed; NULL: unknown.
 pub type Name = unsafe extern "C" fn(u64) -> *const c_char;
 
-/// Calls at the beginning of a slice that are measured one by one.
-const SAMPLES: u32 = 5;
 /// How often a thread that waits for its grant looks whether its session still lives.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often a thread looks whether another one has given the slice back, or another session is done.
@@ -43,37 +46,6 @@ pub struct Devices {
     interactive: Interactive,
 }
 
-/// Whether a session waits for the device so often that it pays to keep its threads awake while it has it: more than
-/// ten synchronous calls in ten milliseconds (FairGV 3.2.3).
-#[derive(Default)]
-struct Interactive {
-    began: Mutex<Option<(Instant, u32)>>,
-    is: AtomicBool,
-}
-
-const WINDOW: Duration = Duration::from_millis(10);
-const MANY: u32 = 10;
-
-impl Interactive {
-    /// The session had to wait for the device: what it did before says how it is, but not how often it calls now.
-    fn resume(&self) {
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    fn count(&self) -> bool {
-        let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, calls) = began.get_or_insert_with(|| (Instant::now(), 0));
-        *calls += 1;
-        let is =
-            if since.elapsed() < WINDOW { *calls > MANY || self.is.load(Ordering::Relaxed) } else { *calls > MANY };
-        if since.elapsed() >= WINDOW {
-            *began = None;
-        }
-        self.is.store(is, Ordering::Relaxed);
-        is
-    }
-}
-
 /// A device of the vendor's that has a seat.
 struct Known {
     device: u64,
@@ -81,62 +53,6 @@ struct Known {
     drain: Drain,
     state: Holding,
     lingering: Lingering,
-}
-
-/// Whether a program whose work is done comes back so soon that it pays to keep the device for it.
-struct Lingering {
-    /// Grows with each return in time, shrinks with each that was not.
-    confidence: u8,
-    /// When the device was given back at once.
-    left: Option<Instant>,
-}
-
-/// Lingering pays while a third of the returns or more are in time.
-const FULL: u8 = 16;
-const GAIN: u8 = 2;
-
-impl Default for Lingering {
-    fn default() -> Self {
-        Lingering { confidence: FULL, left: None }
-    }
-}
-
-impl Lingering {
-    fn learn(&mut self, in_time: bool) {
-        self.confidence = if in_time { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
-    }
-
-    /// There is work again.
-    fn back(&mut self, linger: Duration) {
-        if let Some(left) = self.left.take() {
-            self.learn(left.elapsed() < linger);
-        }
-    }
-}
-
-/// What this session does with a device now.
-#[derive(Default)]
-struct Holding {
-    /// Threads between `occupy` and `vacate`.
-    active: u32,
-    /// Calls that the device may not have done yet.
-    under_way: u32,
-    /// When the device got the first of them.
-    busy_since: Option<Instant>,
-    /// When a slice began that lasts a span of time.
-    since: Option<Instant>,
-    /// Of this slice.
-    used: Duration,
-    samples: u32,
-    sampled: Duration,
-    /// Calls to let pass before the next measurement.
-    unmeasured: u32,
-    /// The slice is used up: nobody gets in until it is given back and granted anew.
-    closing: bool,
-    /// The node knows that this is the slice's last work (`grant::LAST`), unless it has granted another slice since.
-    announced: bool,
-    /// What a call cost in the last slice.
-    last_slice: Duration,
 }
 
 /// A call's stay on a device: ended by [`Devices::vacate`].
@@ -543,64 +459,6 @@ fn own_work(seat: &DeviceSeat) -> Option<Duration> {
 
 fn budget(seat: &DeviceSeat) -> Duration {
     Duration::from_nanos(seat.budget.load(Ordering::Relaxed))
-}
-
-impl Holding {
-    fn account(&mut self, seat: &DeviceSeat, time: Duration) {
-        self.used += time;
-        seat.used.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
-    }
-
-    /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
-    fn learn(&mut self, calls: u32, time: Duration, budget: Duration) {
-        let (each, first) = (time / calls.max(1), self.samples == 0);
-        self.samples += calls;
-        self.sampled += time;
-        // If the first one costs what they cost in the last slice, the others will, too.
-        if first && each > self.last_slice / 2 && each / 2 < self.last_slice {
-            (self.samples, self.sampled) = (SAMPLES, self.last_slice * (SAMPLES - 1) + each);
-        }
-        self.unmeasured = 0;
-        if self.samples >= SAMPLES {
-            self.fill(budget);
-        }
-    }
-
-    /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them.
-    fn fill(&mut self, budget: Duration) {
-        let left = budget.saturating_sub(self.used).as_nanos();
-        let each = self.each().unwrap_or_default().as_nanos();
-        let fit = (left + each / 2).checked_div(each).unwrap_or(0);
-        self.unmeasured = u32::try_from(fit.saturating_sub(1)).unwrap_or(u32::MAX);
-    }
-
-    /// What a call costs, as far as known.
-    fn each(&self) -> Option<Duration> {
-        let each = if self.samples > 0 { self.sampled / self.samples } else { self.last_slice };
-        Some(each).filter(|each| !each.is_zero())
-    }
-
-    /// Whether the device may still be at what another session gave it, so that waiting for the device would not
-    /// measure this session's work.
-    fn may_be_another_sessions(&self, seat: &DeviceSeat) -> bool {
-        self.under_way < SAMPLES && seat.free_at.load(Ordering::SeqCst) == NOT_YET
-    }
-
-    /// A further slice, granted before the last one was over: what calls cost is known from that one.
-    fn go_on(&mut self, budget: Duration) {
-        self.renew();
-        let each = self.each().unwrap_or_default();
-        (self.samples, self.sampled) = (SAMPLES, each * SAMPLES);
-        self.fill(budget);
-    }
-
-    /// A further slice for who is alone.
-    fn renew(&mut self) {
-        self.used = Duration::ZERO;
-        self.since = None;
-        self.unmeasured = 0;
-        (self.closing, self.announced) = (false, false);
-    }
 }
 
 #[cfg(test)]

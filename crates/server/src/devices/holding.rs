@@ -1,0 +1,92 @@
+//! What a session does with one device while it has it, and what that costs (FairGV 3.3.2).
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use aviary_gate::{DeviceSeat, NOT_YET};
+
+/// Calls at the beginning of a slice that are measured one by one.
+const SAMPLES: u32 = 5;
+
+/// What this session does with a device now.
+#[derive(Default)]
+pub(super) struct Holding {
+    /// Threads between `occupy` and `vacate`.
+    pub(super) active: u32,
+    /// Calls that the device may not have done yet.
+    pub(super) under_way: u32,
+    /// When the device got the first of them.
+    pub(super) busy_since: Option<Instant>,
+    /// When a slice began that lasts a span of time.
+    pub(super) since: Option<Instant>,
+    /// Of this slice.
+    pub(super) used: Duration,
+    pub(super) samples: u32,
+    pub(super) sampled: Duration,
+    /// Calls to let pass before the next measurement.
+    pub(super) unmeasured: u32,
+    /// The slice is used up: nobody gets in until it is given back and granted anew.
+    pub(super) closing: bool,
+    /// The node knows that this is the slice's last work (`grant::LAST`), unless it has granted another slice since.
+    pub(super) announced: bool,
+    /// What a call cost in the last slice.
+    pub(super) last_slice: Duration,
+}
+
+impl Holding {
+    pub(super) fn account(&mut self, seat: &DeviceSeat, time: Duration) {
+        self.used += time;
+        seat.used.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
+    pub(super) fn learn(&mut self, calls: u32, time: Duration, budget: Duration) {
+        let (each, first) = (time / calls.max(1), self.samples == 0);
+        self.samples += calls;
+        self.sampled += time;
+        // If the first one costs what they cost in the last slice, the others will, too.
+        if first && each > self.last_slice / 2 && each / 2 < self.last_slice {
+            (self.samples, self.sampled) = (SAMPLES, self.last_slice * (SAMPLES - 1) + each);
+        }
+        self.unmeasured = 0;
+        if self.samples >= SAMPLES {
+            self.fill(budget);
+        }
+    }
+
+    /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them.
+    pub(super) fn fill(&mut self, budget: Duration) {
+        let left = budget.saturating_sub(self.used).as_nanos();
+        let each = self.each().unwrap_or_default().as_nanos();
+        let fit = (left + each / 2).checked_div(each).unwrap_or(0);
+        self.unmeasured = u32::try_from(fit.saturating_sub(1)).unwrap_or(u32::MAX);
+    }
+
+    /// What a call costs, as far as known.
+    pub(super) fn each(&self) -> Option<Duration> {
+        let each = if self.samples > 0 { self.sampled / self.samples } else { self.last_slice };
+        Some(each).filter(|each| !each.is_zero())
+    }
+
+    /// Whether the device may still be at what another session gave it, so that waiting for the device would not
+    /// measure this session's work.
+    pub(super) fn may_be_another_sessions(&self, seat: &DeviceSeat) -> bool {
+        self.under_way < SAMPLES && seat.free_at.load(Ordering::SeqCst) == NOT_YET
+    }
+
+    /// A further slice, granted before the last one was over: what calls cost is known from that one.
+    pub(super) fn go_on(&mut self, budget: Duration) {
+        self.renew();
+        let each = self.each().unwrap_or_default();
+        (self.samples, self.sampled) = (SAMPLES, each * SAMPLES);
+        self.fill(budget);
+    }
+
+    /// A further slice for who is alone.
+    pub(super) fn renew(&mut self) {
+        self.used = Duration::ZERO;
+        self.since = None;
+        self.unmeasured = 0;
+        (self.closing, self.announced) = (false, false);
+    }
+}
