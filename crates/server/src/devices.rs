@@ -76,7 +76,7 @@ impl Devices {
         let held = |seat: &&DeviceSeat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE);
         let seats = page.seats().iter().take_while(|seat| seat.taken.load(Ordering::Relaxed) != 0);
         let longest = seats.filter(held).map(|seat| seat.awake.load(Ordering::Relaxed)).max().unwrap_or(0);
-        (Duration::from_nanos(longest), longest > 0 && self.interactive.count())
+        (Duration::from_nanos(longest), longest > 0 && self.interactive.count(Instant::now()))
     }
 
     /// Whether the session may give some device work now.

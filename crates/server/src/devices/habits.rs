@@ -1,37 +1,50 @@
 //! What a session's past says of how it will use a device: whether it calls often, and whether it comes back soon.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Whether a session waits for the device so often that it pays to keep its threads awake while it has it: more than
-/// ten synchronous calls in ten milliseconds (FairGV 3.2.3).
+/// ten synchronous calls in ten milliseconds (FairGV 3.2.3), of those in which it has the device.
 #[derive(Default)]
 pub(super) struct Interactive {
-    began: Mutex<Option<(Instant, u32)>>,
+    window: Mutex<Window>,
     pub(super) is: AtomicBool,
+}
+
+#[derive(Default)]
+struct Window {
+    calls: u32,
+    passed: Duration,
+    /// The last call, if the session has had the device since.
+    last: Option<Instant>,
 }
 
 const WINDOW: Duration = Duration::from_millis(10);
 const MANY: u32 = 10;
 
 impl Interactive {
-    /// The session had to wait for the device: what it did before says how it is, but not how often it calls now.
-    pub(super) fn resume(&self) {
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn count(&self) -> bool {
-        let mut began = self.began.lock().unwrap_or_else(PoisonError::into_inner);
-        let (since, calls) = began.get_or_insert_with(|| (Instant::now(), 0));
-        *calls += 1;
-        let is =
-            if since.elapsed() < WINDOW { *calls > MANY || self.is.load(Ordering::Relaxed) } else { *calls > MANY };
-        if since.elapsed() >= WINDOW {
-            *began = None;
+    /// The session had to wait for the device.
+    pub(super) fn resume(&self) {
+        self.window().last = None;
+    }
+
+    /// A synchronous call at `now`.
+    pub(super) fn count(&self, now: Instant) -> bool {
+        let mut window = self.window();
+        let since = window.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        window.passed += since;
+        window.calls += 1;
+        window.last = Some(now);
+        if window.calls > MANY || window.passed >= WINDOW {
+            self.is.store(window.passed < WINDOW, Ordering::Relaxed);
+            *window = Window { last: window.last, ..Window::default() };
         }
-        self.is.store(is, Ordering::Relaxed);
-        is
+        self.is.load(Ordering::Relaxed)
     }
 }
 
@@ -63,5 +76,30 @@ impl Lingering {
         if let Some(left) = self.left.take() {
             self.learn(left.elapsed() < linger);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_calls_often_while_it_has_the_device_is_interactive() {
+        let (interactive, mut now) = (Interactive::default(), Instant::now());
+        let mut calls = |count: u32, every: Duration| {
+            (0..count).fold(false, |_, _| {
+                now += every;
+                interactive.count(now)
+            })
+        };
+        assert!(!calls(10, Duration::from_micros(200)));
+        assert!(calls(1, Duration::from_micros(200)));
+        // Five at a time, and long waits for the device between: as often as before.
+        for _ in 0..20 {
+            interactive.resume();
+            assert!(calls(1, Duration::from_millis(50)) && calls(4, Duration::from_micros(200)));
+        }
+        assert!(!calls(30, Duration::from_millis(2)));
+        assert!(calls(22, Duration::from_micros(900)));
     }
 }
