@@ -400,8 +400,8 @@ int32_t ta_process(void);
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 
 /* One device that runs one thing at a time, in the order of submission, and cannot be interrupted. It computes
-   nothing: a submission occupies it for the time that it says, or until its process has ended: then the next one that
-   submits finds the device free. All processes with the same TESTAPI_ACCELERATOR in
+   nothing: a submission occupies it for the time that it says, or until its process has ended: then what that process had
+   submitted goes, and what others submitted comes sooner. All processes with the same TESTAPI_ACCELERATOR in
    their environment (the name of a file, created on demand) share one; without it every process has its own. */
 
 /* Returns at once. `client` stands in the device's log. */
@@ -412,12 +412,12 @@ ta_status ta_accelerator_finish(void);
 /* What the device did, oldest first: the layout of the file. */
 typedef struct ta_accelerator_record {
     uint64_t begin, end; /* CLOCK_MONOTONIC, nanoseconds */
-    uint64_t client;
+    uint32_t client, process;
 } ta_accelerator_record;
 typedef struct ta_accelerator_file {
     uint64_t free_at; /* when the device has done everything submitted so far */
     uint64_t count;   /* of records ever made; the last TA_ACCELERATOR_RECORDS are kept */
-    uint64_t owner;   /* process that submitted last */
+    uint64_t lock;    /* the process that is writing, or 0 */
     ta_accelerator_record records[];
 } ta_accelerator_file;
 #define TA_ACCELERATOR_RECORDS (1u << 20)

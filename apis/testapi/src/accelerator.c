@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -17,10 +19,13 @@
 #define SHORTEST_SPIN 10000
 #define LONGEST_SPIN 300000
 
+/* A wait that is longer looks now and then whether others have died, so that it is over sooner. */
+#define GLANCE 10000000
+
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 static ta_accelerator_file *device;
-/* When everything is done that this process submitted. */
-static uint64_t done_at;
+/* 1 + the number of this process's last record, or 0. */
+static uint64_t last;
 
 static void open_device(void) {
     const char *name = getenv("TESTAPI_ACCELERATOR");
@@ -45,59 +50,103 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* What a process leaves behind on the device goes with it, as drivers do it. What others submitted after it goes, too:
-   that needs a device that several processes give work at a time. */
-static void drop_work_of_the_dead(void) {
-    uint64_t at = now(), free_at = __atomic_load_n(&device->free_at, __ATOMIC_SEQ_CST);
-    pid_t owner = (pid_t)__atomic_load_n(&device->owner, __ATOMIC_SEQ_CST);
-    if (free_at <= at || owner == 0 || owner == getpid() || kill(owner, 0) == 0 || errno != ESRCH)
-        return;
-    if (!__atomic_compare_exchange_n(&device->free_at, &free_at, at, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        return;
-    for (uint64_t count = __atomic_load_n(&device->count, __ATOMIC_SEQ_CST), back = 1; back <= count; back++) {
-        ta_accelerator_record *record = &device->records[(count - back) % TA_ACCELERATOR_RECORDS];
-        if (back > TA_ACCELERATOR_RECORDS || record->end <= at)
-            return;
-        record->end = record->begin > at ? record->begin : at;
+static ta_accelerator_record *record(uint64_t number) { return &device->records[number % TA_ACCELERATOR_RECORDS]; }
+
+static bool is_dead(uint32_t process) { return kill((pid_t)process, 0) != 0 && errno == ESRCH; }
+
+/* Held for microseconds; taken from whoever died with it. What that one was writing may be half done: a record too many. */
+static void lock(void) {
+    for (uint64_t free = 0, me = (uint64_t)getpid();
+         !__atomic_compare_exchange_n(&device->lock, &free, me, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);) {
+        /* `free` is now who has it. Threads of one process may wait for each other. */
+        if (free == 0 || !is_dead((uint32_t)free)) {
+            sched_yield();
+            free = 0;
+        }
     }
+}
+
+static void unlock(void) { __atomic_store_n(&device->lock, 0, __ATOMIC_SEQ_CST); }
+
+/* What a process leaves behind on the device goes with it, as drivers do it; what others submitted comes sooner. */
+static void drop_work_of_the_dead(uint64_t at) {
+    uint64_t count = device->count, first = count;
+    uint32_t me = (uint32_t)getpid(), checked = me;
+    bool dead = false;
+    for (; first > 0 && count - first < TA_ACCELERATOR_RECORDS && record(first - 1)->end > at; first--) {
+        uint32_t process = record(first - 1)->process;
+        if (process == checked)
+            continue;
+        checked = process;
+        dead = dead || is_dead(process);
+    }
+    if (!dead)
+        return;
+    /* Who died meanwhile is found the next time. */
+    uint64_t free_at = at;
+    for (uint64_t n = first; n < count; n++) {
+        ta_accelerator_record *r = record(n);
+        uint64_t time = r->end - r->begin, begin = r->begin <= at ? r->begin : free_at;
+        uint64_t end = begin + time;
+        if (r->process != me && is_dead(r->process))
+            end = begin > at ? begin : at;
+        __atomic_store_n(&r->begin, begin, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&r->end, end, __ATOMIC_SEQ_CST);
+        free_at = end;
+    }
+    device->free_at = free_at;
 }
 
 ta_status ta_accelerator_submit(uint32_t client, uint64_t nanoseconds) {
     pthread_once(&opened, open_device);
     if (!device)
         return TA_OUT_OF_MEMORY;
-    drop_work_of_the_dead();
-    uint64_t begin, end, free_at = __atomic_load_n(&device->free_at, __ATOMIC_SEQ_CST);
-    do {
-        uint64_t at = now();
-        begin = free_at > at ? free_at : at;
-        end = begin + nanoseconds;
-    } while (!__atomic_compare_exchange_n(&device->free_at, &free_at, end, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
-    __atomic_store_n(&device->owner, (uint64_t)getpid(), __ATOMIC_SEQ_CST);
-    uint64_t place = __atomic_fetch_add(&device->count, 1, __ATOMIC_SEQ_CST) % TA_ACCELERATOR_RECORDS;
-    device->records[place] = (ta_accelerator_record){begin, end, client};
-    uint64_t before = __atomic_load_n(&done_at, __ATOMIC_SEQ_CST);
-    while (before < end && !__atomic_compare_exchange_n(&done_at, &before, end, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-        ;
+    lock();
+    uint64_t at = now();
+    drop_work_of_the_dead(at);
+    uint64_t begin = device->free_at > at ? device->free_at : at, number = device->count;
+    *record(number) = (ta_accelerator_record){begin, begin + nanoseconds, client, (uint32_t)getpid()};
+    __atomic_store_n(&device->count, number + 1, __ATOMIC_SEQ_CST);
+    device->free_at = begin + nanoseconds;
+    /* A forked child has submitted nothing yet, but waiting for its parent's work does no harm. */
+    __atomic_store_n(&last, number + 1, __ATOMIC_SEQ_CST);
+    unlock();
     return TA_OK;
 }
 
+/* When everything is done that this process submitted, as far as known. */
+static uint64_t done_at(void) {
+    uint64_t number = __atomic_load_n(&last, __ATOMIC_SEQ_CST);
+    return number ? __atomic_load_n(&record(number - 1)->end, __ATOMIC_SEQ_CST) : 0;
+}
+
 ta_status ta_accelerator_finish(void) {
-    uint64_t end = __atomic_load_n(&done_at, __ATOMIC_SEQ_CST);
     static __thread uint64_t spin;
     if (!spin) {
         prctl(PR_SET_TIMERSLACK, 1L);
         spin = 50000;
     }
-    if (now() + spin < end) {
+    /* What other threads submit from now on is not waited for. */
+    uint64_t latest = done_at(), end = latest, at;
+    for (; (at = now()) + spin < end; end = done_at() < latest ? done_at() : latest) {
         uint64_t until = end - spin;
+        bool glances = until > at + GLANCE;
+        if (glances)
+            until = at + GLANCE;
         struct timespec t = {.tv_sec = (time_t)(until / 1000000000), .tv_nsec = (long)(until % 1000000000)};
         while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
             ;
+        if (glances) {
+            lock();
+            drop_work_of_the_dead(now());
+            unlock();
+            continue;
+        }
         /* Follows a late wake-up at once and forgets it slowly. */
         uint64_t late = (now() - until) * 5 / 4;
         spin = late > spin ? late : spin - (spin - late) / 16;
         spin = spin < SHORTEST_SPIN ? SHORTEST_SPIN : spin > LONGEST_SPIN ? LONGEST_SPIN : spin;
+        break;
     }
     while (now() < end)
         __builtin_ia32_pause();

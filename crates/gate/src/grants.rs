@@ -75,6 +75,8 @@ pub struct DeviceSeat {
     pub ends_at: AtomicU64,
     /// With `LAST`: nanoseconds of work that `used` does not contain yet.
     pub remaining: AtomicU64,
+    /// With `LAST`: 1 if more work will probably follow at once.
+    pub goes_on: AtomicU32,
     /// When the device had done what was under way with `LAST`; written before the slice is given back.
     pub freed_at: AtomicU64,
     /// Since when the device is at the work of this slice: whoever queued its work behind another session's does not

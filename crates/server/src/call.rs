@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aviary_gate::Holding;
-use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PREDEFINED, RequestHeader};
+use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PREDEFINED, RequestHeader, kind};
 
 use crate::api::Reject;
 use crate::clock;
@@ -109,6 +109,8 @@ pub struct Call {
     pub(crate) replayed: Option<Arc<Record>>,
     /// The device that the call gives work.
     stay: Option<Stay>,
+    /// The device that it may be waiting for.
+    wait: Option<usize>,
     /// What that cost, if the library says so.
     device_time: Option<Duration>,
     vendor_since: u64,
@@ -144,6 +146,7 @@ impl Call {
             recording: None,
             replayed: None,
             stay: None,
+            wait: None,
             device_time: None,
             vendor_since: 0,
             vendor_ticks: 0,
@@ -450,11 +453,17 @@ impl Call {
     }
 
     pub fn begin_vendor(&mut self) {
+        if self.header.kind == kind::CALL && self.stay.is_none() && self.scheduled() {
+            self.wait = self.session.devices.begin_wait();
+        }
         self.vendor_since = clock::ticks();
     }
 
     pub fn end_vendor(&mut self) {
         self.vendor_ticks += clock::ticks().saturating_sub(self.vendor_since);
+        if let Some(device) = self.wait.take() {
+            self.session.devices.end_wait(device);
+        }
     }
 
     /// The node schedules devices.
@@ -467,9 +476,6 @@ impl Call {
     pub fn occupy(&mut self, device: u64, drain: Drain, name: Name) -> Result<bool, Reject> {
         let session = &self.session;
         self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
-        if self.stay.is_some_and(|stay| stay.answers_soon) {
-            lane::wake_guest();
-        }
         Ok(self.stay.is_some())
     }
 
@@ -482,6 +488,9 @@ impl Call {
     /// The device has its work, or will never get it.
     pub fn vacate(&mut self) {
         if let Some(stay) = self.stay.take() {
+            if stay.answers_soon {
+                lane::wake_guest();
+            }
             self.session.devices.vacate(stay, self.device_time.take());
         }
     }

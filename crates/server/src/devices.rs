@@ -52,7 +52,10 @@ struct Known {
     seat: usize,
     drain: Drain,
     state: Holding,
+    /// After it had nothing to do.
     lingering: Lingering,
+    /// After a call that may have waited for the device.
+    after_wait: Lingering,
 }
 
 /// A call's stay on a device: ended by [`Devices::vacate`].
@@ -69,14 +72,17 @@ impl Devices {
         Devices { page, bell, known: Mutex::default(), interactive: Interactive::default() }
     }
 
-    /// A synchronous call is being answered. For how long the thread that answers should stay awake for the next one,
-    /// and whether the guest's thread should, too.
-    pub fn answering(&self) -> (Duration, bool) {
-        let Some(page) = &self.page else { return (Duration::ZERO, false) };
+    /// A synchronous call is being answered. For how long the threads on both sides should stay awake.
+    pub fn answering(&self) -> Duration {
+        let Some(page) = &self.page else { return Duration::ZERO };
         let held = |seat: &&DeviceSeat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE);
         let seats = page.seats().iter().take_while(|seat| seat.taken.load(Ordering::Relaxed) != 0);
         let longest = seats.filter(held).map(|seat| seat.awake.load(Ordering::Relaxed)).max().unwrap_or(0);
-        (Duration::from_nanos(longest), longest > 0 && self.interactive.count(Instant::now()))
+        if longest > 0 && self.interactive.count(Instant::now()) {
+            Duration::from_nanos(longest)
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Whether the session may give some device work now.
@@ -101,6 +107,7 @@ impl Devices {
         let Some(at) = self.seat_of(&mut known, page, device, drain, name) else { return Ok(None) };
         let linger = Duration::from_nanos(page.seats()[known[at].seat].linger.load(Ordering::Relaxed));
         known[at].lingering.back(linger);
+        known[at].after_wait.back(linger);
         let Some(mut known) = self.await_grant(known, page, at, over)? else { return Ok(None) };
         let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
@@ -256,7 +263,7 @@ impl Devices {
                 if state.unmeasured > 0 {
                     state.unmeasured -= 1;
                 } else if !state.may_be_another_sessions(seat) {
-                    self.announce_last(state, seat);
+                    self.announce_last(state, seat, Some(budget(seat)));
                     known = self.measure(known, stay.known, seat);
                 }
             }
@@ -279,7 +286,8 @@ impl Devices {
         for at in 0..known.len() {
             let seat = &page.seats()[known[at].seat];
             let granted = seat.grant.load(Ordering::SeqCst);
-            if known[at].state.active > 0 || !matches!(granted, grant::SLICE | grant::ALONE | grant::ENDED) {
+            let open = matches!(granted, grant::SLICE | grant::ALONE | grant::ENDED | grant::LAST);
+            if known[at].state.active > 0 || !open {
                 continue;
             }
             if seat.manner() == Manner::Blind {
@@ -299,7 +307,9 @@ impl Devices {
             if known[at].state.under_way > 0 && known[at].state.active == 0 {
                 known = self.measure(known, at, seat);
             }
-            if known[at].lingering.confidence > 0 {
+            if known[at].state.closing {
+                // A call on another lane waits for the device, and then the slice is over.
+            } else if known[at].lingering.confidence > 0 {
                 drop(known);
                 let comes = message(linger);
                 known = self.known();
@@ -340,17 +350,48 @@ impl Devices {
         }
     }
 
-    /// Tells the node if the slice will be used up when the device has done what it has.
-    fn announce_last(&self, state: &mut Holding, seat: &DeviceSeat) {
+    /// A call begins that gives the device no work and may wait until it has done what it has. Programs that hardly ever come
+    /// back soon after such calls will then not need the rest of their slice: the node is told now. The answer is for
+    /// [`Devices::end_wait`].
+    pub fn begin_wait(&self) -> Option<usize> {
+        let page = self.page.as_ref()?;
+        let mut known = self.known();
+        let at = known.iter().position(|entry| entry.state.under_way > 0 && self.is_held_idle(page, entry))?;
+        let entry = &mut known[at];
+        if entry.after_wait.confidence == 0 {
+            self.announce_last(&mut entry.state, &page.seats()[entry.seat], None);
+        }
+        Some(at)
+    }
+
+    /// That call is over.
+    pub fn end_wait(&self, at: usize) {
+        let Some(page) = &self.page else { return };
+        let mut known = self.known();
+        known[at].after_wait.left = Some(Instant::now());
+        let seat = &page.seats()[known[at].seat];
+        if known[at].state.announced && known[at].state.active == 0 {
+            known = self.measure(known, at, seat);
+            if known[at].state.announced && known[at].state.active == 0 {
+                self.close(&mut known[at], seat, grant::CLOSED);
+            }
+        }
+    }
+
+    /// Tells the node that the slice ends when the device has done what it has: if as much as `enough` will be used then.
+    /// `None`: in any case, as nothing will follow.
+    fn announce_last(&self, state: &mut Holding, seat: &DeviceSeat, enough: Option<Duration>) {
         let Some(each) = state.each() else { return };
         let expected = each * state.under_way;
         // Half a call too little is as good as half a call too much.
-        if state.active > 1 || state.closing || state.used + expected + each / 2 < budget(seat) {
+        let too_little = enough.is_some_and(|enough| state.used + expected + each / 2 < enough);
+        if state.active > 1 || state.closing || too_little {
             return;
         }
         let passed = state.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
         seat.ends_at.store(monotonic() + expected.saturating_sub(passed).as_nanos() as u64, Ordering::Relaxed);
         seat.remaining.store(expected.as_nanos() as u64, Ordering::Relaxed);
+        seat.goes_on.store(u32::from(enough.is_some()), Ordering::Relaxed);
         if seat.change(grant::SLICE, grant::LAST) {
             (state.closing, state.announced) = (true, true);
             self.ring();
@@ -429,7 +470,14 @@ impl Devices {
             false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
         };
         page.seats().get(seat)?.take(&text);
-        known.push(Known { device, seat, drain, state: Holding::default(), lingering: Lingering::default() });
+        known.push(Known {
+            device,
+            seat,
+            drain,
+            state: Holding::default(),
+            lingering: Lingering::default(),
+            after_wait: Lingering::default(),
+        });
         Some(seat)
     }
 

@@ -1,11 +1,12 @@
+use super::habits::FULL;
 use super::*;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 15] = [const { AtomicU64::new(0) }; 15];
-static DRAINS: [AtomicU32; 15] = [const { AtomicU32::new(0) }; 15];
+static QUEUED_US: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+static DRAINS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 
 unsafe extern "C" fn drain(device: u64) -> c_int {
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
@@ -264,4 +265,34 @@ fn who_never_comes_back_in_time_gives_the_device_back_at_once() {
     let lingered = (0..100).filter(|_| rests(false)).count();
     assert!(lingered <= 16, "{lingered}");
     assert!(!rests(false));
+}
+
+#[test]
+fn who_never_goes_on_after_a_wait_lets_the_next_one_in_while_it_waits() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_secs(1000));
+    // Waits for the device, and what the node saw meanwhile.
+    let waits = || {
+        (0..6).for_each(|_| call(&devices, 14, 200));
+        QUEUED_US[14].fetch_add(200, Ordering::SeqCst);
+        let wait = devices.begin_wait().expect("work is under way");
+        let meanwhile = seat.grant.load(Ordering::SeqCst);
+        devices.end_wait(wait);
+        meanwhile
+    };
+    // No linger: nobody comes back in time.
+    for _ in 0..FULL {
+        assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::SLICE, grant::SLICE));
+    }
+    assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::LAST, grant::CLOSED));
+    assert!(seat.freed_at.load(Ordering::SeqCst) >= seat.ends_at.load(Ordering::SeqCst).saturating_sub(10_000_000));
+    // The node wants nobody else in.
+    open(&node, grant::ALONE, Duration::from_secs(1000));
+    assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::ALONE, grant::ALONE));
+    // As before, once it does come back in time.
+    seat.linger.store(1_000_000_000, Ordering::SeqCst);
+    assert_eq!(waits(), grant::ALONE);
+    open(&node, grant::SLICE, Duration::from_secs(1000));
+    assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::SLICE, grant::SLICE));
 }

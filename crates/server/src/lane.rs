@@ -291,9 +291,9 @@ impl Lane {
         let deferred = if reply { self.deferred.take() } else { None };
         let mut end = self.end.borrow_mut();
         if reply && self.session.devices.scheduled() {
-            let (awake, guest_too) = self.session.devices.answering();
+            let awake = self.session.devices.answering();
             end.stay_awake(awake);
-            if guest_too {
+            if !awake.is_zero() {
                 header.flags |= flag::STAY_AWAKE;
                 // Two that share a CPU would have to sleep for each other to run.
                 if end.shares_cpu() {

@@ -91,7 +91,13 @@ impl Entry {
     }
 
     fn wants(&self) -> bool {
-        self.waits() || matches!(self.seat().grant.load(SeqCst), grant::ENDED | grant::LAST)
+        let seat = self.seat();
+        self.waits()
+            || match seat.grant.load(SeqCst) {
+                grant::ENDED => true,
+                grant::LAST => seat.goes_on.load(Relaxed) != 0,
+                _ => false,
+            }
     }
 
     /// What it used and was not charged for.

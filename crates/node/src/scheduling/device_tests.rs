@@ -152,6 +152,7 @@ fn at_its_last_work(ends_at: u64, remaining: u64) -> Bench {
     let seat = bench.seat(0, 0);
     seat.ends_at.store(ends_at, SeqCst);
     seat.remaining.store(remaining, SeqCst);
+    seat.goes_on.store(1, SeqCst);
     assert!(seat.change(grant::SLICE, grant::LAST));
     bench
 }
@@ -204,6 +205,15 @@ fn another_slice_can_follow_before_the_last_one_is_over() {
 }
 
 #[test]
+fn who_needs_no_more_gets_no_other_slice() {
+    let mut bench = at_its_last_work(5_000_000, 1_000_000);
+    bench.seat(0, 0).goes_on.store(0, SeqCst);
+    bench.seat(1, 0).used.store(50_000_000, SeqCst);
+    bench.step(5_000_000);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::ALONE]);
+}
+
+#[test]
 fn only_one_comes_behind_another() {
     let mut bench = at_its_last_work(5_000_000, 4_000_000);
     bench.step(5_000_000);
@@ -246,6 +256,7 @@ fn slice_after_slice_is_not_one_long_one() {
     for now in (1..40).map(|n| n * 1_000_000_000) {
         bench.step(now);
         bench.seat(0, 0).ends_at.store(now, SeqCst);
+        bench.seat(0, 0).goes_on.store(1, SeqCst);
         assert!(bench.seat(0, 0).change(grant::SLICE, grant::LAST), "{now}");
         bench.step(now + 1);
         assert_eq!(bench.device.overdue(now + 2), None);

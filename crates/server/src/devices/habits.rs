@@ -14,6 +14,7 @@ pub(super) struct Interactive {
 
 #[derive(Default)]
 struct Window {
+    /// But for the first.
     calls: u32,
     passed: Duration,
     /// The last call, if the session has had the device since.
@@ -36,11 +37,12 @@ impl Interactive {
     /// A synchronous call at `now`.
     pub(super) fn count(&self, now: Instant) -> bool {
         let mut window = self.window();
-        let since = window.last.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        window.passed += since;
-        window.calls += 1;
-        window.last = Some(now);
-        if window.calls > MANY || window.passed >= WINDOW {
+        // What was before the first call since it got the device says nothing of how often it calls.
+        if let Some(last) = window.last.replace(now) {
+            window.passed += now.saturating_duration_since(last);
+            window.calls += 1;
+        }
+        if window.calls >= MANY || window.passed >= WINDOW {
             self.is.store(window.passed < WINDOW, Ordering::Relaxed);
             *window = Window { last: window.last, ..Window::default() };
         }
@@ -57,7 +59,7 @@ pub(super) struct Lingering {
 }
 
 /// Lingering pays while a third of the returns or more are in time.
-const FULL: u8 = 16;
+pub(super) const FULL: u8 = 16;
 const GAIN: u8 = 2;
 
 impl Default for Lingering {
@@ -100,6 +102,10 @@ mod tests {
             assert!(calls(1, Duration::from_millis(50)) && calls(4, Duration::from_micros(200)));
         }
         assert!(!calls(30, Duration::from_millis(2)));
+        for _ in 0..50 {
+            interactive.resume();
+            assert!(!calls(1, Duration::from_millis(5)), "one in each slice");
+        }
         assert!(calls(22, Duration::from_micros(900)));
     }
 }
