@@ -75,9 +75,16 @@ if port status >/dev/null; then
     err=$!
     (cd /root && exec setsid sh /etc/aviary/command <"$(port in)" >/run/out 2>/run/err 7>&-)
     status=$?
-    # What the command left in the background ends with it, so that the pipes come to their ends.
-    for process in /proc/[0-9]*; do
-        case ${process#/proc/} in 1 | "$out" | "$err") ;; *) kill -9 "${process#/proc/}" 2>/dev/null ;; esac
+    # What the command left in the background ends with it, so that the pipes come to their ends. Who is killed may have
+    # started another process a moment before: again, until nobody is left. Threads of the kernel have no program.
+    tries=0 left=yes
+    while [ -n "$left" ] && [ $tries -lt 100 ]; do
+        tries=$((tries + 1)) left=
+        for process in /proc/[0-9]*; do
+            case ${process#/proc/} in 1 | "$out" | "$err") continue ;; esac
+            [ -e "$process/exe" ] && kill -9 "${process#/proc/}" 2>/dev/null && left=yes
+        done
+        [ -z "$left" ] || sleep 0.02
     done
     wait "$out" "$err"
     echo "exit $status" >&7
