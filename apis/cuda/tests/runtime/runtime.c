@@ -6,15 +6,8 @@
 #include <string.h>
 
 #include "../driver/kernels.h"
+#include "must.h"
 
-#define MUST(call)                                                                                          \
-    do {                                                                                                    \
-        cudaError_t must_result = (call);                                                                   \
-        if (must_result != cudaSuccess) {                                                                   \
-            printf("FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(must_result));       \
-            exit(1);                                                                                        \
-        }                                                                                                   \
-    } while (0)
 #define CHECK(condition)                                                    \
     do {                                                                    \
         if (!(condition)) {                                                 \

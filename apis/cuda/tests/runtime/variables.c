@@ -6,14 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MUST(call)                                                                                          \
-    do {                                                                                                    \
-        cudaError_t must_result = (call);                                                                   \
-        if (must_result != cudaSuccess) {                                                                   \
-            printf("FAIL %s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(must_result));       \
-            exit(1);                                                                                        \
-        }                                                                                                   \
-    } while (0)
+#include "must.h"
 
 void **__cudaRegisterFatBinary(void *wrapper);
 void __cudaRegisterFatBinaryEnd(void **handle);

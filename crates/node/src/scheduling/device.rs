@@ -212,10 +212,7 @@ impl Device {
             (self.leaving, self.contested) = (None, None);
         }
         if self.holder.is_some_and(|(holder, _)| holder == session) {
-            self.holder = None;
-            if self.leaving.is_none() {
-                self.contested = None;
-            }
+            self.release();
         }
     }
 
@@ -286,6 +283,14 @@ impl Device {
                 _ => {}
             }
             self.tenants[tenant].awake = awake;
+        }
+    }
+
+    /// The holder has given the device back or is gone. Others may still wait for who was there before it.
+    fn release(&mut self) {
+        self.holder = None;
+        if self.leaving.is_none() {
+            self.contested = None;
         }
     }
 
@@ -366,10 +371,7 @@ impl Device {
         if over {
             let held = now.saturating_sub(self.entries[at].since);
             charge(&mut self.entries[at], &mut self.tenants, &mut *self.discipline, held, now);
-            self.holder = None;
-            if self.leaving.is_none() {
-                self.contested = None;
-            }
+            self.release();
         }
         None
     }
