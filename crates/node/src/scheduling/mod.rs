@@ -279,10 +279,14 @@ impl Shared {
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
             processor::ask_for_short_turns();
         }
-        let mut look: Option<u64> = None;
+        // For when the timer is set: what is looked for lies ahead, so that a time that has passed does not come again.
+        let (mut look, mut set): (Option<u64>, Option<u64>) = (None, None);
         while !self.over.load(Ordering::SeqCst) {
-            if let Err(errno) = self.set_timer(look) {
-                return self.log.error(format_args!("the scheduler cannot set its timer: {errno}"));
+            if look != set {
+                if let Err(errno) = self.set_timer(look) {
+                    return self.log.error(format_args!("the scheduler cannot set its timer: {errno}"));
+                }
+                set = look;
             }
             let mut buffer = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
             let events = match epoll::wait(&self.epoll, &mut buffer, None) {
