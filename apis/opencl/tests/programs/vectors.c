@@ -53,12 +53,20 @@ int main(void) {
     MUST(clEnqueueReadBuffer(d.queue, out, CL_TRUE, 0, sizeof sum, sum, 0, NULL, NULL));
     printf("item sums %g %g\n", sum[0], sum[3]);
 
-    cl_uint references, arguments;
+    /* of a kernel that was never launched: while a command holds one, and for a moment after its event
+       says that it is complete, an implementation counts its own references as well */
+    cl_uint references[3], arguments;
     char name[64];
-    MUST(clGetKernelInfo(axpy, CL_KERNEL_REFERENCE_COUNT, 4, &references, NULL));
+    cl_kernel fresh = kernel_of(program, "axpy");
+    MUST(clGetKernelInfo(fresh, CL_KERNEL_REFERENCE_COUNT, 4, &references[0], NULL));
+    MUST(clRetainKernel(fresh));
+    MUST(clGetKernelInfo(fresh, CL_KERNEL_REFERENCE_COUNT, 4, &references[1], NULL));
+    MUST(clReleaseKernel(fresh));
+    MUST(clGetKernelInfo(fresh, CL_KERNEL_REFERENCE_COUNT, 4, &references[2], NULL));
+    MUST(clReleaseKernel(fresh));
     MUST(clGetKernelInfo(axpy, CL_KERNEL_NUM_ARGS, 4, &arguments, NULL));
     MUST(clGetKernelInfo(axpy, CL_KERNEL_FUNCTION_NAME, sizeof name, name, NULL));
-    printf("%s: %u references, %u arguments\n", name, references, arguments);
+    printf("%s: %u, %u, %u references, %u arguments\n", name, references[0], references[1], references[2], arguments);
     cl_program of_kernel;
     MUST(clGetKernelInfo(axpy, CL_KERNEL_PROGRAM, sizeof of_kernel, &of_kernel, NULL));
     printf("the kernel's program is the same: %d\n", of_kernel == program);
