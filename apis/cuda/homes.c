@@ -38,6 +38,40 @@ const char *cuda_home_name(uint64_t home, unsigned int number) {
     return *name ? name : NULL;
 }
 
+/* Lowers what the device says to what the tenant may have of it. Either pointer may be NULL. */
+static void show_allowance(uint64_t home, size_t *available, size_t *total) {
+    uint64_t limit, left;
+    const char *name = cuda_home_name(home, 0);
+    if (!aviary_allowance("device_memory", name, &limit, &left))
+        return;
+    if (total && *total > limit)
+        *total = limit;
+    if (available && *available > left)
+        *available = left;
+}
+
+static CUresult memory_info(size_t *available, size_t *total) {
+    CUresult status = cuMemGetInfo_v2(available, total);
+    if (status == CUDA_SUCCESS)
+        show_allowance(cuda_home_here(), available, total);
+    return status;
+}
+
+void *cuda_memory_info_function(void) {
+    return (void *)memory_info;
+}
+
+static CUresult total_memory(size_t *bytes, CUdevice device) {
+    CUresult status = cuDeviceTotalMem_v2(bytes, device);
+    if (status == CUDA_SUCCESS)
+        show_allowance(cuda_home_of_device(device), NULL, bytes);
+    return status;
+}
+
+void *cuda_total_memory_function(void) {
+    return (void *)total_memory;
+}
+
 /* What the gate asked about last, for the allocation that follows on the same thread. */
 static __thread uint64_t asked_home;
 

@@ -156,6 +156,21 @@ const char *opencl_device_name(uint64_t token) {
     return found;
 }
 
+/* Of its memory a device says what the tenant may have of it. */
+static cl_int CL_API_CALL device_info(cl_device_id device, cl_device_info name, size_t bytes, void *value, size_t *needed) {
+    cl_int status = clGetDeviceInfo(device, name, bytes, value, needed);
+    uint64_t limit, left;
+    cl_ulong *memory = value;
+    if ((name == CL_DEVICE_GLOBAL_MEM_SIZE || name == CL_DEVICE_MAX_MEM_ALLOC_SIZE) && status == CL_SUCCESS && value &&
+        aviary_allowance("device_memory", opencl_device_name((uint64_t)(uintptr_t)device), &limit, &left) && *memory > limit)
+        *memory = limit;
+    return status;
+}
+
+void *opencl_device_info_function(void) {
+    return (void *)device_info;
+}
+
 /* The name of the context's device with this number, where all parts of a device are that device. A device without a
  * name counts as one that has this: no memory goes uncounted. */
 const char *opencl_context_device(uint64_t token, unsigned int number) {

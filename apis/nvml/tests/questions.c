@@ -54,8 +54,8 @@ int main(int count, char **arguments) {
     printf("link 1: %u, to %s, kept: %s; fields %u %u; %u\n", value, other.busId, older.busId, fields[0].value.uiVal,
            fields[1].value.uiVal, settings.ccFeature);
     ASK(nvmlDeviceGetComputeRunningProcesses_v3(device, &processes, running));
-    printf("the same device: %d, '%s', %llu %llu bytes, %s, %u processes\n", device == same, name, memory.total,
-           memory2.total, pci.busId, none ? 0 : processes);
+    printf("the same device: %d, '%s', %llu bytes (%llu free, %llu used), %llu, %s, %u processes\n", device == same, name, memory.total,
+           memory.free, memory.used, memory2.total, pci.busId, none ? 0 : processes);
     if (none) {
         ASK(nvmlDeviceGetUtilizationRates(device, &rates));
         ASK(nvmlDeviceGetTemperature(device, NVML_TEMPERATURE_GPU, &value));

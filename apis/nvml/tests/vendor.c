@@ -50,6 +50,10 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
     *device = &devices[1];
     return NVML_SUCCESS;
 }
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int *index) {
+    *index = device->index;
+    return NVML_SUCCESS;
+}
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length) {
     return text(name, length, device->index ? "Second" : "First");
 }

@@ -1,4 +1,4 @@
-/* Run with a limit of device memory, in bytes: takes all of it, not one byte more, gives it back. */
+/* Run with a limit of device memory, in bytes: sees that it has so much, takes all of it, not one byte more, gives it back. */
 #include "common.h"
 
 static int failures;
@@ -12,6 +12,11 @@ int main(int count, char **arguments) {
     size_t limit = count > 1 ? strtoul(arguments[1], NULL, 10) : 0;
     struct device d = open_device(0);
     cl_int status;
+    cl_ulong there[2] = {0};
+    for (int i = 0; i < 2; i++)
+        MUST(clGetDeviceInfo(d.device, i ? CL_DEVICE_MAX_MEM_ALLOC_SIZE : CL_DEVICE_GLOBAL_MEM_SIZE, sizeof *there, &there[i], NULL));
+    printf("the device says it has %lu, %lu at once\n", there[0], there[1]);
+    failures += there[0] != limit || there[1] != limit;
     for (int round = 0; round < 3; round++) {
         cl_mem most = clCreateBuffer(d.context, CL_MEM_READ_WRITE, limit - 1, NULL, &status);
         expect("all but a byte", status, CL_SUCCESS);

@@ -21,6 +21,25 @@ pub struct Refused {
     pub limit: u64,
 }
 
+/// How much of a continuous resource there is for a tenant, or for a session where there is no tenant's page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    pub limit: u64,
+    /// What is not used of it.
+    pub left: u64,
+}
+
+impl Allowance {
+    pub(crate) fn new(limit: u64, used: u64) -> Allowance {
+        Allowance { limit, left: limit.saturating_sub(used) }
+    }
+
+    /// Where both hold.
+    pub(crate) fn and(self, other: Allowance) -> Allowance {
+        Allowance { limit: self.limit.min(other.limit), left: self.left.min(other.left) }
+    }
+}
+
 /// How much of one resource a session has, wherever it lies or on one device.
 ///
 /// Without a tenant's page the limit is this account's own: every change is one compare-and-swap on `used`, so that

@@ -14,7 +14,7 @@ mod places;
 mod sealed;
 mod text;
 
-pub use account::{Account, Kind, Refused};
+pub use account::{Account, Allowance, Kind, Refused};
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, fits, limit_on, precedence};
 pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 pub use holding::Holding;
@@ -142,6 +142,17 @@ impl Gate {
         }
     }
 
+    /// What there is of a continuous resource on a device (`None`: wherever), also of one that this API does not declare;
+    /// `None`: as much as the device has.
+    pub fn allowance(&self, resource: &str, device: Option<&str>) -> Option<Allowance> {
+        if let Some(seat) = &self.seat {
+            let device = device.map(|name| &name[..name.floor_char_boundary(DEVICE_NAME)]);
+            return seat.page.allowance(seat.slot, resource, device);
+        }
+        let account = self.accounts.iter().find(|account| account.name() == resource)?;
+        account.limit().map(|limit| Allowance::new(limit, account.used()))
+    }
+
     /// Takes `amount` of a continuous resource. What is taken is returned by the [`Holding`] it ends up in.
     pub fn charge(&self, item: usize, amount: u64) -> Result<(), Refusal> {
         let (account, place) = self.parts(item).ok_or(NOTHING)?;
@@ -218,6 +229,14 @@ mod tests {
     fn an_unknown_resource_is_refused() {
         assert_eq!(gate(None).charge(2, 1), Err(NOTHING.into()));
         assert_eq!(gate(None).consume(2, 1), Err(NOTHING.into()));
+    }
+
+    #[test]
+    fn a_session_without_a_tenant_is_told_of_its_own_limit() {
+        let limited = gate(Some(100));
+        limited.charge(0, 60).unwrap();
+        assert_eq!(limited.allowance("memory", Some("card")), Some(Allowance { limit: 100, left: 40 }));
+        assert_eq!((limited.allowance("files", None), gate(None).allowance("memory", None)), (None, None));
     }
 
     #[test]

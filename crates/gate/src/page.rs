@@ -8,7 +8,7 @@
 //! of its own tenant, whose device it holds anyway. The node believes nothing here that would matter to others, and
 //! never waits for long.
 
-use crate::account::{Kind, Refused};
+use crate::account::{Allowance, Kind, Refused};
 use crate::audit::Window;
 use crate::device_limits::{DEVICE, DEVICE_LIMITS, DeviceLimit, NAME, Table};
 use crate::lock::OwnedLock;
@@ -213,6 +213,34 @@ impl TenantPage {
     pub(crate) fn limit(&self, index: usize) -> Option<u64> {
         let limit = self.layout().accounts[index].limit.load(Ordering::Relaxed);
         (limit != UNLIMITED).then_some(limit)
+    }
+
+    /// What the limits of a continuous resource, and of what lies of it on a device, leave; `None`: there are no limits.
+    pub(crate) fn allowance(&self, slot: u32, name: &str, device: Option<&str>) -> Option<Allowance> {
+        let of = |index: usize| {
+            let used = self.layout().accounts[index].used.load(Ordering::Relaxed);
+            self.limit(index).map(|limit| Allowance::new(limit, used))
+        };
+        let whole = self.find(name, "").and_then(of);
+        let there = device.and_then(|device| match self.find(name, device) {
+            Some(index) => of(index),
+            // Nothing was allocated on it yet.
+            None => self.limit_of_device(slot, name, device).map(|limit| Allowance::new(limit, 0)),
+        });
+        match (whole, there) {
+            (Some(whole), Some(there)) => Some(whole.and(there)),
+            (whole, there) => whole.or(there),
+        }
+    }
+
+    fn limit_of_device(&self, slot: u32, name: &str, device: &str) -> Option<u64> {
+        let layout = self.layout();
+        if !layout.lock.lock(slot + 1, PATIENCE) {
+            return None;
+        }
+        let limit = layout.device_limits.find(name, device).filter(|limit| *limit != UNLIMITED);
+        layout.lock.unlock();
+        limit
     }
 
     /// Of each of these accounts, or of none: then it says which of them refused.

@@ -111,6 +111,11 @@ fn what_lies_on_devices_counts_on_all_of_them_or_on_none() {
     assert_eq!((refused.figures, refused.device.as_deref()), (Refused { used: 15, limit: 20 }, Some("card 2")));
     assert_eq!(gate.charge(chip, 11), Err(Refused { used: 90, limit: 100 }.into()), "the tenant's own limit");
     assert_eq!((balance_on(&page, "card 2").refused, balance_on(&page, "chip").refused), (1, 0));
+    let there_is = |device| gate.allowance("memory", device).map(|found| (found.limit, found.left));
+    assert_eq!((there_is(None), there_is(Some("chip"))), (Some((100, 10)), Some((100, 10))));
+    assert_eq!((there_is(Some("card 1")), there_is(Some("card 2"))), (Some((30, 0)), Some((20, 5))));
+    assert_eq!(there_is(Some("card 3")), Some((30, 10)), "nothing is on it yet, but the tenant has not more");
+    assert_eq!(gate.allowance("files", Some("card 1")), None);
     assert_eq!(gate.device_accounts().iter().map(|account| account.used()).collect::<Vec<_>>(), [30, 15, 60]);
     // New limits hold for the accounts there are, and for those to come.
     page.set_device_limits(&[on_device("*", 50)]).unwrap();

@@ -34,6 +34,11 @@ int aviary_is_zerocopy(const void *pointer);
 int aviary_is_shared(const void *pointer, size_t size);
 
 #ifdef AVIARY_SERVER
+/* How much of a continuous resource the tenant may have on the device of this name, all its programs together (NULL:
+ * wherever), and how much of that is left; 0, and nothing is written, where no limit is set. The resource may be another
+ * API's.
+ * `address` can name a function that lowers what the vendor's library says of its memory to that. */
+int aviary_allowance(const char *resource, const char *device, uint64_t *limit, uint64_t *left);
 /* The name of a descriptor that is offered to the other API servers of the tenant. Who knows it can fetch it. */
 typedef struct {
     uint64_t session;

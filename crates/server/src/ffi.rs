@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::exchange::{self, OfferName};
 use crate::lane::current_session;
+use crate::places;
 use crate::session::Session;
 
 /// All sessions of this module, the newest last: for utility code on threads of the vendor library.
@@ -109,6 +110,26 @@ pub(crate) fn take_kept() -> Option<u64> {
 pub unsafe fn charge_return(number: u64) {
     let all = || -> Vec<_> { sessions().iter().filter_map(Weak::upgrade).collect() };
     guarded(|| all().iter().any(|session| session.return_kept(number)), false);
+}
+
+/// How much of a continuous resource the tenant may have on the device of this name (NULL: wherever), and how much of that
+/// is left; 0, and nothing is written, if no limit is set.
+///
+/// # Safety
+/// `resource` is a NUL-terminated string, `device` one or NULL; `limit` and `left` point to places for a number.
+pub unsafe fn allowance(resource: *const c_char, device: *const c_char, limit: *mut u64, left: *mut u64) -> c_int {
+    // SAFETY: the caller's promise.
+    let resource = unsafe { CStr::from_ptr(resource) }.to_string_lossy();
+    // SAFETY: not NULL, so a string, as the caller promises.
+    let device = (!device.is_null()).then(|| unsafe { CStr::from_ptr(device) }.to_string_lossy());
+    let device = device.map(|name| places::as_shown(&name));
+    let Some(found) = guarded(|| session()?.allowance(&resource, device.as_deref()), None) else { return 0 };
+    // SAFETY: the caller's promise.
+    unsafe {
+        limit.write(found.limit);
+        left.write(found.left);
+    }
+    1
 }
 
 /// Offers a descriptor, which stays the caller's, to other processes of the application; 0 if that worked. The session is

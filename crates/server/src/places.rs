@@ -19,14 +19,17 @@ pub fn devices_of(place: u64, names: DeviceNames) -> Vec<String> {
             break;
         }
         // SAFETY: not NULL, so it ends with a NUL and is still there, as `DeviceNames` says.
-        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        // As people are shown it, so that what fits a name they wrote is what they see.
-        let name: String = name.chars().filter(|letter| !letter.is_control()).collect();
+        let name = as_shown(&unsafe { CStr::from_ptr(name) }.to_string_lossy());
         if !name.is_empty() {
             devices.push(name);
         }
     }
     devices
+}
+
+/// A device's name as people are shown it, so that what fits a name they wrote is what they see.
+pub fn as_shown(name: &str) -> String {
+    name.chars().filter(|letter| !letter.is_control()).collect()
 }
 
 #[cfg(test)]

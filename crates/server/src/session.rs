@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aviary_gate::{Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
+use aviary_gate::{Allowance, Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, control::control_kind};
 
@@ -213,6 +213,11 @@ impl Session {
             self.audit(self.function_name(function), format_args!("{error}"));
             Reject::Refused
         })
+    }
+
+    /// What the tenant's limits leave of a continuous resource; `None`: there are none.
+    pub fn allowance(&self, resource: &str, device: Option<&str>) -> Option<Allowance> {
+        self.gate.allowance(resource, device)
     }
 
     pub fn charge(&self, function: u32, item: usize, amount: u64) -> Result<(), Reject> {

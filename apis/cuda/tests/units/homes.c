@@ -1,5 +1,6 @@
 /* Which device memory counts on, however it is allocated. Meant for two devices, of which the second has a limit: prints how many
- * pieces of each kind can be had there, up to MOST, while a context of the other device is current where that is possible. */
+ * pieces of each kind can be had there, up to MOST, while a context of the other device is current where that is possible,
+ * and what the driver says that there is. */
 #include "../driver/common.h"
 
 enum { PIECE = 2 << 20, MOST = 6, KINDS = 6 };
@@ -38,6 +39,21 @@ static void release(int kind, int device, CUdeviceptr piece)
     }
 }
 
+/* What the driver says of the current context's device, in MiB, before and after a piece is taken. */
+static void report(int device)
+{
+    size_t total, available[2], whole;
+    CUdeviceptr piece;
+
+    MUST(cuMemGetInfo(&available[0], &total));
+    MUST(cuMemAlloc(&piece, PIECE));
+    MUST(cuMemGetInfo(&available[1], &total));
+    MUST(cuDeviceTotalMem(&whole, device));
+    printf("device %d has %zu MiB, %zu as a whole; %zu are left, then %zu\n", device, total >> 20, whole >> 20, available[0] >> 20,
+           available[1] >> 20);
+    MUST(cuMemFree(piece));
+}
+
 int main(void)
 {
     MUST(cuInit(0));
@@ -48,6 +64,10 @@ int main(void)
         MUST(cuStreamCreate(&streams[device], CU_STREAM_NON_BLOCKING));
         MUST(cuMemPoolCreate(&made[device], &properties));
         MUST(cuDeviceGetDefaultMemPool(&own[device], device));
+    }
+    for (int device = 0; device < 2; device++) {
+        MUST(cuCtxSetCurrent(contexts[device]));
+        report(device);
     }
     for (int kind = 0; kind < KINDS; kind++)
         for (int device = 0; device < 2; device++) {

@@ -65,6 +65,15 @@ pub fn server_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_charge_return(number: u64) { unsafe { aviary_server::ffi::charge_return(number) } }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_allowance(
+            resource: *const std::ffi::c_char,
+            device: *const std::ffi::c_char,
+            limit: *mut u64,
+            left: *mut u64,
+        ) -> std::ffi::c_int {
+            unsafe { aviary_server::ffi::allowance(resource, device, limit, left) }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_offer(
             descriptor: std::ffi::c_int,
             note: u64,
