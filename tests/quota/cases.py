@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 from node import AVIARY, ROOT, Wrong, wait_until
 from tenants import Taker, accounts, ask, check, command, guests_environment, serving, taking
@@ -241,6 +243,29 @@ def remote(tools):
         wait_until(5, "nothing is used", lambda: accounts(node, "alice")["used"] == 0)
 
 
+def attaching(tools):
+    """Who attaches too often waits for its turn, and others do not."""
+    if OWN:
+        return
+    with serving(tools, "attach_rate = 1\nspares = 2\n") as node, ThreadPoolExecutor() as pool:
+        environment = guests_environment(node)
+
+        def attach(user):
+            """When it was attached."""
+            with taking(tools, environment, PIECE, user=user):
+                return time.monotonic()
+
+        first = time.monotonic()
+        # What is due in 6.4 s comes at once; of three more the last one is due 2.6 s after the first came.
+        for _ in range(6):
+            attach(40001)
+        late = [pool.submit(attach, 40001) for _ in range(3)]
+        others = max(attach(40002), attach(OWN))
+        last = max(guest.result() for guest in late)
+        check(last - first > 2.5, f"the ninth comes after {last - first:.2f} s")
+        check(others < last, f"others wait for {others - first:.2f} s, as long as who comes too often")
+
+
 def opencl(*arguments, device=""):
     """A program on a private node: its output."""
     limit = 100 << 20
@@ -274,7 +299,7 @@ def opencl_leftovers(tools):
 
 CASES = {
     function.__name__: function
-    for function in (processes_share, users_are_apart, reload, devices, rules, audit, remote, opencl_hidden, opencl_devices, opencl_leftovers)
+    for function in (processes_share, users_are_apart, reload, devices, rules, audit, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
 }
 
 
