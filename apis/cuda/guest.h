@@ -51,6 +51,9 @@ CUresult cuda_shared_free(void *memory, size_t bytes);
 
 /* managed_variables.c */
 CUresult cuda_send_variables(void);
+CUresult cuda_mapped_alloc(void **memory, size_t bytes);
+int cuda_is_mapped(const void *memory);
+CUresult cuda_mapped_free(void *memory);
 void cuda_waited(CUresult result);
 
 /* watching.c */

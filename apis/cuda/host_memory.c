@@ -1,7 +1,7 @@
 /* Page-locked memory lies in the arena, which the API server maps at the same address and registers with the driver:
  * the device reads and writes what the application sees, and nothing is copied. Where both sides share no memory (a
  * node of another machine) it is ordinary memory that counts as page-locked: copies carry it, the device cannot look
- * into it. */
+ * into it, unless it is asked for and little (managed_variables.c). */
 #include "guest.h"
 #include <stdlib.h>
 
@@ -53,9 +53,6 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
         return CUDA_ERROR_INVALID_CONTEXT;
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    /* Kernels that looked into it (NCCL's do) would end with an illegal address. */
-    if (!cuda_shares_memory() && (flags & CU_MEMHOSTALLOC_DEVICEMAP))
-        return CUDA_ERROR_NOT_SUPPORTED;
     size_t whole = cuda_whole_pages(bytes);
     void *place = NULL;
     CUresult status = CUDA_SUCCESS;
@@ -64,6 +61,9 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     /* What the driver allocates is good in every context, where addresses are unified. */
     if (cuda_shares_memory())
         status = cuda_shared_alloc(&place, whole, CU_MEMHOSTREGISTER_PORTABLE);
+    /* Kernels that look into any other (NCCL's do) would end with an illegal address. */
+    else if (flags & CU_MEMHOSTALLOC_DEVICEMAP)
+        status = cuda_mapped_alloc(&place, whole);
     else if (!(place = aligned_alloc(PAGE, whole)))
         status = CUDA_ERROR_OUT_OF_MEMORY;
     if (status != CUDA_SUCCESS)
@@ -100,6 +100,8 @@ CUresult cuda_host_free(void *memory) {
         return CUDA_SUCCESS;
     if (!cuda_take_host(memory, HOST_ALLOCATED, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
+    if (cuda_is_mapped(memory))
+        return cuda_mapped_free(memory);
     if (!aviary_is_zerocopy(memory)) {
         free(memory);
         return CUDA_SUCCESS;

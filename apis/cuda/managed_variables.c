@@ -2,20 +2,23 @@
  * the same address in its own process, where a copy is. The two are made equal where a program may rely on it: what the
  * application wrote reaches the device before the next launch, what kernels wrote reaches the application when it has
  * waited for them. Each byte is whose it was changed by, so that both may change different ones at the same time. (Memory
- * that a program allocates as managed is shared as it is: managed.c. The driver's own, where variables are, cannot be.) */
+ * that a program allocates as managed is shared as it is: managed.c. The driver's own, where variables are, cannot be.)
+ * So is little page-locked memory that kernels look into, where both sides share none: a flag, a counter. */
 #include "guest.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 enum { VARIABLE_PAGE = 4096 };
 
 struct managed_variable {
     CUdeviceptr base;
     size_t bytes;
-    /* The module or the library that it ends with. */
+    /* The module or the library that it ends with; page-locked memory ends by itself. */
     const void *owner;
     /* What both sides had when they were equal last. */
     unsigned char *twin;
@@ -125,6 +128,101 @@ void cuda_end_variables(const void *owner) {
         else
             link = &(*link)->next;
     pthread_mutex_unlock(&managed_variables_lock);
+}
+
+/* ---- Page-locked memory ------------------------------------------------------------------------ */
+
+enum { MAPPED_MOST = 65536, TRIES = 8 };
+/* Far from where Linux puts anything by itself: in the API server drivers have reserved much of that. */
+static const CUdeviceptr MAPPED_PLACES = 0x610000000000, MAPPED_PLACES_BYTES = (CUdeviceptr)1 << 43;
+
+/* The next place to try. Each process begins elsewhere: many may have the same API server. */
+static void *next_place(void) {
+    static CUdeviceptr start, taken;
+    CUdeviceptr known = __atomic_load_n(&start, __ATOMIC_RELAXED);
+    if (!known) {
+        CUdeviceptr random = 0;
+        if (getrandom(&random, sizeof random, 0) != sizeof random)
+            random = (CUdeviceptr)getpid() << 20;
+        random = (random % MAPPED_PLACES_BYTES & -(CUdeviceptr)MAPPED_MOST) | MAPPED_MOST;
+        if (__atomic_compare_exchange_n(&start, &known, random, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            known = random;
+    }
+    CUdeviceptr at = known + __atomic_fetch_add(&taken, MAPPED_MOST, __ATOMIC_RELAXED);
+    return (void *)(MAPPED_PLACES + at % MAPPED_PLACES_BYTES);
+}
+
+/* A place that is free here and there. */
+static CUresult find_place(void **place, size_t bytes) {
+    CUresult status = CUDA_ERROR_ALREADY_MAPPED;
+    for (int i = 0; i < TRIES && status == CUDA_ERROR_ALREADY_MAPPED; i++) {
+        void *next = next_place();
+        void *here = mmap(next, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+        if (here == MAP_FAILED)
+            continue;
+        status = here == next ? aviaryMapHost((CUdeviceptr)here, bytes) : CUDA_ERROR_ALREADY_MAPPED;
+        if (status == CUDA_SUCCESS)
+            *place = here;
+        else
+            munmap(here, bytes);
+    }
+    return status == CUDA_ERROR_ALREADY_MAPPED ? CUDA_ERROR_OUT_OF_MEMORY : status;
+}
+
+/* Zeros. `bytes` are whole pages. More than a little would take too long to compare at each launch. */
+CUresult cuda_mapped_alloc(void **memory, size_t bytes) {
+    if (bytes > MAPPED_MOST)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct managed_variable *variable = calloc(1, sizeof *variable);
+    void *place = NULL;
+    CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+    if (variable) {
+        *variable = (struct managed_variable){.bytes = bytes, .twin = calloc(1, bytes), .fetched = malloc(bytes)};
+        if (variable->twin && variable->fetched)
+            status = find_place(&place, bytes);
+    }
+    if (status != CUDA_SUCCESS) {
+        if (variable)
+            drop_variable(variable);
+        return status;
+    }
+    variable->base = (CUdeviceptr)place;
+    pthread_mutex_lock(&managed_variables_lock);
+    variable->next = managed_variables;
+    managed_variables = variable;
+    __atomic_store_n(&have_variables, 1, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&managed_variables_lock);
+    *memory = place;
+    return CUDA_SUCCESS;
+}
+
+/* Whether a kernel finds there what the application has there. */
+int cuda_is_mapped(const void *memory) {
+    CUdeviceptr address = (CUdeviceptr)memory;
+    int found = 0;
+    if (!__atomic_load_n(&have_variables, __ATOMIC_ACQUIRE))
+        return 0;
+    pthread_mutex_lock(&managed_variables_lock);
+    for (const struct managed_variable *v = managed_variables; v && !found; v = v->next)
+        found = address >= v->base && address - v->base < v->bytes;
+    pthread_mutex_unlock(&managed_variables_lock);
+    return found;
+}
+
+/* What cuda_mapped_alloc gave. */
+CUresult cuda_mapped_free(void *memory) {
+    pthread_mutex_lock(&managed_variables_lock);
+    struct managed_variable **link = find_variable((CUdeviceptr)memory), *ended = *link;
+    if (ended)
+        *link = ended->next;
+    pthread_mutex_unlock(&managed_variables_lock);
+    if (!ended)
+        return CUDA_ERROR_INVALID_VALUE;
+    /* The driver waits for what uses it. */
+    CUresult status = aviaryUnmapHost(ended->base);
+    munmap(memory, ended->bytes);
+    drop_variable(ended);
+    return status;
 }
 
 /* ---- Making both sides equal ------------------------------------------------------------------ */

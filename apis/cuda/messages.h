@@ -37,6 +37,8 @@ CUresult aviaryCompilerLog(char *information, unsigned int information_capacity,
 CUresult aviaryModuleGlobal(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes, int *managed);
 CUresult aviaryLibraryGlobal(CUlibrary library, const char *name, CUdeviceptr *pointer, size_t *bytes, int *managed);
 CUresult aviaryLibraryManaged(CUlibrary library, const char *name, CUdeviceptr *pointer, size_t *bytes);
+CUresult aviaryMapHost(CUdeviceptr base, size_t bytes);
+CUresult aviaryUnmapHost(CUdeviceptr base);
 CUresult aviaryReadVariable(CUdeviceptr pointer, void *to, size_t bytes);
 CUresult aviaryWriteVariable(CUdeviceptr pointer, const void *from, size_t bytes);
 

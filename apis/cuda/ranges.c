@@ -233,7 +233,7 @@ CUresult cuda_host_device_pointer(CUdeviceptr *pointer, const void *memory, unsi
     struct range range;
     if (!pointer || flags || !find_range((uintptr_t)memory, &range) || range.kind != RANGE_HOST)
         return CUDA_ERROR_INVALID_VALUE;
-    if (range.origin == HOST_REGISTERED || !aviary_is_zerocopy(memory))
+    if (range.origin == HOST_REGISTERED || (!aviary_is_zerocopy(memory) && !cuda_is_mapped(memory)))
         return CUDA_ERROR_NOT_SUPPORTED;
     *pointer = (uintptr_t)memory;
     return CUDA_SUCCESS;

@@ -1,17 +1,21 @@
 /* The server's side of managed variables: read and written here for the application, as the driver allows every processor to.
- * Only what it has been told of is such memory, and only as long as its module or library is there. */
+ * Only what it has been told of is such memory, and only as long as its module or library is there. Page-locked memory of an
+ * application that shares none with this process is kept here in the same way. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* A module ends with its context, of which nothing here is told. */
+enum variable_origin { OF_LIBRARY, OF_MODULE, PAGE_LOCKED };
 
 struct told_variable {
     CUdeviceptr base;
     size_t bytes;
     /* The module or the library. */
     const void *owner;
-    /* A module ends with its context, of which nothing here is told. */
-    int of_module;
+    enum variable_origin origin;
     struct told_variable *next;
 };
 
@@ -23,7 +27,7 @@ static int is_managed(CUdeviceptr pointer) {
     return cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer) == CUDA_SUCCESS && managed;
 }
 
-static CUresult note_variable(CUdeviceptr base, size_t bytes, const void *owner, int of_module) {
+static CUresult note_variable(CUdeviceptr base, size_t bytes, const void *owner, enum variable_origin origin) {
     CUresult status = CUDA_SUCCESS;
     pthread_mutex_lock(&told_variables_lock);
     struct told_variable *told = told_variables;
@@ -32,7 +36,7 @@ static CUresult note_variable(CUdeviceptr base, size_t bytes, const void *owner,
     if (!told && !(told = calloc(1, sizeof *told)))
         status = CUDA_ERROR_OUT_OF_MEMORY;
     else if (!told->base) {
-        *told = (struct told_variable){base, bytes, owner, of_module, told_variables};
+        *told = (struct told_variable){base, bytes, owner, origin, told_variables};
         told_variables = told;
     }
     pthread_mutex_unlock(&told_variables_lock);
@@ -58,13 +62,15 @@ void cuda_forget_variables(const void *owner) {
  * contexts; the runtime looks at variables of libraries before it has any. */
 static int is_variable(CUdeviceptr pointer, size_t bytes) {
     CUcontext context = NULL;
-    int current = cuCtxGetCurrent(&context) == CUDA_SUCCESS && context, found = 0;
+    int current = cuCtxGetCurrent(&context) == CUDA_SUCCESS && context, found = 0, page_locked = 0;
     pthread_mutex_lock(&told_variables_lock);
-    for (const struct told_variable *told = told_variables; told && !found; told = told->next)
+    for (const struct told_variable *told = told_variables; told && !found; told = told->next) {
+        page_locked = told->origin == PAGE_LOCKED;
         found = pointer >= told->base && pointer - told->base <= told->bytes && bytes <= told->bytes - (pointer - told->base)
-                && (current || !told->of_module);
+                && (current || told->origin != OF_MODULE);
+    }
     pthread_mutex_unlock(&told_variables_lock);
-    return found && (!current || is_managed(pointer));
+    return found && (page_locked || !current || is_managed(pointer));
 }
 
 /* Whether processors may touch such memory while kernels run. */
@@ -102,16 +108,16 @@ void *cuda_write_variable_function(void) {
 
 /* What the driver has found, if `status` is good. */
 static CUresult found_variable(CUresult status, const CUdeviceptr *pointer, const size_t *bytes, int managed, const void *owner,
-                               int of_module) {
+                               enum variable_origin origin) {
     if (status != CUDA_SUCCESS || !managed)
         return status;
-    return may_share() ? note_variable(*pointer, *bytes, owner, of_module) : CUDA_ERROR_NOT_SUPPORTED;
+    return may_share() ? note_variable(*pointer, *bytes, owner, origin) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 static CUresult library_managed(CUlibrary library, const char *name, CUdeviceptr *pointer, size_t *bytes) {
     if (!pointer || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    return found_variable(cuLibraryGetManaged(pointer, bytes, library, name), pointer, bytes, 1, library, 0);
+    return found_variable(cuLibraryGetManaged(pointer, bytes, library, name), pointer, bytes, 1, library, OF_LIBRARY);
 }
 
 void *cuda_library_managed_function(void) {
@@ -123,7 +129,7 @@ static CUresult module_global(CUmodule module, const char *name, CUdeviceptr *po
         return CUDA_ERROR_INVALID_VALUE;
     CUresult status = cuModuleGetGlobal_v2(pointer, bytes, module, name);
     *managed = status == CUDA_SUCCESS && is_managed(*pointer);
-    return found_variable(status, pointer, bytes, *managed, module, 1);
+    return found_variable(status, pointer, bytes, *managed, module, OF_MODULE);
 }
 
 void *cuda_module_global_function(void) {
@@ -135,9 +141,58 @@ static CUresult library_global(CUlibrary library, const char *name, CUdeviceptr 
         return CUDA_ERROR_INVALID_VALUE;
     CUresult status = cuLibraryGetGlobal(pointer, bytes, library, name);
     *managed = status == CUDA_SUCCESS && is_managed(*pointer);
-    return found_variable(status, pointer, bytes, *managed, library, 0);
+    return found_variable(status, pointer, bytes, *managed, library, OF_LIBRARY);
 }
 
 void *cuda_library_global_function(void) {
     return (void *)library_global;
+}
+
+/* ---- Page-locked memory ------------------------------------------------------------------------ */
+
+/* As much as a guest may ask for at a time: what its own side compares at each launch. */
+enum { PAGE_LOCKED_MOST = 65536 };
+
+static CUresult map_host(CUdeviceptr base, size_t bytes) {
+    CUdeviceptr device = 0;
+    if (!bytes || bytes > PAGE_LOCKED_MOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    void *place = mmap((void *)(uintptr_t)base, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (place == MAP_FAILED)
+        return CUDA_ERROR_ALREADY_MAPPED;
+    CUresult status = cuMemHostRegister_v2(place, bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (status == CUDA_SUCCESS) {
+        status = cuMemHostGetDevicePointer_v2(&device, place, 0);
+        if (status == CUDA_SUCCESS)
+            status = device == base ? note_variable(base, bytes, place, PAGE_LOCKED) : CUDA_ERROR_NOT_SUPPORTED;
+        if (status != CUDA_SUCCESS)
+            cuMemHostUnregister(place);
+    }
+    if (status != CUDA_SUCCESS)
+        munmap(place, bytes);
+    return status;
+}
+
+void *cuda_map_host_function(void) {
+    return (void *)map_host;
+}
+
+static CUresult unmap_host(CUdeviceptr base) {
+    size_t bytes = 0;
+    pthread_mutex_lock(&told_variables_lock);
+    for (const struct told_variable *told = told_variables; told && !bytes; told = told->next)
+        if (told->origin == PAGE_LOCKED && told->base == base)
+            bytes = told->bytes;
+    pthread_mutex_unlock(&told_variables_lock);
+    if (!bytes)
+        return CUDA_ERROR_INVALID_VALUE;
+    void *place = (void *)(uintptr_t)base;
+    cuda_forget_variables(place);
+    CUresult status = cuMemHostUnregister(place);
+    munmap(place, bytes);
+    return status;
+}
+
+void *cuda_unmap_host_function(void) {
+    return (void *)unmap_host;
 }
