@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
-use aviary_relay::{ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, write_identities};
+use aviary_relay::{ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, revoke, write_identities};
 use aviary_transport::RemoteAddress;
 use clap::{Args, Subcommand};
 use std::{
@@ -189,22 +189,44 @@ enum TlsSubcommand {
         #[arg(long, default_value = "825", allow_negative_numbers = true)]
         days: i64,
     },
+    /// Take a tenant's certificate and its tokens back. Who is attached stays; nobody attaches with them any more.
+    Revoke {
+        /// The folder that `aviary tls init` wrote.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        /// The tenant's name.
+        #[arg(long, value_name = "NAME")]
+        tenant: String,
+        /// Its certificate, where DIR/tenant-NAME does not have it any more.
+        #[arg(long, value_name = "FILE")]
+        certificate: Option<PathBuf>,
+    },
 }
 
 pub fn tls(command: TlsCommand) -> anyhow::Result<ExitCode> {
-    let TlsSubcommand::Init { directory, mut name, tenant, days } = command.command;
+    match command.command {
+        TlsSubcommand::Init { directory, name, tenant, days } => init(&directory, name, &tenant, days)?,
+        TlsSubcommand::Revoke { directory, tenant, certificate } => {
+            let revoked = revoke(&directory, &tenant, certificate.as_deref())?;
+            println!("revoked: certificate {} of {tenant}, {} tokens", revoked.fingerprint, revoked.tokens);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: i64) -> anyhow::Result<()> {
     name.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
     if let Ok(own) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
         name.push(own.trim().to_owned());
     }
     name.sort();
     name.dedup();
-    let written = write_identities(&directory, &name, &tenant, days)?;
+    let written = write_identities(directory, &name, tenant, days)?;
     if let Some(node) = written.node {
         println!("node:   aviary serve --listen HOST:PORT --tls-dir {}", node.display());
         println!("        (its certificate is for {})", name.join(", "));
     }
     println!("tenant: copy {} to the tenant's machine, then", written.tenant.display());
     println!("        aviary run --server HOST:PORT --tls-dir {} -- CMD", written.tenant.display());
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

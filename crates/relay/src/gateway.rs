@@ -20,7 +20,7 @@ use crate::frame::Kind;
 use crate::link::{Compression, Link, drain};
 use crate::open::Open;
 use crate::output::Output;
-use crate::security::NodeSecurity;
+use crate::security::{Identity, NodeSecurity};
 
 /// Until then a peer has shown who it is, or this process ends.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -54,17 +54,23 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
         drain(&mut socket);
         format!("no TLS session: {e}")
     })?;
-    let certified = options.security.tenant(tls.as_ref(), &[]);
+    let certified = options.security.by_certificate(tls.as_ref());
     let mut link = Link::new(socket, tls, HANDSHAKE).map_err(|e| e.to_string())?;
     let open = link.receive(Kind::Open, Instant::now() + HANDSHAKE).map_err(|e| e.to_string())?;
     let open = Open::from_bytes(&open).or_else(|e| refuse(&mut link, &e.to_string()))?;
     let tenant = if options.security.is_plain() {
         String::new()
     } else {
-        let tenant = if open.token.is_empty() { certified } else { options.security.tenant(None, &open.token) };
-        match tenant {
-            Some(tenant) => tenant,
-            None => {
+        let shown = if open.token.is_empty() { certified } else { options.security.by_token(&open.token) };
+        match shown {
+            Identity::Tenant(tenant) => tenant,
+            Identity::Revoked => {
+                return refuse(
+                    &mut link,
+                    "the node does not take this certificate any more (`aviary tls revoke`); ask its operator for a new one",
+                );
+            }
+            Identity::Unknown => {
                 return refuse(
                     &mut link,
                     "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)",

@@ -1,4 +1,4 @@
-//! Keys and certificates for a node and its tenants: what `aviary tls init` writes.
+//! Keys and certificates for a node and its tenants: what `aviary tls init` writes and `aviary tls revoke` takes back.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -9,6 +9,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use thiserror::Error;
+
+use crate::security::{REVOKED, SecurityError, certificates, fingerprint_of};
 use time::{Duration, OffsetDateTime};
 
 /// A tenant's certificate carries its name as a host of this domain, which no node has.
@@ -28,6 +30,12 @@ pub enum IdentityError {
     /// {0} exists already; remove it first if it should be made anew
     #[error("{0} exists already; remove it first if it should be made anew")]
     Exists(PathBuf),
+    /// {0} has no node's certificate: expected a folder that `aviary tls init` wrote
+    #[error("{0} has no node's certificate: expected a folder that `aviary tls init` wrote")]
+    NoNode(PathBuf),
+    /// {0}
+    #[error(transparent)]
+    Unreadable(#[from] SecurityError),
     /// no certificate can be made: {0}
     #[error("no certificate can be made: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -44,10 +52,7 @@ pub struct Written {
 
 /// Makes what is missing under `directory`: a CA, the node's certificate for these host names, and a new tenant.
 pub fn write_identities(directory: &Path, names: &[String], tenant: &str, days: i64) -> Result<Written, IdentityError> {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if tenant.is_empty() || tenant.len() > MAX_NAME || !tenant.chars().all(plain) || tenant.starts_with('-') {
-        return Err(IdentityError::Name(tenant.to_owned()));
-    }
+    check_name(tenant)?;
     make_folder(directory)?;
     let authority = Authority::open(&directory.join("ca"))?;
     let mut written = Written { node: None, tenant: directory.join(format!("tenant-{tenant}")) };
@@ -67,6 +72,56 @@ pub fn write_identities(directory: &Path, names: &[String], tenant: &str, days: 
     write_private(&written.tenant.join("token"), &format!("{token}\n"))?;
     append_private(&node.join("tokens"), &format!("{tenant} {token}\n"))?;
     Ok(written)
+}
+
+fn check_name(tenant: &str) -> Result<(), IdentityError> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if tenant.is_empty() || tenant.len() > MAX_NAME || !tenant.chars().all(plain) || tenant.starts_with('-') {
+        return Err(IdentityError::Name(tenant.to_owned()));
+    }
+    Ok(())
+}
+
+/// What was taken back.
+#[derive(Debug)]
+pub struct Revoked {
+    /// The certificate's fingerprint (SHA-256, hexadecimal).
+    pub fingerprint: String,
+    /// How many tokens of the tenant.
+    pub tokens: usize,
+}
+
+/// Takes a tenant's certificate back, `certificate` or else the one under `directory`, and its tokens. Holds for who
+/// comes from now on.
+pub fn revoke(directory: &Path, tenant: &str, certificate: Option<&Path>) -> Result<Revoked, IdentityError> {
+    check_name(tenant)?;
+    let node = directory.join("node");
+    if !node.join("node.pem").exists() {
+        return Err(IdentityError::NoNode(directory.to_owned()));
+    }
+    let usual = directory.join(format!("tenant-{tenant}")).join("tenant.pem");
+    let certificates = certificates(certificate.unwrap_or(&usual))?;
+    let fingerprint: String = fingerprint_of(&certificates[0]).iter().map(|byte| format!("{byte:02x}")).collect();
+    let list = node.join(REVOKED);
+    if !list.exists() || !read(&list)?.lines().any(|line| line.starts_with(&fingerprint)) {
+        append_private(&list, &format!("{fingerprint} {tenant}\n"))?;
+    }
+    Ok(Revoked { fingerprint, tokens: remove_tokens(&node.join("tokens"), tenant)? })
+}
+
+/// Gateways read the file at any moment: it is replaced as a whole.
+fn remove_tokens(path: &Path, tenant: &str) -> Result<usize, IdentityError> {
+    if !path.exists() {
+        return Ok(0);
+    }
+    let (gone, kept): (Vec<_>, Vec<_>) =
+        read(path)?.lines().map(str::to_owned).partition(|line| line.split_once(' ').is_some_and(|(name, _)| name == tenant));
+    if !gone.is_empty() {
+        let new = path.with_extension("new");
+        write_private(&new, &kept.iter().map(|line| format!("{line}\n")).collect::<String>())?;
+        fs::rename(&new, path).map_err(|error| IdentityError::File(path.into(), error))?;
+    }
+    Ok(gone.len())
 }
 
 struct Authority {

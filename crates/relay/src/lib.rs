@@ -20,7 +20,7 @@ mod security;
 mod stream;
 
 pub use gateway::{GatewayOptions, gateway};
-pub use identity::{IdentityError, Written, write_identities};
+pub use identity::{IdentityError, Revoked, Written, revoke, write_identities};
 pub use link::Compression;
 pub use relay::{Relay, RelayOptions};
 pub use security::{ClientSecurity, NodeSecurity, SecurityError};

@@ -32,6 +32,9 @@ pub enum SecurityError {
     /// `{0}` is no fingerprint: expected 64 hexadecimal digits
     #[error("`{0}` is no fingerprint: expected 64 hexadecimal digits")]
     Pin(String),
+    /// {0}:{1}: expected the SHA-256 of a certificate, 64 hexadecimal digits; `aviary tls revoke` writes it
+    #[error("{0}:{1}: expected the SHA-256 of a certificate, 64 hexadecimal digits; `aviary tls revoke` writes it")]
+    Revoked(PathBuf, usize),
     /// the node cannot be recognized: give --tls-dir with its ca.pem, or --tls-pin
     #[error("the node cannot be recognized: give --tls-dir with its ca.pem, or --tls-pin")]
     NoNode,
@@ -41,7 +44,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecurityError> {
+pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, SecurityError> {
     let failed = |error: &dyn std::fmt::Display| SecurityError::File(path.into(), error.to_string());
     let list = CertificateDer::pem_file_iter(path).map_err(|e| failed(&e))?;
     let list: Result<Vec<_>, _> = list.collect();
@@ -70,20 +73,32 @@ pub struct NodeSecurity {
     tls: Option<Arc<ServerConfig>>,
     /// Tenant and token.
     tokens: Vec<(String, String)>,
+    /// Fingerprints of certificates that were taken back.
+    revoked: Vec<[u8; 32]>,
+}
+
+/// Who a guest is, or why it is nobody.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    Tenant(String),
+    Revoked,
+    Unknown,
 }
 
 impl NodeSecurity {
     /// No protection at all.
     pub fn plain() -> Self {
-        NodeSecurity { tls: None, tokens: Vec::new() }
+        NodeSecurity { tls: None, tokens: Vec::new(), revoked: Vec::new() }
     }
 
-    /// From a folder with `node.pem`, `node.key` and `ca.pem`, perhaps `tokens` (a line each: tenant, token).
+    /// From a folder with `node.pem`, `node.key` and `ca.pem`, perhaps `tokens` (a line each: tenant, token) and `revoked`
+    /// (a line each: the fingerprint of a certificate, whose it was).
     pub fn load(folder: &Path) -> Result<Self, SecurityError> {
         let path = folder.join("tokens");
         let list = if path.exists() { text(&path)? } else { String::new() };
         let pair = |line: &str| line.split_once(' ').map(|(name, token)| (name.to_owned(), token.trim().to_owned()));
         let tokens: Vec<_> = list.lines().filter_map(pair).filter(|(_, token)| !token.is_empty()).collect();
+        let revoked = revoked(&folder.join(REVOKED))?;
         let chain = folder.join("node.pem");
         let unusable = |error| SecurityError::Unusable(chain.clone(), error);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots(&folder.join("ca.pem"))?.into(), provider());
@@ -97,7 +112,7 @@ impl NodeSecurity {
             .map_err(unusable)?;
         // Every connection has a process of its own: nothing could be resumed.
         config.send_tls13_tickets = 0;
-        Ok(NodeSecurity { tls: Some(config.into()), tokens })
+        Ok(NodeSecurity { tls: Some(config.into()), tokens, revoked })
     }
 
     pub(crate) fn is_plain(&self) -> bool {
@@ -111,23 +126,24 @@ impl NodeSecurity {
         Ok(Some(connection.into()))
     }
 
-    /// The tenant that the token or else the certificate names.
-    pub(crate) fn tenant(&self, tls: Option<&Connection>, token: &[u8]) -> Option<String> {
-        if !token.is_empty() {
-            return self.by_token(token);
+    /// Whom the certificate names.
+    pub(crate) fn by_certificate(&self, tls: Option<&Connection>) -> Identity {
+        let Some(certificate) = tls.and_then(|tls| tls.peer_certificates()?.first()) else { return Identity::Unknown };
+        let found = fingerprint_of(certificate);
+        if self.revoked.contains(&found) {
+            return Identity::Revoked;
         }
-        let certificate = tls?.peer_certificates()?.first()?;
-        let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
-        let name = certificate.valid_dns_names().find_map(|name| name.strip_suffix(TENANT_DOMAIN))?;
-        Some(name.to_owned())
+        let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return Identity::Unknown };
+        let name = certificate.valid_dns_names().find_map(|name| name.strip_suffix(TENANT_DOMAIN));
+        name.map_or(Identity::Unknown, |name| Identity::Tenant(name.to_owned()))
     }
 
     /// Looks at every token and at all of each, so that the time tells nothing.
-    fn by_token(&self, token: &[u8]) -> Option<String> {
-        let mut found = None;
+    pub(crate) fn by_token(&self, token: &[u8]) -> Identity {
+        let mut found = Identity::Unknown;
         for (name, known) in &self.tokens {
             if bool::from(known.as_bytes().ct_eq(token)) {
-                found = Some(name.clone());
+                found = Identity::Tenant(name.clone());
             }
         }
         found
@@ -201,6 +217,30 @@ fn complete<Data>(connection: &mut rustls::ConnectionCommon<Data>, socket: &mut 
     Ok(())
 }
 
+/// The file of certificates that were taken back, in the node's folder.
+pub(crate) const REVOKED: &str = "revoked";
+
+fn revoked(path: &Path) -> Result<Vec<[u8; 32]>, SecurityError> {
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let list = text(path)?;
+    let lines = list.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let entry = |(number, line): (usize, &str)| {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        fingerprint(first).map_err(|_| SecurityError::Revoked(path.into(), number + 1))
+    };
+    lines.map(entry).collect()
+}
+
+/// The SHA-256 of a certificate.
+pub(crate) fn fingerprint_of(certificate: &CertificateDer<'_>) -> [u8; 32] {
+    let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
+    let mut bytes = [0; 32];
+    bytes.copy_from_slice(digest.as_ref());
+    bytes
+}
+
 fn fingerprint(text: &str) -> Result<[u8; 32], SecurityError> {
     let wrong = || SecurityError::Pin(text.to_owned());
     let digits: Vec<u8> = text.trim_start_matches("sha256:").bytes().filter(|b| *b != b':').collect();
@@ -231,8 +271,7 @@ impl ServerCertVerifier for Pinned {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let found = ring::digest::digest(&ring::digest::SHA256, certificate);
-        if bool::from(found.as_ref().ct_eq(&self.fingerprint)) {
+        if bool::from(fingerprint_of(certificate).ct_eq(&self.fingerprint)) {
             return Ok(ServerCertVerified::assertion());
         }
         Err(CertificateError::ApplicationVerificationFailure.into())
