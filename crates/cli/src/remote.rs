@@ -2,7 +2,9 @@
 
 use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
-use aviary_relay::{ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, revoke, write_identities};
+use aviary_relay::{
+    ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, revoke, write_identities,
+};
 use aviary_transport::RemoteAddress;
 use clap::{Args, Subcommand};
 use std::{

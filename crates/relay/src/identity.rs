@@ -114,8 +114,10 @@ fn remove_tokens(path: &Path, tenant: &str) -> Result<usize, IdentityError> {
     if !path.exists() {
         return Ok(0);
     }
-    let (gone, kept): (Vec<_>, Vec<_>) =
-        read(path)?.lines().map(str::to_owned).partition(|line| line.split_once(' ').is_some_and(|(name, _)| name == tenant));
+    let (gone, kept): (Vec<_>, Vec<_>) = read(path)?
+        .lines()
+        .map(str::to_owned)
+        .partition(|line| line.split_once(' ').is_some_and(|(name, _)| name == tenant));
     if !gone.is_empty() {
         let new = path.with_extension("new");
         write_private(&new, &kept.iter().map(|line| format!("{line}\n")).collect::<String>())?;
