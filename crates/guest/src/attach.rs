@@ -182,6 +182,9 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
     let mut fds: Vec<BorrowedFd> = arena.file().into_iter().collect();
     // Descriptors do not leave a VM.
     let local = arena.device().is_none();
+    if !local {
+        hello.flags |= hello_flag::PRINTED;
+    }
     for (number, flag) in [(1, hello_flag::STDOUT), (2, hello_flag::STDERR)] {
         if let Some(fd) = stream(number).filter(|_| local) {
             fds.push(fd);

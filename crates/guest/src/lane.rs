@@ -385,7 +385,9 @@ impl Drop for ThreadLane {
 /// Reads a message's prefix: takes note of a deferred error and applies deliveries.
 #[inline]
 pub(crate) fn prefix(connection: &Connection, header: &ReplyHeader, fields: &mut Decoder) -> Result<Option<i64>, Lost> {
-    if header.flags & (flag::DEFERRED | flag::DELIVERIES) == 0 && connection.deliveries.settled(header.delivered) {
+    if header.flags & (flag::DEFERRED | flag::DELIVERIES | flag::PRINTED) == 0
+        && connection.deliveries.settled(header.delivered)
+    {
         return Ok(None);
     }
     let malformed = |e: aviary_wire::DecodeError| connection.fail(&format!("a reply is malformed: {e}"));
@@ -400,5 +402,10 @@ pub(crate) fn prefix(connection: &Connection, header: &ReplyHeader, fields: &mut
         }
     }
     connection.deliveries.apply(connection, &own, header.delivered);
+    if header.flags & flag::PRINTED != 0 {
+        for number in [1, 2] {
+            log::print(number, fields.bytes().map_err(malformed)?);
+        }
+    }
     Ok(deferred)
 }

@@ -1,4 +1,4 @@
-//! One-line messages for people, on standard error.
+//! One-line messages for people, on standard error; and what the vendor's library prints.
 
 /// Writes `aviary: TEXT`. One system call, so that lines of several processes do not mix; nothing
 /// is buffered and a closed descriptor does no harm.
@@ -7,4 +7,28 @@ pub(crate) fn line(text: &str) {
     // SAFETY: the buffer is live for the call. Descriptor 2 may be anything the application made of it;
     // writing a message there is what libraries do.
     unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+}
+
+/// Writes what the vendor's library has printed to the application's standard output (1) or error (2), as that library would
+/// if it were in this process.
+pub(crate) fn print(number: i32, mut text: &[u8]) {
+    while !text.is_empty() {
+        // SAFETY: the bytes are live for the call. The descriptor may be anything the application made of it, or closed.
+        let written = unsafe { libc::write(number, text.as_ptr().cast(), text.len()) };
+        match usize::try_from(written) {
+            Ok(written) => text = &text[written..],
+            Err(_) => match std::io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN) => await_room(number),
+                _ => return,
+            },
+        }
+    }
+}
+
+/// The application may have made its descriptor one that does not wait.
+fn await_room(number: i32) {
+    let mut polled = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one element, live for the call.
+    unsafe { libc::poll(&raw mut polled, 1, -1) };
 }

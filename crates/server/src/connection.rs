@@ -24,6 +24,7 @@ use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::pieces::Pieces;
 use crate::policy::Policy;
+use crate::printed::Printed;
 use crate::session::{Journal, Parts, Session, gate};
 use crate::stats::StatsPage;
 
@@ -45,6 +46,7 @@ pub struct Connection {
     /// Page and bell; none if the node schedules nothing.
     pub grants: Option<(OwnedFd, OwnedFd)>,
     pub tenant_page: Option<OwnedFd>,
+    pub printed: Option<Printed>,
     pub journal: Journal,
     pub hello: Vec<u8>,
     pub config: Vec<u8>,
@@ -125,7 +127,8 @@ fn admit(
     send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     let socket = Some(ControlSocket::new(socket));
     let policy = Policy::new(api, &config);
-    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, journal: connection.journal, socket };
+    let (journal, printed) = (connection.journal, connection.printed.take());
+    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, journal, socket };
     let session = Session::new(parts);
     clock::start();
     ffi::announce(&session);

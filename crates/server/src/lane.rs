@@ -27,6 +27,10 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Lane>>> = const { RefCell::new(None) };
 }
 
+/// Ticks of a call after which somebody looks whether it has printed anything: some microseconds, less than it takes to
+/// wait for a kernel.
+const MAY_HAVE_PRINTED: u64 = 20_000;
+
 pub struct Lane {
     pub session: Arc<Session>,
     end: RefCell<LaneEnd>,
@@ -36,6 +40,8 @@ pub struct Lane {
     turn: Cell<Option<(u64, bool)>>,
     nesting: Cell<usize>,
     deferred: Cell<Option<i64>>,
+    /// The call under way took long enough.
+    may_have_printed: Cell<bool>,
     deliveries: RefCell<Vec<Delivery>>,
     counters: Counters,
     demand: LaneDemand,
@@ -97,6 +103,7 @@ impl Lane {
             turn: Cell::new(None),
             nesting: Cell::new(0),
             deferred: Cell::new(None),
+            may_have_printed: Cell::default(),
             deliveries: RefCell::default(),
             counters: Counters::default(),
             demand: LaneDemand::default(),
@@ -197,7 +204,9 @@ impl Lane {
         let counters = &self.counters;
         add(if header.kind == kind::CALL { &counters.calls } else { &counters.async_calls }, 1);
         let outcome = run(call, header);
-        add(&counters.vendor_ticks, std::mem::take(&mut call.vendor_ticks));
+        let ticks = std::mem::take(&mut call.vendor_ticks);
+        self.may_have_printed.set(ticks > MAY_HAVE_PRINTED);
+        add(&counters.vendor_ticks, ticks);
         outcome
     }
 
@@ -288,7 +297,7 @@ impl Lane {
         // Looking for deliveries asks the vendor library, which may call back: not on this lane, which is sending.
         let waits = self.guest_waits.replace(false);
         let mut deliveries = self.deliveries.borrow_mut();
-        let deferred = if reply { self.deferred.take() } else { None };
+        let told = if reply { self.told() } else { Told::default() };
         let mut end = self.end.borrow_mut();
         if reply && self.session.devices.scheduled() {
             let awake = self.session.devices.answering();
@@ -301,10 +310,17 @@ impl Lane {
                 }
             }
         }
-        let sent = send_on(&self.session, &mut end, &mut header, body, regions, deferred, &mut deliveries);
+        let sent = send_on(&self.session, &mut end, &mut header, body, regions, told, &mut deliveries);
         self.guest_waits.set(waits);
         add(&self.counters.bytes_out, body.len() as u64);
         sent
+    }
+
+    /// What a reply tells beside what was asked.
+    fn told(&self) -> Told {
+        let look = self.may_have_printed.take();
+        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(look));
+        Told { deferred: self.deferred.take(), printed }
     }
 
     /// Sends a callback and serves the guest's calls until it answers. The answer is left in `into`.
@@ -333,6 +349,14 @@ impl Lane {
             served?;
         }
     }
+}
+
+/// What a message tells the guest beside its body.
+#[derive(Debug, Default)]
+pub struct Told {
+    /// An asynchronous call of this lane failed.
+    pub deferred: Option<i64>,
+    pub printed: Option<[Vec<u8>; 2]>,
 }
 
 /// How a handler ended.
@@ -430,7 +454,7 @@ pub fn send_on(
     header: &mut ReplyHeader,
     body: &mut Encoder,
     regions: &mut Vec<(u64, u64)>,
-    deferred: Option<i64>,
+    told: Told,
     deliveries: &mut Vec<Delivery>,
 ) -> Result<(), Stop> {
     deliveries.clear();
@@ -439,10 +463,10 @@ pub fn send_on(
     regions.extend(with_content.map(|d| (d.offset, d.bytes)));
     let carried: Vec<Region> =
         if session.memory.is_shared() { Vec::new() } else { regions.iter().map(region).collect() };
-    let sent = match (deferred, deliveries.is_empty()) {
-        (None, true) => body.finish_reply(*header),
+    let sent = match (&told, deliveries.is_empty()) {
+        (Told { deferred: None, printed: None }, true) => body.finish_reply(*header),
         _ => {
-            let mut whole = prefix(header, deferred, deliveries);
+            let mut whole = prefix(header, &told, deliveries);
             body.body().chunks_exact(8).for_each(|word| whole.word(word_of(word)));
             std::mem::swap(body, &mut whole);
             body.finish_reply(*header)
@@ -451,10 +475,10 @@ pub fn send_on(
     Ok(end.send(sent, &carried)?)
 }
 
-fn prefix(header: &mut ReplyHeader, deferred: Option<i64>, deliveries: &[Delivery]) -> Encoder {
+fn prefix(header: &mut ReplyHeader, told: &Told, deliveries: &[Delivery]) -> Encoder {
     let mut whole = Encoder::new();
     whole.start();
-    if let Some(error) = deferred {
+    if let Some(error) = told.deferred {
         header.flags |= flag::DEFERRED;
         whole.word(error as u64);
     }
@@ -465,6 +489,10 @@ fn prefix(header: &mut ReplyHeader, deferred: Option<i64>, deliveries: &[Deliver
             whole.word(delivery.offset);
             whole.word(delivery.bytes);
         }
+    }
+    if let Some(texts) = &told.printed {
+        header.flags |= flag::PRINTED;
+        texts.iter().for_each(|text| whole.bytes(text));
     }
     whole
 }

@@ -56,6 +56,7 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
         gate,
         devices: crate::devices::Devices::new(None, None),
         policy: Policy::default(),
+        printed: None,
         journal,
         socket: None,
     });

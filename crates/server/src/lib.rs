@@ -31,6 +31,7 @@ mod outgoing;
 mod pieces;
 mod places;
 mod policy;
+mod printed;
 pub mod process;
 pub mod processor;
 pub mod replay;

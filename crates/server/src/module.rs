@@ -11,11 +11,12 @@ use std::sync::{Once, OnceLock};
 use crate::api::ApiDescriptor;
 use crate::connection::{self, Connection};
 use crate::exchange::{self, ExchangeAbi};
+use crate::printed::Printed;
 use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -58,6 +59,8 @@ pub struct ServeArguments {
     pub bell: RawFd,
     /// The accounts of the tenant; -1: the session has its own.
     pub tenant_page: RawFd,
+    /// Where what the vendor's library prints can be read, standard output and standard error; -1: the guest has it.
+    pub printed: [RawFd; 2],
     /// The node's log; remains the process's.
     pub journal: RawFd,
     /// A whole `Hello`.
@@ -160,6 +163,9 @@ impl Connection {
             stats: own(arguments.stats),
             grants: own(arguments.grants).zip(own(arguments.bell)),
             tenant_page: own(arguments.tenant_page),
+            printed: own(arguments.printed[0])
+                .zip(own(arguments.printed[1]))
+                .and_then(|(out, errors)| Printed::new([out, errors]).ok()),
             journal: Journal { fd: arguments.journal, session: arguments.session },
             hello: bytes(arguments.hello, arguments.hello_length),
             config: bytes(arguments.config, arguments.config_length),

@@ -8,7 +8,7 @@ use aviary_wire::{Decoder, Encoder, HEADER_SIZE, INLINE_OUTPUT, ReplyHeader, Req
 
 use crate::api::Role;
 use crate::closures;
-use crate::lane::{Stop, send_on, waiting_lane, yield_turn};
+use crate::lane::{Stop, Told, send_on, waiting_lane, yield_turn};
 use crate::session::Session;
 
 /// The first word of an answer.
@@ -108,7 +108,7 @@ impl Outgoing {
         let (session, message) = (self.session.clone(), &mut self.message);
         yield_turn(&session);
         let exchanged = session.callback_lane.with(|end| {
-            send_on(&session, end, &mut header, message, &mut Vec::new(), None, &mut Vec::new())?;
+            send_on(&session, end, &mut header, message, &mut Vec::new(), Told::default(), &mut Vec::new())?;
             end.receive(into)?;
             let (header, _) = RequestHeader::parse(into).map_err(|e| Stop::Broken(e.to_string()))?;
             match header.kind {

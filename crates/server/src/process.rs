@@ -9,8 +9,8 @@ mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use aviary_wire::attach::welcome_status;
@@ -34,7 +34,8 @@ struct Shared {
     journal: RawFd,
     active: AtomicUsize,
     served: AtomicBool,
-    adopted: AtomicBool,
+    /// What the first guest gave, or its pipes: once per process.
+    output: OnceLock<Option<[OwnedFd; 2]>>,
     attaching: Attaching,
     exchange: Exchange,
     /// Tells the main thread that a connection ended.
@@ -77,10 +78,10 @@ fn live(node: Node, journal: RawFd) -> i32 {
         Ok(ended) => ended,
         Err(error) => return fail(&error),
     };
-    let (active, served, adopted) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicBool::new(false));
+    let (active, served, output) = (AtomicUsize::new(0), AtomicBool::new(false), OnceLock::new());
     let attaching = Attaching::default();
     let exchange = Exchange::default();
-    let shared = Arc::new(Shared { node, journal, active, served, adopted, attaching, exchange, ended });
+    let shared = Arc::new(Shared { node, journal, active, served, output, attaching, exchange, ended });
     exchange::open(&shared);
     let status = attend(&shared);
     flush_output();

@@ -90,6 +90,7 @@ fn session(memory: SessionMemory) -> Arc<Session> {
         stats,
         gate,
         policy,
+        printed: None,
         devices: crate::devices::Devices::new(None, None),
         journal,
         socket: None,

@@ -23,6 +23,7 @@ use crate::log::ObjectLog;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
 use crate::policy::Policy;
+use crate::printed::Printed;
 use crate::stats::StatsPage;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -61,6 +62,8 @@ pub struct Session {
     pub callback_lane: CallbackLane,
     pub devices: Devices,
     pub demand: Demand,
+    /// What goes to the guest with replies, if its own descriptors cannot be here.
+    pub printed: Option<Printed>,
     journal: Journal,
     /// `None` in replay.
     socket: Option<ControlSocket>,
@@ -92,6 +95,7 @@ pub struct Parts {
     pub gate: Gate,
     pub devices: Devices,
     pub policy: Policy,
+    pub printed: Option<Printed>,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
 }
@@ -123,6 +127,7 @@ impl Session {
             callback_lane: CallbackLane::default(),
             devices: parts.devices,
             demand: Demand::default(),
+            printed: parts.printed,
             journal: parts.journal,
             socket: parts.socket,
             sending: Mutex::default(),

@@ -94,7 +94,8 @@ impl GuestStream {
             return Err(StreamError::Arena(theirs.arena_size));
         }
         self.arena = Some(theirs.arena_size);
-        Ok(Hello { flags: hello_flag::WINDOW, pid, ..theirs }.to_bytes())
+        let flags = hello_flag::WINDOW | (theirs.flags & hello_flag::PRINTED);
+        Ok(Hello { flags, pid, ..theirs }.to_bytes())
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     fn hello() -> Hello {
-        let flags = hello_flag::MIRRORED | hello_flag::STDOUT;
+        let flags = hello_flag::MIRRORED | hello_flag::STDOUT | hello_flag::PRINTED;
         Hello { wire_version: 3, flags, pid: 1, arena_size: 1 << 20, api: "x".into(), ..Hello::default() }
     }
 
@@ -162,7 +163,7 @@ mod tests {
         for piece in sent.chunks(3) {
             out.extend(stream.pass(piece, 99).unwrap());
         }
-        let expected = Hello { flags: hello_flag::WINDOW, pid: 99, ..hello() }.to_bytes();
+        let expected = Hello { flags: hello_flag::WINDOW | hello_flag::PRINTED, pid: 99, ..hello() }.to_bytes();
         assert_eq!(out, [expected, control(control_kind::LANE_OPEN).to_vec()].concat());
         assert_eq!(stream.arena(), Some(1 << 20));
     }

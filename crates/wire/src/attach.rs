@@ -27,6 +27,8 @@ pub mod hello_flag {
     pub const CARRIED: u64 = 8;
     /// The arena is empty, and memory of a VM is mapped into it piece by piece.
     pub const WINDOW: u64 = 16;
+    /// No descriptors of the guest can follow: what the vendor's library prints shall come with replies.
+    pub const PRINTED: u64 = 32;
 }
 
 /// Flags of [`Welcome`].

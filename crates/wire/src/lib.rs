@@ -25,7 +25,7 @@ pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 pub use origin::Origin;
 
 /// Changes whenever a guest and a server of different versions would misunderstand each other.
-pub const WIRE_VERSION: u32 = 4;
+pub const WIRE_VERSION: u32 = 5;
 
 /// Longest message that a receiver reassembles.
 pub const MAX_MESSAGE: usize = 64 << 20;

@@ -30,6 +30,8 @@ pub mod flag {
     pub const SUCCESS: u16 = 4;
     /// Reply: the guest has the device now and calls often: its thread should stay awake between its calls.
     pub const STAY_AWAKE: u16 = 8;
+    /// Reply: the body continues with what the vendor's library has printed, on standard output and on standard error.
+    pub const PRINTED: u16 = 16;
 }
 
 /// Reply status.

@@ -1,6 +1,5 @@
 """Programs in a VM: the same results as on this machine, with an accelerator that only this machine has."""
 
-import re
 import shutil
 
 from catalog import catalog, clip
@@ -55,7 +54,7 @@ def compare(world, vm, programs):
         for _ in range(2 if program.warm else 1):
             expected = program.run(world.native())
         outcome = program.run(GuestPlace(vm))
-        here, there = shown(program, expected), shown(program, outcome)
+        here, there = program.visible(expected), program.visible(outcome)
         if expected.status and not program.suite:
             wrong.append(f"{program.name} fails on this machine: {expected.errors[-1000:]}")
         elif here != there:
@@ -64,16 +63,6 @@ def compare(world, vm, programs):
             world.log(f"{program.name}: equal, {expected.seconds:.1f} s here, {outcome.seconds:.1f} s in the VM")
     if wrong:
         raise Wrong("\n".join(wrong))
-
-
-# What a kernel prints does not come back from the host (docs/virtual-machines.md).
-KERNEL_OUTPUT = re.compile(r"^kernel says .*\n?", re.M)
-
-
-def shown(program, outcome):
-    """What must be the same in a VM."""
-    status, *rest = program.visible(outcome)
-    return (status, *(KERNEL_OUTPUT.sub("", part) if isinstance(part, str) else part for part in rest))
 
 
 def is_long(program):

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, c_void};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use super::{Shared, note};
 use crate::confine::adopt_output;
 use crate::connection::send_welcome;
 use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
+use crate::printed;
 use crate::stats::StatsPage;
 
 /// A guest that connects says hello at once.
@@ -73,16 +73,19 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         return Err((welcome_status::REFUSED, text));
     }
     let belongings = sort(&hello, fds);
-    if !shared.adopted.swap(true, Ordering::SeqCst) {
-        let raw = |fd: &Option<OwnedFd>| fd.as_ref().map(|f| f.as_raw_fd());
-        adopt_output(raw(&belongings.stdout), raw(&belongings.stderr));
-    }
+    let pipes = shared.output.get_or_init(|| take_output(&hello, &belongings));
     let module = load(&find(&announced.config.modules, &hello.api)?)?;
     let stats = StatsPage::create().map_err(|e| failed("the statistics", e))?;
     let shown = rustix::io::fcntl_dupfd_cloexec(&stats, 3).map_err(|e| failed("the statistics", e))?;
     let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
     let socket = copy(&announced.socket).map_err(|e| failed("the socket", e))?;
     let page = announced.tenant_page.as_ref().map(copy).transpose().map_err(|e| failed("the tenant's accounts", e))?;
+    let printed = match pipes {
+        Some([out, errors]) if hello.flags & hello_flag::PRINTED != 0 => {
+            [out, errors].map(|end| copy(end).map_or(-1, IntoRawFd::into_raw_fd))
+        }
+        _ => [-1; 2],
+    };
     let greeting = hello.to_bytes();
     let seats = if announced.config.scheduled { Some(Seats::new()?) } else { None };
     let (shown_seats, grants) = seats.map_or((None, None), |seats| (Some(seats.shown), Some(seats.own)));
@@ -95,6 +98,7 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         grants: grants.as_ref().map_or(-1, |(page, _)| page.as_raw_fd()),
         bell: grants.as_ref().map_or(-1, |(_, bell)| bell.as_raw_fd()),
         tenant_page: page.map_or(-1, IntoRawFd::into_raw_fd),
+        printed,
         journal: shared.journal,
         hello: greeting.as_ptr(),
         hello_length: greeting.len(),
@@ -108,6 +112,19 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
     grants.map(|(page, bell)| (page.into_raw_fd(), bell.into_raw_fd()));
     (module.serve)(&arguments);
     Ok(())
+}
+
+/// Where what vendors' libraries print goes from now on: the guest's own descriptors, or pipes, of which these are the
+/// ends to read.
+fn take_output(hello: &Hello, belongings: &Belongings) -> Option<[OwnedFd; 2]> {
+    if hello.flags & hello_flag::PRINTED == 0 {
+        let raw = |fd: &Option<OwnedFd>| fd.as_ref().map(|f| f.as_raw_fd());
+        adopt_output(raw(&belongings.stdout), raw(&belongings.stderr));
+        return None;
+    }
+    let (out, errors) = (printed::pipe().ok()?, printed::pipe().ok()?);
+    adopt_output(Some(out.1.as_raw_fd()), Some(errors.1.as_raw_fd()));
+    Some([out.0, errors.0])
 }
 
 /// Page and bell of a session's devices, for the module and for the node.

@@ -128,6 +128,7 @@ impl Guest {
                 grants: -1,
                 bell: -1,
                 tenant_page: -1,
+                printed: [-1; 2],
                 journal: 2,
                 hello: hello.as_ptr(),
                 hello_length: hello.len(),

@@ -1,0 +1,144 @@
+//! What the vendor's library prints for a guest whose descriptors cannot come here, because it is in a virtual machine:
+//! it goes into pipes, and with replies to the guest.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, Thread};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
+
+/// What is printed during one call and exceeds this is lost: nobody reads meanwhile, and who prints must not wait.
+const ROOM: usize = 1 << 20;
+
+/// A pipe that neither end waits for: the end to read, the end to write.
+pub fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    // A user with many pipes gets less room.
+    let _ = fcntl_setpipe_size(&write, ROOM);
+    Ok((read, write))
+}
+
+/// What the watcher is at.
+mod state {
+    /// It waits until something is printed.
+    pub const WATCHING: u32 = 0;
+    /// Something was; it waits until that is taken.
+    pub const READY: u32 = 1;
+    /// The session has gone.
+    pub const OVER: u32 = 2;
+}
+
+/// Standard output's and standard error's pipe. A thread sees when there is something, so that a call that prints nothing
+/// costs no look.
+#[derive(Debug)]
+pub struct Printed {
+    ends: [OwnedFd; 2],
+    state: Arc<AtomicU32>,
+    watcher: Thread,
+}
+
+impl Printed {
+    pub fn new(ends: [OwnedFd; 2]) -> io::Result<Printed> {
+        let watched = [ends[0].try_clone()?, ends[1].try_clone()?];
+        let state = Arc::new(AtomicU32::new(state::WATCHING));
+        let theirs = state.clone();
+        let watcher = thread::Builder::new().name("printed".into()).spawn(move || watch(&watched, &theirs))?;
+        Ok(Printed { ends, state, watcher: watcher.thread().clone() })
+    }
+
+    /// What has been printed since; `None`: nothing that is known. `look`: the call that has just ended may have printed.
+    pub fn take(&self, look: bool) -> Option<[Vec<u8>; 2]> {
+        if !look && self.state.load(Ordering::Relaxed) != state::READY {
+            return None;
+        }
+        let texts = self.ends.each_ref().map(drain);
+        self.tell(state::WATCHING);
+        texts.iter().any(|text| !text.is_empty()).then_some(texts)
+    }
+
+    fn tell(&self, now: u32) {
+        if self.state.swap(now, Ordering::AcqRel) == state::READY {
+            self.watcher.unpark();
+        }
+    }
+}
+
+impl Drop for Printed {
+    fn drop(&mut self) {
+        self.tell(state::OVER);
+    }
+}
+
+/// Ends with the session, at the latest when something is printed after it; or when nobody can print any more.
+fn watch(ends: &[OwnedFd; 2], now: &AtomicU32) {
+    loop {
+        let mut polled = ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
+        match poll(&mut polled, None) {
+            Err(Errno::INTR) => continue,
+            Ok(_) if polled.iter().any(|end| end.revents().contains(PollFlags::IN)) => {}
+            _ => return,
+        }
+        if now.compare_exchange(state::WATCHING, state::READY, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return;
+        }
+        while now.load(Ordering::Acquire) == state::READY {
+            thread::park();
+        }
+    }
+}
+
+/// At most what the pipe has room for: a thread that prints without end keeps nobody here.
+fn drain(end: &OwnedFd) -> Vec<u8> {
+    let (mut text, mut part) = (Vec::new(), [0; 16 << 10]);
+    while text.len() < ROOM {
+        match rustix::io::read(end, &mut part) {
+            Ok(0) => break,
+            Ok(length) => text.extend_from_slice(&part[..length]),
+            Err(Errno::INTR) => {}
+            Err(_) => break,
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::write;
+
+    #[test]
+    fn what_was_printed_comes_once_and_too_much_is_lost() {
+        let ((out, to_out), (errors, to_errors)) = (pipe().unwrap(), pipe().unwrap());
+        let printed = Printed::new([out, errors]).unwrap();
+        assert_eq!(printed.take(true), None);
+        write(&to_out, b"one\n").unwrap();
+        write(&to_errors, b"two\n").unwrap();
+        write(&to_out, b"three\n").unwrap();
+        assert_eq!(printed.take(true), Some([b"one\nthree\n".to_vec(), b"two\n".to_vec()]));
+        assert_eq!(printed.take(true), None);
+        let much = vec![b'x'; 4096];
+        let taken = (0..).map_while(|_| write(&to_out, &much).ok()).sum::<usize>();
+        assert!(taken <= ROOM, "{taken}");
+        assert_eq!(printed.take(true).unwrap()[0].len(), taken);
+        assert_eq!(printed.take(true), None);
+    }
+
+    #[test]
+    fn a_call_that_printed_nothing_itself_brings_what_others_printed() {
+        let ((out, to_out), (errors, _to_errors)) = (pipe().unwrap(), pipe().unwrap());
+        let printed = Printed::new([out, errors]).unwrap();
+        for text in [&b"one"[..], b"two", b"three"] {
+            assert_eq!(printed.take(false), None);
+            write(&to_out, text).unwrap();
+            let taken = std::iter::repeat_with(|| {
+                thread::yield_now();
+                printed.take(false)
+            });
+            assert_eq!(taken.flatten().next(), Some([text.to_vec(), Vec::new()]));
+        }
+    }
+}
