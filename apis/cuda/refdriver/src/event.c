@@ -10,6 +10,22 @@ static void destroy(void *object)
     if (event->point.stream)
         object_drop(event->point.stream);
     free(event->frontier);
+    if (event->shared)
+        shared_event_end(event->shared);
+}
+
+CUevent event_new(CUcontext context, unsigned flags, struct shared_event *shared)
+{
+    CUevent event = object_new(KIND_EVENT, sizeof(*event), destroy);
+
+    if (event) {
+        event->context = context;
+        event->flags = flags;
+        event->shared = shared;
+    } else if (shared) {
+        shared_event_end(shared);
+    }
+    return event;
 }
 
 static int64_t now(void)
@@ -31,31 +47,37 @@ void event_stamp(CUevent event)
 
 static bool reached(CUevent event)
 {
+    if (event->shared)
+        return shared_event_reached(event->shared, shared_event_latest(event->shared));
     return !event->recorded || event->point.stream->completed >= event->point.number;
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
     const unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    struct shared_event *shared = NULL;
     CUcontext context;
     CUresult result = event && !(flags & ~known) ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (flags & CU_EVENT_INTERPROCESS)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *event = object_new(KIND_EVENT, sizeof(**event), destroy);
-    if (!*event)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    (*event)->context = context;
-    (*event)->flags = flags;
-    return CUDA_SUCCESS;
+    if (flags & CU_EVENT_INTERPROCESS) {
+        if (!(flags & CU_EVENT_DISABLE_TIMING))
+            return CUDA_ERROR_INVALID_VALUE;
+        shared = shared_event_new();
+        if (!shared)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *event = event_new(context, flags, shared);
+    return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuEventDestroy(CUevent event)
 {
     if (!object_check(event, KIND_EVENT))
         return CUDA_ERROR_INVALID_HANDLE;
+    if (event->shared)
+        shared_event_close(event->shared);
     object_end(event);
     return CUDA_SUCCESS;
 }
@@ -118,6 +140,26 @@ CUresult cuEventQuery(CUevent handle)
     return reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+/* Waits for an event of several processes: nobody tells of what others do, so it looks. */
+static CUresult synchronize_shared(CUevent event)
+{
+    CUcontext context = event->context;
+    uint64_t number = shared_event_latest(event->shared);
+    CUresult error;
+
+    object_hold(event);
+    object_hold(context);
+    while (!shared_event_reached(event->shared, number) && context->error == CUDA_SUCCESS) {
+        pthread_mutex_unlock(&driver_lock);
+        shared_event_pause();
+        pthread_mutex_lock(&driver_lock);
+    }
+    error = context->error;
+    object_drop(event);
+    object_drop(context);
+    return error;
+}
+
 CUresult cuEventSynchronize(CUevent handle)
 {
     CUevent event = object_check(handle, KIND_EVENT);
@@ -129,6 +171,8 @@ CUresult cuEventSynchronize(CUevent handle)
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->capture_id)
         return CUDA_ERROR_CAPTURED_EVENT;
+    if (event->shared)
+        return synchronize_shared(event);
     context = event->context;
     if (reached(event))
         return context->error;

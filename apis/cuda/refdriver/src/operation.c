@@ -100,6 +100,13 @@ static CUresult wait_value(const struct operation *operation)
     }
 }
 
+/* Of an event of this process alone the stream knows when to go on. */
+static void wait_event(const struct operation *operation)
+{
+    while (operation->event->shared && !shared_event_reached(operation->event->shared, operation->record))
+        shared_event_pause();
+}
+
 CUresult operation_run(struct operation *operation, CUcontext context)
 {
     switch (operation->kind) {
@@ -117,6 +124,9 @@ CUresult operation_run(struct operation *operation, CUcontext context)
         return CUDA_SUCCESS;
     case OPERATION_RECORD:
         event_stamp(operation->event);
+        return CUDA_SUCCESS;
+    case OPERATION_WAIT:
+        wait_event(operation);
         return CUDA_SUCCESS;
     case OPERATION_FREE:
         pthread_mutex_lock(&driver_lock);

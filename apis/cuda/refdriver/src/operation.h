@@ -52,6 +52,7 @@ struct operation {
         CUgraph graph; /* owned */
     };
     void *owned; /* a snapshot of a copy's source */
+    uint64_t record; /* of an event of several processes, in a stream: which one this makes or waits for */
 };
 
 /* Takes what the operation needs: references, or copies of its own. False where memory is out. */

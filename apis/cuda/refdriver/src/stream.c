@@ -127,6 +127,7 @@ static void *serve(void *argument)
         }
         if (result != CUDA_SUCCESS && context->error == CUDA_SUCCESS)
             context->error = result;
+        shared_event_complete(&work->operation);
         stream->first = work->next;
         if (!stream->first)
             stream->last = NULL;
@@ -190,7 +191,7 @@ CUresult stream_enqueue(CUstream stream, struct operation *operation)
     for (CUstream other = stream->context->streams; other; other = other->sibling)
         others++;
     work = calloc(1, sizeof(*work) + others * sizeof(work->after[0]));
-    if (!work || !start(stream)) {
+    if (!work || !start(stream) || !shared_event_submit(operation)) {
         free(work);
         operation_clear(operation);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -205,7 +206,7 @@ CUresult stream_enqueue(CUstream stream, struct operation *operation)
         stream->first = work;
     stream->last = work;
     stream->submitted++;
-    if (operation->kind == OPERATION_RECORD) {
+    if (operation->kind == OPERATION_RECORD && !operation->event->shared) {
         CUevent event = operation->event;
         object_hold(stream);
         if (event->point.stream)

@@ -45,6 +45,7 @@ struct CUevent_st {
     bool recorded;
     struct point point;
     int64_t nanoseconds; /* when it was reached */
+    struct shared_event *shared; /* of several processes: then this says what is recorded */
     unsigned long long capture_id;
     CUgraphNode *frontier; /* recorded in a capture */
     size_t frontier_count;
@@ -66,6 +67,26 @@ void streams_end(CUcontext context);
 
 /* The event's time is now. Called without the driver's lock. */
 void event_stamp(CUevent event);
+
+/* An event of the context; takes `shared` over in any case. NULL where memory is out. */
+CUevent event_new(CUcontext context, unsigned flags, struct shared_event *shared);
+
+/* --- shared_event.c --- */
+
+struct shared_event *shared_event_new(void);
+/* Nobody can open it any more. */
+void shared_event_close(struct shared_event *event);
+void shared_event_end(struct shared_event *event);
+/* The number of the last record. */
+uint64_t shared_event_latest(const struct shared_event *event);
+bool shared_event_reached(const struct shared_event *event, uint64_t number);
+/* Between two looks. */
+void shared_event_pause(void);
+/* Before any operation enters a stream: which record it makes or waits for, where its event is a shared one. False where too
+ * many records are under way. */
+bool shared_event_submit(struct operation *operation);
+/* After any operation, done or dropped. */
+void shared_event_complete(const struct operation *operation);
 
 /* --- capture.c --- */
 
