@@ -1,6 +1,41 @@
 /* Events that are known to be complete: how often each was recorded, and up to which record it was seen complete. A
- * question counts only if no record was under way when it was asked: otherwise the answer may be about an older one. */
+ * question counts only if no record was under way when it was asked: otherwise the answer may be about an older one.
+ * Of those that other processes may record as well nothing is known. */
 #include "guest.h"
+
+/* Before there is such an event nothing else is looked at. */
+static int any_shared, any_in_graphs;
+
+int cuda_is_shared_event(CUevent event) {
+    const struct cuda_object *object = __atomic_load_n(&any_shared, __ATOMIC_ACQUIRE) ? cuda_object_of(event) : NULL;
+    return object && object->shared;
+}
+
+void cuda_note_shared_event(CUevent event) {
+    struct cuda_object *object = cuda_object_of(event);
+    if (!object)
+        return;
+    object->shared = 1;
+    __atomic_store_n(&any_shared, 1, __ATOMIC_RELEASE);
+}
+
+/* A graph records it or waits for it: launches of graphs are from now on what its records and waits are. */
+void cuda_note_event_of_graph(CUevent event) {
+    if (cuda_is_shared_event(event))
+        __atomic_store_n(&any_in_graphs, 1, __ATOMIC_RELEASE);
+}
+
+int cuda_graphs_share_events(void) {
+    return __atomic_load_n(&any_in_graphs, __ATOMIC_ACQUIRE);
+}
+
+/* After a call that waited for an event: that of another process says nothing of what was launched here. */
+void cuda_event_settled(CUevent event, CUresult result) {
+    if (cuda_is_shared_event(event))
+        cuda_waited(result);
+    else
+        cuda_settled(result);
+}
 
 static uint64_t loaded(const uint64_t *counter) {
     return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
@@ -23,7 +58,7 @@ void cuda_end_record(CUevent event) {
 /* How many records the server will have seen before a question asked now; 0: nobody knows. */
 cuuint64_t cuda_records(CUevent event) {
     const struct cuda_object *object = cuda_object_of(event);
-    if (!object)
+    if (!object || object->shared)
         return 0;
     uint64_t records = loaded(&object->recorded);
     return loaded(&object->under_way) == 0 && loaded(&object->recorded) == records ? records : 0;

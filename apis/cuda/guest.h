@@ -57,6 +57,7 @@ CUresult cuda_mapped_free(void *memory);
 void cuda_waited(CUresult result);
 
 /* watching.c */
+void cuda_settled(CUresult result);
 CUresult cuda_before_kernels(void);
 
 /* capture.c */

@@ -78,21 +78,27 @@ CUresult aviaryLaunch(CUfunction function, aviary_launch_shape shape, CUstream s
 CUresult aviaryHostRegister(void *memory, size_t bytes, unsigned int flags);
 CUresult aviaryHostUnregister(void *memory, size_t bytes);
 
-/* Memory that another process of the application can use: the name of what its API server offers. */
+/* What another process of the application can use: the name under which its API server offers it. */
 typedef struct {
     unsigned long long words[3];
-} aviary_memory_name;
-CUresult aviaryExportMemory(CUmemGenericAllocationHandle handle, aviary_memory_name *name);
-CUresult aviaryImportMemory(CUmemGenericAllocationHandle *handle, const aviary_memory_name *name);
+} aviary_shared_name;
+
+/* Memory. */
+CUresult aviaryExportMemory(CUmemGenericAllocationHandle handle, aviary_shared_name *name);
+CUresult aviaryImportMemory(CUmemGenericAllocationHandle *handle, const aviary_shared_name *name);
 
 /* The same of memory that the server placed: an allocation is a part of what is offered. */
 typedef struct {
-    aviary_memory_name name;
+    aviary_shared_name name;
     unsigned long long offset, bytes;
 } aviary_memory_part;
 CUresult aviaryShareMemory(CUdeviceptr pointer, aviary_memory_part *part);
 CUresult aviaryOpenMemory(CUdeviceptr *pointer, CUdevice *device, const aviary_memory_part *part);
 CUresult aviaryCloseMemory(CUdeviceptr pointer);
+
+/* Events. */
+CUresult aviaryShareEvent(CUevent event, aviary_shared_name *name);
+CUresult aviaryOpenEvent(CUevent *event, const aviary_shared_name *name);
 
 /* Any copy of a box whose host sides lie at `from` and `to`; NULL: that side is no host memory. */
 CUresult aviaryCopy(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream);

@@ -1,9 +1,9 @@
-/* Memory that this process offers to other API servers of its tenant. */
+/* What this process offers to other API servers of its tenant: memory here, events in event_server.c. */
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Whether memory is offered, and under which name. */
+/* Whether something is offered, and under which name. */
 struct cuda_offer {
     int stands;
     aviary_offer_name name;
@@ -11,6 +11,8 @@ struct cuda_offer {
 
 /* What is told of the memory beside its descriptor: how much it is, and above that on which device. */
 enum { OFFERED_BYTES_BITS = 48 };
+/* What is told of an event: no memory is so large. */
+#define OFFERED_EVENT UINT64_MAX
 
 /* Offers it, unless it is already. */
 static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device) {
@@ -25,14 +27,14 @@ static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHan
     return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Before the memory is released: the offer holds on to it. */
+/* Before memory is released: the offer holds on to it. */
 static void end_offer(struct cuda_offer *offer) {
     if (offer->stands)
         aviary_withdraw(&offer->name);
     offer->stands = 0;
 }
 
-static void tell_name(const struct cuda_offer *offer, aviary_memory_name *name) {
+static void tell_name(const struct cuda_offer *offer, aviary_shared_name *name) {
     _Static_assert(sizeof *name == sizeof offer->name, "the name of an offer crosses as it is");
     memcpy(name, &offer->name, sizeof *name);
 }
@@ -54,6 +56,13 @@ static int is_offerable(int device) {
 
 /* ---- What others offer ------------------------------------------------------------------------ */
 
+/* A descriptor that the caller closes; -1: there is no such offer. */
+static int fetch_offer(const aviary_shared_name *name, uint64_t *note) {
+    aviary_offer_name offered;
+    memcpy(&offered, name, sizeof offered);
+    return aviary_fetch(&offered, note);
+}
+
 /* What the gate asked about, for the call that follows on the same thread. */
 static __thread struct {
     int there;
@@ -69,16 +78,16 @@ static void drop_fetched(void) {
 }
 
 /* Fetches it: where the device memory lies that importing it adds. */
-uint64_t cuda_home_of_offer(const aviary_memory_name *name) {
-    aviary_offer_name offered;
+uint64_t cuda_home_of_offer(const aviary_shared_name *name) {
     uint64_t note = 0;
     /* Of a call that was refused. */
     drop_fetched();
     if (!name)
         return 0;
-    memcpy(&offered, name, sizeof offered);
-    fetched.descriptor = aviary_fetch(&offered, &note);
+    fetched.descriptor = fetch_offer(name, &note);
     fetched.there = fetched.descriptor >= 0;
+    if (note == OFFERED_EVENT)
+        drop_fetched();
     fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
     fetched.device = (int)(note >> OFFERED_BYTES_BITS);
     return fetched.there ? cuda_home_of_device(fetched.device) : 0;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct opened {
-    aviary_memory_name name;
+    aviary_shared_name name;
     CUdeviceptr base;
     size_t bytes;
     CUdevice device;
@@ -21,7 +21,7 @@ static struct opened *opened;
 static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* With the lock. */
-static struct opened *find_opened(const aviary_memory_name *name) {
+static struct opened *find_opened(const aviary_shared_name *name) {
     for (struct opened *o = opened; o; o = o->next)
         if (memcmp(&o->name, name, sizeof *name) == 0)
             return o;

@@ -114,7 +114,7 @@ void cuda_drop_physical(CUmemGenericAllocationHandle handle) {
 
 /* ---- Of and for other processes ---------------------------------------------------------------- */
 
-static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_memory_name *name) {
+static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_shared_name *name) {
     CUresult status = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
@@ -130,7 +130,7 @@ void *cuda_export_function(void) {
     return (void *)export_physical;
 }
 
-static CUresult import_physical(CUmemGenericAllocationHandle *handle, const aviary_memory_name *name) {
+static CUresult import_physical(CUmemGenericAllocationHandle *handle, const aviary_shared_name *name) {
     (void)name;
     return import_fetched(handle);
 }

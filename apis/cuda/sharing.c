@@ -1,17 +1,14 @@
-/* Memory that other processes of the application use. A descriptor of it is a small file with the name under which the API
- * server offers it: it passes from process to process as the driver's own would. The handles of the older functions hold
- * that name themselves. */
+/* Memory and events that other processes of the application use. A descriptor of memory is a small file with the name under
+ * which the API server offers it: it passes from process to process as the driver's own would. The handles of the older
+ * functions, and those of events, hold that name themselves. */
 #include "guest.h"
-#include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
-static const char MEMORY_MARK[8] = "aviary-m";
+static const char MEMORY_MARK[8] = "aviary-m", EVENT_MARK[8] = "aviary-e";
 
 struct memory_descriptor {
     char mark[8];
-    aviary_memory_name name;
+    aviary_shared_name name;
 };
 
 struct memory_handle {
@@ -20,22 +17,21 @@ struct memory_handle {
 };
 _Static_assert(sizeof(struct memory_handle) <= sizeof(CUipcMemHandle), "a handle has room for a part");
 
-static int new_descriptor(const aviary_memory_name *name) {
+struct event_handle {
+    char mark[8];
+    aviary_shared_name name;
+};
+_Static_assert(sizeof(struct event_handle) <= sizeof(CUipcEventHandle), "a handle has room for a name");
+
+static int new_descriptor(const aviary_shared_name *name) {
     struct memory_descriptor content = {.name = *name};
     memcpy(content.mark, MEMORY_MARK, sizeof content.mark);
-    int descriptor = memfd_create("aviary device memory", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (descriptor < 0)
-        return -1;
-    if (write(descriptor, &content, sizeof content) == (ssize_t)sizeof content
-        && fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
-        return descriptor;
-    close(descriptor);
-    return -1;
+    return new_sealed_file("aviary device memory", &content, sizeof content);
 }
 
 CUresult cuda_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                      unsigned long long flags) {
-    aviary_memory_name name;
+    aviary_shared_name name;
     if (!shareable || flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -56,7 +52,7 @@ CUresult cuda_import(CUmemGenericAllocationHandle *handle, void *os_handle, CUme
         return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (pread((int)(uintptr_t)os_handle, &content, sizeof content, 0) != (ssize_t)sizeof content
+    if (!read_sealed_file((int)(uintptr_t)os_handle, &content, sizeof content)
         || memcmp(content.mark, MEMORY_MARK, sizeof content.mark) != 0)
         return CUDA_ERROR_UNKNOWN; /* as NVIDIA's driver says */
     return aviaryImportMemory(handle, &content.name);
@@ -95,4 +91,31 @@ CUresult cuda_ipc_close(CUdeviceptr pointer) {
     if (status == CUDA_SUCCESS)
         cuda_forget_opened(pointer);
     return status;
+}
+
+/* ---- Events ----------------------------------------------------------------------------------- */
+
+CUresult cuda_event_handle(CUipcEventHandle *handle, CUevent event) {
+    struct event_handle content;
+    if (!handle)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = aviaryShareEvent(event, &content.name);
+    if (status != CUDA_SUCCESS)
+        return status;
+    memcpy(content.mark, EVENT_MARK, sizeof content.mark);
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &content, sizeof content);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_open_event(CUevent *event, CUipcEventHandle handle) {
+    struct event_handle content;
+    memcpy(&content, &handle, sizeof content);
+    if (!event)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!cuda_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (memcmp(content.mark, EVENT_MARK, sizeof content.mark) != 0)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return aviaryOpenEvent(event, &content.name);
 }
