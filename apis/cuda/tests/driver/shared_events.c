@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORDS = 1000, SHARED = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING };
+enum { WORDS = 1000, GATES = 256, ROUNDS = 50, SHARED = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING };
 
 struct handles {
     CUipcMemHandle memory;
@@ -19,7 +19,7 @@ struct handles {
 
 static CUfunction fill;
 static CUstream worker, waiter, opener;
-static CUdeviceptr gate, gates_end, words, own;
+static CUdeviceptr gates, gates_end, words, own;
 static CUevent event;
 
 /* ---- between the processes ---- */
@@ -65,9 +65,9 @@ static void set_up(void)
     MUST(cuStreamCreate(&worker, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&waiter, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamCreate(&opener, CU_STREAM_NON_BLOCKING));
-    MUST(cuMemAlloc(&gate, 64 * sizeof(unsigned)));
-    MUST(cuMemsetD32(gate, 0, 64));
-    gates_end = gate;
+    MUST(cuMemAlloc(&gates, GATES * sizeof(unsigned)));
+    MUST(cuMemsetD32(gates, 0, GATES));
+    gates_end = gates;
     MUST(cuMemAlloc(&own, WORDS * sizeof(unsigned)));
     MUST(cuCtxSynchronize());
 }
@@ -78,6 +78,7 @@ static CUdeviceptr close_gate(CUstream stream)
     CUdeviceptr at = gates_end;
 
     gates_end += sizeof(unsigned);
+    CHECK(gates_end <= gates + GATES * sizeof(unsigned));
     MUST(cuStreamWaitValue32(stream, at, 1, CU_STREAM_WAIT_VALUE_GEQ));
     return at;
 }
@@ -178,12 +179,14 @@ static void second(int line)
     open_gate(closed);
 
     /* The first one records twice; this waits for the earlier record. */
-    await(line);
-    MUST(cuStreamWaitEvent(waiter, event, 0));
-    check_waiting(waiter);
-    hand_over(line);
-    MUST(cuStreamSynchronize(waiter));
-    CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    for (int round = 0; round < ROUNDS; round++) {
+        await(line);
+        MUST(cuStreamWaitEvent(waiter, event, 0));
+        hand_over(line);
+        MUST(cuStreamSynchronize(waiter));
+        CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+        hand_over(line);
+    }
     say(line, "waited for the record that was the last one then");
 
     /* Its record is the last one, and complete, while the first one's is not. */
@@ -283,18 +286,24 @@ static void wait_for_second(int line)
 
 static void record_several(int line)
 {
-    CUdeviceptr early = close_gate(worker), late;
+    CUdeviceptr early, late;
 
-    MUST(cuEventRecord(event, worker));
-    hand_over(line);
-    await(line);
-    late = close_gate(waiter);
-    MUST(cuEventRecord(event, waiter));
-    open_gate(early);
+    for (int round = 0; round < ROUNDS; round++) {
+        early = close_gate(worker);
+        late = close_gate(waiter);
+        MUST(cuEventRecord(event, worker));
+        hand_over(line);
+        await(line);
+        MUST(cuEventRecord(event, waiter));
+        CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+        open_gate(early);
+        await(line);
+        CHECK(cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+        open_gate(late);
+        MUST(cuEventSynchronize(event));
+    }
     hear(line, "second");
     TELL(cuEventQuery(event));
-    open_gate(late);
-    TELL(cuEventSynchronize(event));
 
     early = close_gate(worker);
     MUST(cuEventRecord(event, worker));
@@ -345,6 +354,12 @@ static void errors(void)
     TELL(cuEventElapsedTime(&milliseconds, shared, shared));
     MUST(cuEventDestroy(shared));
     MUST(cuEventDestroy(plain));
+    /* Nothing stays of them. */
+    for (int i = 0; i < 5000; i++) {
+        MUST(cuEventCreate(&shared, SHARED));
+        MUST(cuIpcGetEventHandle(&handle, shared));
+        MUST(cuEventDestroy(shared));
+    }
 }
 
 /* ---- what no documentation promises ---- */
