@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WORDS = 1000, GATES = 256, ROUNDS = 50, SHARED = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING };
+enum { WORDS = 1000, GATES = 256, ROUNDS = 50, MANY = 5000, SHARED = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING };
 
 struct handles {
     CUipcMemHandle memory;
@@ -354,12 +354,23 @@ static void errors(void)
     TELL(cuEventElapsedTime(&milliseconds, shared, shared));
     MUST(cuEventDestroy(shared));
     MUST(cuEventDestroy(plain));
-    /* Nothing stays of them. */
-    for (int i = 0; i < 5000; i++) {
+}
+
+/* Nothing stays of events that were shared; others take their places. */
+static void make_many(void)
+{
+    static CUevent plain[MANY];
+    CUipcEventHandle handle;
+    CUevent shared;
+
+    for (int i = 0; i < MANY; i++) {
         MUST(cuEventCreate(&shared, SHARED));
         MUST(cuIpcGetEventHandle(&handle, shared));
         MUST(cuEventDestroy(shared));
+        MUST(cuEventCreate(&plain[i], CU_EVENT_DISABLE_TIMING));
     }
+    for (int i = 0; i < MANY; i++)
+        MUST(cuEventDestroy(plain[i]));
 }
 
 /* ---- what no documentation promises ---- */
@@ -497,6 +508,7 @@ static void usual(char *program)
 
     set_up();
     errors();
+    make_many();
     handles = make_handles();
     pass(to_second, &handles, sizeof(handles));
     pass(to_third, &handles, sizeof(handles));
