@@ -19,7 +19,8 @@ void cuda_note_shared_event(CUevent event) {
     __atomic_store_n(&any_shared, 1, __ATOMIC_RELEASE);
 }
 
-/* A graph records it or waits for it: launches of graphs are from now on what its records and waits are. */
+/* A graph records it or waits for it: from now on a launch of a graph is perhaps a record or a wait, and waits for its answer
+ * as these do. */
 void cuda_note_event_of_graph(CUevent event) {
     if (cuda_is_shared_event(event))
         __atomic_store_n(&any_in_graphs, 1, __ATOMIC_RELEASE);

@@ -1,5 +1,5 @@
-/* Events that other processes of the tenant open. Whoever knows the driver's own handle of one could open it, whose tenant he
- * may be; so it stays among API servers: it lies in a file, and that is offered. */
+/* Events that other processes of the tenant open. Whoever knows the driver's own handle of one could open it, another tenant
+ * too; so it stays among API servers: it lies in a file, and that is offered. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
