@@ -1,6 +1,6 @@
 /* Events that are known to be complete: how often each was recorded, and up to which record it was seen complete. A
  * question counts only if no record was under way when it was asked: otherwise the answer may be about an older one.
- * Of those that other processes may record as well nothing is known. */
+ * Of those that other processes may record as well nothing is known, nor of those that graphs record. */
 #include "guest.h"
 
 /* Before there is such an event nothing else is looked at. */
@@ -19,9 +19,12 @@ void cuda_note_shared_event(CUevent event) {
     __atomic_store_n(&any_shared, 1, __ATOMIC_RELEASE);
 }
 
-/* A graph records it or waits for it: from now on a launch of a graph is perhaps a record or a wait, and waits for its answer
- * as these do. */
+/* A graph records it or waits for it: from now on a launch of a graph is perhaps a record or a wait. If it is one for other
+ * processes, too, it waits for its answer as these do. */
 void cuda_note_event_of_graph(CUevent event) {
+    struct cuda_object *object = cuda_object_of(event);
+    if (object)
+        __atomic_store_n(&object->of_graph, 1, __ATOMIC_RELEASE);
     if (cuda_is_shared_event(event))
         __atomic_store_n(&any_in_graphs, 1, __ATOMIC_RELEASE);
 }
@@ -67,7 +70,7 @@ cuuint64_t cuda_records(CUevent event) {
 
 int cuda_completed(CUevent event) {
     const struct cuda_object *object = cuda_object_of(event);
-    uint64_t completed = object ? loaded(&object->completed) : 0;
+    uint64_t completed = object && !__atomic_load_n(&object->of_graph, __ATOMIC_ACQUIRE) ? loaded(&object->completed) : 0;
     return completed && completed == loaded(&object->recorded) && !cuda_capturing() && cuda_is_well()
            && aviary_connected();
 }

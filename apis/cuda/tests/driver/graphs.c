@@ -1,6 +1,7 @@
 /* Graphs: captured from one stream and from two, and made node by node; launched, changed, cloned. */
 #include "common.h"
 #include "kernels.h"
+#include <unistd.h>
 
 enum { COUNT = 1024 };
 static unsigned values[COUNT];
@@ -330,6 +331,49 @@ static void wrong_captures(CUdeviceptr x)
     MUST(cuStreamDestroy(other));
 }
 
+static int released;
+
+static void await_release(void *data)
+{
+    (void)data;
+    while (!__atomic_load_n(&released, __ATOMIC_ACQUIRE))
+        usleep(100);
+}
+
+/* An event that was seen complete, and is then recorded by a graph. */
+static void recorded_by_a_graph(void)
+{
+    CUDA_HOST_NODE_PARAMS waiting = {.fn = await_release};
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode first, second;
+    CUstream stream;
+    CUevent event;
+
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(cuEventRecord(event, stream));
+    MUST(cuEventSynchronize(event));
+    TELL(cuEventQuery(event));
+    MUST(cuGraphCreate(&graph, 0));
+    MUST(cuGraphAddHostNode(&first, graph, NULL, 0, &waiting));
+    MUST(cuGraphAddEventRecordNode(&second, graph, &first, 1, event));
+    MUST(cuGraphInstantiate(&exec, graph, 0));
+    for (int round = 0; round < 2; round++) {
+        __atomic_store_n(&released, 0, __ATOMIC_RELEASE);
+        MUST(cuGraphLaunch(exec, stream));
+        TELL(cuEventQuery(event));
+        __atomic_store_n(&released, 1, __ATOMIC_RELEASE);
+        MUST(cuEventSynchronize(event));
+        TELL(cuEventQuery(event));
+        MUST(cuStreamSynchronize(stream));
+    }
+    MUST(cuGraphExecDestroy(exec));
+    MUST(cuGraphDestroy(graph));
+    MUST(cuEventDestroy(event));
+    MUST(cuStreamDestroy(stream));
+}
+
 int main(void)
 {
     CUcontext context = start();
@@ -345,6 +389,7 @@ int main(void)
     changed_nodes(context, x, y);
     copies(x);
     wrong_captures(x);
+    recorded_by_a_graph();
     MUST(cuCtxDestroy(context));
     puts("ok graphs");
     return 0;
