@@ -168,6 +168,69 @@ def devices(tools):
     check(done.returncode == 1 and "device_memory" in done.stderr and "limits" in done.stderr, done.stderr)
 
 
+def only_devices(tools):
+    """A tenant is told of its own devices and gets nothing of others, also of those that it names itself."""
+    def chooser(node, user=OWN):
+        run = [tools.program("chooser"), "card 1", "chip"]
+        options = {"user": user} if user != OWN else {}
+        done = subprocess.run(run, env=guests_environment(node), capture_output=True, text=True, check=False, timeout=60, **options)
+        check(done.returncode == 0, f"status {done.returncode}: {done.stdout}{done.stderr[-2000:]}")
+        return done.stdout.splitlines()
+
+    def none_of(name):
+        return f"opened {name}: TA_OUT_OF_MEMORY, a part: TA_OUT_OF_MEMORY"
+
+    def refused(node):
+        return re.findall(r"refused: tenant=t session=\d+ pid=\d+ (function=\w+ device=.*) is not the tenant's", node.log.read_text())
+
+    everything = [
+        "first: TA_OK", "second: TA_OK", "opened card 1: TA_OK, a part: TA_OK", "opened chip: TA_OK, a part: TA_OK", "reserved: TA_OK",
+        "worked: 0",
+    ]
+    # A part of a device, "created", would also need the device.
+    some = [
+        "first: TA_OK", "opened card 1: TA_OK, a part: TA_OUT_OF_MEMORY",
+        none_of("chip"), "reserved: TA_OUT_OF_MEMORY", "worked: -10",
+    ]
+    part = [some[0], "opened card 1: TA_OK, a part: TA_OK", *some[2:]]
+    lines = [
+        'function=ta_buffer_create device="created"', 'function=ta_buffer_create device="chip"', 'function=ta_buffer_create device="created"',
+        'function=ta_reserve device="testapi accelerator"', 'function=ta_accelerator_submit device="testapi accelerator"',
+    ]
+    own = 'only_devices = ["first", "card*"]'
+    for options in [(), ("--scheduler", "fair")]:
+        with serving(tools, tenant("t", own), *options) as node:
+            check(chooser(node) == some, f"{chooser(node)}")
+            wait_until(5, f"the log says so: {refused(node)}", lambda: refused(node)[:5] == lines)
+    with serving(tools, 'only_devices = ["second"]\n' + tenant("t", own)) as node:
+        check(chooser(node) == some, "a tenant's own list takes the place of the node's")
+        if OWN == 0:
+            none = [none_of("card 1"), *some[2:]]
+            check(chooser(node, 40001) == none, "who has none has the node's, and a part of a device is not without it")
+        status, text = command(node, "tenant", "show", "t")
+        check(status == 0 and "devices       first, card*" in text, f"{status} {text}")
+        found = {found["name"]: found["only_devices"] for found in ask(node, "tenants")}
+        check(found["t"] == ["first", "card*"] and found.get("uid-40001", ["second"]) == ["second"], f"{found}")
+        # What is read again holds for new sessions.
+        with taking(tools, guests_environment(node), PIECE, "card 7") as taker:
+            for more, expected in [('only_devices = ["first", "card*", "created"]', part), ("", everything)]:
+                node.config.write_text(tenant("t", more), encoding="utf-8")
+                status, text = command(node, "reload")
+                check(status == 0 and not text and chooser(node) == expected, f"{more}: {status} {text} {chooser(node)}")
+            node.config.write_text(tenant("t", 'only_devices = ["chip"]'), encoding="utf-8")
+            check(command(node, "reload")[0] == 0 and chooser(node)[1] == "opened chip: TA_OK, a part: TA_OUT_OF_MEMORY", "another list")
+            check(taker.tell("1") == 1, "a session that was there goes on")
+            node.config.write_text(tenant("t", "only_devices = []"), encoding="utf-8")
+            status, text = command(node, "reload")
+            check(status == 1 and "tenant `t`: the list is empty" in text, f"{status} {text}")
+            check(chooser(node)[0].startswith("opened card 1: TA_OUT"), "a bad file changes nothing")
+    with serving(tools, tenant("t"), "--only-device", "first", "--only-device", "second") as node:
+        check(chooser(node)[:3] == [*everything[:2], none_of("card 1")], "of the command line")
+    for wrong, why in [(("--only-device", ""), "empty name"), (("--only-device", "x" * 65), "64 bytes")]:
+        done = subprocess.run([AVIARY, "serve", *wrong], capture_output=True, text=True, check=False, timeout=20)
+        check(done.returncode == 2 and why in done.stderr, done.stderr)
+
+
 def rules(tools):
     """APIs, functions, sessions and threads that a tenant may use."""
     more = 'sessions = 2\nthreads = 1\nfunctions = { deny = ["ta_reserve"] }'
@@ -299,7 +362,7 @@ def opencl_leftovers(tools):
 
 CASES = {
     function.__name__: function
-    for function in (processes_share, users_are_apart, reload, devices, rules, audit, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
+    for function in (processes_share, users_are_apart, reload, devices, only_devices, rules, audit, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
 }
 
 

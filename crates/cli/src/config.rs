@@ -36,6 +36,8 @@ pub enum ConfigError {
     ManyDeviceLimits(PathBuf, String),
     /// {0}: tenant `{1}`: no device has the name `{2}`: names of devices have at most 64 bytes
     LongDeviceName(PathBuf, String, String),
+    /// {0}: `only_devices` of {1}: {2}
+    OnlyDevices(PathBuf, String, String),
     /// tenant `{0}`: no API that is built here has a function `{1}`
     NoFunction(String, String),
     /// device `{0}`: the policy {1} is refused: {2}
@@ -73,6 +75,8 @@ pub struct FileConfig {
     pub api_server_users: Option<String>,
     #[serde(default)]
     pub api_dirs: Vec<PathBuf>,
+    /// Devices that a tenant may use, of every tenant that says nothing else.
+    only_devices: Option<Vec<String>>,
     /// Of every tenant that says nothing else.
     #[serde(default)]
     limits: BTreeMap<String, Amount>,
@@ -109,6 +113,7 @@ struct TenantConfig {
     threads: Option<usize>,
     apis: Option<Vec<String>>,
     functions: Option<FunctionsConfig>,
+    only_devices: Option<Vec<String>>,
     weight: Option<u32>,
     priority: Option<i32>,
     /// By the names of devices; a name may end with `*`.
@@ -207,6 +212,7 @@ impl FileConfig {
         let text = fs::read_to_string(path).map_err(|error| ConfigError::Unreadable(path.into(), error))?;
         let config: Self =
             toml::from_str(&text).map_err(|error| ConfigError::Malformed(path.into(), Box::new(error)))?;
+        check_only_devices(path, "the node", config.only_devices.as_deref())?;
         config.check_tenants(path)?;
         config.check_vms(path)?;
         Ok(config)
@@ -227,6 +233,7 @@ impl FileConfig {
             if let Some(device) = tenant.devices.keys().find(|name| is_long(name)) {
                 return Err(ConfigError::LongDeviceName(path.into(), name.clone(), device.clone()));
             }
+            check_only_devices(path, &format!("tenant `{name}`"), tenant.only_devices.as_deref())?;
             let users = tenant.users.iter().map(|user| format!("user {user}"));
             // A tenant's own name is one that its certificates can show.
             let shown = tenant.certificates.iter().filter(|shown| *shown != name).chain([name]);
@@ -319,6 +326,10 @@ impl FileConfig {
         device_limits(self.devices.iter().map(|(name, device)| (name, &device.limits)))
     }
 
+    pub fn only_devices(&self) -> Option<Vec<String>> {
+        self.only_devices.clone()
+    }
+
     pub fn tenants(&self) -> Vec<Tenant> {
         let tenant = |(name, tenant): (&String, &TenantConfig)| Tenant {
             name: name.clone(),
@@ -334,10 +345,31 @@ impl FileConfig {
                 Some(FunctionsConfig::Deny(names)) => FunctionRule { allow: None, deny: names.clone() },
                 None => FunctionRule::default(),
             },
+            only_devices: tenant.only_devices.clone(),
             weight: tenant.weight.unwrap_or(1),
             priority: tenant.priority.unwrap_or(0),
         };
         self.tenants.iter().map(tenant).collect()
+    }
+}
+
+/// A list that allows nothing by accident would be found out late.
+fn check_only_devices(path: &Path, whose: &str, names: Option<&[String]>) -> Result<(), ConfigError> {
+    let wrong = |why: String| ConfigError::OnlyDevices(path.into(), whose.to_owned(), why);
+    match names {
+        Some([]) => Err(wrong("the list is empty; without it all devices are allowed".into())),
+        names => names.into_iter().flatten().try_for_each(|name| parse_device(name).map(drop)).map_err(wrong),
+    }
+}
+
+/// A device's name, which may end with `*`.
+pub fn parse_device(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("no device has an empty name; `*` stands for all".into()),
+        long if is_long(long) => {
+            Err(format!("no device has the name `{long}`: names of devices have at most 64 bytes"))
+        }
+        name => Ok(name.to_owned()),
     }
 }
 
@@ -368,7 +400,7 @@ pub fn parse_vm(text: &str) -> Result<VmSettings, String> {
 /// A function that does not exist would stay allowed where the operator means to deny it, so that is a mistake. Limits
 /// and APIs may be meant for what is built later: those are worth a note.
 pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigError> {
-    let Tenants { list: tenants, limits, device_limits } = all;
+    let Tenants { list: tenants, limits, device_limits, .. } = all;
     let known = |names: fn(&Api) -> &Vec<String>, name: &String| apis.iter().any(|api| names(api).contains(name));
     // Builds that say nothing may have anything.
     let complete = apis.iter().all(|api| !api.functions.is_empty());
@@ -474,6 +506,31 @@ mod tests {
     }
 
     #[test]
+    fn lists_of_devices_are_read() {
+        let config =
+            read("only_devices = [\"card*\"]\n[tenants.a]\nonly_devices = [\"chip\", \"*\"]\n[tenants.b]\n").unwrap();
+        assert_eq!(config.only_devices(), Some(vec!["card*".into()]));
+        let tenants = config.tenants();
+        assert_eq!(
+            (&tenants[0].only_devices, &tenants[1].only_devices),
+            (&Some(vec!["chip".into(), "*".into()]), &None)
+        );
+        let long = format!("[tenants.a]\nonly_devices = [\"{}\"]\n", "x".repeat(65));
+        for (wrong, why) in [
+            ("only_devices = []\n", "`only_devices` of the node: the list is empty"),
+            ("only_devices = [\"\"]\n", "`only_devices` of the node: no device has an empty name"),
+            ("[tenants.a]\nonly_devices = []\n", "of tenant `a`: the list is empty"),
+            ("[tenants.a]\nonly_devices = [\"card\", \"\"]\n", "of tenant `a`: no device has an empty name"),
+            (&long, "64 bytes"),
+            ("[tenants.a]\nonly_devices = \"card\"\n", "line 2"),
+        ] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(parse_device("card*").is_ok() && parse_device("").is_err());
+    }
+
+    #[test]
     fn vms_are_read() {
         let text =
             "[vms.a]\nsocket = \"/run/a.sock\"\n[vms.b]\nsocket = \"/run/b.sock\"\ntenant = \"t\"\nmode = \"660\"\n";
@@ -505,7 +562,7 @@ mod tests {
         let config = read(text).unwrap();
         let tenants = |config: &FileConfig| {
             let (list, limits, device_limits) = (config.tenants(), config.limits(), config.device_limits());
-            Tenants { list, limits, device_limits }
+            Tenants { list, limits, device_limits, ..Tenants::default() }
         };
         let check = |functions: &[&str]| check_names(&tenants(&config), &[api(functions)]);
         let notes = check(&["f", "g"]).unwrap();

@@ -64,6 +64,9 @@ pub struct RunCommand {
     /// of that name, which may end with * (repeatable).
     #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = crate::amount::parse_limit, conflicts_with = "server")]
     limit: Vec<(crate::amount::LimitPlace, u64)>,
+    /// Let the program use the devices of this name only, as the vendor's library gives it; it may end with * (repeatable).
+    #[arg(long, value_name = "NAME", value_parser = crate::config::parse_device, conflicts_with = "server")]
+    only_device: Vec<String>,
     /// What the private node tells on standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: Level,
@@ -183,6 +186,7 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     config.modules = modules;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);
+    config.tenants.only_devices = Some(command.only_device.clone()).filter(|names| !names.is_empty());
     Ok(Node::start_private(directory, config)?)
 }
 

@@ -3,7 +3,7 @@
 use crate::{
     amount::{LimitPlace, add_limits, parse_limit},
     apis,
-    config::{FileConfig, Fixed, check_names, parse_mode, parse_span, parse_vm},
+    config::{FileConfig, Fixed, check_names, parse_device, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
     signals::Signals,
 };
@@ -31,6 +31,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   log_level = "info"
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
+  only_devices = ["NVIDIA H100*"]   # devices that a tenant may use, by the names that the vendors' libraries give [all]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
   [tenants.research]            # users that are treated as one
@@ -42,6 +43,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   threads = 64                  # of one session
   apis = ["opencl"]             # all others are refused
   functions = { deny = ["clCreatePipe"] }   # or allow = [...]: all others are refused
+  only_devices = ["NVIDIA H100*", "pocl*"]  # in the place of the node's list
   weight = 2                    # share of a scheduled device [1]
   priority = 0
   [devices."NVIDIA H100*"]
@@ -58,7 +60,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   tenant = "research"           # whose all its processes are [the VM's name]
   mode = "600"                  # who may connect
 
-SIGHUP and `aviary reload` read the file again: sessions_per_user, attach_rate, [limits], [tenants], [vms], [devices] (unless
+SIGHUP and `aviary reload` read the file again: sessions_per_user, attach_rate, only_devices, [limits], [tenants], [vms], [devices] (unless
 --scheduler or --slice say otherwise) and the files of policies change at once."##;
 
 /// Let other processes use this machine's accelerators.
@@ -96,6 +98,9 @@ pub struct ServeCommand {
     /// which may end with * (repeatable).
     #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = parse_limit)]
     limit: Vec<(LimitPlace, u64)>,
+    /// Let tenants use the devices of this name only, as the vendor's library gives it; it may end with * (repeatable).
+    #[arg(long, value_name = "NAME", value_parser = parse_device)]
+    only_device: Vec<String>,
     /// Schedule all devices: fair, wfq-poll, wfq-aimd, round-robin, slices, priority, or for comparison credit,
     /// strict-coscheduling [default: as the configuration file says, else none]
     #[arg(long, value_name = "NAME")]
@@ -134,6 +139,8 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
 struct Source {
     file: Option<PathBuf>,
     limits: Vec<(LimitPlace, u64)>,
+    /// None: as the file says.
+    only_devices: Option<Vec<String>>,
     sessions_per_user: Option<usize>,
     /// Of the command line.
     vms: Vec<VmSettings>,
@@ -146,7 +153,9 @@ struct Source {
 
 impl Source {
     fn settings(&self, file: &FileConfig) -> anyhow::Result<Settings> {
-        let mut tenants = Tenants { list: file.tenants(), limits: file.limits(), device_limits: file.device_limits() };
+        let only_devices = self.only_devices.clone().or_else(|| file.only_devices());
+        let (limits, device_limits) = (file.limits(), file.device_limits());
+        let mut tenants = Tenants { list: file.tenants(), limits, device_limits, only_devices };
         add_limits(&mut tenants, &self.limits);
         let notes = check_names(&tenants, &apis::select(&self.modules, &[])?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
@@ -240,6 +249,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     let source = Source {
         file: path,
         limits: command.limit,
+        only_devices: Some(command.only_device).filter(|names| !names.is_empty()),
         sessions_per_user: command.sessions_per_user,
         vms: command.vm,
         modules: config.modules.clone(),

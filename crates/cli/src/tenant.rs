@@ -150,6 +150,7 @@ fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
     println!("sessions      {} (most: {})", tenant.sessions, most(tenant.most_sessions));
     println!("threads       {} per session", most(tenant.threads));
     println!("APIs          {}", tenant.apis.as_ref().map_or_else(|| "all".into(), |apis| list(apis)));
+    println!("devices       {}", tenant.only_devices.as_ref().map_or_else(|| "all".into(), |names| list(names)));
     match &tenant.functions.allow {
         Some(allowed) => println!("functions     only {}", list(allowed)),
         None => println!("functions     all but {}", list(&tenant.functions.deny)),

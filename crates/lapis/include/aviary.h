@@ -39,6 +39,10 @@ int aviary_is_shared(const void *pointer, size_t size);
  * API's.
  * `address` can name a function that lowers what the vendor's library says of its memory to that. */
 int aviary_allowance(const char *resource, const char *device, uint64_t *limit, uint64_t *left);
+/* Whether the tenant may use the device of this name, as the names for `continuous_rc` and `occupies` say it; NULL: whether
+ * it may use every device that there is. Work and memory on other devices are refused anyway: with this, programs can be
+ * told of their tenant's devices only. */
+int aviary_may_use(const char *device);
 /* The name of a descriptor that is offered to the other API servers of the tenant. Who knows it can fetch it. */
 typedef struct {
     uint64_t session;

@@ -27,6 +27,7 @@ pub struct Assignment<'a> {
     pub threads: Option<usize>,
     pub apis: Option<&'a [String]>,
     pub functions: &'a FunctionRule,
+    pub only_devices: Option<&'a [String]>,
     /// The node schedules devices.
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go.

@@ -72,6 +72,9 @@ pub struct TenantReport {
     pub threads: Option<usize>,
     pub apis: Option<Vec<String>>,
     pub functions: FunctionRule,
+    /// Devices it may use, by their names, which may end with `*`; `None`: all.
+    #[serde(default)]
+    pub only_devices: Option<Vec<String>>,
     pub accounts: Vec<AccountReport>,
     /// Limits on each device of a name, those that go before others first.
     #[serde(default)]
@@ -138,6 +141,7 @@ pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
         threads: tenant.threads,
         apis: tenant.apis,
         functions: tenant.functions,
+        only_devices: tenant.only_devices,
         accounts,
     }
 }

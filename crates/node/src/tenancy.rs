@@ -64,6 +64,7 @@ impl Core {
             threads: tenant.threads,
             apis: tenant.apis.as_deref(),
             functions: &tenant.functions,
+            only_devices: tenant.only_devices.as_deref(),
             scheduled: self.scheduling.get().is_some(),
             private: self.config.private,
             user,

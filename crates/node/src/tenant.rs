@@ -28,6 +28,8 @@ pub struct Tenant {
     /// APIs it may use; `None`: all.
     pub apis: Option<Vec<String>>,
     pub functions: FunctionRule,
+    /// Devices it may use, by their names, which may end with `*`; `None`: as the node says, otherwise all.
+    pub only_devices: Option<Vec<String>>,
     /// Its share of a device against the others'.
     pub weight: u32,
     pub priority: i32,
@@ -45,6 +47,7 @@ impl Tenant {
             threads: None,
             apis: None,
             functions: FunctionRule::default(),
+            only_devices: None,
             weight: 1,
             priority: 0,
         }
@@ -98,6 +101,8 @@ pub struct Tenants {
     pub limits: Limits,
     /// Of each tenant on each device of a name, where nothing of its own fits the device: those that go before others first.
     pub device_limits: Vec<DeviceLimit>,
+    /// Of each tenant that says nothing of its own.
+    pub only_devices: Option<Vec<String>>,
 }
 
 impl Tenants {
@@ -119,7 +124,7 @@ impl Tenants {
         self.whole(found.unwrap_or(&Tenant::new(name)))
     }
 
-    /// With the limits that it has from the node.
+    /// With what it has from the node.
     fn whole(&self, tenant: &Tenant) -> Tenant {
         let mut whole = tenant.clone();
         for (resource, amount) in &self.limits {
@@ -127,6 +132,7 @@ impl Tenants {
         }
         // The first that fits counts.
         whole.device_limits.extend(self.device_limits.iter().cloned());
+        whole.only_devices = whole.only_devices.or_else(|| self.only_devices.clone());
         whole
     }
 
@@ -172,7 +178,7 @@ mod tests {
         let (users, limits_of_alice) = (vec![7], limits(&[("memory", 1)]));
         let certificates = vec!["laptop".into()];
         let alice = Tenant { users, certificates, limits: limits_of_alice, ..Tenant::new("alice") };
-        Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]), device_limits: Vec::new() }
+        Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]), ..Tenants::default() }
     }
 
     #[test]
@@ -181,6 +187,20 @@ mod tests {
         let all = |tenant: Tenant| (tenant.name, tenant.limits);
         assert_eq!(all(tenants.of(7)), ("alice".into(), limits(&[("memory", 1), ("calls", 3)])));
         assert_eq!(all(tenants.of(8)), ("uid-8".into(), limits(&[("memory", 9), ("calls", 3)])));
+    }
+
+    #[test]
+    fn a_tenants_list_of_devices_takes_the_place_of_the_nodes() {
+        let mut tenants = tenants();
+        let named = |tenant: Tenant| tenant.only_devices.map(|names| names.join(" "));
+        assert_eq!((named(tenants.of(7)), named(tenants.of(8))), (None, None));
+        tenants.only_devices = Some(vec!["card".into()]);
+        assert_eq!((named(tenants.of(7)), named(tenants.of(8))), (Some("card".into()), Some("card".into())));
+        tenants.list[0].only_devices = Some(vec!["chip*".into()]);
+        assert_eq!((named(tenants.named("laptop")), named(tenants.of(8))), (Some("chip*".into()), Some("card".into())));
+        tenants.change(&TenantChange { name: "alice".into(), weight: Some(2), ..TenantChange::default() });
+        tenants.change(&TenantChange { name: "uid-8".into(), weight: Some(2), ..TenantChange::default() });
+        assert_eq!((named(tenants.of(7)), named(tenants.of(8))), (Some("chip*".into()), Some("card".into())));
     }
 
     #[test]

@@ -16,10 +16,10 @@ use crate::api::Reject;
 use crate::clock;
 use crate::closures::{ClosureKey, Life};
 use crate::config::MAX_SCRATCH;
-use crate::devices::{Drain, Name, Stay};
+use crate::devices::{Drain, Name, Stay, device_name};
 use crate::lane;
 use crate::log::{Record, Recording};
-use crate::places::{DeviceNames, devices_of};
+use crate::places::{DeviceNames, as_shown, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
 
@@ -430,7 +430,12 @@ impl Call {
 
     /// The item of a resource (see [`aviary_gate::Gate`]) on the devices that `place` stands for.
     pub fn place(&mut self, resource: u32, place: u64, names: DeviceNames) -> Result<u32, Reject> {
-        let devices = devices_of(place, names);
+        let mut devices = devices_of(place, names);
+        if self.session.policy.has_only_some_devices() {
+            self.session.check_devices(self.header.function, &devices)?;
+        }
+        // What nobody could name has no account.
+        devices.retain(|name| !name.is_empty());
         let item = self.session.place(self.header.function, resource as usize, &devices)?;
         Ok(item as u32)
     }
@@ -472,9 +477,18 @@ impl Call {
         self.session.devices.scheduled()
     }
 
+    /// It matters which device a call gives work: the node schedules devices, or some are not the tenant's.
+    #[inline]
+    pub fn minds_devices(&self) -> bool {
+        self.scheduled() || self.session.policy.has_only_some_devices()
+    }
+
     /// `occupies`: waits until the session may give the device work. False: nobody schedules this device.
     pub fn occupy(&mut self, device: u64, drain: Drain, name: Name) -> Result<bool, Reject> {
         let session = &self.session;
+        if device != 0 && session.policy.has_only_some_devices() {
+            session.check_devices(self.header.function, &[as_shown(&device_name(device, name))])?;
+        }
         self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
         Ok(self.stay.is_some())
     }

@@ -24,6 +24,8 @@ pub struct SessionConfig {
     /// What the tenant may use; `None`: every API.
     pub apis: Option<Vec<String>>,
     pub functions: FunctionRule,
+    /// Devices that the tenant may use, by their names, which may end with `*`; `None`: all.
+    pub only_devices: Option<Vec<String>>,
     /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
     pub vendors: BTreeMap<String, String>,
     /// The node schedules devices.

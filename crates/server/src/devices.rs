@@ -12,6 +12,7 @@
 mod habits;
 mod holding;
 
+use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -462,14 +463,7 @@ impl Devices {
             return Some(at);
         }
         let seat = known.len();
-        // SAFETY: the specification's own function, given a device that its own expression answered.
-        let text = unsafe { name(device) };
-        let text = match text.is_null() {
-            true => "unknown".into(),
-            // SAFETY: not NULL, so it ends with a NUL and is never freed, as `Name` says.
-            false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
-        };
-        page.seats().get(seat)?.take(&text);
+        page.seats().get(seat)?.take(&device_name(device, name));
         known.push(Known {
             device,
             seat,
@@ -488,6 +482,17 @@ impl Devices {
 
     fn known(&self) -> MutexGuard<'_, Vec<Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a specification calls a device that it answered.
+pub fn device_name(device: u64, name: Name) -> Cow<'static, str> {
+    // SAFETY: the specification's own function, given a device that its own expression answered.
+    let text = unsafe { name(device) };
+    match text.is_null() {
+        true => "unknown".into(),
+        // SAFETY: not NULL, so it ends with a NUL and is never freed, as `Name` says.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
     }
 }
 

@@ -132,6 +132,22 @@ pub unsafe fn allowance(resource: *const c_char, device: *const c_char, limit: *
     1
 }
 
+/// Whether the tenant may use the device of this name; NULL: whether it may use every device that there is.
+///
+/// # Safety
+/// `device` is a NUL-terminated string or NULL.
+pub unsafe fn may_use(device: *const c_char) -> c_int {
+    // SAFETY: not NULL, so a string, as the caller promises.
+    let device = (!device.is_null()).then(|| unsafe { CStr::from_ptr(device) }.to_string_lossy());
+    let device = device.map(|name| places::as_shown(&name));
+    let may = || {
+        let session = session()?;
+        let policy = &session.policy;
+        Some(device.map_or_else(|| !policy.has_only_some_devices(), |name| policy.may_use(&name)))
+    };
+    c_int::from(guarded(may, None).unwrap_or(false))
+}
+
 /// Offers a descriptor, which stays the caller's, to other processes of the application; 0 if that worked. The session is
 /// that of the call under way.
 ///

@@ -7,22 +7,19 @@ use std::ffi::{CStr, c_char, c_uint};
 pub type DeviceNames = unsafe extern "C" fn(u64, c_uint) -> *const c_char;
 
 /// Devices of one place.
-const MOST_DEVICES: c_uint = 64;
+pub const MOST_DEVICES: usize = 64;
 
-/// The devices that a place stands for; 0 stands for none.
+/// The devices that a place stands for, `""` if one has no name; 0 stands for none.
 pub fn devices_of(place: u64, names: DeviceNames) -> Vec<String> {
     let mut devices: Vec<String> = Vec::new();
-    for number in 0..if place == 0 { 0 } else { MOST_DEVICES } {
+    for number in 0..if place == 0 { 0 } else { MOST_DEVICES as c_uint } {
         // SAFETY: the specification's own function, given a place that its own expression answered.
         let name = unsafe { names(place, number) };
         if name.is_null() {
             break;
         }
         // SAFETY: not NULL, so it ends with a NUL and is still there, as `DeviceNames` says.
-        let name = as_shown(&unsafe { CStr::from_ptr(name) }.to_string_lossy());
-        if !name.is_empty() {
-            devices.push(name);
-        }
+        devices.push(as_shown(&unsafe { CStr::from_ptr(name) }.to_string_lossy()));
     }
     devices
 }
@@ -47,8 +44,8 @@ mod tests {
 
     #[test]
     fn devices_are_named() {
-        assert_eq!(devices_of(7, names), ["one", "two"]);
+        assert_eq!(devices_of(7, names), ["one", "two", ""]);
         assert!(devices_of(8, names).is_empty() && devices_of(0, endless).is_empty());
-        assert_eq!(devices_of(1, endless).len(), MOST_DEVICES as usize);
+        assert_eq!(devices_of(1, endless).len(), MOST_DEVICES);
     }
 }

@@ -1,4 +1,6 @@
-//! Which functions a tenant may call.
+//! Which functions a tenant may call, and which devices it may use.
+
+use aviary_gate::{DEVICE_NAME, fits};
 
 use crate::api::ApiDescriptor;
 use crate::config::SessionConfig;
@@ -11,6 +13,8 @@ pub struct Policy {
     pub guest: u32,
     /// By the function's number. Most tenants may call everything.
     denied: Option<Box<[bool]>>,
+    /// `None`: all.
+    only_devices: Option<Vec<String>>,
 }
 
 impl Policy {
@@ -21,10 +25,47 @@ impl Policy {
         let denies =
             |name: &str| listed(&rule.deny, name) || rule.allow.as_ref().is_some_and(|allowed| !listed(allowed, name));
         let denied: Box<[bool]> = api.functions.iter().map(|function| denies(function.name)).collect();
-        Policy { tenant, guest, denied: denied.contains(&true).then_some(denied) }
+        let only_devices = config.only_devices.clone();
+        Policy { tenant, guest, denied: denied.contains(&true).then_some(denied), only_devices }
     }
 
     pub fn denies(&self, function: u32) -> bool {
         self.denied.as_ref().is_some_and(|denied| denied.get(function as usize).is_some_and(|denied| *denied))
+    }
+
+    /// There may be devices that are not the tenant's.
+    #[inline]
+    pub fn has_only_some_devices(&self) -> bool {
+        self.only_devices.is_some()
+    }
+
+    /// Of a long name the beginning counts, as in limits of devices.
+    pub fn may_use(&self, device: &str) -> bool {
+        let name = &device[..device.floor_char_boundary(DEVICE_NAME)];
+        self.only_devices.as_ref().is_none_or(|only| only.iter().any(|pattern| fits(pattern, name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(only_devices: Option<&[&str]>) -> Policy {
+        let only_devices = only_devices.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        Policy { only_devices, ..Policy::default() }
+    }
+
+    #[test]
+    fn devices_of_the_list_are_the_tenants() {
+        let listed = with(Some(&["card", "chip*"]));
+        for (device, expected) in [("card", true), ("card #2", false), ("chip #2", true), ("", false), ("other", false)]
+        {
+            assert_eq!(listed.may_use(device), expected, "{device:?}");
+        }
+        assert!(listed.has_only_some_devices() && with(Some(&["*"])).may_use(""));
+        assert!(!with(None).has_only_some_devices() && with(None).may_use("other"));
+        assert!(!with(Some(&[])).may_use("card"));
+        let long = "x".repeat(DEVICE_NAME);
+        assert!(with(Some(&[&long])).may_use(&format!("{long}y")));
     }
 }

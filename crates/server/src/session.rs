@@ -22,6 +22,7 @@ use crate::late::{Delivery, LateList, Pending};
 use crate::log::ObjectLog;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
+use crate::places::MOST_DEVICES;
 use crate::policy::Policy;
 use crate::printed::Printed;
 use crate::stats::StatsPage;
@@ -253,6 +254,15 @@ impl Session {
     pub fn deny(&self, function: u32) -> Reject {
         self.audit(self.function_name(function), format_args!("denied"));
         Reject::Refused
+    }
+
+    /// Refuses the call if one of the devices is not the tenant's. `function`: the number of the function that asks.
+    pub fn check_devices(&self, function: u32, devices: &[String]) -> Result<(), Reject> {
+        let foreign = devices.iter().find(|device| !self.policy.may_use(device));
+        // Of so many there may be more that nobody looked at.
+        let Some(device) = foreign.or(devices.get(MOST_DEVICES - 1)) else { return Ok(()) };
+        self.audit(self.function_name(function), format_args!("device={device:?} is not the tenant's"));
+        Err(Reject::Refused)
     }
 
     fn function_name(&self, number: u32) -> &'static str {

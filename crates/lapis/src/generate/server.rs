@@ -262,7 +262,7 @@ impl Handler<'_> {
             quote!(let _ = #value;)
         });
         Some(quote! {
-            if call.scheduled()
+            if call.minds_devices()
                 && call.occupy(
                     (#device) as u64,
                     std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#drain as *const ()),

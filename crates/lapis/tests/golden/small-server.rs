@@ -233,6 +233,10 @@ unsafe extern "C" fn aviary_allowance(
     unsafe { aviary_server::ffi::allowance(resource, device, limit, left) }
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_may_use(device: *const std::ffi::c_char) -> std::ffi::c_int {
+    unsafe { aviary_server::ffi::may_use(device) }
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_offer(
     descriptor: std::ffi::c_int,
     note: u64,
