@@ -106,6 +106,15 @@ static cl_device_id whole(cl_device_id device) {
     return device;
 }
 
+/* As much of the device's name as limits of devices look at. */
+static int read_name(cl_device_id device, char name[NAME_BYTES]) {
+    char whole_name[1024] = "";
+    if (clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof whole_name - 1, whole_name, NULL) != CL_SUCCESS)
+        return 0;
+    snprintf(name, NAME_BYTES, "%.*s", NAME_BYTES - 1, whole_name);
+    return 1;
+}
+
 /* How many devices before this one, in the platforms' order, have the same name. */
 static unsigned same_before(cl_device_id device, const char *name) {
     cl_platform_id platforms[MOST_DEVICES];
@@ -121,8 +130,7 @@ static unsigned same_before(cl_device_id device, const char *name) {
             char other[NAME_BYTES] = "";
             if (devices[d] == device)
                 return same;
-            clGetDeviceInfo(devices[d], CL_DEVICE_NAME, sizeof other - 1, other, NULL);
-            same += strcmp(other, name) == 0;
+            same += read_name(devices[d], other) && strcmp(other, name) == 0;
         }
     }
     return 0;
@@ -141,7 +149,7 @@ const char *opencl_device_name(uint64_t token) {
             continue;
         if (!known[i].device) {
             char name[NAME_BYTES] = "";
-            if (clGetDeviceInfo(device, CL_DEVICE_NAME, sizeof name - 1, name, NULL) != CL_SUCCESS)
+            if (!read_name(device, name))
                 break;
             unsigned same = same_before(device, name);
             known[i].device = device;
@@ -194,4 +202,75 @@ const char *opencl_context_device(uint64_t token, unsigned int number) {
         return status == CL_SUCCESS || number ? NULL : "unknown";
     const char *name = opencl_device_name((uint64_t)(uintptr_t)found);
     return name ? name : "unknown";
+}
+
+/* ---- The tenant's devices --------------------------------------------------------------------- */
+
+static int is_the_tenants(cl_device_id device) {
+    const char *name = opencl_device_name((uint64_t)(uintptr_t)device);
+    return aviary_may_use(name ? name : "unknown");
+}
+
+/* Those of a platform's devices that are the tenant's. */
+static cl_int tenants_devices(cl_platform_id platform, cl_device_type type, cl_device_id devices[MOST_DEVICES], cl_uint *count) {
+    cl_uint all = 0;
+    cl_int status = clGetDeviceIDs(platform, type, MOST_DEVICES, devices, &all);
+    *count = 0;
+    if (status != CL_SUCCESS)
+        return status;
+    for (cl_uint d = 0; d < all && d < MOST_DEVICES; d++)
+        if (is_the_tenants(devices[d]))
+            devices[(*count)++] = devices[d];
+    if (*count)
+        return CL_SUCCESS;
+    if (type != CL_DEVICE_TYPE_DEFAULT)
+        return CL_DEVICE_NOT_FOUND;
+    /* The platform's own default is somebody else's: then it is the first that is the tenant's. */
+    status = tenants_devices(platform, CL_DEVICE_TYPE_ALL, devices, count);
+    *count = *count != 0;
+    return status;
+}
+
+static cl_int CL_API_CALL device_ids(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count) {
+    cl_device_id mine[MOST_DEVICES];
+    cl_uint found = 0;
+    if (aviary_may_use(NULL))
+        return clGetDeviceIDs(platform, type, entries, devices, count);
+    if (devices ? !entries : !count)
+        return CL_INVALID_VALUE;
+    cl_int status = tenants_devices(platform, type, mine, &found);
+    for (cl_uint d = 0; devices && d < found && d < entries; d++)
+        devices[d] = mine[d];
+    if (count)
+        *count = found;
+    return status;
+}
+
+void *opencl_device_ids_function(void) {
+    return (void *)device_ids;
+}
+
+static cl_context CL_API_CALL context_from_type(const cl_context_properties *properties, cl_device_type type,
+                                                void (CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *data,
+                                                cl_int *error) {
+    cl_device_id mine[MOST_DEVICES];
+    cl_platform_id platform = NULL;
+    cl_uint found = 0;
+    if (aviary_may_use(NULL))
+        return clCreateContextFromType(properties, type, notify, data, error);
+    for (const cl_context_properties *p = properties; p && p[0] != 0; p += 2)
+        if (p[0] == CL_CONTEXT_PLATFORM)
+            platform = (cl_platform_id)p[1];
+    cl_int status = platform ? CL_SUCCESS : clGetPlatformIDs(1, &platform, NULL);
+    if (status == CL_SUCCESS)
+        status = tenants_devices(platform, type, mine, &found);
+    if (status == CL_SUCCESS)
+        return clCreateContext(properties, found, mine, notify, data, error);
+    if (error)
+        *error = status;
+    return NULL;
+}
+
+void *opencl_context_from_type_function(void) {
+    return (void *)context_from_type;
 }

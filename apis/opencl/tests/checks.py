@@ -165,6 +165,39 @@ def limits(work):
     verdict("limits: device memory is exact", done.status == 0, done.output + done.errors)
 
 
+def devices(work):
+    """Of all devices a program sees its tenant's, and works on them; without any, none."""
+    folders = [vendor_folder(runtime) for runtime in ("pocl", "intel")]
+    if None in folders:
+        return print("skipped: devices: PoCL and Intel's runtime are not both installed", flush=True)
+    together = CACHE / "icd-pocl-intel"
+    together.mkdir(parents=True, exist_ok=True)
+    for folder in folders:
+        for file in folder.glob("*.icd"):
+            (together / file.name).write_text(file.read_text())
+    binary = compile_c(HERE / "listed.c", CACHE / "opencl-programs")
+
+    def listed(remote, *options):
+        # The loader would put platforms without devices last.
+        place = Place("pocl", remote, work, options)
+        done = place.run([binary], limit=120, OCL_ICD_VENDORS=together, OCL_ICD_PLATFORM_SORT="none")
+        return done.output if done.status == 0 else done.output + done.errors
+
+    native = listed(False)
+    names = sorted(set(re.findall(r"^ found: (.*)$", native, flags=re.M)))
+    verdict("devices: of two platforms, with different names", len(names) == 2 and "FAIL" not in native, native)
+    verdict("devices: all without a list", listed(True) == native, listed(True))
+    found = r"[1-9]\d*, status 0, a context: status 0\n(?:  ?\S.*\n)*"
+    for name in names:
+        # Where it was found nothing else was; elsewhere nothing is.
+        parts = re.split(r"^(?=\w)", native, flags=re.M)
+        expected = "".join(part if f": {name}\n" in part else re.sub(found, "0, status -1, a context: status -1\n", part) for part in parts)
+        told = listed(True, "--only-device", name)
+        verdict(f"devices: {name} only", told == expected and told != native, told)
+    told = listed(True, "--only-device", "another")
+    verdict("devices: none", "found" not in told and told.count("0, status -1, a context: status -1\n") == 8, told)
+
+
 # ---- sharing ------------------------------------------------------------------------------------
 
 
@@ -286,6 +319,7 @@ CHECKS = {
     "copies": copies,
     "heap": heap,
     "limits": limits,
+    "devices": devices,
     "sharing": sharing,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
