@@ -17,6 +17,31 @@ uint64_t cuda_home_here(void) {
     return cuCtxGetDevice(&device) == CUDA_SUCCESS ? cuda_home_of_device(device) : 0;
 }
 
+/* What devices are called among all that the node shows, where this process sees some of them only. Written before the
+ * driver is initialized. */
+static struct {
+    int count;
+    CUuuid uuids[MOST_HOMES];
+    char names[MOST_HOMES][HOME_NAME_BYTES + 8];
+} told;
+
+void cuda_tell_home_name(const CUuuid *uuid, const char *name) {
+    if (told.count == MOST_HOMES)
+        return;
+    told.uuids[told.count] = *uuid;
+    snprintf(told.names[told.count++], sizeof told.names[0], "%s", name);
+}
+
+static const char *told_name(CUdevice device) {
+    CUuuid uuid;
+    if (!told.count || cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS)
+        return NULL;
+    for (int i = 0; i < told.count; i++)
+        if (memcmp(&told.uuids[i], &uuid, sizeof uuid) == 0)
+            return told.names[i];
+    return NULL;
+}
+
 /* The device's own name; a second one of the same name gets a number. Known once it was asked for. */
 const char *cuda_home_name(uint64_t home, unsigned int number) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -25,6 +50,9 @@ const char *cuda_home_name(uint64_t home, unsigned int number) {
         return NULL;
     char *name = names[home - 1], own[HOME_NAME_BYTES] = "", other[HOME_NAME_BYTES] = "";
     pthread_mutex_lock(&lock);
+    const char *known = *name ? NULL : told_name((CUdevice)(home - 1));
+    if (known)
+        snprintf(name, sizeof names[0], "%s", known);
     if (!*name && cuDeviceGetName(own, sizeof own, (CUdevice)(home - 1)) == CUDA_SUCCESS) {
         unsigned int same = 0;
         for (CUdevice before = 0; before < (CUdevice)(home - 1); before++)
@@ -35,7 +63,10 @@ const char *cuda_home_name(uint64_t home, unsigned int number) {
             snprintf(name, sizeof names[0], "%s", own);
     }
     pthread_mutex_unlock(&lock);
-    return *name ? name : NULL;
+    if (*name)
+        return name;
+    /* Memory on no device that there is counts nowhere, but is not everybody's. */
+    return aviary_may_use(NULL) ? NULL : "unknown";
 }
 
 /* Lowers what the device says to what the tenant may have of it. Either pointer may be NULL. */

@@ -1,6 +1,6 @@
 /* Which devices an application sees: the driver reads CUDA_VISIBLE_DEVICES when it is initialized, and here that is the
- * application's, not this process's. Where the node has a list of its own, the application's counts among the devices
- * that this one shows: it can choose and order them, and get no other. */
+ * application's, not this process's. Where the node has a list of its own, or the tenant may use some devices only, the
+ * application's counts among the devices that are left: it can choose and order them, and get no other. */
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -47,6 +47,7 @@ static CUresult put(const char *name, const char *value) {
 struct shown {
     int count;
     CUuuid uuids[MOST_SHOWN];
+    char names[MOST_SHOWN][HOME_NAME_BYTES + 8];
 };
 
 /* In a process of its own, since a driver reads the list once. */
@@ -56,21 +57,29 @@ static void tell_devices(int to) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&count) == CUDA_SUCCESS)
         for (CUdevice device = 0; device < count && device < MOST_SHOWN; device++)
-            if (cuDeviceGetUuid_v2(&shown.uuids[device], device) == CUDA_SUCCESS)
+            if (cuDeviceGetUuid_v2(&shown.uuids[device], device) == CUDA_SUCCESS) {
+                const char *name = cuda_home_name(cuda_home_of_device(device), 0);
+                snprintf(shown.names[device], sizeof shown.names[0], "%s", name ? name : "unknown");
                 shown.count = device + 1;
+            }
     _exit(write(to, &shown, sizeof shown) == (ssize_t)sizeof shown ? 0 : 1);
 }
 
-/* All of it has to come in one piece, and soon. */
+/* Each piece of it has to come soon. */
 static int read_devices(int from, struct shown *shown) {
     enum { PATIENCE_MS = 60000 };
     struct pollfd waiting = {.fd = from, .events = POLLIN};
-    int ready;
-    do
-        ready = poll(&waiting, 1, PATIENCE_MS);
-    while (ready < 0 && errno == EINTR);
-    return ready > 0 && read(from, shown, sizeof *shown) == (ssize_t)sizeof *shown && shown->count >= 0
-           && shown->count <= MOST_SHOWN;
+    size_t got = 0;
+    while (got < sizeof *shown) {
+        int ready = poll(&waiting, 1, PATIENCE_MS);
+        if (ready < 0 && errno == EINTR)
+            continue;
+        ssize_t piece = ready > 0 ? read(from, (char *)shown + got, sizeof *shown - got) : 0;
+        if (piece <= 0)
+            return 0;
+        got += (size_t)piece;
+    }
+    return shown->count >= 0 && shown->count <= MOST_SHOWN;
 }
 
 static int ask_devices(struct shown *shown) {
@@ -91,12 +100,28 @@ static int ask_devices(struct shown *shown) {
     return good;
 }
 
+/* Leaves the tenant's devices, and tells whether all are. What they are called among all of them stays their name. */
+static int keep_the_tenants(struct shown *shown) {
+    int kept = 0, all = shown->count;
+    for (int i = 0; i < all; i++) {
+        cuda_tell_home_name(&shown->uuids[i], shown->names[i]);
+        if (!aviary_may_use(shown->names[i]))
+            continue;
+        shown->uuids[kept] = shown->uuids[i];
+        memmove(shown->names[kept++], shown->names[i], sizeof shown->names[0]);
+    }
+    shown->count = kept;
+    return kept == all;
+}
+
 /* ---- What the application chooses of it ------------------------------------------------------- */
 
-static void uuid_text(const CUuuid *uuid, char text[UUID_TEXT]) {
-    const unsigned char *b = (const unsigned char *)uuid->bytes;
-    snprintf(text, UUID_TEXT, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
-             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+/* A part of a device (MIG) says so in its name, and its UUID is written otherwise. */
+static void uuid_text(const struct shown *shown, int device, char text[UUID_TEXT]) {
+    const unsigned char *b = (const unsigned char *)shown->uuids[device].bytes;
+    snprintf(text, UUID_TEXT, "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             strstr(shown->names[device], " MIG ") ? "MIG" : "GPU", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9],
+             b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
 /* The device that an entry names, as the driver (580) reads it: the beginning of a UUID that fits one device, or a number
@@ -110,7 +135,7 @@ static int chosen(const struct shown *shown, const char *entry) {
         return end != entry && number >= 0 && number < shown->count ? number : -1;
     }
     for (int i = 0; i < shown->count && length > 4; i++) {
-        uuid_text(&shown->uuids[i], text);
+        uuid_text(shown, i, text);
         if (strncasecmp(text + 4, entry + 4, (length < UUID_TEXT ? length : UUID_TEXT - 1) - 4) != 0)
             continue;
         if (found >= 0)
@@ -120,22 +145,29 @@ static int chosen(const struct shown *shown, const char *entry) {
     return found;
 }
 
-/* The application's list as one of UUIDs, up to the first entry that names no device. One that names a device again ends it,
- * too: the driver refuses such a list. Tells whether it is all that is shown, in that order. */
+static size_t append(const struct shown *shown, int device, char *list, size_t at) {
+    if (at)
+        list[at++] = ',';
+    uuid_text(shown, device, list + at);
+    return at + UUID_TEXT - 1;
+}
+
+/* The application's list as one of UUIDs, up to the first entry that names no device; without a list it is all that is shown.
+ * One that names a device again ends it, too: the driver refuses such a list. Tells whether it is all that is shown, in that
+ * order. */
 static int narrow(const struct shown *shown, const char *wanted, char list[(MOST_SHOWN + 1) * UUID_TEXT]) {
     int taken[MOST_SHOWN] = {0}, again = 0, count = 0, same = 1;
     size_t at = 0;
     list[0] = 0;
+    while (!wanted && count < shown->count)
+        at = append(shown, count++, list, at);
     for (const char *entry = wanted; entry && !again; entry = strchr(entry, ',') ? strchr(entry, ',') + 1 : NULL) {
         int device = chosen(shown, entry);
         if (device < 0)
             break;
         again = taken[device]++;
         same = same && device == count++;
-        if (at)
-            list[at++] = ',';
-        uuid_text(&shown->uuids[device], list + at);
-        at += UUID_TEXT - 1;
+        at = append(shown, device, list, at);
     }
     return same && count == shown->count;
 }
@@ -151,24 +183,30 @@ static CUresult arrange(const char *visible, const char *order) {
         node.visible = copy_of(VISIBLE);
         node.order = copy_of(ORDER);
     }
-    if (node.private_node || !node.visible) {
+    const char *nodes = node.private_node ? NULL : node.visible;
+    int all = aviary_may_use(NULL);
+    if (all && !nodes) {
         CUresult status = put(ORDER, (order || node.private_node) ? order : node.order);
         return status == CUDA_SUCCESS ? put(VISIBLE, visible) : status;
     }
-    /* What the node lists has an order already. */
-    CUresult status = put(VISIBLE, node.visible);
-    if (status != CUDA_SUCCESS || !visible)
+    /* Numbers are places in the node's order: what it lists has one already. */
+    CUresult status = put(VISIBLE, nodes);
+    if (status == CUDA_SUCCESS && !nodes)
+        status = put(ORDER, node.order);
+    if (status != CUDA_SUCCESS || (all && !visible))
         return status;
     if (!ask_devices(&shown)) {
-        aviary_log("which devices this node's %s=%s shows cannot be found out: the application sees none", VISIBLE, node.visible);
-        shown.count = 0;
+        aviary_log("which devices this node shows cannot be found out: the application sees none");
+        return put(VISIBLE, "");
     }
-    /* The node's own words then: a part of a device (MIG) has a UUID that is written otherwise. */
-    if (narrow(&shown, visible, list) && shown.count)
+    all = keep_the_tenants(&shown);
+    /* The node's own words then, where it has some; but where its devices were not found, they stay hidden. */
+    if (narrow(&shown, visible, list) && all && shown.count)
         return CUDA_SUCCESS;
-    if (!list[0])
-        aviary_log("the application's %s=%s names none of the %d devices that this node shows it by its own %s=%s", VISIBLE,
-                   visible, shown.count, VISIBLE, node.visible);
+    if (!shown.count)
+        aviary_log("none of the devices that this node shows are the application's tenant's: it sees none");
+    else if (!list[0])
+        aviary_log("the application's %s=%s names none of the %d devices that this node shows it", VISIBLE, visible, shown.count);
     return put(VISIBLE, list);
 }
 
@@ -177,7 +215,7 @@ static CUresult initialize(unsigned int flags, const char *visible, const char *
     static int initialized;
     pthread_mutex_lock(&lock);
     /* Once it is initialized the driver looks no more, as natively. */
-    CUresult status = initialized || flags ? CUDA_SUCCESS : arrange(visible, order);
+    CUresult status = initialized || (flags && aviary_may_use(NULL)) ? CUDA_SUCCESS : arrange(visible, order);
     if (status == CUDA_SUCCESS)
         status = cuInit(flags);
     if (status == CUDA_SUCCESS)
