@@ -1,4 +1,5 @@
-/* Asks what tools ask and prints the answers; `none` as argument: every question is refused, as without a driver. */
+/* Asks what tools ask and prints the answers; `none` as argument: every question is refused, as without a driver; `own`: of the
+ * first device instead of the second. */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include <nvml.h>
 #include <stdio.h>
@@ -31,13 +32,15 @@ int main(int count, char **arguments) {
     nvmlUtilization_t rates;
 
     none = count > 1 && strcmp(arguments[1], "none") == 0;
+    unsigned int number = count > 1 && strcmp(arguments[1], "own") == 0 ? 0 : 1, index = 9;
     ASK(nvmlInit_v2());
     ASK(nvmlSystemGetDriverVersion(version, sizeof version));
     ASK(nvmlSystemGetCudaDriverVersion_v2(&cuda));
     ASK(nvmlDeviceGetCount_v2(&devices));
     printf("version '%s', CUDA %d, %u devices\n", version, cuda, devices);
     ASK(nvmlDeviceGetHandleByIndex_v2(9, &device));
-    ASK(nvmlDeviceGetHandleByIndex_v2(1, &device));
+    ASK(nvmlDeviceGetHandleByIndex_v2(number, &device));
+    ASK(nvmlDeviceGetIndex(device, &index));
     ASK(nvmlDeviceGetHandleByUUID("GPU-1", &same));
     ASK(nvmlDeviceGetHandleByUUID("GPU-9", &same));
     ASK(nvmlDeviceGetName(device, name, sizeof name));
@@ -54,7 +57,7 @@ int main(int count, char **arguments) {
     printf("link 1: %u, to %s, kept: %s; fields %u %u; %u\n", value, other.busId, older.busId, fields[0].value.uiVal,
            fields[1].value.uiVal, settings.ccFeature);
     ASK(nvmlDeviceGetComputeRunningProcesses_v3(device, &processes, running));
-    printf("the same device: %d, '%s', %llu bytes (%llu free, %llu used), %llu, %s, %u processes\n", device == same, name, memory.total,
+    printf("the same device: %d, number %u, '%s', %llu bytes (%llu free, %llu used), %llu, %s, %u processes\n", device == same, index, name, memory.total,
            memory.free, memory.used, memory2.total, pci.busId, none ? 0 : processes);
     if (none) {
         ASK(nvmlDeviceGetUtilizationRates(device, &rates));
