@@ -25,7 +25,7 @@ impl Policy {
         let denies =
             |name: &str| listed(&rule.deny, name) || rule.allow.as_ref().is_some_and(|allowed| !listed(allowed, name));
         let denied: Box<[bool]> = api.functions.iter().map(|function| denies(function.name)).collect();
-        let only_devices = config.only_devices.clone();
+        let only_devices = only_some(config.only_devices.clone());
         Policy { tenant, guest, denied: denied.contains(&true).then_some(denied), only_devices }
     }
 
@@ -46,13 +46,18 @@ impl Policy {
     }
 }
 
+/// A list of all devices is none.
+fn only_some(devices: Option<Vec<String>>) -> Option<Vec<String>> {
+    devices.filter(|names| !names.iter().any(|name| name == "*"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn with(only_devices: Option<&[&str]>) -> Policy {
         let only_devices = only_devices.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
-        Policy { only_devices, ..Policy::default() }
+        Policy { only_devices: only_some(only_devices), ..Policy::default() }
     }
 
     #[test]
@@ -62,7 +67,7 @@ mod tests {
         {
             assert_eq!(listed.may_use(device), expected, "{device:?}");
         }
-        assert!(listed.has_only_some_devices() && with(Some(&["*"])).may_use(""));
+        assert!(listed.has_only_some_devices() && !with(Some(&["card", "*"])).has_only_some_devices());
         assert!(!with(None).has_only_some_devices() && with(None).may_use("other"));
         assert!(!with(Some(&[])).may_use("card"));
         let long = "x".repeat(DEVICE_NAME);
