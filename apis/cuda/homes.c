@@ -63,10 +63,8 @@ const char *cuda_home_name(uint64_t home, unsigned int number) {
             snprintf(name, sizeof names[0], "%s", own);
     }
     pthread_mutex_unlock(&lock);
-    if (*name)
-        return name;
-    /* Memory on no device that there is counts nowhere, but is not everybody's. */
-    return aviary_may_use(NULL) ? NULL : "unknown";
+    /* Of a device that this process does not see, another of the tenant may have memory. */
+    return *name ? name : NULL;
 }
 
 /* Lowers what the device says to what the tenant may have of it. Either pointer may be NULL. */
