@@ -1,4 +1,5 @@
-/* On which device memory lies, for the tenant's limits: a home is the number of a device and 1, so that 0 is none. */
+/* On which device memory lies, for the tenant's limits: a home is the number of a device and 1, so that 0 is none. Above those
+ * are the devices that this process does not see, where another of the tenant may have memory. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,8 +18,8 @@ uint64_t cuda_home_here(void) {
     return cuCtxGetDevice(&device) == CUDA_SUCCESS ? cuda_home_of_device(device) : 0;
 }
 
-/* What devices are called among all that the node shows, where this process sees some of them only. Written before the
- * driver is initialized. */
+/* What devices are called among all that the node shows, where this process sees some of them only, or in another order.
+ * Written before anybody uses the driver. */
 static struct {
     int count;
     CUuuid uuids[MOST_HOMES];
@@ -30,6 +31,33 @@ void cuda_tell_home_name(const CUuuid *uuid, const char *name) {
         return;
     told.uuids[told.count] = *uuid;
     snprintf(told.names[told.count++], sizeof told.names[0], "%s", name);
+}
+
+/* The same number in every process, and not 0. */
+static unsigned int mark_of(const CUuuid *uuid) {
+    unsigned int mark = 0;
+    for (size_t i = 0; i < sizeof uuid->bytes; i++)
+        mark = (mark * 31 + (unsigned char)uuid->bytes[i]) % 65521;
+    return mark + 1;
+}
+
+unsigned int cuda_mark_of_device(CUdevice device) {
+    CUuuid uuid;
+    return cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS ? mark_of(&uuid) : 0;
+}
+
+/* The home that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
+uint64_t cuda_home_of_mark(unsigned int mark, CUdevice *device) {
+    int count = 0;
+    if (cuDeviceGetCount(&count) == CUDA_SUCCESS)
+        for (*device = 0; *device < count; ++*device)
+            if (cuda_mark_of_device(*device) == mark)
+                return cuda_home_of_device(*device);
+    *device = -1;
+    for (int i = 0; i < told.count; i++)
+        if (mark_of(&told.uuids[i]) == mark)
+            return MOST_HOMES + 1 + (uint64_t)i;
+    return 0;
 }
 
 static const char *told_name(CUdevice device) {
@@ -46,6 +74,8 @@ static const char *told_name(CUdevice device) {
 const char *cuda_home_name(uint64_t home, unsigned int number) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static char names[MOST_HOMES][HOME_NAME_BYTES + 8];
+    if (!number && home > MOST_HOMES && home - MOST_HOMES <= (uint64_t)told.count)
+        return told.names[home - MOST_HOMES - 1];
     if (number || !home || home > MOST_HOMES)
         return NULL;
     char *name = names[home - 1], own[HOME_NAME_BYTES] = "", other[HOME_NAME_BYTES] = "";
@@ -63,7 +93,6 @@ const char *cuda_home_name(uint64_t home, unsigned int number) {
             snprintf(name, sizeof names[0], "%s", own);
     }
     pthread_mutex_unlock(&lock);
-    /* Of a device that this process does not see, another of the tenant may have memory. */
     return *name ? name : NULL;
 }
 

@@ -9,7 +9,7 @@ struct cuda_offer {
     aviary_offer_name name;
 };
 
-/* What is told of the memory beside its descriptor: how much it is, and above that on which device. */
+/* What is told of the memory beside its descriptor: how much it is, and above that the mark of its device. */
 enum { OFFERED_BYTES_BITS = 48 };
 /* What is told of an event: no memory is so large. */
 #define OFFERED_EVENT UINT64_MAX
@@ -22,7 +22,7 @@ static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHan
     CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != CUDA_SUCCESS)
         return status;
-    offer->stands = aviary_offer(descriptor, (uint64_t)device << OFFERED_BYTES_BITS | bytes, &offer->name) == 0;
+    offer->stands = aviary_offer(descriptor, (uint64_t)cuda_mark_of_device(device) << OFFERED_BYTES_BITS | bytes, &offer->name) == 0;
     close(descriptor);
     return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -89,8 +89,7 @@ uint64_t cuda_home_of_offer(const aviary_shared_name *name) {
     if (note == OFFERED_EVENT)
         drop_fetched();
     fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
-    fetched.device = (int)(note >> OFFERED_BYTES_BITS);
-    return fetched.there ? cuda_home_of_device(fetched.device) : 0;
+    return fetched.there ? cuda_home_of_mark((unsigned int)(note >> OFFERED_BYTES_BITS), &fetched.device) : 0;
 }
 
 /* How much that is. */

@@ -82,22 +82,36 @@ static int read_devices(int from, struct shown *shown) {
     return shown->count >= 0 && shown->count <= MOST_SHOWN;
 }
 
-static int ask_devices(struct shown *shown) {
-    int ends[2], good = 0;
+struct question {
+    pid_t child;
+    int from;
+};
+
+static int begin_to_ask(struct question *question) {
+    int ends[2];
     if (pipe(ends) != 0)
         return 0;
-    pid_t child = fork();
-    if (child == 0)
+    *question = (struct question){fork(), ends[0]};
+    if (question->child == 0)
         tell_devices(ends[1]);
     close(ends[1]);
-    if (child > 0) {
-        good = read_devices(ends[0], shown);
-        kill(child, SIGKILL);
-        while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {
-        }
+    if (question->child < 0)
+        close(ends[0]);
+    return question->child > 0;
+}
+
+static int hear_devices(const struct question *question, struct shown *shown) {
+    int good = read_devices(question->from, shown);
+    kill(question->child, SIGKILL);
+    while (waitpid(question->child, NULL, 0) < 0 && errno == EINTR) {
     }
-    close(ends[0]);
+    close(question->from);
     return good;
+}
+
+static int ask_devices(struct shown *shown) {
+    struct question question;
+    return begin_to_ask(&question) && hear_devices(&question, shown);
 }
 
 /* Leaves the tenant's devices, and tells whether all are. What they are called among all of them stays their name. */
@@ -174,15 +188,39 @@ static int narrow(const struct shown *shown, const char *wanted, char list[(MOST
 
 /* ---- Initialization -------------------------------------------------------------------------- */
 
+/* The driver may be initialized while the names are found out: limits and schedulers go by those that devices have among
+ * all, not by those that an application's own choice and order would give them. */
+static CUresult initialize_with_names(const char *visible, const char *order) {
+    struct question question;
+    struct shown shown;
+    int asked = begin_to_ask(&question);
+    CUresult status = put(ORDER, order);
+    if (status == CUDA_SUCCESS)
+        status = put(VISIBLE, visible);
+    if (status == CUDA_SUCCESS)
+        status = cuInit(0);
+    if (!asked || !hear_devices(&question, &shown)) {
+        /* Whoever the application is, it must not use a device by another's name. */
+        aviary_log("which devices this node has cannot be found out: the API server ends");
+        _exit(1);
+    }
+    for (int i = 0; i < shown.count; i++)
+        cuda_tell_home_name(&shown.uuids[i], shown.names[i]);
+    return status;
+}
+
+static void know_the_node(void) {
+    if (node.known)
+        return;
+    node.known = 1;
+    node.private_node = getenv("AVIARY_PRIVATE_NODE") != NULL;
+    node.visible = copy_of(VISIBLE);
+    node.order = copy_of(ORDER);
+}
+
 static CUresult arrange(const char *visible, const char *order) {
     char list[(MOST_SHOWN + 1) * UUID_TEXT];
     struct shown shown;
-    if (!node.known) {
-        node.known = 1;
-        node.private_node = getenv("AVIARY_PRIVATE_NODE") != NULL;
-        node.visible = copy_of(VISIBLE);
-        node.order = copy_of(ORDER);
-    }
     const char *nodes = node.private_node ? NULL : node.visible;
     int all = aviary_may_use(NULL);
     if (all && !nodes) {
@@ -214,10 +252,18 @@ static CUresult initialize(unsigned int flags, const char *visible, const char *
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int initialized;
     pthread_mutex_lock(&lock);
-    /* Once it is initialized the driver looks no more, as natively. */
-    CUresult status = initialized || (flags && aviary_may_use(NULL)) ? CUDA_SUCCESS : arrange(visible, order);
-    if (status == CUDA_SUCCESS)
-        status = cuInit(flags);
+    know_the_node();
+    int all = aviary_may_use(NULL);
+    CUresult status = CUDA_SUCCESS;
+    if (!initialized && all && !flags && !node.private_node && !node.visible && (visible || order)) {
+        status = initialize_with_names(visible, order ? order : node.order);
+    } else {
+        /* Once it is initialized the driver looks no more, as natively. */
+        if (!initialized && (!flags || !all))
+            status = arrange(visible, order);
+        if (status == CUDA_SUCCESS)
+            status = cuInit(flags);
+    }
     if (status == CUDA_SUCCESS)
         initialized = 1;
     pthread_mutex_unlock(&lock);
