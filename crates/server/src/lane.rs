@@ -19,6 +19,7 @@ use crate::demand::LaneDemand;
 use crate::ffi;
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
+use crate::printed::Texts;
 use crate::processor;
 use crate::session::Session;
 
@@ -317,9 +318,9 @@ impl Lane {
     }
 
     /// What a reply tells beside what was asked.
+    #[inline]
     fn told(&self) -> Told {
-        let look = self.may_have_printed.take();
-        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(look));
+        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
         Told { deferred: self.deferred.take(), printed }
     }
 
@@ -356,7 +357,7 @@ impl Lane {
 pub struct Told {
     /// An asynchronous call of this lane failed.
     pub deferred: Option<i64>,
-    pub printed: Option<[Vec<u8>; 2]>,
+    pub printed: Option<Box<Texts>>,
 }
 
 /// How a handler ended.
@@ -463,14 +464,13 @@ pub fn send_on(
     regions.extend(with_content.map(|d| (d.offset, d.bytes)));
     let carried: Vec<Region> =
         if session.memory.is_shared() { Vec::new() } else { regions.iter().map(region).collect() };
-    let sent = match (&told, deliveries.is_empty()) {
-        (Told { deferred: None, printed: None }, true) => body.finish_reply(*header),
-        _ => {
-            let mut whole = prefix(header, &told, deliveries);
-            body.body().chunks_exact(8).for_each(|word| whole.word(word_of(word)));
-            std::mem::swap(body, &mut whole);
-            body.finish_reply(*header)
-        }
+    let sent = if told.deferred.is_none() && told.printed.is_none() && deliveries.is_empty() {
+        body.finish_reply(*header)
+    } else {
+        let mut whole = prefix(header, &told, deliveries);
+        body.body().chunks_exact(8).for_each(|word| whole.word(word_of(word)));
+        std::mem::swap(body, &mut whole);
+        body.finish_reply(*header)
     };
     Ok(end.send(sent, &carried)?)
 }

@@ -22,6 +22,9 @@ pub fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
+/// What was printed on standard output, and on standard error.
+pub type Texts = [Vec<u8>; 2];
+
 /// What the watcher is at.
 mod state {
     /// It waits until something is printed.
@@ -51,13 +54,19 @@ impl Printed {
     }
 
     /// What has been printed since; `None`: nothing that is known. `look`: the call that has just ended may have printed.
-    pub fn take(&self, look: bool) -> Option<[Vec<u8>; 2]> {
+    #[inline]
+    pub fn take(&self, look: bool) -> Option<Box<Texts>> {
         if !look && self.state.load(Ordering::Relaxed) != state::READY {
             return None;
         }
+        self.take_all()
+    }
+
+    #[cold]
+    fn take_all(&self) -> Option<Box<Texts>> {
         let texts = self.ends.each_ref().map(drain);
         self.tell(state::WATCHING);
-        texts.iter().any(|text| !text.is_empty()).then_some(texts)
+        texts.iter().any(|text| !text.is_empty()).then(|| Box::new(texts))
     }
 
     fn tell(&self, now: u32) {
@@ -118,7 +127,7 @@ mod tests {
         write(&to_out, b"one\n").unwrap();
         write(&to_errors, b"two\n").unwrap();
         write(&to_out, b"three\n").unwrap();
-        assert_eq!(printed.take(true), Some([b"one\nthree\n".to_vec(), b"two\n".to_vec()]));
+        assert_eq!(printed.take(true), Some(Box::new([b"one\nthree\n".to_vec(), b"two\n".to_vec()])));
         assert_eq!(printed.take(true), None);
         let much = vec![b'x'; 4096];
         let taken = (0..).map_while(|_| write(&to_out, &much).ok()).sum::<usize>();
@@ -138,7 +147,7 @@ mod tests {
                 thread::yield_now();
                 printed.take(false)
             });
-            assert_eq!(taken.flatten().next(), Some([text.to_vec(), Vec::new()]));
+            assert_eq!(taken.flatten().next(), Some(Box::new([text.to_vec(), Vec::new()])));
         }
     }
 }
