@@ -48,11 +48,7 @@ void *cuda_destroy_event_function(void) {
 
 static CUresult offer_event(struct cuda_offer *offer, const CUipcEventHandle *handle) {
     int descriptor = new_sealed_file("aviary event", handle, sizeof *handle);
-    if (descriptor < 0)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    offer->stands = aviary_offer(descriptor, OFFERED_EVENT, &offer->name) == 0;
-    close(descriptor);
-    return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return descriptor < 0 ? CUDA_ERROR_OUT_OF_MEMORY : offer_descriptor(offer, descriptor, OFFERED_EVENT);
 }
 
 static CUresult share_event(CUevent event, aviary_shared_name *name) {

@@ -14,6 +14,13 @@ enum { OFFERED_BYTES_BITS = 48 };
 /* What is told of an event: no memory is so large. */
 #define OFFERED_EVENT UINT64_MAX
 
+/* Offers the descriptor, which it closes. */
+static CUresult offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note) {
+    offer->stands = aviary_offer(descriptor, note, &offer->name) == 0;
+    close(descriptor);
+    return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Offers it, unless it is already. */
 static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device) {
     int descriptor = -1;
@@ -22,9 +29,7 @@ static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHan
     CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != CUDA_SUCCESS)
         return status;
-    offer->stands = aviary_offer(descriptor, (uint64_t)cuda_mark_of_device(device) << OFFERED_BYTES_BITS | bytes, &offer->name) == 0;
-    close(descriptor);
-    return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return offer_descriptor(offer, descriptor, (uint64_t)cuda_mark_of_device(device) << OFFERED_BYTES_BITS | bytes);
 }
 
 /* Before memory is released: the offer holds on to it. */

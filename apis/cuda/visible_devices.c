@@ -100,8 +100,11 @@ static int begin_to_ask(struct question *question) {
     return question->child > 0;
 }
 
+/* What the devices are called among all of them is their name from now on. */
 static int hear_devices(const struct question *question, struct shown *shown) {
     int good = read_devices(question->from, shown);
+    for (int i = 0; good && i < shown->count; i++)
+        cuda_tell_home_name(&shown->uuids[i], shown->names[i]);
     kill(question->child, SIGKILL);
     while (waitpid(question->child, NULL, 0) < 0 && errno == EINTR) {
     }
@@ -114,11 +117,10 @@ static int ask_devices(struct shown *shown) {
     return begin_to_ask(&question) && hear_devices(&question, shown);
 }
 
-/* Leaves the tenant's devices, and tells whether all are. What they are called among all of them stays their name. */
+/* Leaves the tenant's devices, and tells whether all are. */
 static int keep_the_tenants(struct shown *shown) {
     int kept = 0, all = shown->count;
     for (int i = 0; i < all; i++) {
-        cuda_tell_home_name(&shown->uuids[i], shown->names[i]);
         if (!aviary_may_use(shown->names[i]))
             continue;
         shown->uuids[kept] = shown->uuids[i];
@@ -204,8 +206,6 @@ static CUresult initialize_with_names(const char *visible, const char *order) {
         aviary_log("which devices this node has cannot be found out: the API server ends");
         _exit(1);
     }
-    for (int i = 0; i < shown.count; i++)
-        cuda_tell_home_name(&shown.uuids[i], shown.names[i]);
     return status;
 }
 

@@ -112,6 +112,16 @@ pub unsafe fn charge_return(number: u64) {
     guarded(|| all().iter().any(|session| session.return_kept(number)), false);
 }
 
+/// A device's name as people are shown it.
+///
+/// # Safety
+/// `device` is a NUL-terminated string or NULL.
+unsafe fn device_name(device: *const c_char) -> Option<String> {
+    // SAFETY: not NULL, so a string, as the caller promises.
+    let name = (!device.is_null()).then(|| unsafe { CStr::from_ptr(device) }.to_string_lossy());
+    name.map(|name| places::as_shown(&name))
+}
+
 /// How much of a continuous resource the tenant may have on the device of this name (NULL: wherever), and how much of that
 /// is left; 0, and nothing is written, if no limit is set.
 ///
@@ -120,9 +130,8 @@ pub unsafe fn charge_return(number: u64) {
 pub unsafe fn allowance(resource: *const c_char, device: *const c_char, limit: *mut u64, left: *mut u64) -> c_int {
     // SAFETY: the caller's promise.
     let resource = unsafe { CStr::from_ptr(resource) }.to_string_lossy();
-    // SAFETY: not NULL, so a string, as the caller promises.
-    let device = (!device.is_null()).then(|| unsafe { CStr::from_ptr(device) }.to_string_lossy());
-    let device = device.map(|name| places::as_shown(&name));
+    // SAFETY: the caller's promise.
+    let device = unsafe { device_name(device) };
     let Some(found) = guarded(|| session()?.allowance(&resource, device.as_deref()), None) else { return 0 };
     // SAFETY: the caller's promise.
     unsafe {
@@ -137,9 +146,8 @@ pub unsafe fn allowance(resource: *const c_char, device: *const c_char, limit: *
 /// # Safety
 /// `device` is a NUL-terminated string or NULL.
 pub unsafe fn may_use(device: *const c_char) -> c_int {
-    // SAFETY: not NULL, so a string, as the caller promises.
-    let device = (!device.is_null()).then(|| unsafe { CStr::from_ptr(device) }.to_string_lossy());
-    let device = device.map(|name| places::as_shown(&name));
+    // SAFETY: the caller's promise.
+    let device = unsafe { device_name(device) };
     let may = || {
         let session = session()?;
         let policy = &session.policy;
