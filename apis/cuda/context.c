@@ -37,6 +37,22 @@ CUresult cuda_initialize(unsigned int flags) {
     return status;
 }
 
+/* ---- How many contexts ---------------------------------------------------------------------- */
+
+static CUcontext first;
+static int several;
+
+static void note_context(CUcontext context) {
+    CUcontext none = NULL;
+    if (!__atomic_compare_exchange_n(&first, &none, context, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) && none != context)
+        __atomic_store_n(&several, 1, __ATOMIC_RELEASE);
+}
+
+/* Whether this process has ever had more than one. */
+int cuda_has_other_contexts(void) {
+    return __atomic_load_n(&several, __ATOMIC_ACQUIRE);
+}
+
 /* ---- Primary contexts ----------------------------------------------------------------------- */
 
 enum { MOST_DEVICES = 64 };
@@ -77,6 +93,7 @@ void cuda_note_primary(CUcontext context, CUdevice device) {
         return;
     object->device = device;
     object->unwell = 0;
+    note_context(context);
     pthread_mutex_lock(&primaries_lock);
     primaries[device].context = context;
     primaries[device].retained++;
@@ -223,6 +240,7 @@ void cuda_created(CUcontext context, CUdevice device) {
     if (!object)
         return;
     object->device = device;
+    note_context(context);
     if (nested.depth < MOST_NESTED)
         nested.stack[nested.depth++] = context;
 }

@@ -10,6 +10,7 @@ struct cuda_object *cuda_object_of(const void *handle);
 CUcontext cuda_current_context(void);
 int cuda_current_ordinal(void);
 int cuda_has_context(void);
+int cuda_has_other_contexts(void);
 
 /* ranges.c */
 int cuda_is_device_address(CUdeviceptr pointer);
@@ -59,6 +60,13 @@ void cuda_waited(CUresult result);
 /* watching.c */
 void cuda_settled(CUresult result);
 CUresult cuda_before_kernels(void);
+CUresult cuda_before_graph(void);
+CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes);
+
+/* printing.c */
+void cuda_note_first_launch(void);
+int cuda_kernels_are_silent(void);
+void cuda_ask_whether_kernels_print(void);
 
 /* capture.c */
 int cuda_capturing(void);

@@ -74,6 +74,13 @@ typedef struct {
 CUresult aviaryLaunch(CUfunction function, aviary_launch_shape shape, CUstream stream, const void *parameters,
                       size_t bytes, const CUlaunchAttribute *attributes);
 
+/* Writes a word behind what was given to the stream before, unless one of this thread's calls has failed and the guest does
+ * not know yet: then it waits for the word in vain, asks, and is told. */
+CUresult aviaryMark(CUstream stream, CUdeviceptr word, cuuint32_t value);
+
+/* Whether a kernel that prints may have been launched in the current context. */
+CUresult aviaryKernelsPrint(int *print);
+
 /* Memory that both sides share becomes, or is no longer, page-locked for the device. */
 CUresult aviaryHostRegister(void *memory, size_t bytes, unsigned int flags);
 CUresult aviaryHostUnregister(void *memory, size_t bytes);

@@ -70,6 +70,29 @@ void *cuda_launch_function(void) {
     return (void *)launch;
 }
 
+/* The guest goes on when it sees the word, without an answer that could tell it of an error. */
+static CUresult mark(CUstream stream, CUdeviceptr word, cuuint32_t value) {
+    return aviary_owes_error() ? CUDA_SUCCESS : cuStreamWriteValue32_v2(stream, word, value, 0);
+}
+
+void *cuda_mark_function(void) {
+    return (void *)mark;
+}
+
+/* The driver no longer lets the buffer for what kernels print be set once one that prints was launched. */
+static CUresult kernels_print(int *print) {
+    size_t bytes = 0;
+    if (!print)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = cuCtxGetLimit(&bytes, CU_LIMIT_PRINTF_FIFO_SIZE);
+    *print = status != CUDA_SUCCESS || cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, bytes) != CUDA_SUCCESS;
+    return CUDA_SUCCESS;
+}
+
+void *cuda_kernels_print_function(void) {
+    return (void *)kernels_print;
+}
+
 /* ---- Host memory and copies ------------------------------------------------------------------ */
 
 static CUresult host_register(void *memory, size_t bytes, unsigned int flags) {

@@ -190,7 +190,7 @@ static CUresult await(struct pool *pool, int piece, CUstream stream) {
 
 /* The device's mark behind what it was last given for a piece. */
 static CUresult mark_piece(struct pool *pool, int piece, CUstream stream) {
-    return cuStreamWriteValue32_v2(stream, (CUdeviceptr)word_of(pool, piece), ++pool->expected[piece], 0);
+    return aviaryMark(stream, (CUdeviceptr)word_of(pool, piece), ++pool->expected[piece]);
 }
 
 /* ---- Copies --------------------------------------------------------------------------------- */
@@ -226,7 +226,7 @@ static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstrea
     return status;
 }
 
-/* A copy that fits into a pool, until it is over. The first piece is on its way while the second is copied; one question
+/* A copy that fits into a pool, until it is over. The first piece is on its way while the second is copied; one word
  * at the end says that all have arrived. */
 static CUresult stage_in_at_once(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     struct pool *pool = enter_pool();
@@ -246,7 +246,7 @@ static CUresult stage_in_at_once(CUdeviceptr to, const void *from, size_t bytes,
         status = cuMemcpyHtoDAsync_v2(to + at, piece_of(pool, piece), part, stream);
     }
     /* Also after an error: the pieces are somebody else's next. */
-    CUresult ended = cuStreamSynchronize(stream);
+    CUresult ended = cuda_await_stream(stream, word_of(pool, 0), &pool->expected[0], bytes);
     leave_pool(pool);
     return status == CUDA_SUCCESS ? ended : status;
 }

@@ -1,14 +1,15 @@
-/* Copies that somebody waits for, and that are soon over: the device itself says when. It writes a word of shared memory
- * behind the copy, in the stream's order, and the application's thread looks at the word. An answer from the API server
- * would come later by all that the server does when the driver comes back from waiting. What takes longer than such a copy
- * should is waited for by asking, as anything else is: that thread then sleeps. So is a copy for which kernels have to end
- * first: besides, what they print is written while the driver waits, before the application goes on. */
+/* What somebody waits for, and what is soon over - copies, kernels that were just launched -: the device itself says when. It
+ * writes a word of shared memory behind it, in the stream's order, and the application's thread looks at the word. An answer
+ * from the API server would come later by all that the server does when the driver comes back from waiting. What takes longer
+ * than that should is waited for by asking, as anything else is: that thread then sleeps. So is work of kernels that may print:
+ * what they print is written while the driver waits, before the application goes on (printing.c). */
 #include "guest.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { WATCHERS = 8, MOST_WATCHED = 16 << 20, PASSING = 32 << 10 };
+/* A kernel that was launched so many cycles ago has ended by now or takes long: asking is quicker then. */
+enum { WATCHERS = 8, MOST_WATCHED = 16 << 20, PASSING = 32 << 10, JUST_NOW = 100000 };
 
 /* A page with the word, and behind it room for what goes to memory that is not page-locked. */
 struct watcher {
@@ -21,18 +22,38 @@ struct watcher {
 };
 static struct watcher watchers[WATCHERS] = {[0 ... WATCHERS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-/* This thread has found nobody to watch, and waits for the answer instead; it has launched something and not waited since. */
-static __thread int waits_plainly, has_launched;
+/* This thread has found nobody to watch, and waits for the answer instead. */
+static __thread int waits_plainly;
+/* What this thread has launched and not waited for since: when, 0 for never; whether a graph was among it, of whose kernels
+ * nobody knows whether they print. */
+static __thread struct {
+    uint64_t when;
+    int graph;
+} launched;
+/* Whether there are streams that the default one does not wait for. */
+static int independent_streams;
+
+void cuda_note_independent_stream(void) {
+    __atomic_store_n(&independent_streams, 1, __ATOMIC_RELEASE);
+}
 
 CUresult cuda_before_kernels(void) {
-    has_launched = 1;
+    launched.when = __builtin_ia32_rdtsc();
     return cuda_send_variables();
+}
+
+CUresult cuda_before_graph(void) {
+    launched.graph = 1;
+    return cuda_before_kernels();
 }
 
 /* After a call that has waited for what was launched, and in which the driver has written what kernels print. */
 void cuda_settled(CUresult result) {
-    if (result == CUDA_SUCCESS)
-        has_launched = 0;
+    if (result == CUDA_SUCCESS && launched.when) {
+        launched.when = 0;
+        launched.graph = 0;
+        cuda_ask_whether_kernels_print();
+    }
     cuda_waited(result);
 }
 
@@ -86,14 +107,19 @@ static void leave_watcher(struct watcher *watcher) {
     pthread_mutex_unlock(&watcher->lock);
 }
 
-/* Until the stream has come so far. The word is all that the device writes when it is well: any error is the stream's. */
-static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
-    const uint32_t *word = (const uint32_t *)watcher->memory;
-    CUresult status = cuStreamWriteValue32_v2(stream, (CUdeviceptr)word, ++watcher->expected, 0);
+/* Whether what is under way prints nothing, and an error could be told. */
+static int may_watch(CUstream stream) {
+    return !waits_plainly && (!launched.when || (!launched.graph && cuda_kernels_are_silent())) && cuda_is_stream(stream)
+           && cuda_has_context();
+}
+
+/* Whether the stream has come so far, and soon. The word is all that the device writes when it is well; whoever does not see
+ * it asks, and is told of any error. */
+static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
     double until = 0, patience = 60e-6 + (double)bytes / 10e9;
-    if (status != CUDA_SUCCESS)
-        return status;
-    for (unsigned int looks = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) != watcher->expected; looks++) {
+    if (aviaryMark(stream, (CUdeviceptr)word, ++*expected) != CUDA_SUCCESS)
+        return 0;
+    for (unsigned int looks = 1; __atomic_load_n(word, __ATOMIC_ACQUIRE) != *expected; looks++) {
         __builtin_ia32_pause();
         if (looks % 64)
             continue;
@@ -101,26 +127,75 @@ static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
         if (!until)
             until = now + patience;
         else if (now > until)
-            return cuStreamSynchronize(stream);
+            return 0;
     }
+    launched.when = 0;
     cuda_waited(CUDA_SUCCESS);
-    return CUDA_SUCCESS;
+    return 1;
 }
 
-static int may_watch(size_t bytes, CUstream stream) {
-    return bytes && !waits_plainly && !has_launched && cuda_is_stream(stream) && cuda_has_context();
+/* Waits for the stream, behind which so many bytes are to be copied. */
+CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
+    if (may_watch(stream) && is_soon_there(stream, word, expected, bytes))
+        return CUDA_SUCCESS;
+    waits_plainly = 1;
+    CUresult status = cuStreamSynchronize(stream);
+    waits_plainly = 0;
+    return status;
+}
+
+static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
+    return cuda_await_stream(stream, (uint32_t *)watcher->memory, &watcher->expected, bytes);
+}
+
+/* ---- Kernels ---------------------------------------------------------------------------------- */
+
+int cuda_worth_watching_launches(CUstream stream) {
+    return launched.when && __builtin_ia32_rdtsc() - launched.when < JUST_NOW && may_watch(stream) && cuda_shares_memory();
+}
+
+/* The default stream waits for all others but the independent ones. */
+int cuda_worth_watching_all(void) {
+    return !__atomic_load_n(&independent_streams, __ATOMIC_ACQUIRE) && cuda_worth_watching_launches(NULL);
+}
+
+static int have_soon_ended(CUstream stream) {
+    struct watcher *watcher = enter_watcher();
+    if (!watcher)
+        return 0;
+    int ended = is_soon_there(stream, (uint32_t *)watcher->memory, &watcher->expected, 0);
+    leave_watcher(watcher);
+    return ended;
+}
+
+CUresult cuda_watch_launches(CUstream stream) {
+    if (have_soon_ended(stream))
+        return CUDA_SUCCESS;
+    waits_plainly = 1;
+    CUresult status = cuStreamSynchronize(stream);
+    waits_plainly = 0;
+    return status;
+}
+
+CUresult cuda_watch_all(void) {
+    if (have_soon_ended(NULL))
+        return CUDA_SUCCESS;
+    waits_plainly = 1;
+    CUresult status = cuCtxSynchronize();
+    waits_plainly = 0;
+    return status;
 }
 
 /* ---- Copies ----------------------------------------------------------------------------------- */
 
 /* Whether a copy of page-locked memory is one of these. */
 int cuda_worth_watching(const void *memory, size_t bytes, CUstream stream) {
-    return bytes <= MOST_WATCHED && may_watch(bytes, stream) && cuda_shared(memory, bytes);
+    return bytes && bytes <= MOST_WATCHED && may_watch(stream) && cuda_shared(memory, bytes);
 }
 
 /* Whether one into memory of the application's is. */
 int cuda_worth_passing(const void *memory, size_t bytes, CUstream stream) {
-    return bytes <= PASSING && may_watch(bytes, stream) && memory && !aviary_is_zerocopy(memory) && cuda_shares_memory();
+    return bytes && bytes <= PASSING && may_watch(stream) && memory && !aviary_is_zerocopy(memory) && cuda_shares_memory();
 }
 
 CUresult cuda_watch_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {

@@ -29,6 +29,9 @@ void aviary_zerocopy_return(void *pointer);
 void aviary_charge_keep(uint64_t number);
 void aviary_charge_return(uint64_t number);
 int aviary_is_zerocopy(const void *pointer);
+/* Server: whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
+ * Whatever lets a guest go on without an answer has to look first. */
+int aviary_owes_error(void);
 /* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);

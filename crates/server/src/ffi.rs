@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::exchange::{self, OfferName};
-use crate::lane::current_session;
+use crate::lane::{self, current_session};
 use crate::places;
 use crate::session::Session;
 
@@ -73,6 +73,11 @@ pub unsafe fn is_zerocopy(pointer: *const c_void) -> c_int {
 pub unsafe fn zerocopy_return(pointer: *const c_void) {
     let owner = || sessions().iter().filter_map(Weak::upgrade).find(|s| s.memory.contains(pointer.cast()));
     guarded(|| owner().into_iter().for_each(|s| s.return_memory(pointer.cast())), ());
+}
+
+/// Whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
+pub fn owes_error() -> c_int {
+    guarded(|| c_int::from(lane::owes_error()), 0)
 }
 
 /// Work of many parts is between two of them on a device: waits if the session's slice of it is used up.

@@ -90,6 +90,11 @@ pub fn wake_guest() {
     CURRENT.with_borrow(|lane| lane.iter().for_each(|lane| lane.end.borrow().wake_peer()));
 }
 
+/// Whether an asynchronous call of the guest's thread that is served here has failed, and the guest was not told yet.
+pub fn owes_error() -> bool {
+    CURRENT.with_borrow(|lane| lane.as_ref().is_some_and(|lane| lane.deferred.get().is_some()))
+}
+
 /// The session whose calls this thread executes.
 pub fn current_session() -> Option<Arc<Session>> {
     CURRENT.with_borrow(|lane| lane.as_ref().map(|l| l.session.clone()))

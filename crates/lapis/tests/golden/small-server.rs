@@ -212,6 +212,10 @@ unsafe extern "C" fn aviary_zerocopy_return(pointer: usize) {
     unsafe { aviary_server::ffi::zerocopy_return(pointer as *const std::ffi::c_void) }
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_owes_error() -> std::ffi::c_int {
+    aviary_server::ffi::owes_error()
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_device_pause(device: u64) {
     unsafe { aviary_server::ffi::device_pause(device) }
 }

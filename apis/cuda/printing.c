@@ -1,0 +1,36 @@
+/* Whether kernels may print. The driver writes what they print while it waits for them, before the application goes on, so
+ * a wait for such a kernel has to be the driver's own. Nobody says of a kernel that it prints; but the driver lets the size
+ * of the buffer for it be set only as long as none that does was launched, and so the server can ask. What was launched
+ * for the first time since it was asked last may print. */
+#include "guest.h"
+
+/* How many kernels were launched for the first time, and one more: 0 is what nobody has asked about. */
+static uint64_t kernels = 1;
+
+void cuda_note_first_launch(void) {
+    __atomic_add_fetch(&kernels, 1, __ATOMIC_RELEASE);
+}
+
+static uint64_t now(void) {
+    return __atomic_load_n(&kernels, __ATOMIC_ACQUIRE);
+}
+
+int cuda_kernels_are_silent(void) {
+    const struct cuda_object *object = cuda_object_of(cuda_current_context());
+    return object && __atomic_load_n(&object->silent, __ATOMIC_ACQUIRE) == now() && !cuda_has_other_contexts();
+}
+
+/* After a wait: not on the way of a launch, and only where somebody looks at the answer. */
+void cuda_ask_whether_kernels_print(void) {
+    struct cuda_object *object = cuda_object_of(cuda_current_context());
+    uint64_t when = now();
+    int print = 1;
+    if (!object || object->prints || cuda_kernels_are_silent() || !cuda_shares_memory() || !cuda_is_stream(NULL))
+        return;
+    if (aviaryKernelsPrint(&print) != CUDA_SUCCESS)
+        return;
+    if (print)
+        object->prints = 1;
+    else
+        __atomic_store_n(&object->silent, when, __ATOMIC_RELEASE);
+}
