@@ -93,9 +93,14 @@ class Bench:
             binary = self.scratch / source.stem
             subprocess.run(["nvcc", "-O1", "-Xcompiler", "-pthread", "-o", binary, source, f"-L{nvcc}/lib64/stubs", "-lcuda"],
                            check=True)
-            native, remoted = (subprocess.run([*command, binary], capture_output=True, text=True, errors="replace",
-                                              timeout=60, stdin=subprocess.DEVNULL, check=False)
-                               for command in ([], self.remote))
+            try:
+                native, remoted = (subprocess.run([*command, binary], capture_output=True, text=True, errors="replace",
+                                                  timeout=60, stdin=subprocess.DEVNULL, check=False)
+                                   for command in ([], self.remote))
+            except subprocess.TimeoutExpired as late:
+                self.figures["cuda.different"] = self.figures.get("cuda.different", 0) + 1
+                print(f"driver/{source.stem:25} DIFFERENT: {'Aviary' if len(late.cmd) > 1 else 'natively it'} takes longer than 60 s", flush=True)
+                continue
             crashed = native.returncode < 0
             same = (native.stdout, native.returncode) == (remoted.stdout, remoted.returncode)
             if crashed:

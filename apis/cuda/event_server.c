@@ -86,7 +86,7 @@ static CUresult open_event(CUevent *event, const aviary_shared_name *name) {
     int known = descriptor >= 0 && note == OFFERED_EVENT && read_sealed_file(descriptor, &handle, sizeof handle);
     if (descriptor >= 0)
         close(descriptor);
-    return known ? cuIpcOpenEventHandle(event, handle) : CUDA_ERROR_INVALID_HANDLE;
+    return known ? cuIpcOpenEventHandle(event, handle) : CUDA_ERROR_MAP_FAILED;
 }
 
 void *cuda_open_event_function(void) {

@@ -50,6 +50,11 @@ size_t cuda_whole_pages(size_t bytes);
 CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags);
 CUresult cuda_shared_free(void *memory, size_t bytes);
 
+/* parallel_copy.c */
+int cuda_gather_helpers(size_t bytes);
+void cuda_dismiss_helpers(void);
+void cuda_copy_together(char *to, const char *from, size_t bytes, int streamed);
+
 /* managed_variables.c */
 CUresult cuda_send_variables(void);
 CUresult cuda_mapped_alloc(void **memory, size_t bytes);
@@ -60,11 +65,11 @@ void cuda_waited(CUresult result);
 /* watching.c */
 void cuda_settled(CUresult result);
 CUresult cuda_before_kernels(void);
-CUresult cuda_before_graph(void);
 CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes);
 
 /* printing.c */
-void cuda_note_first_launch(void);
+void cuda_note_new_kernels(void);
+void cuda_note_changed_graph(void);
 int cuda_kernels_are_silent(void);
 void cuda_ask_whether_kernels_print(void);
 

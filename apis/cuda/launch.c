@@ -178,7 +178,7 @@ void cuda_note_launch(CUfunction function, aviary_launch_shape shape, size_t byt
         return;
     cuda_note_new_code();
     if (!object->accepted_threads)
-        cuda_note_first_launch();
+        cuda_note_new_kernels();
     uint64_t accepted = shape.attribute_count ? mark(shape, attributes) : 0;
     if (accepted && !is_marked(object, accepted)) {
         uint32_t at = __atomic_fetch_add(&object->next_mark, 1, __ATOMIC_ACQ_REL) % CUDA_MARKS;

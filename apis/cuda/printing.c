@@ -1,14 +1,21 @@
 /* Whether kernels may print. The driver writes what they print while it waits for them, before the application goes on, so
  * a wait for such a kernel has to be the driver's own. Nobody says of a kernel that it prints; but the driver lets the size
- * of the buffer for it be set only as long as none that does was launched, and so the server can ask. What was launched
- * for the first time since it was asked last may print. */
+ * of the buffer for it be set only as long as none that does was launched, by itself or by another kernel, or is part of a
+ * graph that can be launched. So the server can ask. What came since it was asked last may print. */
 #include "guest.h"
 
-/* How many kernels were launched for the first time, and one more: 0 is what nobody has asked about. */
+/* How often kernels were launched for the first time, or put into such graphs, and one more: 0 is what nobody has asked about. */
 static uint64_t kernels = 1;
 
-void cuda_note_first_launch(void) {
+void cuda_note_new_kernels(void) {
     __atomic_add_fetch(&kernels, 1, __ATOMIC_RELEASE);
+}
+
+/* Whether a graph that can be launched was given other kernels: when the driver takes notice of those was not measured. */
+static int graph_changed;
+
+void cuda_note_changed_graph(void) {
+    __atomic_store_n(&graph_changed, 1, __ATOMIC_RELEASE);
 }
 
 static uint64_t now(void) {
@@ -17,7 +24,8 @@ static uint64_t now(void) {
 
 int cuda_kernels_are_silent(void) {
     const struct cuda_object *object = cuda_object_of(cuda_current_context());
-    return object && __atomic_load_n(&object->silent, __ATOMIC_ACQUIRE) == now() && !cuda_has_other_contexts();
+    return object && __atomic_load_n(&object->silent, __ATOMIC_ACQUIRE) == now() && !cuda_has_other_contexts()
+           && !__atomic_load_n(&graph_changed, __ATOMIC_ACQUIRE);
 }
 
 /* After a wait: not on the way of a launch, and only where somebody looks at the answer. */

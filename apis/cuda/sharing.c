@@ -116,6 +116,6 @@ CUresult cuda_open_event(CUevent *event, CUipcEventHandle handle) {
     if (!cuda_current_context())
         return CUDA_ERROR_INVALID_CONTEXT;
     if (memcmp(content.mark, EVENT_MARK, sizeof content.mark) != 0)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_MAP_FAILED; /* as NVIDIA's driver says */
     return aviaryOpenEvent(event, &content.name);
 }

@@ -6,97 +6,14 @@
 #include "guest.h"
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { PIECE = 1 << 20, PIECES = 12, POOLS = 4, WORTH = 32 << 10, SHARE = 256 << 10, HELPERS = 3 };
-
-/* ---- Copying with several threads ----------------------------------------------------------- */
-
-static struct {
-    pthread_mutex_t lock;
-    pthread_cond_t work;
-    int started;
-    /* What is to be copied, in shares; whoever comes takes the next. */
-    char *to;
-    const char *from;
-    size_t bytes;
-    size_t next;
-    size_t done;
-    /* Counts up with each piece of work, so that a helper that comes late takes no share of another. */
-    unsigned int number;
-} copying = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
-
-/* Takes shares until there are none. With the lock on entry and exit. */
-static void copy_shares(unsigned int number) {
-    while (copying.number == number && copying.next < copying.bytes) {
-        size_t at = copying.next, bytes = copying.bytes - at;
-        bytes = bytes < SHARE ? bytes : SHARE;
-        copying.next += bytes;
-        char *to = copying.to + at;
-        const char *from = copying.from + at;
-        pthread_mutex_unlock(&copying.lock);
-        memcpy(to, from, bytes);
-        pthread_mutex_lock(&copying.lock);
-        copying.done += bytes;
-    }
-}
-
-static void *help(void *unused) {
-    (void)unused;
-    pthread_mutex_lock(&copying.lock);
-    for (;;) {
-        copy_shares(copying.number);
-        pthread_cond_wait(&copying.work, &copying.lock);
-    }
-    return NULL;
-}
-
-/* Helpers block every signal, so that none of the application's is handled on them. */
-static void start_helpers(void) {
-    sigset_t all, before;
-    copying.started = 1;
-    if (sysconf(_SC_NPROCESSORS_ONLN) < 2 * HELPERS)
-        return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < HELPERS; i++) {
-        pthread_t thread;
-        if (pthread_create(&thread, NULL, help, NULL) == 0)
-            pthread_detach(thread);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-/* One caller at a time has helpers; others copy by themselves. */
-static void copy(char *to, const char *from, size_t bytes) {
-    static int busy;
-    if (bytes < 2 * SHARE || __atomic_exchange_n(&busy, 1, __ATOMIC_ACQUIRE)) {
-        memcpy(to, from, bytes);
-        return;
-    }
-    pthread_mutex_lock(&copying.lock);
-    if (!copying.started)
-        start_helpers();
-    copying.to = to;
-    copying.from = from;
-    copying.bytes = bytes;
-    copying.next = copying.done = 0;
-    copying.number++;
-    pthread_cond_broadcast(&copying.work);
-    copy_shares(copying.number);
-    while (copying.done < bytes) {
-        pthread_mutex_unlock(&copying.lock);
-        sched_yield();
-        pthread_mutex_lock(&copying.lock);
-    }
-    copying.bytes = 0;
-    pthread_mutex_unlock(&copying.lock);
-    __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);
-}
+/* PIECE: what a buffer holds, and what is copied at a time where several threads copy. One alone has the device begin sooner,
+ * and so has a copy that is over soon. */
+enum { PIECE = 1 << 20, PIECE_SOON = 512 << 10, PIECE_ALONE = 256 << 10, ONE_PIECE = 128 << 10, SOON = 2 << 20 };
+enum { PIECES = 12, POOLS = 4, WORTH = 32 << 10 };
 
 /* ---- Buffers -------------------------------------------------------------------------------- */
 
@@ -200,24 +117,39 @@ int cuda_worth_staging(const void *memory, size_t bytes) {
            && cuda_shares_memory();
 }
 
-static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream, int finish) {
-    struct pool *pool = enter_pool();
+static size_t piece_bytes(size_t bytes, int helped) {
+    if (bytes <= ONE_PIECE)
+        return bytes;
+    return !helped ? PIECE_ALONE : bytes <= SOON ? PIECE_SOON : PIECE;
+}
+
+/* Piece after piece on its way, each while the next is copied; `count` gets how many, `marked` has each say when it has arrived. */
+static CUresult send_pieces(struct pool *pool, CUdeviceptr to, const char *from, size_t bytes, CUstream stream, int marked,
+                            size_t *count) {
     CUresult status = CUDA_SUCCESS;
-    if (!pool)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    size_t n = 0;
-    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; n++) {
+    size_t size = piece_bytes(bytes, cuda_gather_helpers(bytes)), n = 0;
+    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; at += size, n++) {
         int piece = (int)(n % PIECES);
-        size_t part = bytes - at < PIECE ? bytes - at : PIECE;
+        size_t part = bytes - at < size ? bytes - at : size;
         status = await(pool, piece, stream);
         if (status != CUDA_SUCCESS)
             break;
-        copy(piece_of(pool, piece), (const char *)from + at, part);
+        cuda_copy_together(piece_of(pool, piece), from + at, part, 1);
         status = cuMemcpyHtoDAsync_v2(to + at, piece_of(pool, piece), part, stream);
-        if (status == CUDA_SUCCESS)
+        if (status == CUDA_SUCCESS && marked)
             status = mark_piece(pool, piece, stream);
-        at += part;
     }
+    cuda_dismiss_helpers();
+    *count = n;
+    return status;
+}
+
+static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream, int finish) {
+    struct pool *pool = enter_pool();
+    if (!pool)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t n;
+    CUresult status = send_pieces(pool, to, from, bytes, stream, 1, &n);
     if (finish && n && status == CUDA_SUCCESS)
         status = await(pool, (int)((n - 1) % PIECES), stream);
     leave_pool(pool);
@@ -226,25 +158,13 @@ static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstrea
     return status;
 }
 
-/* A copy that fits into a pool, until it is over. The first piece is on its way while the second is copied; one word
- * at the end says that all have arrived. */
+/* A copy whose pieces all have a buffer, until it is over: one word at the end says that all have arrived. */
 static CUresult stage_in_at_once(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     struct pool *pool = enter_pool();
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const size_t smallest = 32 << 10;
-    size_t size = (bytes / 4 + smallest - 1) / smallest * smallest;
-    size = size < smallest ? smallest : size > PIECE ? PIECE : size;
-    CUresult status = CUDA_SUCCESS;
-    int piece = 0;
-    for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; at += size, piece++) {
-        size_t part = bytes - at < size ? bytes - at : size;
-        status = await(pool, piece, stream);
-        if (status != CUDA_SUCCESS)
-            break;
-        copy(piece_of(pool, piece), (const char *)from + at, part);
-        status = cuMemcpyHtoDAsync_v2(to + at, piece_of(pool, piece), part, stream);
-    }
+    size_t n;
+    CUresult status = send_pieces(pool, to, from, bytes, stream, 0, &n);
     /* Also after an error: the pieces are somebody else's next. */
     CUresult ended = cuda_await_stream(stream, word_of(pool, 0), &pool->expected[0], bytes);
     leave_pool(pool);
@@ -263,6 +183,7 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
     if (!pool)
         return status == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : status;
     size_t asked = 0, got = 0;
+    cuda_gather_helpers(bytes);
     for (size_t n = 0; got < bytes && status == CUDA_SUCCESS; n++) {
         /* All pieces but one are under way while one is copied. */
         for (size_t ahead = asked / PIECE; asked < bytes && ahead < n + PIECES && status == CUDA_SUCCESS; ahead++) {
@@ -281,9 +202,10 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
         if (status != CUDA_SUCCESS)
             break;
         size_t part = bytes - got < PIECE ? bytes - got : PIECE;
-        copy((char *)to + got, piece_of(pool, (int)(n % PIECES)), part);
+        cuda_copy_together((char *)to + got, piece_of(pool, (int)(n % PIECES)), part, 0);
         got += part;
     }
+    cuda_dismiss_helpers();
     leave_pool(pool);
     cuda_waited(status);
     return status;
@@ -292,7 +214,7 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
 /* A copy that waits for what the stream has to do, as the driver's does for such memory, and for its own end: work in a
  * stream that does not wait for this one may follow. */
 CUresult cuda_stage_in_after(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    if (bytes <= (size_t)4 * PIECE)
+    if (bytes <= (size_t)PIECES * PIECE_ALONE)
         return stage_in_at_once(to, from, bytes, stream);
     CUresult status = cuStreamSynchronize(stream);
     return status == CUDA_SUCCESS ? stage_in(to, from, bytes, stream, 1) : status;

@@ -24,12 +24,8 @@ static struct watcher watchers[WATCHERS] = {[0 ... WATCHERS - 1] = {.lock = PTHR
 
 /* This thread has found nobody to watch, and waits for the answer instead. */
 static __thread int waits_plainly;
-/* What this thread has launched and not waited for since: when, 0 for never; whether a graph was among it, of whose kernels
- * nobody knows whether they print. */
-static __thread struct {
-    uint64_t when;
-    int graph;
-} launched;
+/* When this thread has launched what it has not waited for since; 0: there is nothing. */
+static __thread uint64_t launched;
 /* Whether there are streams that the default one does not wait for. */
 static int independent_streams;
 
@@ -38,20 +34,14 @@ void cuda_note_independent_stream(void) {
 }
 
 CUresult cuda_before_kernels(void) {
-    launched.when = __builtin_ia32_rdtsc();
+    launched = __builtin_ia32_rdtsc();
     return cuda_send_variables();
-}
-
-CUresult cuda_before_graph(void) {
-    launched.graph = 1;
-    return cuda_before_kernels();
 }
 
 /* After a call that has waited for what was launched, and in which the driver has written what kernels print. */
 void cuda_settled(CUresult result) {
-    if (result == CUDA_SUCCESS && launched.when) {
-        launched.when = 0;
-        launched.graph = 0;
+    if (result == CUDA_SUCCESS && launched) {
+        launched = 0;
         cuda_ask_whether_kernels_print();
     }
     cuda_waited(result);
@@ -109,8 +99,7 @@ static void leave_watcher(struct watcher *watcher) {
 
 /* Whether what is under way prints nothing, and an error could be told. */
 static int may_watch(CUstream stream) {
-    return !waits_plainly && (!launched.when || (!launched.graph && cuda_kernels_are_silent())) && cuda_is_stream(stream)
-           && cuda_has_context();
+    return !waits_plainly && (!launched || cuda_kernels_are_silent()) && cuda_is_stream(stream) && cuda_has_context();
 }
 
 /* Whether the stream has come so far, and soon. The word is all that the device writes when it is well; whoever does not see
@@ -129,7 +118,7 @@ static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, si
         else if (now > until)
             return 0;
     }
-    launched.when = 0;
+    launched = 0;
     cuda_waited(CUDA_SUCCESS);
     return 1;
 }
@@ -151,7 +140,7 @@ static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
 /* ---- Kernels ---------------------------------------------------------------------------------- */
 
 int cuda_worth_watching_launches(CUstream stream) {
-    return launched.when && __builtin_ia32_rdtsc() - launched.when < JUST_NOW && may_watch(stream) && cuda_shares_memory();
+    return launched && __builtin_ia32_rdtsc() - launched < JUST_NOW && may_watch(stream) && cuda_shares_memory();
 }
 
 /* The default stream waits for all others but the independent ones. */

@@ -196,13 +196,13 @@ CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle value)
     if (result != CUDA_SUCCESS)
         return result;
     if (memcmp(handle.mark, mark, sizeof(mark)) != 0)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_MAP_FAILED;
     /* Only other processes open it. */
     if (handle.process == getpid())
         return CUDA_ERROR_INVALID_CONTEXT;
     shared = open_shared(&handle);
     if (!shared)
-        return CUDA_ERROR_INVALID_HANDLE;
+        return CUDA_ERROR_MAP_FAILED;
     *event = event_new(context, CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS, shared);
     return *event ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

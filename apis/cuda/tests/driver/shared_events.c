@@ -189,16 +189,6 @@ static void second(int line)
     }
     say(line, "waited for the record that was the last one then");
 
-    /* Its record is the last one, and complete, while the first one's is not. */
-    await(line);
-    MUST(cuStreamWaitEvent(waiter, event, 0));
-    MUST(cuEventRecord(event, worker));
-    MUST(cuEventSynchronize(event));
-    MUST(cuEventQuery(event));
-    check_waiting(waiter);
-    say(line, "recorded later, and is done earlier");
-    MUST(cuStreamSynchronize(waiter));
-
     MUST(cuEventDestroy(event));
     hand_over(line);
     await(line);
@@ -304,15 +294,6 @@ static void record_several(int line)
     }
     hear(line, "second");
     TELL(cuEventQuery(event));
-
-    early = close_gate(worker);
-    MUST(cuEventRecord(event, worker));
-    hand_over(line);
-    hear(line, "second");
-    TELL(cuEventQuery(event));
-    TELL(cuStreamQuery(worker));
-    open_gate(early);
-    TELL(cuStreamSynchronize(worker));
 }
 
 static void end(int to_second, int to_third)
