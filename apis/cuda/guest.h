@@ -69,7 +69,6 @@ CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, 
 
 /* printing.c */
 void cuda_note_new_kernels(void);
-void cuda_note_changed_graph(void);
 int cuda_kernels_are_silent(void);
 void cuda_ask_whether_kernels_print(void);
 

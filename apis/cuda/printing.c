@@ -11,21 +11,13 @@ void cuda_note_new_kernels(void) {
     __atomic_add_fetch(&kernels, 1, __ATOMIC_RELEASE);
 }
 
-/* Whether a graph that can be launched was given other kernels: when the driver takes notice of those was not measured. */
-static int graph_changed;
-
-void cuda_note_changed_graph(void) {
-    __atomic_store_n(&graph_changed, 1, __ATOMIC_RELEASE);
-}
-
 static uint64_t now(void) {
     return __atomic_load_n(&kernels, __ATOMIC_ACQUIRE);
 }
 
 int cuda_kernels_are_silent(void) {
     const struct cuda_object *object = cuda_object_of(cuda_current_context());
-    return object && __atomic_load_n(&object->silent, __ATOMIC_ACQUIRE) == now() && !cuda_has_other_contexts()
-           && !__atomic_load_n(&graph_changed, __ATOMIC_ACQUIRE);
+    return object && __atomic_load_n(&object->silent, __ATOMIC_ACQUIRE) == now() && !cuda_has_other_contexts();
 }
 
 /* After a wait: not on the way of a launch, and only where somebody looks at the answer. */
