@@ -263,7 +263,7 @@ impl Devices {
                 state.under_way += 1;
                 if state.unmeasured > 0 {
                     state.unmeasured -= 1;
-                } else if !state.may_be_another_sessions(seat) {
+                } else if !state.may_be_another_sessions(seat) || state.fills(budget(seat)) {
                     self.announce_last(state, seat, Some(budget(seat)));
                     known = self.measure(known, stay.known, seat);
                 }
@@ -384,9 +384,7 @@ impl Devices {
     fn announce_last(&self, state: &mut Holding, seat: &DeviceSeat, enough: Option<Duration>) {
         let Some(each) = state.each() else { return };
         let expected = each * state.under_way;
-        // Half a call too little is as good as half a call too much.
-        let too_little = enough.is_some_and(|enough| state.used + expected + each / 2 < enough);
-        if state.active > 1 || state.closing || too_little {
+        if state.active > 1 || state.closing || enough.is_some_and(|enough| !state.fills(enough)) {
             return;
         }
         let passed = state.busy_since.map_or(Duration::ZERO, |since| since.elapsed());

@@ -74,6 +74,12 @@ impl Holding {
         self.under_way < SAMPLES && seat.free_at.load(Ordering::SeqCst) == NOT_YET
     }
 
+    /// Whether what is under way uses the budget up, as far as known. Half a call too little is as good as half a call
+    /// too much.
+    pub(super) fn fills(&self, budget: Duration) -> bool {
+        self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
+    }
+
     /// A further slice, granted before the last one was over: what calls cost is known from that one.
     pub(super) fn go_on(&mut self, budget: Duration) {
         self.renew();
