@@ -351,10 +351,6 @@ impl Device {
                 self.preempt(at, now);
                 false
             }
-            grant::LAST if !others => {
-                seat.change(grant::LAST, grant::ALONE);
-                false
-            }
             // One at a time comes behind another.
             grant::LAST if self.leaving.is_some() => false,
             grant::LAST => return self.hand_over(at, now),

@@ -278,5 +278,18 @@ fn who_is_at_its_last_work_goes_on_when_nobody_waits_any_more() {
     let mut bench = at_its_last_work(5_000_000, 4_000_000);
     bench.device.leave(1, 3);
     bench.step(4);
+    assert_eq!(bench.grant(0, 0), grant::LAST, "somebody may still come");
+    bench.step(5_000_000);
     assert_eq!(bench.grant(0, 0), grant::ALONE);
+}
+
+#[test]
+fn who_is_between_two_calls_when_another_is_at_its_last_work_is_next_all_the_same() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.seat(1, 0).waiting.store(0, SeqCst);
+    bench.step(4);
+    bench.wait(1, 0);
+    bench.step(5);
+    bench.step(5_000_000);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::SLICE]);
 }
