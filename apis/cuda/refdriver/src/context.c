@@ -27,6 +27,7 @@ static void set_defaults(CUcontext context)
     memset(context->peers, 0, sizeof(context->peers));
     context->cache = CU_FUNC_CACHE_PREFER_NONE;
     context->error = CUDA_SUCCESS;
+    context->prints = false;
     context->id = ++last_id;
 }
 
@@ -69,12 +70,19 @@ static CUresult context_or_current(CUcontext *context)
     return object_check(*context, KIND_CONTEXT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+void context_flush(void)
+{
+    if (object_check(top(), KIND_CONTEXT))
+        print_flush(top());
+}
+
 CUresult context_drain(CUcontext context) { return streams_wait(context, true); }
 
 /* Ends all that lives in a context; the context itself is another matter. */
 static void empty(CUcontext context)
 {
     context_drain(context);
+    print_flush(context);
     modules_end(context);
     streams_end(context);
     memory_end(context);
@@ -213,14 +221,23 @@ CUresult cuCtxSynchronize(void)
     CUcontext context;
     CUresult result = context_need(&context);
 
-    return result == CUDA_SUCCESS ? context_drain(context) : result;
+    if (result == CUDA_SUCCESS)
+        result = context_drain(context);
+    context_flush();
+    return result;
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
     CUresult result = context_or_current(&context);
 
-    return result == CUDA_SUCCESS ? context_drain(context) : result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    object_hold(context);
+    result = context_drain(context);
+    print_flush(context);
+    object_drop(context);
+    return result;
 }
 
 CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
@@ -246,6 +263,8 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value)
     if ((unsigned)limit >= CU_LIMIT_MAX)
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     result = context_need(&context);
+    if (result == CUDA_SUCCESS && limit == CU_LIMIT_PRINTF_FIFO_SIZE && context->prints)
+        return CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS)
         context->limits[limit] = value;
     return result;

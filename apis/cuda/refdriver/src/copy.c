@@ -88,11 +88,12 @@ CUresult copy_run(const CUDA_MEMCPY3D *copy)
 
 /* As a real driver: a pageable source may change as soon as the call returned, so a small one is copied and a
  * large one waited for; a pageable destination has its data when the call returns. */
-static CUresult submit(const CUDA_MEMCPY3D *copy, CUstream handle, bool wait)
+static CUresult submit(const CUDA_MEMCPY3D *copy, CUstream handle, bool blocking)
 {
     enum { SNAPSHOT = 65536 };
     struct operation operation = {.kind = OPERATION_COPY, .copy = *copy};
     struct end source, destination;
+    bool wait = blocking;
     CUstream stream;
     CUresult result = stream_resolve(handle, &stream);
 
@@ -121,8 +122,12 @@ static CUresult submit(const CUDA_MEMCPY3D *copy, CUstream handle, bool wait)
     result = stream_submit(stream, &operation);
     if (result == CUDA_SUCCESS && wait && !stream->capture) {
         CUcontext context = stream->context;
+        object_hold(context);
         stream_wait(stream);
+        if (blocking)
+            print_flush(context);
         result = context->error;
+        object_drop(context);
     }
     return result;
 }

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "print_buffer.h"
+
 /* One lock for everything but running work and device memory's table: taken by call_begin, so implementations
  * run with it held. Waiting for driver_changed lets others go on. */
 extern pthread_mutex_t driver_lock;
@@ -86,6 +88,8 @@ struct CUctx_st {
     CUresult error; /* sticks until the context ends */
     CUstream legacy, streams; /* the default stream; all streams, linked by `sibling` */
     size_t limits[CU_LIMIT_MAX];
+    bool prints; /* a kernel that may print was launched: from then on the buffer for it has the size that it has */
+    struct print_buffer printed;
     CUfunc_cache cache;
     bool peers[DEVICE_MAXIMUM];
 };
@@ -93,6 +97,8 @@ struct CUctx_st {
 CUcontext context_create(CUdevice device, bool primary);
 /* The current context, which is active and has no error; else an error. */
 CUresult context_need(CUcontext *context);
+/* Writes what kernels of the current context printed, if there is one, also after an error. */
+void context_flush(void);
 /* Waits for all work of a context; its error, if any. */
 CUresult context_drain(CUcontext context);
 

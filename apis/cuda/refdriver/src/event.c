@@ -154,6 +154,7 @@ static CUresult synchronize_shared(CUevent event)
         shared_event_pause();
         pthread_mutex_lock(&driver_lock);
     }
+    print_flush(context);
     error = context->error;
     object_drop(event);
     object_drop(context);
@@ -174,14 +175,17 @@ CUresult cuEventSynchronize(CUevent handle)
     if (event->shared)
         return synchronize_shared(event);
     context = event->context;
-    if (reached(event))
+    if (reached(event)) {
+        print_flush(context);
         return context->error;
+    }
     /* The recording of now, whatever becomes of the event meanwhile. */
     point = event->point;
     object_hold(point.stream);
     object_hold(context);
     while (point.stream->completed < point.number)
         pthread_cond_wait(&driver_changed, &driver_lock);
+    print_flush(context);
     error = context->error;
     object_drop(point.stream);
     object_drop(context);

@@ -111,6 +111,8 @@ static CUresult launch_on(CUstream handle, CUfunction function, const unsigned g
     CUresult result = stream_resolve(handle, &stream);
 
     if (result == CUDA_SUCCESS)
+        print_flush(stream->context);
+    if (result == CUDA_SUCCESS)
         result = launch_make(&operation.launch, function, grid, block, shared, parameters, extra);
     if (result != CUDA_SUCCESS)
         return result;

@@ -155,8 +155,10 @@ static CUresult load(CUmodule *module, const void *image, unsigned count, CUjit_
     CUcontext context;
     CUresult result = module && image && (!count || (options && values)) ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
 
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        print_flush(context);
         result = image_open(image, &code);
+    }
     if (result != CUDA_SUCCESS)
         return result;
     result = module_create(module, &code, context, message);
@@ -192,8 +194,10 @@ CUresult cuModuleUnload(CUmodule module)
     if (module->library)
         return CUDA_ERROR_NOT_PERMITTED;
     context_drain(module->context);
-    if (object_check(module, KIND_MODULE))
+    if (object_check(module, KIND_MODULE)) {
+        print_flush(module->context);
         module_end(module);
+    }
     return CUDA_SUCCESS;
 }
 

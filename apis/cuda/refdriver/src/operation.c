@@ -120,6 +120,7 @@ CUresult operation_run(struct operation *operation, CUcontext context)
         operation->host.fn(operation->host.userData);
         return CUDA_SUCCESS;
     case OPERATION_CALLBACK:
+        print_flush(context);
         operation->callback.function(operation->callback.stream, context->error, operation->callback.data);
         return CUDA_SUCCESS;
     case OPERATION_RECORD:

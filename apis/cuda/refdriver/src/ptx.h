@@ -26,7 +26,7 @@ enum ptx_space { SPACE_GENERIC, SPACE_GLOBAL, SPACE_SHARED, SPACE_LOCAL, SPACE_P
 
 enum ptx_opcode {
     OP_UNSUPPORTED,
-    OP_ABS, OP_ACTIVEMASK, OP_ADD, OP_AND, OP_ATOM, OP_BAR, OP_BFE, OP_BFI, OP_BRA, OP_BREV, OP_CLZ, OP_CNOT,
+    OP_ABS, OP_ACTIVEMASK, OP_ADD, OP_AND, OP_ATOM, OP_BAR, OP_BFE, OP_BFI, OP_BRA, OP_BREV, OP_CALL, OP_CLZ, OP_CNOT,
     OP_COPYSIGN, OP_COS, OP_CVT, OP_CVTA, OP_DIV, OP_EX2, OP_EXIT, OP_FMA, OP_LD, OP_LG2, OP_MAD, OP_MAX,
     OP_MEMBAR, OP_MIN, OP_MOV, OP_MUL, OP_NEG, OP_NOT, OP_OR, OP_POPC, OP_RCP, OP_RED, OP_REM, OP_RSQRT, OP_SAD,
     OP_SELP, OP_SETP, OP_SHFL, OP_SHL, OP_SHR, OP_SIN, OP_SQRT, OP_ST, OP_SUB, OP_TANH, OP_TRAP, OP_VOTE, OP_XOR,
@@ -37,11 +37,11 @@ enum ptx_compare {
     COMPARE_EQU, COMPARE_NEU, COMPARE_LTU, COMPARE_LEU, COMPARE_GTU, COMPARE_GEU, COMPARE_NUM, COMPARE_NAN,
 };
 
-/* What atom and red do, how setp combines, how vote and shfl work. */
+/* What atom and red do, how setp combines, how vote and shfl work, what is called. */
 enum ptx_action {
     ACTION_NONE,
     ACTION_ADD, ACTION_AND, ACTION_OR, ACTION_XOR, ACTION_MIN, ACTION_MAX, ACTION_EXCH, ACTION_CAS, ACTION_INC,
-    ACTION_DEC, ACTION_UP, ACTION_DOWN, ACTION_BFLY, ACTION_IDX, ACTION_ALL, ACTION_ANY, ACTION_BALLOT,
+    ACTION_DEC, ACTION_UP, ACTION_DOWN, ACTION_BFLY, ACTION_IDX, ACTION_ALL, ACTION_ANY, ACTION_BALLOT, ACTION_PRINT, ACTION_ASSERT,
 };
 
 enum ptx_half { HALF_NONE, HALF_LO, HALF_HI, HALF_WIDE };
@@ -84,6 +84,7 @@ struct ptx_code {
     int instruction_count, register_count;
     size_t shared_bytes, local_bytes;
     int maximum_threads;
+    bool prints; /* there is a printf or an assert in it, whether or not it is reached */
     char *unsupported; /* the first instruction that cannot be run, or NULL */
 };
 

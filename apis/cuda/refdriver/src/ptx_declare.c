@@ -152,6 +152,10 @@ bool ptx_declare(struct ptx_parser *parser, const char *text, size_t *module_sha
     }
     if (declaration.space == SPACE_LOCAL && parser->code)
         return ptx_add_variable(parser, declaration.name, declaration.length, ptx_place(&parser->code->local_bytes, &declaration));
+    /* For a call. */
+    if (declaration.space == SPACE_PARAM && parser->code)
+        return ptx_add_variable(parser, declaration.name, declaration.length,
+                                LOCAL_WINDOW + ptx_place(&parser->code->local_bytes, &declaration));
     if (declaration.space == SPACE_GLOBAL)
         return add_global(parser, &declaration);
     return ptx_fail(parser, "wrong declaration:", text);

@@ -11,7 +11,7 @@ static const struct {
 } opcodes[] = {
     {"abs", OP_ABS},   {"activemask", OP_ACTIVEMASK}, {"add", OP_ADD},   {"and", OP_AND},   {"atom", OP_ATOM},
     {"bar", OP_BAR},   {"barrier", OP_BAR},           {"bfe", OP_BFE},   {"bfi", OP_BFI},   {"bra", OP_BRA},
-    {"brev", OP_BREV}, {"clz", OP_CLZ},               {"cnot", OP_CNOT}, {"cos", OP_COS},   {"copysign", OP_COPYSIGN},
+    {"brev", OP_BREV}, {"call", OP_CALL},             {"clz", OP_CLZ},               {"cnot", OP_CNOT}, {"cos", OP_COS},   {"copysign", OP_COPYSIGN},
     {"cvt", OP_CVT},   {"cvta", OP_CVTA},             {"div", OP_DIV},   {"ex2", OP_EX2},   {"exit", OP_EXIT},
     {"fma", OP_FMA},   {"ld", OP_LD},                 {"ldu", OP_LD},    {"lg2", OP_LG2},   {"mad", OP_MAD},
     {"max", OP_MAX},   {"membar", OP_MEMBAR},         {"fence", OP_MEMBAR}, {"min", OP_MIN}, {"mov", OP_MOV},
@@ -198,6 +198,13 @@ static bool parse_simple(struct ptx_parser *parser, const char *text, size_t len
     return ptx_symbol(parser, text, length, &operand->value) || ptx_fail(parser, "unknown name:", text);
 }
 
+/* The name of a variable. */
+static bool parse_variable(struct ptx_parser *parser, const char *text, struct ptx_operand *operand)
+{
+    operand->kind = OPERAND_IMMEDIATE;
+    return ptx_symbol(parser, text, strlen(text), &operand->value) || ptx_fail(parser, "unknown variable:", text);
+}
+
 /* [register], [register+number], [name+number] */
 static bool parse_address(struct ptx_parser *parser, const char *text, struct ptx_operand *operand)
 {
@@ -270,6 +277,47 @@ static bool parse_operand(struct ptx_parser *parser, struct ptx_instruction *ins
     return parse_simple(parser, text, length, type, operand);
 }
 
+/* call (result), function, (parameter, ...): only of the functions by which kernels print. Parameters and the result are
+ * variables of the caller; their addresses become operands, that of a result behind those of the parameters. */
+static bool parse_call(struct ptx_parser *parser, char *text, struct ptx_instruction *instruction)
+{
+    static const struct {
+        const char *name;
+        enum ptx_action action;
+        int parameters;
+    } functions[] = {{"vprintf", ACTION_PRINT, 2}, {"__assertfail", ACTION_ASSERT, 5}};
+    char *result = NULL, *name, *part;
+    int count = 0, wanted = -1;
+
+    if (text && *text == '(') {
+        result = text + 1;
+        text = strchr(text, ')');
+        if (!text || text[1] != ',')
+            return ptx_fail(parser, "a function is expected behind", result);
+        *text = 0;
+        text += 2;
+    }
+    name = strsep(&text, ",");
+    for (size_t i = 0; name && i < sizeof(functions) / sizeof(functions[0]); i++)
+        if (strcmp(functions[i].name, name) == 0) {
+            instruction->action = (uint8_t)functions[i].action;
+            wanted = functions[i].parameters;
+        }
+    if (wanted < 0) {
+        instruction->opcode = OP_UNSUPPORTED;
+        return true;
+    }
+    if (!text || *text != '(' || text[strlen(text) - 1] != ')')
+        return ptx_fail(parser, "parameters are missing:", name);
+    text[strlen(text) - 1] = 0;
+    for (text++; (part = strsep(&text, ",")) && count < wanted; count++)
+        if (!parse_variable(parser, part, &instruction->operands[count]))
+            return false;
+    if (part || count < wanted || (result && instruction->action != ACTION_PRINT))
+        return ptx_fail(parser, "wrong number of parameters or results:", name);
+    return !result || parse_variable(parser, result, &instruction->operands[count]);
+}
+
 static void remove_spaces(char *text)
 {
     char *to = text;
@@ -321,6 +369,8 @@ bool ptx_parse_instruction(struct ptx_parser *parser, char *text, struct ptx_ins
         return true;
     if (rest)
         remove_spaces(rest);
+    if (instruction->opcode == OP_CALL)
+        return parse_call(parser, rest, instruction);
     while (rest && *rest && (part = next_operand(&rest))) {
         if (count == 5)
             return ptx_fail(parser, "too many operands:", part);

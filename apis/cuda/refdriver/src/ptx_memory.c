@@ -31,8 +31,7 @@ static char *global(struct run *run, uint64_t address, size_t size)
     return run->cached_bytes + (address - run->cached_start);
 }
 
-/* Where the bytes lie; NULL, and a fault, where nothing is. */
-static char *find(struct run *run, struct thread *thread, enum ptx_space space, uint64_t address, size_t size)
+char *run_memory(struct run *run, struct thread *thread, enum ptx_space space, uint64_t address, size_t size)
 {
     char *bytes;
 
@@ -40,7 +39,8 @@ static char *find(struct run *run, struct thread *thread, enum ptx_space space, 
         run->fault = CUDA_ERROR_MISALIGNED_ADDRESS;
         return NULL;
     }
-    if (space == SPACE_GENERIC && address >= LOCAL_WINDOW) {
+    /* The parameters of a kernel are the launch's, those of a call the thread's. */
+    if ((space == SPACE_GENERIC || space == SPACE_PARAM) && address >= LOCAL_WINDOW) {
         space = SPACE_LOCAL;
         address -= LOCAL_WINDOW;
     } else if (space == SPACE_GENERIC && address >= SHARED_WINDOW) {
@@ -70,7 +70,7 @@ void run_load(struct run *run, struct thread *thread, const struct ptx_instructi
     const struct ptx_operand *to = &instruction->operands[0];
     size_t size = ptx_size(instruction->type);
     int count = to->kind == OPERAND_VECTOR ? instruction->vector_size : 1;
-    char *bytes = find(run, thread, instruction->space, run_value(run, thread, &instruction->operands[1]), size * (size_t)count);
+    char *bytes = run_memory(run, thread, instruction->space, run_value(run, thread, &instruction->operands[1]), size * (size_t)count);
 
     for (int i = 0; bytes && i < count; i++, bytes += size) {
         uint64_t value = 0;
@@ -91,7 +91,7 @@ void run_store(struct run *run, struct thread *thread, const struct ptx_instruct
     const struct ptx_operand *from = &instruction->operands[1];
     size_t size = ptx_size(instruction->type);
     int count = from->kind == OPERAND_VECTOR ? instruction->vector_size : 1;
-    char *bytes = find(run, thread, instruction->space, run_value(run, thread, &instruction->operands[0]), size * (size_t)count);
+    char *bytes = run_memory(run, thread, instruction->space, run_value(run, thread, &instruction->operands[0]), size * (size_t)count);
 
     for (int i = 0; bytes && i < count; i++, bytes += size) {
         uint64_t value = from->kind == OPERAND_VECTOR ? thread->registers[instruction->vector[i]] : run_value(run, thread, from);
@@ -155,7 +155,7 @@ void run_atomic(struct run *run, struct thread *thread, const struct ptx_instruc
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     const struct ptx_operand *operands = instruction->operands + (instruction->opcode == OP_ATOM);
     size_t size = ptx_size(instruction->type);
-    char *bytes = find(run, thread, instruction->space, run_value(run, thread, &operands[0]), size);
+    char *bytes = run_memory(run, thread, instruction->space, run_value(run, thread, &operands[0]), size);
     uint64_t old = 0, new;
 
     if (!bytes)

@@ -140,6 +140,7 @@ static bool add_instruction(struct ptx_parser *parser, char *text)
         return false;
     if (instruction->opcode == OP_UNSUPPORTED && !code->unsupported)
         code->unsupported = strdup(copy);
+    code->prints |= instruction->opcode == OP_CALL;
     return true;
 }
 

@@ -188,6 +188,9 @@ static void run_thread(struct run *run, struct thread *thread)
         case OP_MOV:
             move(run, thread, instruction);
             break;
+        case OP_CALL:
+            run_call(run, thread, instruction);
+            break;
         case OP_CVTA:
             change_space(run, thread, instruction);
             break;

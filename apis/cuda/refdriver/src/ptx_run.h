@@ -39,9 +39,14 @@ uint64_t run_convert(const struct ptx_instruction *instruction, uint64_t value);
 bool run_compare(enum ptx_compare compare, enum ptx_type type, uint64_t a, uint64_t b);
 
 /* Memory; a wrong address sets `fault`. */
+/* Where the bytes lie; NULL, and a fault, where nothing is. */
+char *run_memory(struct run *run, struct thread *thread, enum ptx_space space, uint64_t address, size_t size);
 void run_load(struct run *run, struct thread *thread, const struct ptx_instruction *instruction);
 void run_store(struct run *run, struct thread *thread, const struct ptx_instruction *instruction);
 void run_atomic(struct run *run, struct thread *thread, const struct ptx_instruction *instruction);
+
+/* Calls one of the functions by which kernels print. */
+void run_call(struct run *run, struct thread *thread, const struct ptx_instruction *instruction);
 
 /* Lets the threads of warps go on that have met at an exchange; true where there were any. */
 bool run_warps(struct run *run);

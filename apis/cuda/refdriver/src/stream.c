@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "module.h"
+
 static unsigned long long last_id;
 
 static void destroy(void *object)
@@ -197,6 +199,8 @@ CUresult stream_enqueue(CUstream stream, struct operation *operation)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     work->operation = *operation;
+    if (operation->kind == OPERATION_KERNEL && operation->launch.function->code->prints)
+        operation->launch.function->module->context->prints = true;
     add_implicit_points(work, stream);
     if (operation->kind == OPERATION_WAIT && operation->event->recorded)
         add_point(work, operation->event->point.stream, operation->event->point.number);
@@ -330,16 +334,24 @@ CUresult cuStreamSynchronize(CUstream handle)
     CUresult result = stream_resolve(handle, &stream);
     CUcontext context;
 
-    if (result == CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS)
+        context_flush();
+    else
         result = capture_forbids(stream);
     if (result != CUDA_SUCCESS)
         return result;
     context = stream->context;
+    object_hold(context);
     /* The default stream is only through when the blocking streams before it are. */
     if (stream == context->legacy)
-        return streams_wait(context, false);
-    stream_wait(stream);
-    return context->error;
+        result = streams_wait(context, false);
+    else
+        stream_wait(stream);
+    print_flush(context);
+    if (result == CUDA_SUCCESS)
+        result = context->error;
+    object_drop(context);
+    return result;
 }
 
 CUresult cuStreamGetPriority(CUstream handle, int *priority)
