@@ -88,7 +88,7 @@ struct CUctx_st {
     CUresult error; /* sticks until the context ends */
     CUstream legacy, streams; /* the default stream; all streams, linked by `sibling` */
     size_t limits[CU_LIMIT_MAX];
-    bool prints; /* a kernel that may print was launched: from then on the buffer for it has the size that it has */
+    bool prints; /* a kernel that may print was launched, or is ready to be: from then on the buffer for it keeps its size */
     struct print_buffer printed;
     CUfunc_cache cache;
     bool peers[DEVICE_MAXIMUM];

@@ -43,6 +43,7 @@ static CUresult fill(CUgraphExec exec, CUgraph graph)
             free(sorted);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
+        operation_note_printing(&step->operation);
         step->node = sorted[i];
         exec->count++;
     }
@@ -167,6 +168,7 @@ static CUresult replace(CUgraphExec exec, CUgraphNode node, struct operation *op
         operation_clear(operation);
         return CUDA_ERROR_INVALID_VALUE;
     }
+    operation_note_printing(operation);
     operation_clear(&step->operation);
     step->operation = *operation;
     return CUDA_SUCCESS;

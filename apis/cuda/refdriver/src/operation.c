@@ -55,6 +55,15 @@ void operation_clear(struct operation *operation)
     }
 }
 
+void operation_note_printing(const struct operation *operation)
+{
+    if (operation->kind == OPERATION_KERNEL && operation->launch.function->code->prints)
+        operation->launch.function->module->context->prints = true;
+    if (operation->kind == OPERATION_GRAPH)
+        for (size_t i = 0; i < operation->graph->count; i++)
+            operation_note_printing(&operation->graph->nodes[i]->operation);
+}
+
 static CUresult write_value(const struct operation *operation)
 {
     void *bytes = memory_at(operation->value.address, operation->value.bytes);

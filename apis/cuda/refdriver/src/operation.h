@@ -59,6 +59,9 @@ struct operation {
 bool operation_duplicate(struct operation *to, const struct operation *from);
 /* Gives back what the operation holds. */
 void operation_clear(struct operation *operation);
+/* The operation, or what is in its graph, is launched or ready to be launched: if a kernel of it may print, its context's buffer
+ * for that keeps its size. */
+void operation_note_printing(const struct operation *operation);
 /* Does it. Called without the driver's lock; an error is one of the context, which sticks. */
 CUresult operation_run(struct operation *operation, CUcontext context);
 

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "module.h"
-
 static unsigned long long last_id;
 
 static void destroy(void *object)
@@ -199,8 +197,7 @@ CUresult stream_enqueue(CUstream stream, struct operation *operation)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     work->operation = *operation;
-    if (operation->kind == OPERATION_KERNEL && operation->launch.function->code->prints)
-        operation->launch.function->module->context->prints = true;
+    operation_note_printing(operation);
     add_implicit_points(work, stream);
     if (operation->kind == OPERATION_WAIT && operation->event->recorded)
         add_point(work, operation->event->point.stream, operation->event->point.number);
