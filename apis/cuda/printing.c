@@ -1,11 +1,12 @@
 /* Whether kernels may print. The driver writes what they print while it waits for them, before the application goes on, so
- * a wait for such a kernel has to be the driver's own. Nobody says of a kernel that it prints; but the driver lets the size
+ * a wait has to be the driver's own where such a kernel was launched, by whichever thread and in whichever stream. Nobody says of a kernel that it prints; but the driver lets the size
  * of the buffer for it be set only as long as none that does was launched, by itself or by another kernel, or is part of a
  * graph that can be launched. So the server can ask. What came since it was asked last may print. */
 #include "guest.h"
 
 /* How often kernels were launched for the first time, or put into such graphs, and one more: 0 is what nobody has asked about. */
-static uint64_t kernels = 1;
+enum { NO_KERNELS = 1 };
+static uint64_t kernels = NO_KERNELS;
 
 void cuda_note_new_kernels(void) {
     __atomic_add_fetch(&kernels, 1, __ATOMIC_RELEASE);
@@ -15,9 +16,15 @@ static uint64_t now(void) {
     return __atomic_load_n(&kernels, __ATOMIC_ACQUIRE);
 }
 
+static int is_silent(const struct cuda_object *context, uint64_t when) {
+    return when == NO_KERNELS || __atomic_load_n(&context->silent, __ATOMIC_ACQUIRE) == when;
+}
+
+/* What was launched where there are several contexts may be another's than the current one. */
 int cuda_kernels_are_silent(void) {
     const struct cuda_object *object = cuda_object_of(cuda_current_context());
-    return object && __atomic_load_n(&object->silent, __ATOMIC_ACQUIRE) == now() && !cuda_has_other_contexts();
+    uint64_t when = now();
+    return object && is_silent(object, when) && (when == NO_KERNELS || !cuda_has_other_contexts());
 }
 
 /* After a wait: not on the way of a launch, and only where somebody looks at the answer. */
@@ -25,7 +32,7 @@ void cuda_ask_whether_kernels_print(void) {
     struct cuda_object *object = cuda_object_of(cuda_current_context());
     uint64_t when = now();
     int print = 1;
-    if (!object || object->prints || cuda_kernels_are_silent() || !cuda_shares_memory() || !cuda_is_stream(NULL))
+    if (!object || object->prints || is_silent(object, when) || cuda_has_other_contexts() || !cuda_shares_memory() || !cuda_is_stream(NULL))
         return;
     if (aviaryKernelsPrint(&print) != CUDA_SUCCESS)
         return;

@@ -40,7 +40,7 @@ CUresult cuda_before_kernels(void) {
 
 /* After a call that has waited for what was launched, and in which the driver has written what kernels print. */
 void cuda_settled(CUresult result) {
-    if (result == CUDA_SUCCESS && launched) {
+    if (result == CUDA_SUCCESS) {
         launched = 0;
         cuda_ask_whether_kernels_print();
     }
@@ -97,9 +97,10 @@ static void leave_watcher(struct watcher *watcher) {
     pthread_mutex_unlock(&watcher->lock);
 }
 
-/* Whether what is under way prints nothing, and an error could be told. */
+/* Whether nothing that was launched prints, and an error could be told. That this thread has waited since it launched something
+ * would not do: other threads launch as well, and it may have waited for another stream. */
 static int may_watch(CUstream stream) {
-    return !waits_plainly && (!launched || cuda_kernels_are_silent()) && cuda_is_stream(stream) && cuda_has_context();
+    return !waits_plainly && cuda_kernels_are_silent() && cuda_is_stream(stream) && cuda_has_context();
 }
 
 /* Whether the stream has come so far, and soon. The word is all that the device writes when it is well; whoever does not see
