@@ -49,13 +49,14 @@ void print_add(CUcontext context, bool to_errors, const char *text, size_t lengt
 void print_flush(CUcontext context)
 {
     struct printed *text;
+    bool any = false;
 
     pthread_mutex_lock(&lock);
-    while ((text = take_first(&context->printed))) {
+    for (; (text = take_first(&context->printed)); any = true) {
         fwrite(text->text, 1, text->length, text->to_errors ? stderr : stdout);
-        if (!context->printed.first)
-            fflush(stdout);
         free(text);
     }
+    if (any)
+        fflush(stdout);
     pthread_mutex_unlock(&lock);
 }

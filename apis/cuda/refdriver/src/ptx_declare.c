@@ -13,6 +13,9 @@ bool ptx_add_variable(struct ptx_parser *parser, const char *name, size_t length
     return true;
 }
 
+/* No variable is larger; sums of sizes must not wrap. */
+#define LARGEST ((size_t)1 << 40)
+
 bool ptx_parse_declaration(struct ptx_parser *parser, const char *text, struct declaration *declaration)
 {
     *declaration = (struct declaration){.alignment = 1};
@@ -53,8 +56,8 @@ bool ptx_parse_declaration(struct ptx_parser *parser, const char *text, struct d
         declaration->alignment = declaration->element;
     text = skip(text + declaration->length);
     while (*text == '[') {
-        declaration->size *= strtoul(text + 1, (char **)&text, 10);
-        if (*text != ']')
+        if (__builtin_mul_overflow(declaration->size, strtoul(text + 1, (char **)&text, 10), &declaration->size) ||
+            declaration->size > LARGEST || *text != ']')
             return ptx_fail(parser, "wrong declaration:", declaration->name);
         text = skip(text + 1);
     }

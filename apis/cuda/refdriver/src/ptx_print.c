@@ -32,8 +32,10 @@ static bool is_integer(char type) { return type && strchr("diouxX", type); }
 
 static const char *parse_number(const char *text, int *number)
 {
-    for (*number = 0; *text >= '0' && *text <= '9'; text++)
-        *number = *number < WIDEST ? *number * 10 + (*text - '0') : WIDEST;
+    for (*number = 0; *text >= '0' && *text <= '9'; text++) {
+        *number = *number * 10 + (*text - '0');
+        *number = *number < WIDEST ? *number : WIDEST;
+    }
     return text;
 }
 
