@@ -11,7 +11,8 @@ static const struct {
 } opcodes[] = {
     {"abs", OP_ABS},   {"activemask", OP_ACTIVEMASK}, {"add", OP_ADD},   {"and", OP_AND},   {"atom", OP_ATOM},
     {"bar", OP_BAR},   {"barrier", OP_BAR},           {"bfe", OP_BFE},   {"bfi", OP_BFI},   {"bra", OP_BRA},
-    {"brev", OP_BREV}, {"call", OP_CALL},             {"clz", OP_CLZ},               {"cnot", OP_CNOT}, {"cos", OP_COS},   {"copysign", OP_COPYSIGN},
+    {"brev", OP_BREV}, {"clz", OP_CLZ},               {"cnot", OP_CNOT}, {"cos", OP_COS},   {"copysign", OP_COPYSIGN},
+    {"call", OP_CALL},
     {"cvt", OP_CVT},   {"cvta", OP_CVTA},             {"div", OP_DIV},   {"ex2", OP_EX2},   {"exit", OP_EXIT},
     {"fma", OP_FMA},   {"ld", OP_LD},                 {"ldu", OP_LD},    {"lg2", OP_LG2},   {"mad", OP_MAD},
     {"max", OP_MAX},   {"membar", OP_MEMBAR},         {"fence", OP_MEMBAR}, {"min", OP_MIN}, {"mov", OP_MOV},
