@@ -35,10 +35,14 @@ int cuda_graphs_share_events(void) {
 
 /* After a call that waited for an event: that of another process says nothing of what was launched here. */
 void cuda_event_settled(CUevent event, CUresult result) {
-    if (cuda_is_shared_event(event))
+    if (cuda_is_shared_event(event)) {
         cuda_waited(result);
-    else
-        cuda_settled(result);
+        return;
+    }
+    cuda_settled(result);
+    /* So that events which are known to be complete need not be asked for. */
+    if (result == CUDA_SUCCESS)
+        cuda_ask_whether_kernels_print();
 }
 
 static uint64_t loaded(const uint64_t *counter) {

@@ -1,7 +1,8 @@
 /* Whether kernels may print. The driver writes what they print while it waits for them, before the application goes on, so
- * a wait has to be the driver's own where such a kernel was launched, by whichever thread and in whichever stream. Nobody says of a kernel that it prints; but the driver lets the size
- * of the buffer for it be set only as long as none that does was launched, by itself or by another kernel, or is part of a
- * graph that can be launched. So the server can ask. What came since it was asked last may print. */
+ * a wait has to be the driver's own where such a kernel was launched, by whichever thread and in whichever stream. Nobody
+ * says of a kernel that it prints; but the driver lets the size of the buffer for it be set only as long as none that does
+ * was launched, by itself or by another kernel, or is part of a graph that can be launched. So the server can ask. What
+ * came since it was asked last may print. */
 #include "guest.h"
 
 /* How often kernels were launched for the first time, or put into such graphs, and one more: 0 is what nobody has asked about. */
@@ -27,14 +28,13 @@ int cuda_kernels_are_silent(void) {
     return object && is_silent(object, when) && (when == NO_KERNELS || !cuda_has_other_contexts());
 }
 
-/* After a wait: not on the way of a launch, and only where somebody looks at the answer. */
+/* After a wait, not on the way of a launch. */
 void cuda_ask_whether_kernels_print(void) {
     struct cuda_object *object = cuda_object_of(cuda_current_context());
     uint64_t when = now();
     int print = 1;
-    if (!object || object->prints || is_silent(object, when) || cuda_has_other_contexts() || !cuda_shares_memory() || !cuda_is_stream(NULL))
-        return;
-    if (aviaryKernelsPrint(&print) != CUDA_SUCCESS)
+    if (!object || object->prints || is_silent(object, when) || cuda_has_other_contexts() || !cuda_is_stream(NULL)
+        || aviaryKernelsPrint(&print) != CUDA_SUCCESS)
         return;
     if (print)
         object->prints = 1;

@@ -42,7 +42,9 @@ CUresult cuda_before_kernels(void) {
 void cuda_settled(CUresult result) {
     if (result == CUDA_SUCCESS) {
         launched = 0;
-        cuda_ask_whether_kernels_print();
+        /* Elsewhere nothing is watched. */
+        if (cuda_shares_memory())
+            cuda_ask_whether_kernels_print();
     }
     cuda_waited(result);
 }
