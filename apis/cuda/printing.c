@@ -17,27 +17,25 @@ static uint64_t now(void) {
     return __atomic_load_n(&kernels, __ATOMIC_ACQUIRE);
 }
 
-static int is_silent(const struct cuda_object *context, uint64_t when) {
-    return when == NO_KERNELS || __atomic_load_n(&context->silent, __ATOMIC_ACQUIRE) == when;
-}
+/* How many there were when none of them printed, and whether one of them does. Both of the only context that there is: what
+ * was launched where there are several may be another's than the current one. */
+static uint64_t silent;
+static int prints;
 
-/* What was launched where there are several contexts may be another's than the current one. */
 int cuda_kernels_are_silent(void) {
-    const struct cuda_object *object = cuda_object_of(cuda_current_context());
     uint64_t when = now();
-    return object && is_silent(object, when) && (when == NO_KERNELS || !cuda_has_other_contexts());
+    return when == NO_KERNELS || (__atomic_load_n(&silent, __ATOMIC_ACQUIRE) == when && !cuda_has_other_contexts());
 }
 
 /* After a wait, not on the way of a launch. */
 void cuda_ask_whether_kernels_print(void) {
-    struct cuda_object *object = cuda_object_of(cuda_current_context());
     uint64_t when = now();
     int print = 1;
-    if (!object || object->prints || is_silent(object, when) || cuda_has_other_contexts() || !cuda_is_stream(NULL)
-        || aviaryKernelsPrint(&print) != CUDA_SUCCESS)
+    if (__atomic_load_n(&prints, __ATOMIC_ACQUIRE) || cuda_kernels_are_silent() || cuda_has_other_contexts()
+        || !cuda_has_context() || !cuda_is_stream(NULL) || aviaryKernelsPrint(&print) != CUDA_SUCCESS)
         return;
     if (print)
-        object->prints = 1;
+        __atomic_store_n(&prints, 1, __ATOMIC_RELEASE);
     else
-        __atomic_store_n(&object->silent, when, __ATOMIC_RELEASE);
+        __atomic_store_n(&silent, when, __ATOMIC_RELEASE);
 }
