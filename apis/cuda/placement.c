@@ -148,17 +148,17 @@ fail:
     return NULL;
 }
 
+/* Of a chunk that is mapped no longer. */
 static CUresult end_chunk(struct chunk *chunk) {
-    CUresult status = cuMemUnmap(chunk->base, chunk->bytes);
     end_offer(&chunk->offer);
-    CUresult released = cuMemRelease(chunk->memory);
+    CUresult status = cuMemRelease(chunk->memory);
     for (struct part *part = chunk->parts; part;) {
         struct part *next = part->next;
         free(part);
         part = next;
     }
     free(chunk);
-    return status != CUDA_SUCCESS ? status : released;
+    return status;
 }
 
 /* ---- Parts ---------------------------------------------------------------------------------- */
@@ -280,7 +280,10 @@ uint64_t cuda_withdraw(CUdeviceptr pointer) {
         struct chunk *chunk = *link;
         part->used = 0;
         join(chunk);
-        if (!chunk->parts->used && !chunk->parts->next) {
+        int empty = !chunk->parts->used && !chunk->parts->next;
+        /* Before its address is anybody else's, who maps other memory there. If that fails it stays, for others. */
+        planned.status = empty ? cuMemUnmap(chunk->base, chunk->bytes) : CUDA_SUCCESS;
+        if (empty && planned.status == CUDA_SUCCESS) {
             *link = chunk->next;
             planned.emptied = chunk;
             bytes = chunk->bytes;

@@ -47,9 +47,32 @@ static void *work(void *argument)
     return NULL;
 }
 
-int main(void)
+/* Memory that comes and goes in many threads at once: what one gives back is another's the next moment. */
+static void *churn(void *unused)
+{
+    (void)unused;
+    MUST(cuCtxSetCurrent(context));
+    for (unsigned i = 0; i < 10 * ROUNDS; i++) {
+        CUdeviceptr x;
+
+        MUST(cuMemAlloc(&x, 4 << 20));
+        MUST(cuMemFree(x));
+    }
+    return NULL;
+}
+
+static void together(void *(*body)(void *))
 {
     pthread_t threads[THREADS];
+
+    for (unsigned i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, body, (void *)(uintptr_t)i) == 0);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+int main(void)
+{
     CUmodule module;
     CUlibrary library;
     CUdeviceptr counter;
@@ -60,10 +83,8 @@ int main(void)
     MUST(cuModuleGetFunction(&fill, module, "fill"));
     MUST(cuLibraryLoadData(&library, several, NULL, NULL, 0, NULL, NULL, 0));
     MUST(cuLibraryGetKernel(&count, library, "count"));
-    for (uintptr_t i = 0; i < THREADS; i++)
-        CHECK(pthread_create(&threads[i], NULL, work, (void *)i) == 0);
-    for (int i = 0; i < THREADS; i++)
-        pthread_join(threads[i], NULL);
+    together(work);
+    together(churn);
     MUST(cuLibraryGetGlobal(&counter, NULL, library, "counter"));
     MUST(cuMemcpyDtoH(&counted, counter, 4));
     printf("%d threads, %u wrong, %u counted\n", THREADS, wrong, counted - 7);
