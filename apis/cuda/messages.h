@@ -119,7 +119,7 @@ CUresult aviaryTexture(CUtexObject *texture, const void *resource, CUarray array
                        const CUDA_RESOURCE_VIEW_DESC *view);
 CUresult aviarySurface(CUsurfObject *surface, CUarray array);
 
-/* The identity of the multiprocessors' clusters: see export_tables.c. */
+/* The identity of the multiprocessors' clusters: see guest/export_tables.c. */
 CUresult aviaryClusterTables(CUdevice device, unsigned int capacity, unsigned int *count, unsigned char *first,
                              unsigned char *second);
 

@@ -5,7 +5,7 @@
 
 enum { NAME_BYTES = 64 };
 
-/* The name under which memory on the device is charged: a second device of the same name has a number (apis/cuda/homes.c,
+/* The name under which memory on the device is charged: a second device of the same name has a number (apis/cuda/server/homes.c,
  * which counts in CUDA's order; of equal devices that is NVML's). */
 static int home_name(nvmlDevice_t device, char *home, size_t bytes) {
     char name[NAME_BYTES], other[NAME_BYTES];

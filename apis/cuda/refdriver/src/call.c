@@ -6,7 +6,7 @@
 #include "errors.h"
 #include "memory.h"
 #include "symbols.h"
-#include "export_tables.h"
+#include "guest/export_tables.h"
 
 pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t driver_changed = PTHREAD_COND_INITIALIZER;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "memory.h"
-#include "export_tables.h"
+#include "guest/export_tables.h"
 
 int device_count;
 struct device devices[DEVICE_MAXIMUM];

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "../driver/common.h"
-#include "message_digest.h"
+#include "guest/message_digest.h"
 
 typedef CUresult (*integrity_function)(uint32_t version, uint64_t seconds, uint64_t checksum[2]);
 

@@ -4,7 +4,7 @@
  * waited for them. Each byte is whose it was changed by, so that both may change different ones at the same time. (Memory
  * that a program allocates as managed is shared as it is: managed.c. The driver's own, where variables are, cannot be.)
  * So is little page-locked memory that kernels look into, where both sides share none: a flag, a counter. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Errors that stay with a context until it ends: a kernel that touched a wild address, for example. The driver reports
  * them from every later call. What the guest answers by itself, or sends without waiting, would not: from the first
  * such error on, calls of threads with that context wait for the driver's own answer. */
-#include "guest.h"
+#include "guest/guest.h"
 
 /* Before the first such error nothing else is looked at. */
 static int any_unwell;

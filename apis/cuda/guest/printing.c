@@ -3,7 +3,7 @@
  * says of a kernel that it prints; but the driver lets the size of the buffer for it be set only as long as none that does
  * was launched, by itself or by another kernel, or is part of a graph that can be launched. So the server can ask. What
  * came since it was asked last may print. */
-#include "guest.h"
+#include "guest/guest.h"
 
 /* How often kernels were launched for the first time, or put into such graphs, and one more: 0 is what nobody has asked about. */
 enum { NO_KERNELS = 1 };

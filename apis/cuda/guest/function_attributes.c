@@ -1,6 +1,6 @@
 /* Attributes of kernels: the runtime asks for one after the other, so whoever asks for one is told all, and they are
  * remembered as long as nobody sets any (function_state.c). */
-#include "guest.h"
+#include "guest/guest.h"
 
 /* What answers hold for; never 0. */
 static uint64_t attributes_mark(CUkernel kernel, CUdevice device) {

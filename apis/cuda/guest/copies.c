@@ -1,5 +1,5 @@
 /* Copies whose sides the application does not name, and copies of boxes. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/syscall.h>

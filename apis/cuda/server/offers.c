@@ -1,4 +1,4 @@
-/* What this process offers to other API servers of its tenant: memory here, events in event_server.c. */
+/* What this process offers to other API servers of its tenant: memory here, events in events.c. */
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>

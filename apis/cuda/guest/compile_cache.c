@@ -1,7 +1,7 @@
 /* What NVRTC compiled before: the driver keeps it for programs that compile the same again and again (cuDNN builds an
  * attention kernel for each length of a sequence), by a table of functions of its own. Here it is bytes_kept in the memory of
  * the process, within a bound; nothing goes to a disk. */
-#include "compile_cache.h"
+#include "guest/compile_cache.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * Nobody sends a message when a piece is done: the device itself writes a word of the shared memory, behind the
  * transfer and in the stream's order, which the application's thread looks at. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Launches: which function is meant, its parameters in one piece, and whether the call may be left alone. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <stdlib.h>
 #include <string.h>
 

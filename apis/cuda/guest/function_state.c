@@ -1,6 +1,6 @@
 /* What remembered answers about a function or a kernel depend on besides itself: what it was told about its launches, and
  * whether a context has ended, which takes functions along whose modules nobody unloaded. */
-#include "guest.h"
+#include "guest/guest.h"
 
 static uint64_t contexts_ended, settings_of_all;
 

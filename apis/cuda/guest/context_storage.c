@@ -1,4 +1,4 @@
-#include "context_storage.h"
+#include "guest/context_storage.h"
 
 #include <pthread.h>
 #include <stdlib.h>

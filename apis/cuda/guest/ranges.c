@@ -1,6 +1,6 @@
 /* What the guest knows of addresses: which belong to the device, which to page-locked memory that both sides share.
  * Questions about pointers are answered from it, and a copy whose addresses are known to be good cannot fail. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,13 @@
-#include "export_tables.h"
+#include "guest/export_tables.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "compile_cache.h"
-#include "context_storage.h"
-#include "message_digest.h"
+#include "guest/compile_cache.h"
+#include "guest/context_storage.h"
+#include "guest/message_digest.h"
 
 /* A slot of a table: a function, or in the first slot of most tables the size of the table in bytes. */
 typedef void (*slot)(void);

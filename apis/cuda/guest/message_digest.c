@@ -1,4 +1,4 @@
-#include "message_digest.h"
+#include "guest/message_digest.h"
 
 #include <stdlib.h>
 #include <string.h>

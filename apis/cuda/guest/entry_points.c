@@ -1,5 +1,5 @@
 /* `cuGetProcAddress`: this library's own functions, by name and by the version of CUDA that the caller was made for. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <string.h>
 #include <stdio.h>
 

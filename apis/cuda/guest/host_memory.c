@@ -1,8 +1,8 @@
 /* Page-locked memory lies in the arena, which the API server maps at the same address and registers with the driver:
  * the device reads and writes what the application sees, and nothing is copied. Where both sides share no memory (a
  * node of another machine) it is ordinary memory that counts as page-locked: copies carry it, the device cannot look
- * into it, unless it is asked for and little (managed_variables.c). */
-#include "guest.h"
+ * into it, unless it is asked for and little (mirrored_memory.c). */
+#include "guest/guest.h"
 #include <stdlib.h>
 
 enum { PAGE = 4096 };

@@ -55,7 +55,7 @@ int cuda_gather_helpers(size_t bytes);
 void cuda_dismiss_helpers(void);
 void cuda_copy_together(char *to, const char *from, size_t bytes, int streamed);
 
-/* managed_variables.c */
+/* mirrored_memory.c */
 CUresult cuda_send_variables(void);
 CUresult cuda_mapped_alloc(void **memory, size_t bytes);
 int cuda_is_mapped(const void *memory);

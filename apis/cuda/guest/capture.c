@@ -1,5 +1,5 @@
 /* Stream capture: whether anybody captures, and what a captured stream depends on. */
-#include "guest.h"
+#include "guest/guest.h"
 #include <string.h>
 
 static int captures;

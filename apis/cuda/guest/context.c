@@ -1,6 +1,6 @@
 /* Which context is current where, which primary contexts are retained: the guest's own state. */
-#include "guest.h"
-#include "export_tables.h"
+#include "guest/guest.h"
+#include "guest/export_tables.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
