@@ -56,6 +56,10 @@ pub struct DeviceSeat {
     pub grant: AtomicU32,
     /// Threads of the API server that wait for the grant.
     pub waiting: AtomicU32,
+    /// The id of one of them that sleeps; 0: none. The node believes nothing: it looks whose thread that is.
+    pub sleeper: AtomicU32,
+    /// The thread that the node has made a real-time thread, until it gives that up; 0: none since the last one saw it.
+    pub hurried: AtomicU32,
     /// See [`Manner`].
     manner: AtomicU32,
     /// Nanoseconds that a `SLICE` lasts.
@@ -122,10 +126,10 @@ impl DeviceSeat {
         if self.manner.load(Ordering::Relaxed) == Manner::Blind as u32 { Manner::Blind } else { Manner::Measured }
     }
 
-    /// Changes the grant if it is still `from`, and wakes who waits for it. False if it was something else.
+    /// Changes the grant if it is still `from`, and wakes who waits for it to open. False if it was something else.
     pub fn change(&self, from: u32, to: u32) -> bool {
         let changed = self.grant.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        if changed && matches!(from, grant::CLOSED | grant::ENDED) {
+        if changed && matches!(from, grant::CLOSED | grant::ENDED) && to != grant::CLOSED {
             self.wake();
         }
         changed

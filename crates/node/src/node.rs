@@ -459,7 +459,8 @@ impl Core {
                     (self.scheduling.get(), descriptors.next(), descriptors.next())
                 {
                     let share = state.tenants.called(&session.tenant).share();
-                    scheduling.enter(id, &session.tenant, share, &page, bell);
+                    let process = state.registry.servers.get(&server).map_or(0, |known| known.process.pid());
+                    scheduling.enter(id, &session.tenant, share, process, &page, bell);
                 }
             }
             Event::Ended { session: id, reason } => {

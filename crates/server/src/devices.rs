@@ -112,13 +112,17 @@ impl Devices {
         let Some(mut known) = self.await_grant(known, page, at, over)? else { return Ok(None) };
         let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
-        let awake = seat.awake.load(Ordering::Relaxed) > 0 && self.interactive.is.load(Ordering::Relaxed);
-        let answers_soon = awake && state.since.is_none() && state.each().is_some_and(|each| each <= SOON);
+        let answers_soon = self.spins(seat) && state.since.is_none() && state.each().is_some_and(|each| each <= SOON);
         state.active += 1;
         let now = Instant::now();
         state.busy_since.get_or_insert(now);
         state.since.get_or_insert(now);
         Ok(Some(Stay { known: at, answers_soon }))
+    }
+
+    /// Whether the threads of this session wait by spinning while it has the device.
+    fn spins(&self, seat: &DeviceSeat) -> bool {
+        seat.awake.load(Ordering::Relaxed) > 0 && self.interactive.is.load(Ordering::Relaxed)
     }
 
     /// Waits until the grant is open. `None`: nobody schedules the device. An error: the session is over.
@@ -166,6 +170,10 @@ impl Devices {
             drop(known);
             match seat.grant.load(Ordering::SeqCst) {
                 now @ (grant::CLOSED | grant::ENDED) => {
+                    // Who spins would have to become an ordinary thread as soon as it has answered its first call. A thread
+                    // that does that is set aside for all others, and the device is its own meanwhile.
+                    let sleeper = if self.spins(seat) { 0 } else { processor::this_thread() };
+                    seat.sleeper.store(sleeper, Ordering::SeqCst);
                     self.ring();
                     seat.sleep(now, look);
                 }
@@ -179,6 +187,12 @@ impl Devices {
             }
         };
         if let Some(since) = waiting_since {
+            let me = processor::this_thread();
+            let _ = seat.sleeper.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst);
+            // If the node hurries it only now, the node takes that back.
+            if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                processor::hurried();
+            }
             seat.waiting.fetch_sub(1, Ordering::SeqCst);
             seat.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
             self.interactive.resume();
@@ -236,7 +250,10 @@ impl Devices {
             state.busy_since = None;
             self.ring();
         }
-        if let Ok(Some(mut known)) = self.await_grant(known, page, at, over) {
+        let granted = self.await_grant(known, page, at, over);
+        // What this thread does next may be the device's work itself.
+        processor::hurry_no_more();
+        if let Ok(Some(mut known)) = granted {
             known[at].state.busy_since = Some(Instant::now());
         }
     }
@@ -325,6 +342,10 @@ impl Devices {
             if state.active == 0 && state.under_way == 0 {
                 self.close(&mut known[at], seat, grant::CLOSED);
             }
+        }
+        // Who gives it up with the device in hand may then wait with it for a processor.
+        if !self.any_held() {
+            processor::hurry_no_more();
         }
     }
 
@@ -444,6 +465,7 @@ impl Devices {
             // If the node has made it `ALONE` meanwhile, giving it back costs a moment and harms nobody.
             if [grant::LAST, grant::SLICE, grant::ALONE].iter().any(|from| seat.change(*from, to)) {
                 self.ring();
+                processor::hurry_no_more();
             }
         }
     }

@@ -309,6 +309,8 @@ impl Lane {
             let awake = self.session.devices.answering();
             end.stay_awake(awake);
             if !awake.is_zero() {
+                // It will wait by spinning, and the program's thread may want this very processor.
+                processor::hurry_no_more();
                 header.flags |= flag::STAY_AWAKE;
                 // Two that share a CPU would have to sleep for each other to run.
                 if end.shares_cpu() {

@@ -1,7 +1,9 @@
 //! How soon a thread gets a processor when others want it too.
 //!
-//! While a thread that hands a device on waits for a processor, the device stands still. Two things shorten that.
-//! Neither gives anybody more processor time than others: who uses a lot waits like everybody.
+//! While a thread that hands a device on waits for a processor, the device stands still. Two things shorten that without
+//! giving anybody more processor time than others: short turns, and another processor than the program's. The node,
+//! where it may, does more: the thread that it grants a device to is a real-time thread as long as it has the device, but
+//! for no longer than the node allows.
 
 use std::cell::Cell;
 use std::io;
@@ -36,9 +38,95 @@ pub fn ask_for_short_turns() {
     }
 }
 
-/// This thread runs whenever it can, before all ordinary ones. It must do little. Refused to most users.
+/// What [`hurry`] makes of a thread.
+const HURRIED: libc::c_int = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+/// The lowest there is.
+const HURRIED_PRIORITY: libc::c_int = 1;
+/// Before all who are in a hurry, so that it can always take that back.
+const FIRST: u32 = HURRIED_PRIORITY as u32 + 1;
+
+/// This thread runs whenever it can, before all ordinary ones and those in a hurry. It must do little. Refused to most
+/// users.
 pub fn go_before_others() -> io::Result<()> {
-    set(libc::SCHED_FIFO, 1, 0)
+    set(libc::SCHED_FIFO, FIRST, 0)
+}
+
+/// The number by which other processes know this thread.
+pub fn this_thread() -> u32 {
+    thread_local!(static NUMBER: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+    NUMBER.with(|number| *number)
+}
+
+/// How another thread, or this one (0), gets its processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// As ordinary threads do.
+    Ordinary,
+    /// As [`hurry`] says, and nobody else makes threads like that.
+    Hurried,
+    /// In a way that is none of ours.
+    Other,
+}
+
+pub fn pace(thread: u32) -> io::Result<Pace> {
+    // SAFETY: a number in, a number out. A thread that is not there is an error.
+    match unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) } {
+        -1 => Err(io::Error::last_os_error()),
+        policy if policy == libc::c_long::from(HURRIED) => Ok(Pace::Hurried),
+        policy if policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK) == libc::c_long::from(libc::SCHED_OTHER) => {
+            Ok(Pace::Ordinary)
+        }
+        _ => Ok(Pace::Other),
+    }
+}
+
+/// For how long all threads of a process had a processor, ever; up to now, also of those that run.
+pub fn time_used(process: u32) -> io::Result<Duration> {
+    // The kernel's name for that clock: all bits of the process's number inverted, and the kind in the last three.
+    const SCHEDULED: libc::clockid_t = 2;
+    let clock = !(process as libc::clockid_t) << 3 | SCHEDULED;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writing. A process that is not there is an error.
+    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
+        0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// That thread is a real-time thread from now on; what it starts is not. Refused to most users.
+pub fn hurry(thread: u32) -> io::Result<()> {
+    set_policy(thread, HURRIED, HURRIED_PRIORITY)
+}
+
+/// That thread, or this one (0), is an ordinary one again, as nice as it is and with turns as short as they were. Anybody
+/// may do that to threads of their own.
+pub fn take_time(thread: u32) -> io::Result<()> {
+    set_policy(thread, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
+}
+
+// Whether this thread is in a hurry, unless that was taken back.
+thread_local!(static IN_A_HURRY: Cell<bool> = const { Cell::new(false) });
+
+/// The node has hurried this thread.
+pub fn hurried() {
+    IN_A_HURRY.set(true);
+}
+
+/// This thread does nothing urgent any longer.
+pub fn hurry_no_more() {
+    if IN_A_HURRY.replace(false) {
+        // Nobody is refused to be an ordinary thread; and the node would do it soon.
+        let _ = take_time(0);
+    }
+}
+
+fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameters are valid and only read. The kernel's own call: musl's function of that name does nothing.
+    match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Moving takes some 20 us: not again within so long, if others bring this thread back.

@@ -1,6 +1,7 @@
 //! One device: who holds it, who wants it.
 
 use super::discipline::{DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
+use super::hurry::{Hurry, Runner};
 use aviary_gate::{DeviceSeat, GrantPage, NOT_YET, grant};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 use std::time::Duration;
@@ -12,6 +13,8 @@ struct Entry {
     tenant: Tenant,
     page: Arc<GrantPage>,
     seat: usize,
+    /// Whose threads wait; `None`: unknown.
+    runner: Option<Runner>,
     /// Of `DeviceSeat::used`, what was charged already.
     charged: u64,
     /// The same of `DeviceSeat::calls`.
@@ -124,7 +127,15 @@ impl Device {
         })
     }
 
-    pub fn join(&mut self, session: u64, tenant: &str, share: Share, page: Arc<GrantPage>, seat: usize) {
+    pub fn join(
+        &mut self,
+        session: u64,
+        tenant: &str,
+        share: Share,
+        page: Arc<GrantPage>,
+        seat: usize,
+        runner: Option<Runner>,
+    ) {
         let tenant = self.set_share(tenant, share);
         // What was used before it joined, while nobody scheduled the device, is not charged.
         let before = &page.seats()[seat];
@@ -134,6 +145,7 @@ impl Device {
             tenant,
             page,
             seat,
+            runner,
             charged,
             calls,
             last: self.turn,
@@ -233,12 +245,12 @@ impl Device {
     }
 
     /// Brings everything up to date and decides. The result is when to look again.
-    pub fn step(&mut self, now: u64) -> Option<u64> {
+    pub fn step(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
         self.hear(now);
         self.review_leaving(now);
-        let mut look = self.review_holder(now);
+        let mut look = self.review_holder(now, hurry);
         if self.holder.is_none() && self.leaving.is_none() {
-            look = self.grant_next(now);
+            look = self.grant_next(now, hurry);
         }
         let limit = self.limit().filter(|at| *at > now);
         [look, limit, self.next_lapse(now)].into_iter().flatten().min()
@@ -333,7 +345,7 @@ impl Device {
     }
 
     /// Whether the holder keeps the device. The result is when to look again, if that depends on the holder.
-    fn review_holder(&mut self, now: u64) -> Option<u64> {
+    fn review_holder(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
         let at = self.entries.iter().position(|e| Some(e.place()) == self.holder)?;
         let others = self.entries.iter().enumerate().any(|(i, e)| i != at && e.waits());
         let holder = &self.entries[at];
@@ -353,7 +365,7 @@ impl Device {
             }
             // One at a time comes behind another.
             grant::LAST if self.leaving.is_some() => false,
-            grant::LAST => return self.hand_over(at, now),
+            grant::LAST => return self.hand_over(at, now, hurry),
             grant::ALONE if others => {
                 seat.change(grant::ALONE, grant::SLICE);
                 false
@@ -374,7 +386,7 @@ impl Device {
 
     /// The device is at the last work of the holder's slice: shortly before that ends, whoever is next may queue
     /// its work behind it. The result is when to look again.
-    fn hand_over(&mut self, at: usize, now: u64) -> Option<u64> {
+    fn hand_over(&mut self, at: usize, now: u64, hurry: &mut Hurry) -> Option<u64> {
         let seat = self.entries[at].seat();
         let due = seat.ends_at.load(Relaxed).saturating_sub(LEAD).min(now.saturating_add(LONGEST_REST));
         if due > now {
@@ -392,7 +404,7 @@ impl Device {
             self.discipline.charge(entry.tenant, Spent { used, held: 0, calls: 0 }, now);
         }
         let before = self.holder;
-        let look = self.grant_next(now);
+        let look = self.grant_next(now, hurry);
         if self.holder != before {
             self.leaving = before;
         }
@@ -408,7 +420,7 @@ impl Device {
         }
     }
 
-    fn grant_next(&mut self, now: u64) -> Option<u64> {
+    fn grant_next(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
         let mut wanting: Vec<Tenant> = self.entries.iter().filter(|e| e.wants()).map(|e| e.tenant).collect();
         wanting.sort_unstable();
         wanting.dedup();
@@ -422,11 +434,11 @@ impl Device {
         let candidates =
             (0..self.entries.len()).filter(|i| self.entries[*i].tenant == tenant && self.entries[*i].wants());
         let chosen = candidates.min_by_key(|i| self.entries[*i].last)?;
-        self.give(chosen, budget, now);
+        self.give(chosen, budget, now, hurry);
         None
     }
 
-    fn give(&mut self, chosen: usize, budget: u64, now: u64) {
+    fn give(&mut self, chosen: usize, budget: u64, now: u64, hurry: &mut Hurry) {
         self.turn += 1;
         let expected = now + self.linger();
         // Whether its work comes behind that of the present holder.
@@ -445,6 +457,9 @@ impl Device {
         entry.seat().free_at.store(if behind { NOT_YET } else { 0 }, SeqCst);
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();
+        if let Some(runner) = &entry.runner {
+            hurry.before_waking(runner, seat, now);
+        }
         if [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to)) {
             self.holder = Some(entry.place());
             if !behind {

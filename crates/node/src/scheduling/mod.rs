@@ -9,6 +9,7 @@ mod device;
 mod discipline;
 mod ebpf;
 mod fair;
+mod hurry;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -22,6 +23,7 @@ use crate::{NodeError, log::Log};
 use aviary_gate::{DEVICE_SEATS, GrantPage, fits, grant, monotonic};
 use aviary_server::processor;
 use device::Device;
+use hurry::{Hurry, Process, Runner};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
@@ -32,7 +34,7 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
@@ -114,6 +116,8 @@ struct Member {
     share: Share,
     page: Arc<GrantPage>,
     bell: OwnedFd,
+    /// `None`: its API server has ended.
+    runner: Option<Runner>,
     /// The names of the seats taken so far.
     seats: Vec<String>,
 }
@@ -123,6 +127,8 @@ const WAKE: u64 = 0;
 const TIMER: u64 = u64::MAX;
 /// Of the scheduling thread, where it may not go before all others.
 const NICE: i32 = -15;
+/// How often the scheduling thread looks whether it can have its state, while it has to look after something else, too.
+const GLANCE: Duration = Duration::from_micros(50);
 /// Bells heard at a time.
 const EVENTS: usize = 64;
 
@@ -147,8 +153,8 @@ impl Scheduling {
         Ok(Scheduling { shared, thread: Some(thread) })
     }
 
-    /// A session has begun; `page` and `bell` are what its API server sent.
-    pub fn enter(&self, session: u64, tenant: &str, share: Share, page: &OwnedFd, bell: OwnedFd) {
+    /// A session has begun in the API server `process`; `page` and `bell` are what that sent.
+    pub fn enter(&self, session: u64, tenant: &str, share: Share, process: u32, page: &OwnedFd, bell: OwnedFd) {
         let shared = &self.shared;
         let page = match GrantPage::open(page.as_fd()) {
             Ok(page) => Arc::new(page),
@@ -161,7 +167,9 @@ impl Scheduling {
         if let Err(errno) = epoll::add(&shared.epoll, &bell, data, flags) {
             return shared.log.warn(format_args!("session {session}: its bell: {errno}"));
         }
-        let member = Member { tenant: tenant.to_owned(), share, page, bell, seats: Vec::new() };
+        let runner = Process::new(process).ok();
+        let runner = runner.map(|threads| Runner { tenant: tenant.into(), threads: Arc::new(threads) });
+        let member = Member { tenant: tenant.to_owned(), share, page, bell, runner, seats: Vec::new() };
         state.sessions.insert(session, member);
     }
 
@@ -205,7 +213,7 @@ impl Scheduling {
                         let named = member.seats.iter().enumerate().filter(|(_, seat)| *seat == name);
                         for (at, _) in named {
                             member.page.seats()[at].change(grant::FREE, grant::CLOSED);
-                            device.join(*session, &member.tenant, member.share, member.page.clone(), at);
+                            member.join(device, *session, at);
                         }
                     }
                 }
@@ -246,6 +254,12 @@ impl Scheduling {
     }
 }
 
+impl Member {
+    fn join(&self, device: &mut Device, session: u64, seat: usize) {
+        device.join(session, &self.tenant, self.share, self.page.clone(), seat, self.runner.clone());
+    }
+}
+
 impl Drop for Scheduling {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::SeqCst);
@@ -275,10 +289,20 @@ impl Shared {
     fn run(&self) {
         // While this thread waits for a processor, the device stands still. Both are refused where the node is not root,
         // the first one also in a control group that may have no real-time threads.
-        if processor::go_before_others().is_err() {
+        let first = processor::go_before_others().is_ok();
+        if !first {
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
             processor::ask_for_short_turns();
+            self.log
+                .debug("who gets a device waits for a processor like everybody: there are no real-time threads here");
         }
+        let mut hurry = Hurry::new(first, self.log);
+        self.serve(&mut hurry);
+        hurry.end(monotonic());
+    }
+
+    /// Until the scheduling is over.
+    fn serve(&self, hurry: &mut Hurry) {
         // For when the timer is set: what is looked for lies ahead, so that a time that has passed does not come again.
         let (mut look, mut set): (Option<u64>, Option<u64>) = (None, None);
         while !self.over.load(Ordering::SeqCst) {
@@ -294,7 +318,7 @@ impl Shared {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(errno) => return self.log.error(format_args!("the scheduler cannot wait: {errno}")),
             };
-            let mut state = self.state();
+            let mut state = self.state_meanwhile(hurry);
             for event in events {
                 match event.data.u64() {
                     WAKE => {
@@ -305,9 +329,27 @@ impl Shared {
                 }
             }
             let now = monotonic();
-            look = state.devices.values_mut().flatten().filter_map(|device| device.step(now)).min();
+            look = state.devices.values_mut().flatten().filter_map(|device| device.step(now, hurry)).min();
+            let again = hurry.review(now);
+            look = look.into_iter().chain(again).min();
             if state.devices.values().flatten().any(|device| device.overdue(now).is_some()) {
                 let _ = rustix::io::write(&self.overdue, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// The state, as soon as nobody else has it. Whoever has it may wait for the processor of a thread that is in a hurry:
+    /// that ends in time all the same.
+    fn state_meanwhile(&self, hurry: &mut Hurry) -> MutexGuard<'_, State> {
+        loop {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if hurry.is_over() => return self.state(),
+                Err(TryLockError::WouldBlock) => {
+                    hurry.review(monotonic());
+                    std::thread::sleep(GLANCE);
+                }
             }
         }
     }
@@ -325,7 +367,7 @@ impl Shared {
                 settings.and_then(Device::new)
             });
             match device {
-                Some(device) => device.join(session, &member.tenant, member.share, member.page.clone(), at),
+                Some(device) => member.join(device, session, at),
                 None => {
                     seat.change(grant::CLOSED, grant::FREE);
                 }
