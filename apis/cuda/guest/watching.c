@@ -126,14 +126,16 @@ static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, si
     return 1;
 }
 
-/* Waits for the stream, behind which so many bytes are to be copied. */
-CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
-    if (may_watch(stream) && is_soon_there(stream, word, expected, bytes))
-        return CUDA_SUCCESS;
+static CUresult ask(CUstream stream) {
     waits_plainly = 1;
     CUresult status = cuStreamSynchronize(stream);
     waits_plainly = 0;
     return status;
+}
+
+/* Waits for the stream, behind which so many bytes are to be copied. */
+CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
+    return may_watch(stream) && is_soon_there(stream, word, expected, bytes) ? CUDA_SUCCESS : ask(stream);
 }
 
 static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
@@ -161,12 +163,7 @@ static int have_soon_ended(CUstream stream) {
 }
 
 CUresult cuda_watch_launches(CUstream stream) {
-    if (have_soon_ended(stream))
-        return CUDA_SUCCESS;
-    waits_plainly = 1;
-    CUresult status = cuStreamSynchronize(stream);
-    waits_plainly = 0;
-    return status;
+    return have_soon_ended(stream) ? CUDA_SUCCESS : ask(stream);
 }
 
 CUresult cuda_watch_all(void) {
