@@ -85,9 +85,22 @@ pub fn yield_turn(session: &Arc<Session>) {
     }
 }
 
-/// The guest's thread will get an answer on the calling thread's lane in a moment: it should be awake by then.
+/// The guest's thread will get an answer on the calling thread's lane in a moment: it should be awake by then. It waits for
+/// that by spinning.
 pub fn wake_guest() {
-    CURRENT.with_borrow(|lane| lane.iter().for_each(|lane| lane.end.borrow().wake_peer()));
+    CURRENT.with_borrow(|lane| {
+        if let Some(lane) = lane {
+            leave_processor_to_guest(&lane.end.borrow());
+            lane.end.borrow().wake_peer();
+        }
+    });
+}
+
+/// Two that share a processor would have to sleep for each other to run.
+fn leave_processor_to_guest(end: &LaneEnd) {
+    if end.shares_cpu() {
+        processor::step_aside();
+    }
 }
 
 /// Whether an asynchronous call of the guest's thread that is served here has failed, and the guest was not told yet.
@@ -312,10 +325,7 @@ impl Lane {
                 // It will wait by spinning, and the program's thread may want this very processor.
                 processor::hurry_no_more();
                 header.flags |= flag::STAY_AWAKE;
-                // Two that share a CPU would have to sleep for each other to run.
-                if end.shares_cpu() {
-                    processor::step_aside();
-                }
+                leave_processor_to_guest(&end);
             }
         }
         let sent = send_on(&self.session, &mut end, &mut header, body, regions, told, &mut deliveries);
