@@ -187,12 +187,7 @@ impl Devices {
             }
         };
         if let Some(since) = waiting_since {
-            let me = processor::this_thread();
-            let _ = seat.sleeper.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst);
-            // If the node hurries it only now, the node takes that back.
-            if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-                processor::hurried();
-            }
+            is_awake(seat);
             seat.waiting.fetch_sub(1, Ordering::SeqCst);
             seat.waited.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
             self.interactive.resume();
@@ -314,8 +309,9 @@ impl Devices {
                 continue;
             }
             let linger = Duration::from_nanos(seat.linger.load(Ordering::Relaxed));
-            // Alone on the device, the work goes on while this lane is ready for the next call.
-            if known[at].state.under_way > 0 && granted == grant::ALONE {
+            // Alone on the device, the work goes on while this lane is ready for the next call. So it does while nobody knows
+            // yet when the device was done with what came before.
+            if known[at].state.under_way > 0 && (granted == grant::ALONE || comes_behind_another(seat)) {
                 drop(known);
                 if message(linger) {
                     return;
@@ -414,6 +410,8 @@ impl Devices {
         seat.goes_on.store(u32::from(enough.is_some()), Ordering::Relaxed);
         if seat.change(grant::SLICE, grant::LAST) {
             (state.closing, state.announced) = (true, true);
+            // Another thread may wait for the next slice already.
+            let _ = seat.sleeper.compare_exchange(0, processor::this_thread(), Ordering::SeqCst, Ordering::SeqCst);
             self.ring();
         }
     }
@@ -431,6 +429,7 @@ impl Devices {
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
         // called at any time, from any thread.
         unsafe { drain(device) };
+        is_awake(seat);
         let own = own_work(seat);
         let mut known = self.known();
         let state = &mut known[at].state;
@@ -514,6 +513,21 @@ pub fn device_name(device: u64, name: Name) -> Cow<'static, str> {
         // SAFETY: not NULL, so it ends with a NUL and is never freed, as `Name` says.
         false => unsafe { CStr::from_ptr(text) }.to_string_lossy(),
     }
+}
+
+/// This thread does not wait any longer, and learns whether the node has hurried it.
+fn is_awake(seat: &DeviceSeat) {
+    let me = processor::this_thread();
+    let _ = seat.sleeper.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst);
+    // If the node hurries it only now, the node takes that back.
+    if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+        processor::hurried();
+    }
+}
+
+/// Whether this session's work came behind another one's, and when the device was done with that is not known yet.
+fn comes_behind_another(seat: &DeviceSeat) -> bool {
+    seat.free_at.load(Ordering::SeqCst) == NOT_YET
 }
 
 /// How long the device has been at this session's work at most, if another session's came before it. The device has

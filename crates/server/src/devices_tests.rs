@@ -240,6 +240,35 @@ fn who_came_behind_another_is_charged_from_that_ones_end() {
 }
 
 #[test]
+fn who_is_at_its_last_work_can_be_hurried_while_it_waits() {
+    static NODE: std::sync::OnceLock<GrantPage> = std::sync::OnceLock::new();
+    static SLEEPER: AtomicU32 = AtomicU32::new(0);
+    /// The node hurries whoever says that it waits for the slice's last work.
+    unsafe extern "C" fn drain_and_hurry(device: u64) -> c_int {
+        let seat = &NODE.get().expect("set before anything").seats()[0];
+        if seat.grant.load(Ordering::SeqCst) == grant::LAST {
+            let sleeper = seat.sleeper.load(Ordering::SeqCst);
+            SLEEPER.store(sleeper, Ordering::SeqCst);
+            seat.hurried.store(sleeper, Ordering::SeqCst);
+        }
+        // SAFETY: as this one.
+        unsafe { drain(device) }
+    }
+    let (node, devices) = page();
+    open(&node, grant::SLICE, Duration::from_millis(10));
+    NODE.set(node).expect("only here");
+    let seat = &NODE.get().expect("just set").seats()[0];
+    let last = || (seat.sleeper.load(Ordering::SeqCst), seat.hurried.load(Ordering::SeqCst));
+    while seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+        let stay = devices.occupy(15, drain_and_hurry, name, || false).unwrap().unwrap();
+        QUEUED_US[15].fetch_add(1000, Ordering::SeqCst);
+        devices.vacate(stay, None);
+        assert_eq!(last(), (0, 0), "it has seen that, and waits no longer");
+    }
+    assert_eq!(SLEEPER.load(Ordering::SeqCst), processor::this_thread());
+}
+
+#[test]
 fn who_never_comes_back_in_time_gives_the_device_back_at_once() {
     let (node, devices) = page();
     let seat = &node.seats()[0];

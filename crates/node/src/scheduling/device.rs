@@ -285,6 +285,9 @@ impl Device {
         for entry in &mut self.entries {
             // Who holds a slice is charged at its end as well.
             charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
+            if entry.waits() {
+                entry.expected = 0;
+            }
         }
         for tenant in 0..self.tenants.len() {
             let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
@@ -407,6 +410,11 @@ impl Device {
         let look = self.grant_next(now, hurry);
         if self.holder != before {
             self.leaving = before;
+            // What the next one is charged for begins when this one says that it is done.
+            let entry = &self.entries[at];
+            if let Some(runner) = &entry.runner {
+                hurry.before_waking(runner, entry.seat(), now);
+            }
         }
         look
     }

@@ -1,12 +1,17 @@
+use super::super::hurry::{Threads, tests::Simulated};
 use super::*;
 use crate::{Level, Log, scheduling::Scheduler};
 use aviary_gate::Manner;
+use aviary_server::processor::Pace;
 use std::{os::fd::AsFd, time::Duration};
 
 /// A device under `fair`, and sessions whose API servers are this test.
 struct Bench {
     device: Device,
     pages: Vec<Arc<GrantPage>>,
+    hurry: Hurry,
+    /// Of all sessions: thread 2 may be hurried.
+    threads: Arc<Simulated>,
 }
 
 impl Bench {
@@ -15,12 +20,15 @@ impl Bench {
         let mut device = Device::new(DeviceSettings::default()).unwrap();
         let page = || Arc::new(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap());
         let pages: Vec<_> = seats.iter().map(|_| page()).collect();
+        let threads = Arc::new(Simulated::with(&[(1, Pace::Ordinary), (2, Pace::Ordinary)]));
         for (session, (count, page)) in seats.iter().zip(&pages).enumerate() {
             for seat in 0..*count {
-                device.join(session as u64, &format!("tenant {session}"), Share::default(), page.clone(), seat, None);
+                let tenant = format!("tenant {session}");
+                let runner = Runner { tenant: tenant.as_str().into(), threads: threads.clone() };
+                device.join(session as u64, &tenant, Share::default(), page.clone(), seat, Some(runner));
             }
         }
-        Bench { device, pages }
+        Bench { device, pages, hurry: Hurry::new(true, Log::new(Level::Error)), threads }
     }
 
     fn seat(&self, session: usize, seat: usize) -> &DeviceSeat {
@@ -32,7 +40,7 @@ impl Bench {
     }
 
     fn look(&mut self, now: u64) -> Option<u64> {
-        self.device.step(now, &mut Hurry::new(false, Log::new(Level::Error)))
+        self.device.step(now, &mut self.hurry)
     }
 
     /// Whoever got the device waits no longer.
@@ -177,6 +185,27 @@ fn the_next_session_queues_its_work_before_the_last_one_is_done() {
     assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::CLOSED, grant::ALONE]);
     assert_eq!(bench.seat(1, 0).free_at.load(SeqCst), 5_000_100);
     assert_eq!(bench.device.usage()[0].used_ns, 4_100_000);
+}
+
+#[test]
+fn who_waits_for_its_last_work_gets_a_processor_at_its_end() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.seat(0, 0).sleeper.store(2, SeqCst);
+    bench.look(100);
+    assert_eq!(bench.threads.pace(2).unwrap(), Pace::Ordinary, "nobody comes behind it yet");
+    bench.step(5_000_000 - LEAD);
+    assert_eq!((bench.threads.pace(2).unwrap(), bench.seat(0, 0).hurried.load(SeqCst)), (Pace::Hurried, 2));
+}
+
+#[test]
+fn who_came_back_is_not_expected_any_longer() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.step(5_000_000 - LEAD);
+    bench.seat(0, 0).change(grant::LAST, grant::ENDED);
+    let lapse = 5_000_000 + bench.device.linger();
+    assert_eq!(bench.look(5_000_000), Some(lapse));
+    bench.wait(0, 0);
+    assert!(bench.look(5_000_100).is_none_or(|at| at > lapse));
 }
 
 #[test]

@@ -242,4 +242,4 @@ fn slow_down(threads: &dyn Threads, thread: u32) {
 
 #[cfg(test)]
 #[path = "hurry_tests.rs"]
-mod tests;
+pub mod tests;

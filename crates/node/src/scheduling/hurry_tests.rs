@@ -9,7 +9,7 @@ use std::{
 
 /// Threads of a process, of which 1 is the first one, and of others; and what became of each.
 #[derive(Debug, Default)]
-struct Simulated {
+pub struct Simulated {
     threads: Mutex<BTreeMap<u32, Pace>>,
     strangers: Mutex<BTreeMap<u32, Pace>>,
     refused: bool,
@@ -20,6 +20,10 @@ struct Simulated {
 }
 
 impl Simulated {
+    pub fn with(threads: &[(u32, Pace)]) -> Simulated {
+        Simulated { threads: Mutex::new(threads.iter().copied().collect()), ..Simulated::default() }
+    }
+
     fn set(&self, thread: u32, pace: Pace) -> io::Result<()> {
         let list = if self.owns(thread) { &self.threads } else { &self.strangers };
         list.lock().unwrap().insert(thread, pace).map(drop).ok_or(io::ErrorKind::NotFound.into())
@@ -80,7 +84,7 @@ impl Bench {
     }
 
     fn with(threads: &[(u32, Pace)]) -> Bench {
-        Bench::new(Simulated { threads: Mutex::new(threads.iter().copied().collect()), ..Simulated::default() })
+        Bench::new(Simulated::with(threads))
     }
 
     fn wake(&mut self, tenant: &str, thread: u32, now: u64) {
