@@ -102,6 +102,24 @@ fn a_nap_does_not_forgive_an_overrun() {
 }
 
 #[test]
+fn what_a_turn_left_is_made_up_but_for_no_more_than_a_slice() {
+    let settings = DeviceSettings { scheduler: Scheduler::RoundRobin, ..DeviceSettings::default() };
+    let mut turns = settings.discipline().unwrap();
+    (0..2).for_each(|tenant| turns.set_share(tenant, Share::default()));
+    let slice = 6 * MS;
+    // The first one's turns, and what it uses of them before it sleeps for a while.
+    for (turn, used) in [(slice, 2 * MS), (10 * MS, 0), (12 * MS, 0), (12 * MS, 12 * MS), (slice, 7 * MS), (5 * MS, 0)]
+    {
+        assert_eq!(turns.pick(&[0, 1], 0), Pick::Grant(0, turn));
+        turns.charge(0, Spent { used, ..Spent::default() }, 0);
+        turns.rests(0);
+        assert_eq!(turns.pick(&[1], 0), Pick::Grant(1, slice));
+        turns.charge(1, Spent { used: slice, ..Spent::default() }, 0);
+        turns.wakes(0, 0);
+    }
+}
+
+#[test]
 fn turns_are_exact_over_time() {
     for count in 1..=16 {
         // Calls that do not divide the slice.

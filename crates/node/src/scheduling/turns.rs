@@ -1,8 +1,8 @@
 //! Slices in turn: equal, weighted or by priority (Optimus 5 and 6.8).
 //!
-//! A device that cannot be preempted overruns slices. What a tenant overran is taken off its next slice, and what
-//! it left because the device was busy with its last call is not given twice: over time everybody gets what was
-//! promised.
+//! A device that cannot be preempted does not end its work where a slice ends. What a tenant overran is taken off its next
+//! slice, and what it left is added to it: over time everybody gets what was promised. So is what a tenant left whose
+//! thread got no processor for a moment; but never more than a slice, however long it slept.
 
 use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
@@ -22,7 +22,7 @@ struct Entry {
     last: u64,
     /// Device time of earlier turns beyond their slices.
     overrun: u64,
-    /// What is left of the present turn.
+    /// What is left of its last turn.
     budget: u64,
 }
 
@@ -55,11 +55,6 @@ impl Discipline for Turns {
 
     fn wakes(&mut self, _tenant: Tenant, _now: u64) {}
 
-    /// A turn does not outlast the wish for it.
-    fn rests(&mut self, tenant: Tenant) {
-        self.tenants[tenant].budget = 0;
-    }
-
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
         entry.overrun += spent.used.saturating_sub(entry.budget);
@@ -77,12 +72,14 @@ impl Discipline for Turns {
                 let slice = self.whole_slice(*tenant);
                 let entry = &mut self.tenants[*tenant];
                 entry.last = self.turn;
-                if entry.overrun < slice {
-                    entry.budget = slice - std::mem::take(&mut entry.overrun);
+                let due = slice + entry.budget.min(slice);
+                if entry.overrun < due {
+                    entry.budget = due - std::mem::take(&mut entry.overrun);
                     return Pick::Grant(*tenant, entry.budget);
                 }
                 // It had this turn already.
-                entry.overrun -= slice;
+                entry.overrun -= due;
+                entry.budget = 0;
             }
         }
     }
