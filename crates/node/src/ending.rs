@@ -1,0 +1,183 @@
+//! How sessions, API servers and the node end.
+
+use crate::{
+    api_server::Ending,
+    epoll::Token,
+    node::{Core, State},
+    pool::REFILL_BACKOFF,
+    scheduling::Overdue,
+    sessions::Server,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+/// How long an API server may go on after its guest process has ended.
+const GRACE: Duration = Duration::from_millis(1600);
+/// How long API servers get to end when the node ends.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+impl Core {
+    pub(crate) fn reap(&self, id: u64) {
+        // What it said before it ended counts.
+        self.hear_rest(id);
+        let mut state = self.state();
+        let orphans = state.registry.sessions_of(id);
+        let Some(mut server) = state.registry.remove_server(id) else { return };
+        let (spare, seat) = (server.guest.is_none(), server.seat.take());
+        let status = self.release(server);
+        // Not earlier: as long as the process lives it holds what it was granted.
+        seat.iter().for_each(|seat| self.settle_accounts(&mut state, seat));
+        if spare {
+            self.log.error(format_args!("a spare API server ended: {status}"));
+            state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
+        }
+        for session in orphans {
+            self.settle(&mut state, session, status);
+        }
+    }
+
+    pub(crate) fn unschedule(&self, session: u64) {
+        if let Some(scheduling) = self.scheduling.get() {
+            scheduling.leave(session);
+        }
+    }
+
+    /// A device cannot be taken away from a session that does not give it back: its API server is ended, which returns
+    /// everything. The guest is told that the device is lost.
+    pub(crate) fn end_overdue(&self) {
+        let Some(scheduling) = self.scheduling.get() else { return };
+        let state = self.state();
+        for Overdue { session: id, device, waiting } in scheduling.overdue() {
+            let Some(session) = state.registry.sessions.get(&id) else { continue };
+            let Some(server) = state.registry.servers.get(&session.server) else { continue };
+            let (tenant, guest, seconds) = (session.tenant.escape_debug(), session.guest_pid(), waiting.as_secs_f64());
+            self.log.warn(format_args!(
+                "ended: tenant={tenant} session={id} pid={guest} device={device:?}: others wait for it for {seconds:.1} s \
+                 and it is not given back (hold_limit)"
+            ));
+            server.process.signal(Signal::KILL);
+        }
+    }
+
+    /// A session whose API server is gone: one that it never took goes to another.
+    /// Not after a crash, which the session's own first bytes may have caused.
+    fn settle(&self, state: &mut State, id: u64, status: Ending) {
+        let Some(mut session) = state.registry.sessions.remove(&id) else { return };
+        self.unschedule(id);
+        let clean = status == Ending::Status(0);
+        if clean && session.pending.is_some() && !session.moved {
+            session.moved = true;
+            return self.place(state, id, session);
+        }
+        if clean {
+            self.log.info(format_args!("session {id}: ended"));
+        } else {
+            self.log.error(format_args!("session {id}: its API server ended: {status}"));
+        }
+    }
+
+    /// Stops watching an API server that has ended, and reaps it.
+    pub(crate) fn release(&self, server: Server) -> Ending {
+        self.epoll.remove(server.process.control.as_fd());
+        self.epoll.remove(server.process.exit.as_fd());
+        if let Some(exit) = &server.guest_exit {
+            self.epoll.remove(exit.as_fd());
+        }
+        let pid = server.process.pid();
+        let status = server.process.wait();
+        self.log.debug(format_args!("API server {pid} ended: {status}"));
+        status
+    }
+
+    // Guests.
+
+    pub(crate) fn guest_ended(&self, id: u64) {
+        let mut state = self.state();
+        let State { registry, gateways, .. } = &mut *state;
+        let Some(server) = registry.servers.get_mut(&id) else { return };
+        if let Some(exit) = server.guest_exit.take() {
+            self.epoll.remove(exit.as_fd());
+        }
+        // A process on another machine is there as long as one of its gateways is.
+        if let Some(Ok(exit)) = server.guest.as_ref().and_then(|guest| gateways.living(guest))
+            && self.epoll.add(exit.as_fd(), Token::GuestExit(id)).is_ok()
+        {
+            server.guest_exit = Some(exit);
+            return;
+        }
+        registry.retire(id);
+        let Some(server) = registry.servers.get_mut(&id) else { return };
+        server.kill_at = Some(Instant::now() + GRACE);
+    }
+
+    /// The API server of a dead guest gives its resources back even if the vendor
+    /// library hangs, or if a stray process still holds the guest's socket.
+    pub(crate) fn kill_orphans(&self) {
+        let now = Instant::now();
+        for server in self.state().registry.servers.values_mut() {
+            if server.kill_at.is_some_and(|at| at <= now) {
+                server.kill_at = None;
+                self.log.warn(format_args!("API server {} goes on without its guest: killed", server.process.pid()));
+                server.process.signal(Signal::KILL);
+            }
+        }
+    }
+
+    pub(crate) fn end_all(&self) {
+        let mut state = self.state();
+        // First of all no new guests.
+        if let Some(listener) = state.listener.take() {
+            self.epoll.remove(listener.socket.as_fd());
+        }
+        let sessions = state.registry.sessions.len();
+        if sessions > 0 {
+            self.log.info(format_args!("ending {sessions} sessions"));
+        }
+        state.registry.sessions.clear();
+        self.end_zygote(&mut state);
+        self.end_vms(&mut state);
+        let gateways = state.gateways.drain();
+        gateways.iter().for_each(|gateway| gateway.end());
+        let deadline = Instant::now() + FAREWELL;
+        for server in state.registry.servers.values() {
+            // A spare has nothing to finish.
+            server.process.signal(if server.guest.is_some() { Signal::TERM } else { Signal::KILL });
+        }
+        let servers: Vec<u64> = state.registry.servers.keys().copied().collect();
+        for id in servers {
+            if let Some(server) = state.registry.remove_server(id) {
+                self.part(server, deadline);
+            }
+        }
+        for gateway in gateways {
+            self.epoll.remove(gateway.exit.as_fd());
+            let _ = gateway.wait();
+        }
+    }
+
+    fn part(&self, server: Server, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !ends_within(&server, left) {
+            self.log.warn(format_args!("API server {} does not end: killed", server.process.pid()));
+            server.process.signal(Signal::KILL);
+        }
+        self.release(server);
+    }
+}
+
+fn ends_within(server: &Server, time: Duration) -> bool {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&server.process.exit, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            other => return other.is_ok_and(|ready| ready > 0),
+        }
+    }
+}

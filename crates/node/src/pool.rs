@@ -1,0 +1,204 @@
+//! An API server for every guest: those that wait for one, and the zygote that they are copies of.
+
+use crate::{
+    NodeError,
+    accepting::refuse,
+    api_server::{ApiServer, Ending},
+    control::{self, Event, Received},
+    epoll::Token,
+    guest::Guest,
+    node::{Core, Goal, State},
+    sessions::{Server, Session},
+    zygote::Zygote,
+};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+/// A taken spare is replaced this much later: the session that took it starts undisturbed.
+const REFILL_DELAY: Duration = Duration::from_millis(100);
+/// After a spare that died on its own, which will probably happen again.
+pub(crate) const REFILL_BACKOFF: Duration = Duration::from_secs(5);
+/// A zygote that ended may do so again, and API servers start without one.
+const ZYGOTE_BACKOFF: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// Hands a session to its guest's API server, or to a new one.
+    pub(crate) fn place(&self, state: &mut State, id: u64, mut session: Session) {
+        let guest = session.guest;
+        // A known API server may be about to end; then a fresh one takes the session.
+        for _ in 0..2 {
+            let server = match self.server_for(state, guest) {
+                Ok(server) => server,
+                Err(error) => {
+                    self.log.error(format_args!("session {id}, {}, refused: {error}", session.whose()));
+                    return session
+                        .pending
+                        .iter()
+                        .for_each(|socket| refuse(socket, "the node cannot start an API server"));
+                }
+            };
+            session.server = server;
+            match self.assign(state, id, &session) {
+                Ok(pid) => {
+                    let (whose, tenant) = (session.whose(), session.tenant.escape_debug());
+                    self.log.info(format_args!("session {id}: {whose}, tenant {tenant}, goes to API server {pid}"));
+                    state.registry.sessions.insert(id, session);
+                    return;
+                }
+                Err(error) => {
+                    self.log.warn(format_args!("session {id}: {error}"));
+                    state.registry.retire(server);
+                }
+            }
+        }
+        session.pending.iter().for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
+    }
+
+    fn server_for(&self, state: &mut State, guest: Guest) -> Result<u64, NodeError> {
+        if let Some(id) = state.registry.server_of(&guest) {
+            return Ok(id);
+        }
+        if state.registry.spares() == 0 {
+            self.spawn_spare(state)?;
+        }
+        if !self.aims_at(Goal::Drain) && self.config.spares > 0 {
+            state.refill_at.get_or_insert(Instant::now() + REFILL_DELAY);
+        }
+        let Some(id) = state.registry.take_spare(guest) else {
+            return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
+        };
+        let State { registry, gateways, .. } = state;
+        if let Some(server) = registry.servers.get_mut(&id)
+            && server.guest_exit.is_none()
+        {
+            // The first gateway of a process may have ended before the others.
+            server.guest_exit = gateways.living(&guest).and_then(Result::ok);
+        }
+        if let Some(Server { guest_exit: Some(exit), process, .. }) = state.registry.servers.get(&id)
+            && let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(id))
+        {
+            // Nobody would ever end it.
+            process.signal(Signal::KILL);
+            state.registry.retire(id);
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    pub(crate) fn refill(&self) {
+        let mut state = self.state();
+        if state.refill_at.is_none_or(|at| at > Instant::now()) {
+            return;
+        }
+        state.refill_at = None;
+        while state.registry.spares() < self.config.spares && !self.aims_at(Goal::Drain) {
+            if let Err(error) = self.spawn_spare(&mut state) {
+                self.log.error(error);
+                state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
+                return;
+            }
+        }
+    }
+
+    fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
+        let process = self.new_api_server(state)?;
+        self.log.debug(format_args!("API server {} is ready", process.pid()));
+        let id = state.registry.add_spare(process);
+        let Some(server) = state.registry.servers.get(&id) else { return Ok(()) };
+        let watched = self
+            .epoll
+            .add(server.process.control.as_fd(), Token::Control(id))
+            .and_then(|()| self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id)));
+        if watched.is_err()
+            && let Some(server) = state.registry.remove_server(id)
+        {
+            server.process.signal(Signal::KILL);
+            self.release(server);
+        }
+        watched
+    }
+
+    /// A copy of the zygote, or a process of its own.
+    fn new_api_server(&self, state: &mut State) -> Result<ApiServer, NodeError> {
+        if let Some(zygote) = state.zygote.as_ref().filter(|zygote| zygote.ready) {
+            match zygote.copy() {
+                Ok(process) => return Ok(process),
+                // Not the zygote's fault, and a process of its own would need more.
+                Err(NodeError::Copy(error)) if is_exhausted(&error) => return Err(NodeError::Copy(error)),
+                Err(error) => {
+                    self.log.warn(error);
+                    // Its end makes room for another one.
+                    zygote.process.signal(Signal::KILL);
+                    if let Some(zygote) = &mut state.zygote {
+                        zygote.ready = false;
+                    }
+                }
+            }
+        }
+        ApiServer::spawn(&self.config.api_server)
+    }
+
+    pub(crate) fn start_zygote(&self) {
+        let mut state = self.state();
+        if state.zygote_at.is_none_or(|at| at > Instant::now()) || self.aims_at(Goal::Drain) {
+            return;
+        }
+        state.zygote_at = None;
+        let Some(command) = &self.config.zygote else { return };
+        let started = Zygote::start(command, &self.config.modules).and_then(|zygote| {
+            self.epoll.add(zygote.process.control.as_fd(), Token::Zygote)?;
+            self.epoll.add(zygote.process.exit.as_fd(), Token::ZygoteExit)?;
+            Ok(zygote)
+        });
+        match started {
+            Ok(zygote) => state.zygote = Some(zygote),
+            Err(error) => {
+                self.log.error(error);
+                state.zygote_at = Some(Instant::now() + REFILL_BACKOFF);
+            }
+        }
+    }
+
+    pub(crate) fn hear_zygote(&self) {
+        let mut state = self.state();
+        let Some(zygote) = &mut state.zygote else { return };
+        match control::receive(zygote.process.control.as_fd()) {
+            Received::Event(Event::Ready, _) => {
+                zygote.ready = true;
+                self.log.debug(format_args!("zygote {} is ready", zygote.process.pid()));
+            }
+            Received::Event(Event::Unfit { reason }, _) => {
+                self.log.warn(format_args!("no zygote: {}", reason.escape_debug()));
+                self.end_zygote(&mut state);
+            }
+            Received::Closed => self.epoll.remove(zygote.process.control.as_fd()),
+            Received::Event(..) | Received::Garbage(_) | Received::Nothing => {}
+        }
+    }
+
+    /// Copies do not depend on it.
+    pub(crate) fn reap_zygote(&self) {
+        let mut state = self.state();
+        if let Some(ending) = self.end_zygote(&mut state) {
+            self.log.warn(format_args!("the zygote ended: {ending}"));
+            state.zygote_at = Some(Instant::now() + ZYGOTE_BACKOFF);
+        }
+    }
+
+    pub(crate) fn end_zygote(&self, state: &mut State) -> Option<Ending> {
+        let Zygote { process, .. } = state.zygote.take()?;
+        self.epoll.remove(process.control.as_fd());
+        self.epoll.remove(process.exit.as_fd());
+        process.signal(Signal::KILL);
+        Some(process.wait())
+    }
+}
+
+/// This process has no descriptor left for another one.
+fn is_exhausted(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
