@@ -64,7 +64,7 @@ class Outcome:
     begin: int
     end: int
     tenants: list
-    total: list  # nanoseconds by tenant, before and after the measured time too
+    total: list  # nanoseconds by tenant, before and after the measured time too; None: the device does not remember all
 
     def busy(self, tenant=None, begin=None, end=None):
         """Nanoseconds for which the device worked, for one tenant or all, between two times."""
@@ -198,6 +198,8 @@ class Stage:
 
         tenants = [Tenant(1, load), Tenant(1, Load(100, pause_us=50_000))]
         outcome = self.run("fair", tenants, seconds, finally_=ask)
+        if outcome.total is None:
+            raise Failure("more submissions than the accelerator's log keeps")
         return reports[-1], outcome.total[0]
 
     def new_device(self):
@@ -271,19 +273,24 @@ class Stage:
                 finally_(node)
         first = int((begin + WARM_UP) * 1e9)
         last = first + int(seconds * 1e9)
-        records = self.records(node.accelerator)
-        total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))]
+        records, whole = self.records(node.accelerator)
+        if not whole and records[0][0] > first:
+            raise Failure(f"the accelerator's log keeps {RECORDS} submissions, and there were more in the measured time")
+        total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))] if whole else None
         return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total)
 
     @staticmethod
     def records(accelerator):
-        """What the device did: (begin, end, tenant) in nanoseconds of CLOCK_MONOTONIC."""
+        """What the device did: (begin, end, tenant) in nanoseconds of CLOCK_MONOTONIC, in order; whether that is all.
+
+        A flood that has the device to itself while the others attach is more than the log keeps: its latest part.
+        """
         with open(accelerator, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
             count = struct.unpack_from("<Q", memory, 8)[0]
-            if count > RECORDS:
-                raise Failure(f"{count} submissions are more than the accelerator's log keeps")
-            raw = memory[HEADER : HEADER + count * RECORD.size]
-        return [(begin, end, tenant) for begin, end, tenant, _ in RECORD.iter_unpack(raw)]
+            raw = memory[HEADER : HEADER + min(count, RECORDS) * RECORD.size]
+        records = [(begin, end, tenant) for begin, end, tenant, _ in RECORD.iter_unpack(raw)]
+        oldest = count % RECORDS if count > RECORDS else 0
+        return records[oldest:] + records[:oldest], count <= RECORDS
 
 
 def median(values):
