@@ -1,0 +1,223 @@
+//! What a function is lowered to.
+
+use crate::model::*;
+
+/// Everything the printers need beyond the [`Model`].
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// Same order and index as [`Model::functions`].
+    pub functions: Vec<Lowered>,
+    /// Callback kinds, numbered over all functions.
+    pub callbacks: Vec<LoweredCallback>,
+}
+
+/// One function, lowered.
+#[derive(Debug, Clone)]
+pub struct Lowered {
+    /// Arguments and contextual arguments, in an order in which every
+    /// expression only uses what came before it.
+    pub arguments: Vec<Instruction>,
+    /// The returned value; it travels at the head of the reply.
+    pub result: Instruction,
+    /// Whether this call belongs to an object's log.
+    pub recorded: bool,
+    /// Conditions that only the guest can evaluate, and the sites at which their values travel:
+    /// there the server finds them when it needs them again.
+    pub carried: Vec<(Expr, Site)>,
+}
+
+/// One kind of callback: how its parameters reach the guest.
+#[derive(Debug, Clone)]
+pub struct LoweredCallback {
+    pub callback: Callback,
+    pub arguments: Vec<Instruction>,
+    pub result: Instruction,
+}
+
+/// Where a value lives while an instruction works on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Argument(usize),
+    Contextual(usize),
+    /// In the element that the loop at this depth (0 is the outermost) is at, `offset` bytes in.
+    Element {
+        depth: usize,
+        offset: usize,
+    },
+    Result,
+}
+
+#[derive(Debug, Clone)]
+pub struct Instruction {
+    pub at: Place,
+    pub ty: Type,
+    pub operation: Operation,
+}
+
+#[derive(Debug, Clone)]
+pub enum Operation {
+    /// Crosses as it is.
+    Scalar,
+    /// A struct whose bytes cross and whose listed members are then translated.
+    Struct {
+        fields: Vec<Instruction>,
+    },
+    Handle(HandleUse),
+    /// A NUL-terminated string.
+    Text,
+    /// A pointer to bytes that need no translation.
+    Bytes(Bytes),
+    /// A pointer to elements that are translated one by one.
+    Elements(Elements),
+    Callback {
+        kind: usize,
+        once: bool,
+        userdata: Option<usize>,
+    },
+    /// Nothing crosses: the server substitutes the callback's closure.
+    Userdata,
+    Zerocopy {
+        bytes: Option<Expr>,
+    },
+    /// The poll function says when its content is there.
+    Mapped {
+        mapped: Mapped,
+        until: Option<(Expr, usize)>,
+    },
+    Unmap,
+    FunctionPointer {
+        name: Expr,
+    },
+    Table(usize),
+    Nothing,
+    /// The value takes one of two ways.
+    Choice {
+        site: Site,
+        condition: Expr,
+        then: Vec<Instruction>,
+        otherwise: Vec<Instruction>,
+    },
+}
+
+/// A value computed in the request pass that the reply pass needs again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Site {
+    pub number: usize,
+    /// Inside a loop the value is kept in a queue instead of a variable.
+    pub nested: bool,
+    /// The guest computes it and sends it; otherwise both sides compute it.
+    pub carried: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct HandleUse {
+    pub handle: usize,
+    pub allocate: bool,
+    /// Where the call is asynchronous the guest chooses the id of the object that it creates.
+    pub minted: bool,
+    pub deallocate: bool,
+    pub retain: bool,
+    pub release: bool,
+    pub record: bool,
+    pub depends_on: Vec<Expr>,
+    pub ends_with: Vec<Expr>,
+    pub state_callbacks: Option<(String, String)>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Extent {
+    pub site: Site,
+    pub count: Count,
+    /// Size of an element in bytes.
+    pub stride: usize,
+    /// Under which condition the server provides storage although the guest passed NULL.
+    pub forced: Forced,
+}
+
+/// See [`Extent::forced`].
+#[derive(Debug, Clone)]
+pub enum Forced {
+    Never,
+    Always,
+    When(Expr),
+}
+
+#[derive(Debug, Clone)]
+pub struct Bytes {
+    pub extent: Extent,
+    pub mode: Mode,
+    pub returned: Option<Expr>,
+    /// The server must work on a private copy because it evaluates expressions over the contents.
+    pub private: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum Mode {
+    Copy {
+        input: bool,
+        output: bool,
+    },
+    Until {
+        input: bool,
+        output: bool,
+        token: Expr,
+        poll: usize,
+    },
+    /// A shadow buffer that outlives the call, until a `deallocate` or as long as a handle.
+    Shadow {
+        input: bool,
+        coupled: Option<Expr>,
+    },
+    /// Copies an existing shadow back; `end` also frees it.
+    ShadowBack {
+        end: bool,
+    },
+    /// Only an address with room behind it.
+    Room,
+}
+
+#[derive(Debug, Clone)]
+pub struct Elements {
+    pub extent: Extent,
+    pub input: bool,
+    pub output: bool,
+    pub returned: Option<Expr>,
+    pub element: Vec<Instruction>,
+    pub element_type: Type,
+}
+
+impl Instruction {
+    /// Whether the reply pass has anything to do for this value.
+    pub fn replies(&self) -> bool {
+        match &self.operation {
+            Operation::Bytes(b) => {
+                !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
+            }
+            Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
+            Operation::Struct { fields } => fields.iter().any(Instruction::replies),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::replies),
+            _ => false,
+        }
+    }
+
+    /// Whether the guest may choose the ids of what the call creates here.
+    pub fn mints(&self) -> bool {
+        match &self.operation {
+            Operation::Handle(h) => h.minted,
+            Operation::Elements(e) => e.element.iter().any(Instruction::mints),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::mints),
+            _ => false,
+        }
+    }
+
+    /// Whether a successful call changes the life of handles or shadows passed here.
+    pub fn has_effects(&self) -> bool {
+        match &self.operation {
+            Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,
+            Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
+            Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),
+            _ => false,
+        }
+    }
+}
