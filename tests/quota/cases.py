@@ -1,8 +1,10 @@
 """Single cases: who shares a limit, who cannot get around it, changes while the node runs."""
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -279,6 +281,67 @@ def audit(tools):
         check(refused == 1001 and len(lines) + untold == refused, f"{refused} refused, {len(lines)} told, {untold} not")
 
 
+def revoked(tools):
+    """Who lost its tenant, or a right, goes on until an operator ends it, and the operator is told."""
+    def numbers():
+        return {session["tenant"]: session["session"] for session in ask(node, "ps")["sessions"]}
+
+    def outdated():
+        return {session["session"]: session["outdated"] for session in ask(node, "ps")["sessions"] if "outdated" in session}
+
+    if OWN:
+        return
+    with serving(tools, tenant("own") + tenant("lab", users=[40001])) as node, contextlib.ExitStack() as stack:
+        environment = guests_environment(node)
+        own, lab, stranger = (stack.enter_context(taking(tools, environment, PIECE, user=user)) for user in (OWN, 40001, 40002))
+        session = numbers()
+        check(lab.tell("1") == 1 and not outdated(), "as it began")
+        less = tenant("own", 'functions = { deny = ["ta_reserve"] }\nsessions = 0')
+        node.config.write_text(less + tenant("lab", users=[]), encoding="utf-8")
+        status, text = command(node, "reload")
+        expected = [
+            "tenant own has 1 sessions and may have 0",
+            f"tenant own may do less now (functions): session {session['own']} goes on as it began (tenant own)",
+            f"user 40001 is tenant uid-40001 now: session {session['lab']} goes on as it began (tenant lab)",
+        ]
+        lines = text.splitlines()
+        check(status == 0 and lines[:3] == expected and "aviary end --outdated" in lines[3], f"reload says so: {status} {text}")
+        check(all(line in node.log.read_text() for line in expected), "and the log")
+        check(set(outdated()) == {session["own"], session["lab"]}, f"ps says so: {outdated()}")
+        text = command(node, "ps")[1]
+        check(f"session {session['lab']} goes on as it began, but user 40001 is tenant uid-40001 now" in text, text)
+        check(lab.tell("1") == 2 and accounts(node, "lab")["used"] == 2 * PIECE, "it goes on")
+        # What is not understood ends nobody.
+        for wrong, why in [((), "required"), (("1", "--outdated"), "cannot be used"), (("x",), "invalid")]:
+            status, text = command(node, "end", *wrong)
+            check(status == 2 and why in text, f"{wrong}: {status} {text}")
+        status, text = command(node, "end", "--tenant", "nobody")
+        check(status == 1 and "no tenant `nobody`" in text, text)
+        tool = shutil.copy(AVIARY, tools.directory)
+        stranger_asks = [tool, "end", "--outdated", "--server", node.address]
+        done = subprocess.run(stranger_asks, capture_output=True, text=True, check=False, timeout=20, user=40002)
+        check(done.returncode == 1 and "answers its own user and root only" in done.stderr, f"not by others: {done.stderr}")
+        check(numbers() == session, f"nobody has ended: {numbers()}")
+        # One of them, and one that there is not.
+        status, text = command(node, "end", str(session["lab"]), "999")
+        check(status == 1 and "there is no session 999" in text and f"session {session['lab']} ended: taker" in text, text)
+        check(lab.tell("l") == 2, "its device is lost")
+        line = f"ended: tenant=lab session={session['lab']} pid={lab.process.pid}: by an operator"
+        check(line in node.log.read_text(), "the log says so")
+        wait_until(5, "what it held is returned", lambda: accounts(node, "lab")["used"] == 0)
+        with taking(tools, environment, PIECE, user=40001) as again:
+            check(again.tell("1") == 1 and accounts(node, "uid-40001")["used"] == PIECE, "it comes back as somebody else")
+        # All that are outdated; all of a tenant.
+        status, text = command(node, "end", "--outdated", "--json")
+        check(status == 0 and [s["session"] for s in json.loads(text)["ended"]] == [session["own"]], f"{status} {text}")
+        check(own.tell("l") == 0 and stranger.tell("1") == 1, "no others")
+        status, text = command(node, "end", "--tenant", "uid-40002")
+        check(status == 0 and stranger.tell("l") == 1, f"{status} {text}")
+        wait_until(5, "all have ended", lambda: not numbers())
+        status, text = command(node, "end", "--tenant", "uid-40002")
+        check(status == 0 and "no such sessions" in text, f"{status} {text}")
+
+
 def remote(tools):
     """A tenant of another machine has its limit over all its links."""
     keys = tools.directory / "keys"
@@ -362,7 +425,7 @@ def opencl_leftovers(tools):
 
 CASES = {
     function.__name__: function
-    for function in (processes_share, users_are_apart, reload, devices, only_devices, rules, audit, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
+    for function in (processes_share, users_are_apart, reload, devices, only_devices, rules, audit, revoked, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
 }
 
 

@@ -3,7 +3,7 @@
  * fork: as a child of a process that took a piece itself and stays. DEVICE: on a device of that name. Then, for each line of its standard input,
  *   t take until refused   1 take one piece, if there is one   r return everything   m be refused a thousand times
  *   u return what was never taken, and ask for impossible sizes   d call ta_reserve, which is denied
- *   p call from a second thread
+ *   p call from a second thread   l find the device lost
  * it prints how many pieces it holds, or that something was wrong. */
 #include <pthread.h>
 #include <stdint.h>
@@ -56,6 +56,8 @@ static int command(char letter, size_t piece) {
         return 1;
     case 'd':
         return ta_reserve(1) == TA_OUT_OF_MEMORY && ta_noop() == TA_OK;
+    case 'l':
+        return ta_noop() == TA_DEVICE_LOST && ta_buffer_create(device, piece, &none) == TA_DEVICE_LOST;
     case 'p': {
         /* One more thread than there is now, while this one goes on. */
         pthread_t thread;

@@ -8,6 +8,7 @@ mod apis;
 mod config;
 mod doctor;
 mod dropin;
+mod end;
 mod guest;
 mod launch;
 mod manual;
@@ -46,6 +47,7 @@ enum Command {
     Metrics(top::MetricsCommand),
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
+    End(end::EndCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Metrics(command) => top::metrics(&command),
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
+        Command::End(command) => end::run(command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),

@@ -45,6 +45,11 @@ fn print(reports: &[NodeReport]) {
             &["SESSION", "API", "PROGRAM", "PID", "USER", "TENANT", "SERVER", "TIME", "CALLS", "COUNTERS"],
             &rows,
         );
+        for session in &report.sessions {
+            if let Some(why) = &session.outdated {
+                println!("  session {} goes on as it began, but {why} (`aviary end {0}` ends it)", session.session);
+            }
+        }
     }
 }
 

@@ -191,7 +191,7 @@ enum TlsSubcommand {
         #[arg(long, default_value = "825", allow_negative_numbers = true)]
         days: i64,
     },
-    /// Take a tenant's certificate and its tokens back. Who is attached stays; nobody attaches with them any more.
+    /// Take a tenant's certificate and its tokens back. Who is attached stays (`aviary end --tenant`); nobody attaches with them any more.
     Revoke {
         /// The folder that `aviary tls init` wrote.
         #[arg(value_name = "DIR")]

@@ -5,6 +5,7 @@ use crate::{
     epoll::Token,
     guest::Guest,
     node::{Core, Goal, State},
+    permissions::Permissions,
     sessions::Session,
     tenancy::Identity,
 };
@@ -196,13 +197,13 @@ impl Core {
                 return refuse(&socket, &why);
             }
         };
-        let in_vm = if let Identity::Vm(in_vm) = identity { Some(in_vm) } else { None };
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
             guest,
-            in_vm,
+            identity,
             tenant,
+            permissions: Permissions::default(),
             since: SystemTime::now(),
             pending: Some(socket),
             moved: false,

@@ -1,6 +1,6 @@
 //! The admin socket: one request line, one JSON answer. Only the node's own user reaches it.
 
-use crate::{NodeError, NodeReport, TenantChange, log::Log};
+use crate::{EndRequest, NodeError, NodeReport, TenantChange, log::Log};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
@@ -23,6 +23,7 @@ pub enum Request {
     Ps,
     Tenants,
     Set(TenantChange),
+    End(EndRequest),
     Reload,
 }
 
@@ -65,7 +66,10 @@ fn answer(mut connection: UnixStream, answerer: Answerer<'_>) -> io::Result<()> 
 
 /// Asks the node that listens on `socket`.
 pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> Result<T, NodeError> {
-    let no_node = |error| NodeError::NoNode(socket.into(), error);
+    let no_node = |error: io::Error| match error.kind() {
+        io::ErrorKind::PermissionDenied => NodeError::NotItsUser(socket.into()),
+        _ => NodeError::NoNode(socket.into(), error),
+    };
     let strange = |error: serde_json::Error| NodeError::Answer(socket.into(), error.to_string());
     let mut connection = UnixStream::connect(admin_path(socket)).map_err(no_node)?;
     connection.set_read_timeout(Some(PATIENCE)).map_err(no_node)?;

@@ -1,17 +1,22 @@
 //! How sessions, API servers and the node end.
 
 use crate::{
+    NodeError, SessionReport,
     api_server::Ending,
     epoll::Token,
     node::{Core, State},
     pool::REFILL_BACKOFF,
+    report,
     scheduling::Overdue,
-    sessions::Server,
+    sessions::{Registry, Server, Session},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use std::{
+    collections::BTreeSet,
+    fmt,
     os::fd::AsFd,
     time::{Duration, Instant},
 };
@@ -20,6 +25,25 @@ use std::{
 const GRACE: Duration = Duration::from_millis(1600);
 /// How long API servers get to end when the node ends.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Which sessions an operator ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EndRequest {
+    Sessions(Vec<u64>),
+    /// All of a tenant.
+    Tenant(String),
+    /// All that would get something else if they attached now.
+    Outdated,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EndReport {
+    /// As they were, with those that end because their process's API server does.
+    pub ended: Vec<SessionReport>,
+    /// Numbers that no session has.
+    pub unknown: Vec<u64>,
+}
 
 impl Core {
     pub(crate) fn reap(&self, id: u64) {
@@ -47,21 +71,54 @@ impl Core {
         }
     }
 
-    /// A device cannot be taken away from a session that does not give it back: its API server is ended, which returns
-    /// everything. The guest is told that the device is lost.
+    /// A device cannot be taken away from a session that does not give it back: its API server is ended.
     pub(crate) fn end_overdue(&self) {
         let Some(scheduling) = self.scheduling.get() else { return };
-        let state = self.state();
+        let mut state = self.state();
         for Overdue { session: id, device, waiting } in scheduling.overdue() {
             let Some(session) = state.registry.sessions.get(&id) else { continue };
-            let Some(server) = state.registry.servers.get(&session.server) else { continue };
-            let (tenant, guest, seconds) = (session.tenant.escape_debug(), session.guest_pid(), waiting.as_secs_f64());
-            self.log.warn(format_args!(
-                "ended: tenant={tenant} session={id} pid={guest} device={device:?}: others wait for it for {seconds:.1} s \
-                 and it is not given back (hold_limit)"
-            ));
-            server.process.signal(Signal::KILL);
+            let seconds = waiting.as_secs_f64();
+            self.tell_end(
+                id,
+                session,
+                format_args!(
+                    " device={device:?}: others wait for it for {seconds:.1} s and it is not given back (hold_limit)"
+                ),
+            );
+            let server = session.server;
+            end_server(&mut state.registry, server);
         }
+    }
+
+    /// An operator ends sessions. Others of the same processes end with them.
+    pub fn end_sessions(&self, request: &EndRequest) -> Result<EndReport, NodeError> {
+        let mut state = self.state();
+        let (chosen, unknown): (Vec<u64>, Vec<u64>) = match request {
+            EndRequest::Sessions(ids) => ids.iter().partition(|id| state.registry.sessions.contains_key(id)),
+            EndRequest::Tenant(name) => {
+                state.check_known(name)?;
+                let of_tenant = state.registry.sessions.iter().filter(|(_, session)| session.tenant == *name);
+                (of_tenant.map(|(id, _)| *id).collect(), Vec::new())
+            }
+            EndRequest::Outdated => (state.outdated_sessions(), Vec::new()),
+        };
+        let servers: BTreeSet<u64> =
+            chosen.iter().filter_map(|id| Some(state.registry.sessions.get(id)?.server)).collect();
+        let mut ended = Vec::new();
+        for (id, session) in &state.registry.sessions {
+            if servers.contains(&session.server) {
+                let with = if chosen.contains(id) { "" } else { ", with another one of its process" };
+                self.tell_end(*id, session, format_args!(": by an operator (aviary end{with})"));
+                ended.push(report::session(&state, *id, session));
+            }
+        }
+        servers.into_iter().for_each(|server| end_server(&mut state.registry, server));
+        Ok(EndReport { ended, unknown })
+    }
+
+    fn tell_end(&self, id: u64, session: &Session, why: fmt::Arguments<'_>) {
+        let (tenant, guest) = (session.tenant.escape_debug(), session.guest_pid());
+        self.log.warn(format_args!("ended: tenant={tenant} session={id} pid={guest}{why}"));
     }
 
     /// A session whose API server is gone: one that it never took goes to another.
@@ -167,6 +224,15 @@ impl Core {
             server.process.signal(Signal::KILL);
         }
         self.release(server);
+    }
+}
+
+/// What its sessions held is returned when it is reaped; the guests are told that the device is lost. Whoever attaches
+/// meanwhile gets another one.
+fn end_server(registry: &mut Registry, id: u64) {
+    registry.retire(id);
+    if let Some(server) = registry.servers.get(&id) {
+        server.process.signal(Signal::KILL);
     }
 }
 

@@ -45,6 +45,8 @@ pub enum NodeError {
     Watch(io::Error),
     /// no credentials of the connecting process: {0}
     Credentials(io::Error),
+    /// the node on {0} answers its own user and root only
+    NotItsUser(PathBuf),
     /// no node answers on {0}: {1}
     NoNode(PathBuf, io::Error),
     /// the node on {0} gave an answer that is not understood: {1}

@@ -260,18 +260,21 @@ fn answer(core: &Core, address: &Address, request: Request) -> Result<serde_json
             let report = core.change_tenant(&change).map_err(|error| error.to_string())?;
             json(serde_json::to_value(report))
         }
+        Request::End(which) => {
+            json(serde_json::to_value(core.end_sessions(&which).map_err(|error| error.to_string())?))
+        }
         Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
     }
 }
 
 fn report_of(core: &Core, address: &Address) -> NodeReport {
     let zygote = core.zygote();
-    core.with_registry(|registry| NodeReport {
+    core.with_state(|state| NodeReport {
         address: address.to_string(),
         pid: std::process::id(),
-        spares: registry.spares(),
+        spares: state.registry.spares(),
         zygote,
-        sessions: report::sessions(registry),
+        sessions: state.registry.sessions.iter().map(|(id, session)| report::session(state, *id, session)).collect(),
         devices: core.devices(),
     })
 }

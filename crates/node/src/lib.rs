@@ -24,6 +24,8 @@ mod hearing;
 mod listener;
 mod log;
 mod node;
+mod outdated;
+mod permissions;
 mod pool;
 mod private;
 mod report;
@@ -39,6 +41,7 @@ mod zygote;
 
 pub use admin::{Request, admin_path, ask, query};
 pub use api_server::ApiServerCommand;
+pub use ending::{EndReport, EndRequest};
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
 pub use handle::{Node, NodeConfig, Reload, Settings};

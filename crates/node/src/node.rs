@@ -165,8 +165,8 @@ impl Core {
         self.state().zygote.as_ref().filter(|zygote| zygote.ready).map_or(0, |zygote| zygote.process.pid())
     }
 
-    pub fn with_registry<T>(&self, look: impl FnOnce(&Registry) -> T) -> T {
-        look(&self.state().registry)
+    pub(crate) fn with_state<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+        look(&self.state())
     }
 
     /// Every change under the lock is complete before anything can panic, so that

@@ -8,6 +8,7 @@ use crate::{
     epoll::Token,
     guest::Guest,
     node::{Core, Goal, State},
+    permissions::Permissions,
     sessions::{Server, Session},
     zygote::Zygote,
 };
@@ -29,6 +30,7 @@ impl Core {
     /// Hands a session to its guest's API server, or to a new one.
     pub(crate) fn place(&self, state: &mut State, id: u64, mut session: Session) {
         let guest = session.guest;
+        session.permissions = Permissions::of(&state.tenants.called(&session.tenant));
         // A known API server may be about to end; then a fresh one takes the session.
         for _ in 0..2 {
             let server = match self.server_for(state, guest) {

@@ -1,6 +1,6 @@
 //! What `aviary ps` and `aviary tenant` are told.
 
-use crate::{DeviceReport, Tenant, node::State, sessions::Registry, stats};
+use crate::{DeviceReport, Tenant, node::State, sessions::Session, stats};
 use aviary_gate::{Balance, DeviceLimit, Kind};
 use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,9 @@ pub struct SessionReport {
     /// The virtual machine that `guest` and `program` are in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vm: Option<String>,
+    /// Why it would get something else if it attached now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outdated: Option<String>,
     /// Process id of the API server.
     pub server: u32,
     pub seconds: u64,
@@ -40,21 +43,21 @@ pub struct SessionReport {
     pub counters: BTreeMap<String, u64>,
 }
 
-pub fn sessions(registry: &Registry) -> Vec<SessionReport> {
+pub(crate) fn session(state: &State, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
-    let entry = |(id, session): (&u64, &crate::sessions::Session)| SessionReport {
-        session: *id,
+    SessionReport {
+        session: id,
         api: session.api.clone(),
         program: session.program(),
         guest: session.guest_pid(),
         uid: session.guest.uid,
         tenant: session.tenant.clone(),
-        vm: session.in_vm.as_ref().map(|guest| guest.vm.clone()),
-        server: registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
+        vm: session.in_vm().map(|guest| guest.vm.clone()),
+        outdated: state.outdated(session),
+        server: state.registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
         counters: session.stats.as_ref().map(stats::read).unwrap_or_default(),
-    };
-    registry.sessions.iter().map(entry).collect()
+    }
 }
 
 /// What `aviary tenant` shows of one tenant.

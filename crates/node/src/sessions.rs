@@ -1,6 +1,8 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
-use crate::{accounts::Seat, api_server::ApiServer, guest::Guest, vms::VmGuest};
+use crate::{
+    accounts::Seat, api_server::ApiServer, guest::Guest, permissions::Permissions, tenancy::Identity, vms::VmGuest,
+};
 use std::{
     collections::{BTreeMap, HashMap},
     os::fd::OwnedFd,
@@ -12,10 +14,11 @@ use std::{
 pub struct Session {
     pub server: u64,
     pub guest: Guest,
-    /// The process in a virtual machine for which `guest`, the VM's device, has attached.
-    pub in_vm: Option<VmGuest>,
+    pub identity: Identity,
     /// Whose limits it has.
     pub tenant: String,
+    /// With which it goes on whatever the configuration says later.
+    pub permissions: Permissions,
     pub since: SystemTime,
     /// The node's copy of the socket, kept until the API server has said that it
     /// took the session: if it ends before, the session goes to another one.
@@ -27,22 +30,27 @@ pub struct Session {
 }
 
 impl Session {
+    /// The process in a virtual machine for which `guest`, the VM's device, has attached.
+    pub fn in_vm(&self) -> Option<&VmGuest> {
+        if let Identity::Vm(guest) = &self.identity { Some(guest) } else { None }
+    }
+
     /// For people: the guest's process id, in its VM if it is in one.
     pub fn guest_pid(&self) -> u32 {
-        self.in_vm.as_ref().map_or(self.guest.pid, |guest| guest.origin.pid)
+        self.in_vm().map_or(self.guest.pid, |guest| guest.origin.pid)
     }
 
     /// For people.
     pub fn whose(&self) -> String {
-        match &self.in_vm {
-            Some(VmGuest { vm, origin, .. }) => format!("process {} in VM {}", origin.pid, vm.escape_debug()),
+        match self.in_vm() {
+            Some(VmGuest { vm, origin }) => format!("process {} in VM {}", origin.pid, vm.escape_debug()),
             None => format!("guest {} (user {})", self.guest.pid, self.guest.uid),
         }
     }
 
     /// For people.
     pub fn program(&self) -> String {
-        self.in_vm.as_ref().map_or_else(|| self.guest.program(), |guest| guest.origin.program.clone())
+        self.in_vm().map_or_else(|| self.guest.program(), |guest| guest.origin.program.clone())
     }
 }
 
@@ -128,11 +136,11 @@ impl Registry {
     }
 
     pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.sessions.values().filter(|session| session.in_vm.is_none() && session.guest.uid == uid).count()
+        self.sessions.values().filter(|session| session.in_vm().is_none() && session.guest.uid == uid).count()
     }
 
     pub fn sessions_of_vm(&self, name: &str) -> usize {
-        let of_vm = |session: &&Session| session.in_vm.as_ref().is_some_and(|guest| guest.vm == name);
+        let of_vm = |session: &&Session| session.in_vm().is_some_and(|guest| guest.vm == name);
         self.sessions.values().filter(of_vm).count()
     }
 

@@ -24,17 +24,47 @@ pub(crate) enum Identity {
     Vm(VmGuest),
 }
 
+impl Identity {
+    /// For people; `uid` is the guest's.
+    pub fn who(&self, uid: u32) -> String {
+        match self {
+            Self::User => format!("user {uid}"),
+            Self::Remote(name) => format!("who shows {:?}", name),
+            Self::Vm(guest) => format!("VM {}", guest.vm.escape_debug()),
+        }
+    }
+}
+
+impl State {
+    /// A tenant is known by its entry, or because it has attached once.
+    pub fn check_known(&self, name: &str) -> Result<(), NodeError> {
+        let configured = self.tenants.list.iter().any(|tenant| tenant.name == name);
+        match configured || self.accounts.names().iter().any(|known| known == name) {
+            true => Ok(()),
+            false => Err(NodeError::NoTenantNamed(name.to_owned())),
+        }
+    }
+
+    /// Whose a guest is, as the configuration says now. `None`: a VM that may not attach any more.
+    pub fn owner(&self, identity: &Identity, uid: u32) -> Option<Tenant> {
+        Some(match identity {
+            Identity::User => self.tenants.of(uid),
+            Identity::Remote(name) => self.tenants.named(name),
+            Identity::Vm(guest) => self.tenants.called(self.vms.tenant_of(&guest.vm)?),
+        })
+    }
+}
+
 impl Core {
     /// The tenant of a new session, unless that has too many.
     pub(crate) fn tenant_for(&self, state: &State, guest: &Guest, identity: &Identity) -> Result<String, String> {
         let seated = state.registry.server_of(guest).and_then(|id| state.registry.servers.get(&id)?.seat.as_ref());
-        let tenant = match (seated, identity) {
+        let tenant = match seated {
             // A process stays with its tenant, also if the configuration has changed.
-            (Some(seat), _) => state.tenants.called(&seat.tenant),
-            (None, Identity::Remote(name)) => state.tenants.named(name),
-            (None, Identity::Vm(guest)) => state.tenants.called(&guest.tenant),
-            (None, Identity::User) => state.tenants.of(guest.uid),
+            Some(seat) => Some(state.tenants.called(&seat.tenant)),
+            None => state.owner(identity, guest.uid),
         };
+        let tenant = tenant.ok_or_else(|| format!("{} may not attach any more", identity.who(guest.uid)))?;
         match tenant.sessions {
             Some(most) if state.registry.sessions_of_tenant(&tenant.name) >= most => {
                 Err(format!("tenant {} has {most} sessions already", tenant.name))
@@ -49,6 +79,7 @@ impl Core {
         let user = state.user_for(&session.tenant)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
         let tenant = state.tenants.called(&session.tenant);
+        let permissions = &session.permissions;
         let seat: &Seat = match &mut server.seat {
             Some(seat) => seat,
             none => none.insert(state.accounts.seat(&tenant)?),
@@ -61,10 +92,10 @@ impl Core {
             guest: session.guest_pid(),
             modules: &self.config.modules,
             slot: seat.slot,
-            threads: tenant.threads,
-            apis: tenant.apis.as_deref(),
-            functions: &tenant.functions,
-            only_devices: tenant.only_devices.as_deref(),
+            threads: permissions.threads,
+            apis: permissions.apis.as_deref(),
+            functions: &permissions.functions,
+            only_devices: permissions.only_devices.as_deref(),
             scheduled: self.scheduling.get().is_some(),
             private: self.config.private,
             user,
@@ -86,11 +117,7 @@ impl Core {
     /// Until the configuration is read again.
     pub fn change_tenant(&self, change: &TenantChange) -> Result<TenantReport, NodeError> {
         let mut state = self.state();
-        let known = state.tenants.list.iter().any(|tenant| tenant.name == change.name)
-            || state.accounts.names().contains(&change.name);
-        if !known {
-            return Err(NodeError::NoTenantNamed(change.name.clone()));
-        }
+        state.check_known(&change.name)?;
         let mut tenants = state.tenants.clone();
         tenants.change(change);
         let tenant = tenants.called(&change.name);
@@ -127,7 +154,12 @@ impl Core {
                 notes.push(format!("tenant {name} keeps some of its earlier limits: {error}"));
             }
             self.share_anew(&tenant);
+            let sessions = state.registry.sessions_of_tenant(&name);
+            if let Some(most) = tenant.sessions.filter(|most| sessions > *most) {
+                notes.push(format!("tenant {} has {sessions} sessions and may have {most}", name.escape_debug()));
+            }
         }
+        notes.extend(state.outdated_notes());
         drop(state);
         self.listen_for_vms();
         if let Some(scheduling) = self.scheduling.get() {

@@ -79,7 +79,6 @@ pub struct Vms {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmGuest {
     pub vm: String,
-    pub tenant: String,
     /// What the VM's driver says. It decides which connections of this VM share an API server, and nothing else.
     pub origin: Origin,
 }
@@ -104,8 +103,13 @@ impl Vms {
         let vm = self.list.values().find(|vm| vm.device.as_ref().is_some_and(|device| device.child.id() == pid))?;
         let peer = getpeername(socket).ok().flatten().and_then(|address| SocketAddrUnix::try_from(address).ok());
         let origin = peer.as_ref().and_then(SocketAddrUnix::abstract_name).and_then(Origin::from_name);
-        let VmSettings { name, tenant, .. } = &vm.settings;
-        Some(VmGuest { vm: name.clone(), tenant: tenant.clone(), origin: origin.unwrap_or_default() })
+        Some(VmGuest { vm: vm.settings.name.clone(), origin: origin.unwrap_or_default() })
+    }
+
+    /// Whose the processes of a VM are; `None`: it may not attach.
+    pub fn tenant_of(&self, vm: &str) -> Option<&str> {
+        let settings = self.list.values().map(|vm| &vm.settings).find(|settings| settings.name == vm);
+        settings.map(|settings| settings.tenant.as_str())
     }
 
     pub fn next_listen(&self) -> Option<Instant> {

@@ -6,8 +6,8 @@
 
 use aviary_gate::{Gate, Kind, Resource, Seat, TenantPage};
 use aviary_node::{
-    ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Reload, Request, Settings, Tenant, TenantChange,
-    TenantReport, Tenants, ask, query,
+    ApiServerCommand, EndReport, EndRequest, Level, Node, NodeConfig, PrivateDir, Reload, Request, Settings, Tenant,
+    TenantChange, TenantReport, Tenants, ask, query,
 };
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -491,6 +491,38 @@ fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
     let unknown = TenantChange { name: "nobody".into(), ..TenantChange::default() };
     let error = ask::<TenantReport>(fixture.socket(), &Request::Set(unknown)).unwrap_err().to_string();
     assert!(error.contains("`nobody`"), "{error}");
+}
+
+#[test]
+fn an_operator_ends_a_process_and_reload_says_which_would_be_anothers() {
+    let uid = rustix::process::getuid().as_raw();
+    let anothers = Tenant { users: vec![uid], ..Tenant::new("another") };
+    let read = move || {
+        let (tenants, notes) = (Tenants { list: vec![anothers.clone()], ..Tenants::default() }, Vec::new());
+        Ok(Settings { tenants, sessions_per_user: 9, attach_rate: 7, devices: None, vms: Vec::new(), notes })
+    };
+    let fixture = Fixture::configured(&[], |config| config.reload = Some(Reload::new(read)));
+    let (mut one, mut two) = (Guest::attach(fixture.socket()), Guest::attach(fixture.socket()));
+    let mut process = GuestProcess::start(fixture.socket());
+    let notes: Vec<String> = ask(fixture.socket(), &Request::Reload).unwrap();
+    let expected = format!("user {uid} is tenant another now: sessions 1, 2, 3 go on as they began (tenant uid-{uid})");
+    assert_eq!(notes[0], expected);
+    let third = Guest::attach(fixture.socket());
+    assert_eq!(third.server, one.server, "a process stays with its tenant");
+    let end = |which| ask::<EndReport>(fixture.socket(), &Request::End(which)).unwrap();
+    let report = end(EndRequest::Sessions(vec![2, 77, 2]));
+    let ended: Vec<u64> = report.ended.iter().map(|session| session.session).collect();
+    assert_eq!((ended, report.unknown), (vec![1, 2, 4], vec![77]));
+    assert!(one.is_lost() && two.is_lost());
+    process.send(b'x');
+    // At once, although the API server may not be reaped yet.
+    let again = Guest::attach(fixture.socket());
+    assert_ne!(again.server, one.server);
+    let sessions = query(fixture.socket()).unwrap().sessions;
+    let of_now: Vec<_> = sessions.iter().filter(|session| session.tenant == "another").collect();
+    assert!(of_now.len() == 1 && of_now[0].outdated.is_none());
+    assert_eq!(end(EndRequest::Outdated).ended[0].session, 3);
+    eventually("one session is left", SOON, || fixture.node.report().sessions.len() == 1);
 }
 
 #[test]

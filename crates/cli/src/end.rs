@@ -1,0 +1,70 @@
+//! `aviary end`: sessions that an operator ends.
+
+use aviary_node::{Address, EndReport, EndRequest, Request, SessionReport, ask, default_socket};
+use clap::Args;
+use std::process::ExitCode;
+
+/// End sessions of a running node.
+///
+/// Their API servers are killed, which returns what they hold; from then on the programs' calls fail as the API says of a
+/// lost device. Sessions of one process have one API server and end together. A program may attach again, as whatever
+/// tenant it is then: take away first what it shall not have (node.toml and `aviary reload`, or `aviary tls revoke`).
+/// Each end is a line in the node's log.
+#[derive(Args)]
+pub struct EndCommand {
+    #[command(flatten)]
+    which: Which,
+    /// The node's address, unix:/PATH [default: the default node's]
+    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
+    server: Option<Address>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Which {
+    /// Numbers of sessions, as `aviary ps` lists them.
+    #[arg(value_name = "SESSION")]
+    sessions: Vec<u64>,
+    /// All sessions of this tenant.
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// All sessions that go on with what the configuration does not give them any more: `aviary ps` says which and why.
+    #[arg(long)]
+    outdated: bool,
+}
+
+impl Which {
+    fn request(self) -> EndRequest {
+        match self.tenant {
+            Some(tenant) => EndRequest::Tenant(tenant),
+            None if self.outdated => EndRequest::Outdated,
+            None => EndRequest::Sessions(self.sessions),
+        }
+    }
+}
+
+pub fn run(command: EndCommand) -> anyhow::Result<ExitCode> {
+    let socket = command.server.map_or_else(default_socket, |address| address.path().to_owned());
+    let report: EndReport = ask(&socket, &Request::End(command.which.request()))?;
+    if command.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else if report.ended.is_empty() && report.unknown.is_empty() {
+        println!("there are no such sessions");
+    } else {
+        report.ended.iter().for_each(|session| println!("{}", line(session)));
+    }
+    for session in &report.unknown {
+        eprintln!("aviary: there is no session {session} (`aviary ps` lists them)");
+    }
+    Ok(ExitCode::from(u8::from(!report.unknown.is_empty())))
+}
+
+fn line(session: &SessionReport) -> String {
+    let SessionReport { session: id, guest, .. } = session;
+    let (program, tenant) = (session.program.escape_debug(), session.tenant.escape_debug());
+    let vm = session.vm.as_ref().map(|vm| format!(" in VM {}", vm.escape_debug())).unwrap_or_default();
+    format!("session {id} ended: {program} (process {guest}{vm}) of tenant {tenant}")
+}
