@@ -2,7 +2,7 @@
 //! invoker that calls the application's function in the guest.
 
 use super::expression::Context;
-use super::marshal::{returns_object, role};
+use super::marshal::{given_count, returns_object, role};
 use super::types;
 use crate::lower::*;
 use crate::model::*;
@@ -54,17 +54,7 @@ fn put(instruction: &Instruction, cx: Context) -> TokenStream {
         Operation::Text => quote!(out.string(#value as usize as *const std::ffi::c_char);),
         Operation::Bytes(b) => {
             let stride = types::size(b.extent.stride);
-            let count = match &b.extent.count {
-                Count::Elements(e) => {
-                    let value = cx.exact(e);
-                    quote!(support::count(#value, #stride).unwrap_or(0))
-                }
-                Count::One => quote!(1usize),
-                Count::Terminated { step } => {
-                    let step = types::size(*step);
-                    quote!(support::terminated(#value as usize, #stride, #step))
-                }
-            };
+            let count = given_count(&b.extent, quote!(#value), cx);
             let (input, output) = directions(b);
             quote!(out.buffer(#value as usize as *mut u8, #count * #stride, #input, #output);)
         }

@@ -3,7 +3,7 @@
 use super::expression::Context;
 use super::types;
 use crate::lower::*;
-use crate::model::Expr;
+use crate::model::{Count, Expr};
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
@@ -115,6 +115,42 @@ pub fn element_loop(at: Place, base: TokenStream, count: TokenStream, stride: us
         for #index in 0..(#count) as usize {
             let #element = (#base) + #index * #stride;
             #body
+        }
+    }
+}
+
+/// After the request pass: `body` for each of the elements that it found behind the instruction's pointer.
+pub fn found_elements(
+    instruction: &Instruction,
+    elements: &Elements,
+    body: impl Iterator<Item = TokenStream>,
+) -> TokenStream {
+    let (pointer, count) = (read(instruction), site_name(elements.extent.site));
+    element_loop(instruction.at, quote!(#pointer as usize), quote!(#count), elements.extent.stride, body.collect())
+}
+
+/// After the request pass: what it chose.
+pub fn chosen(
+    site: Site,
+    then: impl Iterator<Item = TokenStream>,
+    otherwise: impl Iterator<Item = TokenStream>,
+) -> TokenStream {
+    let value = site_name(site);
+    quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+}
+
+/// Number of elements at an address that the vendor gave.
+pub fn given_count(extent: &Extent, address: TokenStream, cx: Context) -> TokenStream {
+    let stride = types::size(extent.stride);
+    match &extent.count {
+        Count::Elements(e) => {
+            let value = cx.exact(e);
+            quote!(support::count(#value, #stride).unwrap_or(0))
+        }
+        Count::One => quote!(1usize),
+        Count::Terminated { step } => {
+            let step = types::size(*step);
+            quote!(support::terminated(#address as usize, #stride, #step))
         }
     }
 }

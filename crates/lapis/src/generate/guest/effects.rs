@@ -2,7 +2,7 @@
 
 use super::Stub;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, guarded, read, site_name};
+use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::lower::*;
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -37,21 +37,11 @@ impl Stub<'_> {
                 _ => quote!(),
             },
             Operation::Elements(e) => {
-                let (pointer, count) = (read(instruction), site_name(e.extent.site));
-                let inner = e.element.iter().map(|i| self.handle_effects(i, cx.deeper()));
-                element_loop(
-                    instruction.at,
-                    quote!(#pointer as usize),
-                    quote!(#count),
-                    e.extent.stride,
-                    quote!(#(#inner)*),
-                )
+                found_elements(instruction, e, e.element.iter().map(|i| self.handle_effects(i, cx.deeper())))
             }
             Operation::Choice { site, then, otherwise, .. } => {
-                let value = site_name(*site);
-                let then = then.iter().map(|i| self.handle_effects(i, cx));
-                let otherwise = otherwise.iter().map(|i| self.handle_effects(i, cx));
-                quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+                let each = |i: &Instruction| self.handle_effects(i, cx);
+                chosen(*site, then.iter().map(each), otherwise.iter().map(each))
             }
             _ => quote!(),
         }

@@ -2,7 +2,7 @@
 
 use super::{Code, Stub};
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, end_with, read, site_name, write};
+use crate::generate::marshal::{chosen, end_with, found_elements, read, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::ErrorPlace;
@@ -49,22 +49,14 @@ impl Stub<'_> {
         }
         match &instruction.operation {
             Operation::Elements(e) => {
-                let (pointer, count) = (read(instruction), site_name(e.extent.site));
+                let pointer = read(instruction);
                 let writes = e.element.iter().map(|i| self.write_minted_element(i, cx.deeper()));
-                let body = element_loop(
-                    instruction.at,
-                    quote!(#pointer as usize),
-                    quote!(#count),
-                    e.extent.stride,
-                    quote!(#(#writes)*),
-                );
+                let body = found_elements(instruction, e, writes);
                 quote!(if #pointer != 0 { #body })
             }
             Operation::Choice { site, then, otherwise, .. } => {
-                let value = site_name(*site);
-                let then = then.iter().map(|i| self.write_minted_output(i, cx));
-                let otherwise = otherwise.iter().map(|i| self.write_minted_output(i, cx));
-                quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+                let each = |i: &Instruction| self.write_minted_output(i, cx);
+                chosen(*site, then.iter().map(each), otherwise.iter().map(each))
             }
             _ => quote!(),
         }

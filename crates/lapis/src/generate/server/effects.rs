@@ -2,7 +2,7 @@
 
 use super::Handler;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, guarded, read, site_name};
+use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::lower::*;
 use proc_macro2::TokenStream;
 use quote::quote;
@@ -35,22 +35,14 @@ impl Handler<'_> {
                 quote!(#record #retain #release)
             }
             Operation::Elements(e) => {
-                let (pointer, count) = (read(instruction), site_name(e.extent.site));
-                let inner = e.element.iter().map(|i| self.handle_effects(i, cx.deeper()));
-                let body = element_loop(
-                    instruction.at,
-                    quote!(#pointer as usize),
-                    quote!(#count),
-                    e.extent.stride,
-                    quote!(#(#inner)*),
-                );
+                let pointer = read(instruction);
+                let body =
+                    found_elements(instruction, e, e.element.iter().map(|i| self.handle_effects(i, cx.deeper())));
                 quote!(if #pointer != 0 { #body })
             }
             Operation::Choice { site, then, otherwise, .. } => {
-                let value = site_name(*site);
-                let then = then.iter().map(|i| self.handle_effects(i, cx));
-                let otherwise = otherwise.iter().map(|i| self.handle_effects(i, cx));
-                quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
+                let each = |i: &Instruction| self.handle_effects(i, cx);
+                chosen(*site, then.iter().map(each), otherwise.iter().map(each))
             }
             _ => quote!(),
         }

@@ -3,7 +3,7 @@
 use super::Handler;
 use super::request::element_address;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, read, recall, role, struct_address};
+use crate::generate::marshal::{element_loop, given_count, read, recall, role, struct_address};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -118,7 +118,7 @@ impl Handler<'_> {
             }
             Operation::Bytes(b) => {
                 let (value, stride) = (read(instruction), types::size(b.extent.stride));
-                let count = self.reply_extent(&b.extent, cx);
+                let count = given_count(&b.extent, quote!(ret), cx);
                 quote!(call.reply_owned(#value as usize as *const u8, #count * #stride);)
             }
             Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
@@ -166,22 +166,6 @@ impl Handler<'_> {
         }
     }
 
-    /// Number of elements behind a pointer that the vendor returned.
-    pub(super) fn reply_extent(&self, extent: &Extent, cx: Context) -> TokenStream {
-        let stride = types::size(extent.stride);
-        match &extent.count {
-            Count::Elements(e) => {
-                let value = cx.exact(e);
-                quote!(support::count(#value, #stride).unwrap_or(0))
-            }
-            Count::One => quote!(1usize),
-            Count::Terminated { step } => {
-                let step = types::size(*step);
-                quote!(support::terminated(ret as usize, #stride, #step))
-            }
-        }
-    }
-
     /// `at`: where the vendor's function wrote it, 0 for what it returned.
     pub(super) fn put_handle(&self, handle: &HandleUse, at: TokenStream, cx: Context) -> TokenStream {
         let (ty, role) = (handle.handle as u32, role(handle));
@@ -215,7 +199,7 @@ impl Handler<'_> {
             }
             Operation::Text => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
             Operation::Bytes(b) => {
-                let (count, stride) = (self.reply_extent(&b.extent, cx), types::size(b.extent.stride));
+                let (count, stride) = (given_count(&b.extent, quote!(ret), cx), types::size(b.extent.stride));
                 quote!(call.reply_owned(ret as usize as *const u8, #count * #stride);)
             }
             Operation::Mapped { mapped: Mapped { bytes, at, .. }, until } => {
