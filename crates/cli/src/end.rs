@@ -1,6 +1,7 @@
 //! `aviary end`: sessions that an operator ends.
 
-use aviary_node::{Address, EndReport, EndRequest, Request, SessionReport, ask, default_socket};
+use crate::which_node::WhichNode;
+use aviary_node::{EndReport, EndRequest, Request, SessionReport, ask};
 use clap::Args;
 use std::process::ExitCode;
 
@@ -14,9 +15,8 @@ use std::process::ExitCode;
 pub struct EndCommand {
     #[command(flatten)]
     which: Which,
-    /// The node's address, unix:/PATH [default: the default node's]
-    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
-    server: Option<Address>,
+    #[command(flatten)]
+    node: WhichNode,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -47,8 +47,7 @@ impl Which {
 }
 
 pub fn run(command: EndCommand) -> anyhow::Result<ExitCode> {
-    let socket = command.server.map_or_else(default_socket, |address| address.path().to_owned());
-    let report: EndReport = ask(&socket, &Request::End(command.which.request()))?;
+    let report: EndReport = ask(&command.node.socket(), &Request::End(command.which.request()))?;
     if command.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else if report.ended.is_empty() && report.unknown.is_empty() {

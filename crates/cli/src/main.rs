@@ -23,6 +23,7 @@ mod tenant;
 mod top;
 mod vm;
 mod vm_device;
+mod which_node;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -1,11 +1,10 @@
 //! `aviary tenant` and `aviary reload`: what a running node's tenants have and may have.
 
 use crate::amount::{LimitPlace, parse_limit, parse_limit_place};
-use aviary_node::{
-    AccountReport, Address, DeviceLimitChange, Request, TenantChange, TenantReport, ask, default_socket,
-};
+use crate::which_node::WhichNode;
+use aviary_node::{AccountReport, DeviceLimitChange, Request, TenantChange, TenantReport, ask};
 use clap::{Args, Subcommand};
-use std::{path::PathBuf, process::ExitCode};
+use std::process::ExitCode;
 
 /// Show and change the tenants of a running node.
 #[derive(Args)]
@@ -55,9 +54,8 @@ enum Action {
 
 #[derive(Args)]
 struct Node {
-    /// The node's address, unix:/PATH [default: the default node's]
-    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
-    server: Option<Address>,
+    #[command(flatten)]
+    which: WhichNode,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -66,17 +64,12 @@ struct Node {
 /// Make a running node read its configuration file again; sessions go on.
 #[derive(Args)]
 pub struct ReloadCommand {
-    /// The node's address, unix:/PATH [default: the default node's]
-    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
-    server: Option<Address>,
-}
-
-fn socket(address: Option<&Address>) -> PathBuf {
-    address.map_or_else(default_socket, |address| address.path().to_owned())
+    #[command(flatten)]
+    node: WhichNode,
 }
 
 pub fn reload(command: &ReloadCommand) -> anyhow::Result<ExitCode> {
-    let notes: Vec<String> = ask(&socket(command.server.as_ref()), &Request::Reload)?;
+    let notes: Vec<String> = ask(&command.node.socket(), &Request::Reload)?;
     notes.iter().for_each(|note| println!("{note}"));
     Ok(ExitCode::SUCCESS)
 }
@@ -109,7 +102,7 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
                     Some(device) => change.device_limits.push(DeviceLimitChange { device, resource, limit }),
                 }
             }
-            let tenant: TenantReport = ask(&socket(node.server.as_ref()), &Request::Set(change))?;
+            let tenant: TenantReport = ask(&node.which.socket(), &Request::Set(change))?;
             show(&tenant, node.json)?;
         }
     }
@@ -117,7 +110,7 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
 }
 
 fn all(node: &Node) -> anyhow::Result<Vec<TenantReport>> {
-    Ok(ask(&socket(node.server.as_ref()), &Request::Tenants)?)
+    Ok(ask(&node.which.socket(), &Request::Tenants)?)
 }
 
 fn line(tenant: &TenantReport) -> String {

@@ -1,12 +1,13 @@
 //! `aviary top`: who uses the devices now, and `aviary metrics`: the same for a monitoring system.
 
-use aviary_node::{Address, NodeReport, Request, TenantReport, ask, default_socket, query};
+use crate::which_node::WhichNode;
+use aviary_node::{NodeReport, Request, TenantReport, ask, query};
 use clap::Args;
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
     io::{IsTerminal, Write as _},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     thread,
     time::{Duration, Instant},
@@ -18,9 +19,8 @@ use std::{
 /// entitled to among those who used the device, sessions, waiting ones, calls per second, and what it holds.
 #[derive(Args)]
 pub struct TopCommand {
-    /// The node at this address, unix:/PATH.
-    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
-    server: Option<Address>,
+    #[command(flatten)]
+    node: WhichNode,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
@@ -32,13 +32,8 @@ pub struct TopCommand {
 /// Print a node's counters in the text format of Prometheus.
 #[derive(Args)]
 pub struct MetricsCommand {
-    /// The node at this address, unix:/PATH.
-    #[arg(long, value_name = "ADDR", env = "AVIARY_SERVER")]
-    server: Option<Address>,
-}
-
-fn socket(server: &Option<Address>) -> PathBuf {
-    server.as_ref().map_or_else(default_socket, |address| address.path().to_owned())
+    #[command(flatten)]
+    node: WhichNode,
 }
 
 /// What one look found.
@@ -54,7 +49,7 @@ fn look(socket: &Path) -> anyhow::Result<Look> {
 
 pub fn top(command: &TopCommand) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(command.interval > 0.0 && command.interval < 1e6, "--interval must be more than 0 seconds");
-    let socket = socket(&command.server);
+    let socket = command.node.socket();
     let redraw = std::io::stdout().is_terminal() && command.count.is_none();
     let mut before = look(&socket)?;
     let mut looks = 0;
@@ -165,7 +160,7 @@ fn calls(node: &NodeReport) -> BTreeMap<String, u64> {
 }
 
 pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
-    let look = look(&socket(&command.server))?;
+    let look = look(&command.node.socket())?;
     print!("{}", exposition(&look));
     Ok(ExitCode::SUCCESS)
 }
