@@ -16,7 +16,7 @@ use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGHUP;
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -173,9 +173,6 @@ impl Source {
         let Some(present) = &self.devices else { return Ok(None) };
         let mut present = present.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = file.devices(self.file.as_deref(), &present, &apis::select(&self.modules, &[])?)?;
-        if present.0.is_empty() && !rules.0.is_empty() {
-            notes.push("sessions that began before any device was scheduled stay unscheduled".into());
-        }
         if rules.shortest_slice() != present.shortest_slice() {
             let text = "long launches still run in parts as long as the slice was when the node was started";
             notes.push(text.into());
@@ -184,8 +181,7 @@ impl Source {
         Ok(Some(rules))
     }
 
-    fn read_again(&self, before: &Fixed) -> anyhow::Result<Settings> {
-        let path = self.file.as_deref().context("the node has no configuration file (--config)")?;
+    fn read_again(&self, path: &Path, before: &Fixed) -> anyhow::Result<Settings> {
         let file = FileConfig::read(path)?;
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
@@ -261,8 +257,11 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
     (config.tenants, config.sessions_per_user, config.vms) = (tenants, sessions_per_user, vms);
     config.attach_rate = attach_rate;
-    let before = file.fixed();
-    config.reload = Some(Reload::new(move || source.read_again(&before).map_err(|error| format!("{error:#}"))));
+    if let Some(path) = source.file.clone() {
+        let before = file.fixed();
+        let read = move || source.read_again(&path, &before).map_err(|error| format!("{error:#}"));
+        config.reload = Some(Reload::new(read));
+    }
     Ok(config)
 }
 

@@ -101,9 +101,11 @@ pub fn monotonic() -> u64 {
 #[repr(C)]
 struct Page {
     seats: [DeviceSeat; DEVICE_SEATS],
+    /// See [`GrantPage::is_scheduled`].
+    scheduled: AtomicU32,
 }
 
-// SAFETY: seats consist of atomics only.
+// SAFETY: it consists of atomics only.
 unsafe impl Atomics for Page {}
 
 impl DeviceSeat {
@@ -162,6 +164,17 @@ impl GrantPage {
     pub fn seats(&self) -> &[DeviceSeat; DEVICE_SEATS] {
         &self.0.seats
     }
+
+    /// By the node: from now on it matters who gives devices work. Never taken back.
+    pub fn schedule(&self) {
+        self.0.scheduled.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the node schedules devices, or did so once. Until then the session need not look at its seats.
+    #[inline]
+    pub fn is_scheduled(&self) -> bool {
+        self.0.scheduled.load(Ordering::Relaxed) != 0
+    }
 }
 
 #[cfg(test)]
@@ -179,6 +192,9 @@ mod tests {
         let name = "ä".repeat(40);
         server.seats()[4].take(&name);
         assert_eq!(node.seats()[4].name().unwrap(), "ä".repeat(32));
+        assert!(!server.is_scheduled());
+        node.schedule();
+        assert!(server.is_scheduled());
     }
 
     #[test]

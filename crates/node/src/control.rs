@@ -28,7 +28,7 @@ pub struct Assignment<'a> {
     pub apis: Option<&'a [String]>,
     pub functions: &'a FunctionRule,
     pub only_devices: Option<&'a [String]>,
-    /// The node schedules devices.
+    /// The node schedules devices, or may do so later.
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go.
     pub private: bool,
@@ -40,7 +40,7 @@ pub struct Assignment<'a> {
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
-    /// Comes with the statistics' descriptor and, where devices are scheduled, with page and bell of the session's.
+    /// Comes with the statistics' descriptor and, where devices may be scheduled, with page and bell of the session's.
     Started {
         session: u64,
         #[serde(default)]

@@ -66,14 +66,14 @@ impl Core {
     }
 
     pub(crate) fn unschedule(&self, session: u64) {
-        if let Some(scheduling) = self.scheduling.get() {
+        if let Some(scheduling) = &self.scheduling {
             scheduling.leave(session);
         }
     }
 
     /// A device cannot be taken away from a session that does not give it back: its API server is ended.
     pub(crate) fn end_overdue(&self) {
-        let Some(scheduling) = self.scheduling.get() else { return };
+        let Some(scheduling) = &self.scheduling else { return };
         let mut state = self.state();
         for Overdue { session: id, device, waiting } in scheduling.overdue() {
             let Some(session) = state.registry.sessions.get(&id) else { continue };

@@ -88,7 +88,7 @@ pub struct NodeConfig {
     pub server_users: Option<UserRange>,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
-    /// How the configuration is read again.
+    /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
     /// Where other machines connect, and what serves each of them.
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
@@ -127,6 +127,11 @@ impl NodeConfig {
 const SLICE: &str = "AVIARY_SLICE_MS";
 
 impl NodeConfig {
+    /// Whether devices are scheduled, or may be when the configuration is read again: sessions are prepared for it.
+    pub(crate) fn may_schedule(&self) -> bool {
+        !self.devices.0.is_empty() || self.reload.is_some()
+    }
+
     /// Launches longer than a slice run in parts where devices are scheduled, unless the environment says otherwise.
     fn slice_launches(&mut self) {
         let Some(slice) = self.devices.shortest_slice().filter(|_| std::env::var_os(SLICE).is_none()) else { return };

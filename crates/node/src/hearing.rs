@@ -46,7 +46,7 @@ impl Core {
                 let mut descriptors = descriptors.into_iter();
                 session.stats = descriptors.next();
                 if let (Some(scheduling), Some(page), Some(bell)) =
-                    (self.scheduling.get(), descriptors.next(), descriptors.next())
+                    (&self.scheduling, descriptors.next(), descriptors.next())
                 {
                     let share = state.tenants.called(&session.tenant).share();
                     let process = state.registry.servers.get(&server).map_or(0, |known| known.process.pid());

@@ -9,7 +9,7 @@ use crate::{
     gateways::Gateways,
     listener::Listener,
     log::Log,
-    scheduling::{DeviceReport, Rules, Scheduling},
+    scheduling::{DeviceReport, Scheduling},
     server_users::ServerUsers,
     sessions::Registry,
     throttle::Throttle,
@@ -22,7 +22,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU8, Ordering},
     },
     time::Instant,
@@ -48,8 +48,8 @@ pub struct Core {
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
-    /// Not set: no device is scheduled.
-    pub(crate) scheduling: OnceLock<Scheduling>,
+    /// `None`: no device is ever scheduled.
+    pub(crate) scheduling: Option<Scheduling>,
     /// Listeners for other machines.
     pub(crate) remote: Vec<OwnedFd>,
     state: Mutex<State>,
@@ -124,22 +124,14 @@ impl Core {
             zygote_at,
         });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
-        let devices = config.devices.clone();
-        let core = Self { config, log, epoll, wake, goal, reserve, scheduling: OnceLock::new(), remote, state };
-        core.schedule(devices)?;
-        Ok(core)
-    }
-
-    /// Schedules devices by these rules from now on. Once there were rules, sessions are prepared for others.
-    pub(crate) fn schedule(&self, rules: Rules) -> Result<(), NodeError> {
-        if let Some(scheduling) = self.scheduling.get() {
-            scheduling.set_rules(rules);
-        } else if !rules.0.is_empty() {
-            let scheduling = Scheduling::start(rules, self.log)?;
-            self.epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
-            let _ = self.scheduling.set(scheduling);
+        let scheduling = match config.may_schedule() {
+            true => Some(Scheduling::start(config.devices.clone(), log)?),
+            false => None,
+        };
+        if let Some(scheduling) = &scheduling {
+            epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
         }
-        Ok(())
+        Ok(Self { config, log, epoll, wake, goal, reserve, scheduling, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -153,7 +145,7 @@ impl Core {
     }
 
     pub fn devices(&self) -> Vec<DeviceReport> {
-        self.scheduling.get().map_or(Vec::new(), Scheduling::report)
+        self.scheduling.as_ref().map_or(Vec::new(), Scheduling::report)
     }
 
     pub fn busy(&self) -> usize {

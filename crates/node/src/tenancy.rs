@@ -96,7 +96,7 @@ impl Core {
             apis: permissions.apis.as_deref(),
             functions: &permissions.functions,
             only_devices: permissions.only_devices.as_deref(),
-            scheduled: self.scheduling.get().is_some(),
+            scheduled: self.scheduling.is_some(),
             private: self.config.private,
             user,
         };
@@ -133,15 +133,19 @@ impl Core {
 
     /// Reads the configuration again. What does not work leaves everything as it was. Answers what is worth knowing.
     pub fn reload(&self) -> Result<Vec<String>, NodeError> {
-        let read = self.config.reload.as_ref().ok_or_else(|| NodeError::Reload("there is no file".into()))?;
+        let read = self
+            .config
+            .reload
+            .as_ref()
+            .ok_or_else(|| NodeError::Reload("the node has no configuration file (--config)".into()))?;
         // Without the lock: a slow disk holds up nobody else.
         let answer = read.run().map_err(NodeError::Reload);
         if let Err(error) = &answer {
             self.log.error(error);
         }
         let Settings { tenants, sessions_per_user, attach_rate, devices, vms, mut notes } = answer?;
-        if let Some(rules) = devices {
-            self.schedule(rules)?;
+        if let (Some(scheduling), Some(rules)) = (&self.scheduling, devices) {
+            scheduling.set_rules(rules);
         }
         let mut state = self.state();
         state.tenants = tenants;
@@ -162,7 +166,7 @@ impl Core {
         notes.extend(state.outdated_notes());
         drop(state);
         self.listen_for_vms();
-        if let Some(scheduling) = self.scheduling.get() {
+        if let Some(scheduling) = &self.scheduling {
             let refused = scheduling.reload_policies();
             notes.extend(refused.into_iter().map(|why| format!("the policy that runs stays: {why}")));
         }
@@ -172,7 +176,7 @@ impl Core {
     }
 
     fn share_anew(&self, tenant: &Tenant) {
-        if let Some(scheduling) = self.scheduling.get() {
+        if let Some(scheduling) = &self.scheduling {
             scheduling.set_share(&tenant.name, tenant.share());
         }
     }

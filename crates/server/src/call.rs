@@ -474,7 +474,7 @@ impl Call {
     /// The node schedules devices.
     #[inline]
     pub fn scheduled(&self) -> bool {
-        self.session.devices.scheduled()
+        self.session.scheduled()
     }
 
     /// It matters which device a call gives work: the node schedules devices, or some are not the tenant's.
@@ -488,6 +488,9 @@ impl Call {
         let session = &self.session;
         if device != 0 && session.policy.has_only_some_devices() {
             session.check_devices(self.header.function, &[as_shown(&device_name(device, name))])?;
+        }
+        if !self.scheduled() {
+            return Ok(false);
         }
         self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
         Ok(self.stay.is_some())

@@ -28,7 +28,7 @@ pub struct SessionConfig {
     pub only_devices: Option<Vec<String>>,
     /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
     pub vendors: BTreeMap<String, String>,
-    /// The node schedules devices.
+    /// The node schedules devices, or may do so later.
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go: what the guest is told needs no line there.
     pub private: bool,

@@ -92,6 +92,7 @@ fn session(memory: SessionMemory) -> Arc<Session> {
         policy,
         printed: None,
         devices: crate::devices::Devices::new(None, None),
+        grants: None,
         journal,
         socket: None,
     })

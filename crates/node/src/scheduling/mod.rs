@@ -160,10 +160,13 @@ impl Scheduling {
             Ok(page) => Arc::new(page),
             Err(error) => return shared.log.warn(format_args!("session {session}: its page of grants: {error}")),
         };
+        let mut state = shared.state();
+        if !state.rules.0.is_empty() {
+            page.schedule();
+        }
         let data = epoll::EventData::new_u64(session);
         // Edge-triggered: what was rung is not read, so that a bell costs one system call on each side.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        let mut state = shared.state();
         if let Err(errno) = epoll::add(&shared.epoll, &bell, data, flags) {
             return shared.log.warn(format_args!("session {session}: its bell: {errno}"));
         }
@@ -198,6 +201,9 @@ impl Scheduling {
         let mut state = self.shared.state();
         let State { sessions, devices, rules: present } = &mut *state;
         *present = rules;
+        if !present.0.is_empty() {
+            sessions.values().for_each(|member| member.page.schedule());
+        }
         for (name, device) in devices {
             let settings = present.of(name).filter(|settings| settings.scheduler != Scheduler::None);
             match (&mut *device, settings) {
