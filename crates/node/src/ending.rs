@@ -78,13 +78,10 @@ impl Core {
         for Overdue { session: id, device, waiting } in scheduling.overdue() {
             let Some(session) = state.registry.sessions.get(&id) else { continue };
             let seconds = waiting.as_secs_f64();
-            self.tell_end(
-                id,
-                session,
-                format_args!(
-                    " device={device:?}: others wait for it for {seconds:.1} s and it is not given back (hold_limit)"
-                ),
+            let why = format_args!(
+                " device={device:?}: others wait for it for {seconds:.1} s and it is not given back (hold_limit)"
             );
+            self.tell_end(id, session, why);
             let server = session.server;
             end_server(&mut state.registry, server);
         }
@@ -93,14 +90,14 @@ impl Core {
     /// An operator ends sessions. Others of the same processes end with them.
     pub fn end_sessions(&self, request: &EndRequest) -> Result<EndReport, NodeError> {
         let mut state = self.state();
-        let (chosen, unknown): (Vec<u64>, Vec<u64>) = match request {
+        let (chosen, unknown): (BTreeSet<u64>, BTreeSet<u64>) = match request {
             EndRequest::Sessions(ids) => ids.iter().partition(|id| state.registry.sessions.contains_key(id)),
             EndRequest::Tenant(name) => {
                 state.check_known(name)?;
                 let of_tenant = state.registry.sessions.iter().filter(|(_, session)| session.tenant == *name);
-                (of_tenant.map(|(id, _)| *id).collect(), Vec::new())
+                (of_tenant.map(|(id, _)| *id).collect(), BTreeSet::new())
             }
-            EndRequest::Outdated => (state.outdated_sessions(), Vec::new()),
+            EndRequest::Outdated => (state.outdated_sessions(), BTreeSet::new()),
         };
         let servers: BTreeSet<u64> =
             chosen.iter().filter_map(|id| Some(state.registry.sessions.get(id)?.server)).collect();
@@ -113,7 +110,7 @@ impl Core {
             }
         }
         servers.into_iter().for_each(|server| end_server(&mut state.registry, server));
-        Ok(EndReport { ended, unknown })
+        Ok(EndReport { ended, unknown: unknown.into_iter().collect() })
     }
 
     fn tell_end(&self, id: u64, session: &Session, why: fmt::Arguments<'_>) {

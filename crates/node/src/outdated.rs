@@ -1,7 +1,7 @@
 //! Sessions that go on with what the configuration does not give them any more.
 
 use crate::{node::State, permissions::Permissions, sessions::Session};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Sessions that a note has the numbers of; more are counted.
 const NAMED: usize = 20;
@@ -20,7 +20,7 @@ impl State {
     }
 
     /// Numbers of the sessions that are.
-    pub fn outdated_sessions(&self) -> Vec<u64> {
+    pub fn outdated_sessions(&self) -> BTreeSet<u64> {
         let outdated = self.registry.sessions.iter().filter(|(_, session)| self.outdated(session).is_some());
         outdated.map(|(id, _)| *id).collect()
     }

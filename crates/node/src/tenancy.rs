@@ -160,7 +160,8 @@ impl Core {
             self.share_anew(&tenant);
             let sessions = state.registry.sessions_of_tenant(&name);
             if let Some(most) = tenant.sessions.filter(|most| sessions > *most) {
-                notes.push(format!("tenant {} has {sessions} sessions and may have {most}", name.escape_debug()));
+                let name = name.escape_debug();
+                notes.push(format!("tenant {name} has more sessions than it may have now: {sessions}, not {most}"));
             }
         }
         notes.extend(state.outdated_notes());
