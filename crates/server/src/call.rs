@@ -155,6 +155,7 @@ impl Call {
     }
 
     /// Sets the call up for the message in `request`.
+    #[inline]
     pub(crate) fn start(&mut self, header: RequestHeader) {
         self.header = header;
         self.at = 0;
@@ -171,6 +172,7 @@ impl Call {
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.
+    #[inline]
     pub(crate) fn reset(&mut self) {
         self.scratch.reset();
         self.handles.clear();
