@@ -476,7 +476,7 @@ impl Call {
     /// The node schedules devices.
     #[inline]
     pub fn scheduled(&self) -> bool {
-        self.session.scheduled()
+        self.session.devices.scheduled()
     }
 
     /// It matters which device a call gives work: the node schedules devices, or some are not the tenant's.

@@ -112,10 +112,12 @@ fn admit(
     let gate = gate(api, &config, page.as_ref().map(AsFd::as_fd)).map_err(|e| failed("the tenant's accounts", &e))?;
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
     let stats = StatsPage::publish(stats.as_fd(), &gate).map_err(|e| failed("the statistics", &e))?;
-    let open = |page: &OwnedFd| GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e));
-    let (devices, grants) = match connection.grants.take() {
-        Some((page, bell)) => (Devices::new(Some(open(&page)?), Some(bell)), Some(open(&page)?)),
-        None => (Devices::new(None, None), None),
+    let devices = match connection.grants.take() {
+        Some((page, bell)) => {
+            let page = GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e))?;
+            Devices::new(Some(page), Some(bell))
+        }
+        None => Devices::new(None, None),
     };
     let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
     // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
@@ -126,7 +128,7 @@ fn admit(
     let socket = Some(ControlSocket::new(socket));
     let policy = Policy::new(api, &config);
     let (journal, printed) = (connection.journal, connection.printed.take());
-    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, grants, printed, journal, socket };
+    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, journal, socket };
     let session = Session::new(parts);
     clock::start();
     ffi::announce(&session);

@@ -93,9 +93,10 @@ impl Devices {
         seats.any(|seat| matches!(seat.grant.load(Ordering::Relaxed), grant::SLICE | grant::ALONE))
     }
 
+    /// The node schedules devices.
     #[inline]
     pub fn scheduled(&self) -> bool {
-        self.page.is_some()
+        self.page.as_ref().is_some_and(GrantPage::is_scheduled)
     }
 
     /// Waits until the session may give the device work. `None`: nobody schedules it. An error: the session is over.

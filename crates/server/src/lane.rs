@@ -165,7 +165,7 @@ impl Lane {
             return Ok(());
         }
         self.counters.report(&self.session.stats);
-        if self.session.scheduled() {
+        if self.session.devices.scheduled() {
             self.demand.look(&self.session.demand, self.session.devices.any_held());
             // A lane that fails meanwhile fails again below.
             self.session.devices.rest(|at_most| end.await_message(at_most).unwrap_or(true));
@@ -318,7 +318,7 @@ impl Lane {
         let mut deliveries = self.deliveries.borrow_mut();
         let told = if reply { self.told() } else { Told::default() };
         let mut end = self.end.borrow_mut();
-        if reply && self.session.scheduled() {
+        if reply && self.session.devices.scheduled() {
             let awake = self.session.devices.answering();
             end.stay_awake(awake);
             if !awake.is_zero() {

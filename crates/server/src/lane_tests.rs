@@ -55,7 +55,6 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
         stats,
         gate,
         devices: crate::devices::Devices::new(None, None),
-        grants: None,
         policy: Policy::default(),
         printed: None,
         journal,

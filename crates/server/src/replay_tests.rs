@@ -92,7 +92,6 @@ fn session(memory: SessionMemory) -> Arc<Session> {
         policy,
         printed: None,
         devices: crate::devices::Devices::new(None, None),
-        grants: None,
         journal,
         socket: None,
     })

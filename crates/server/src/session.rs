@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use aviary_gate::{Allowance, Gate, GrantPage, Holding, Refusal, Refused, Resource, Seat, TenantPage};
+use aviary_gate::{Allowance, Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, control::control_kind};
 
@@ -62,8 +62,6 @@ pub struct Session {
     pub stats: StatsPage,
     pub callback_lane: CallbackLane,
     pub devices: Devices,
-    /// Where the node says whether it schedules devices: the page that `devices` has, too.
-    grants: Option<GrantPage>,
     pub demand: Demand,
     /// What goes to the guest with replies, if its own descriptors cannot be here.
     pub printed: Option<Printed>,
@@ -97,7 +95,6 @@ pub struct Parts {
     pub stats: StatsPage,
     pub gate: Gate,
     pub devices: Devices,
-    pub grants: Option<GrantPage>,
     pub policy: Policy,
     pub printed: Option<Printed>,
     pub journal: Journal,
@@ -130,7 +127,6 @@ impl Session {
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
             devices: parts.devices,
-            grants: parts.grants,
             demand: Demand::default(),
             printed: parts.printed,
             journal: parts.journal,
@@ -147,12 +143,6 @@ impl Session {
 
     pub fn note(&self, text: &str) {
         self.journal.note(text);
-    }
-
-    /// It matters who gives devices work.
-    #[inline]
-    pub fn scheduled(&self) -> bool {
-        self.devices.scheduled() && self.grants.as_ref().is_some_and(GrantPage::is_scheduled)
     }
 
     /// The node's name for it.
