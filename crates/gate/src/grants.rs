@@ -56,7 +56,8 @@ pub struct DeviceSeat {
     pub grant: AtomicU32,
     /// Threads of the API server that wait for the grant.
     pub waiting: AtomicU32,
-    /// The id of one of them that sleeps; 0: none. The node believes nothing: it looks whose thread that is.
+    /// The id of one of them that sleeps, or with `LAST` of who waits for the device; 0: none. The node believes nothing: it
+    /// looks whose thread that is.
     pub sleeper: AtomicU32,
     /// The thread that the node has made a real-time thread, until it gives that up; 0: none since the last one saw it.
     pub hurried: AtomicU32,

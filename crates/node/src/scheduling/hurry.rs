@@ -4,7 +4,8 @@
 //! milliseconds where only a flood of others runs: what they used too much of long ago counts against them, all the more
 //! the less the others weigh. It does so at every moment at which such a thread wakes up or becomes an ordinary one
 //! again. So the node makes the thread that waits for a device a real-time thread before it wakes it, and the thread gives
-//! that up when it gives the device back, or has to wait for its program by spinning.
+//! that up when it gives the device back, or has to wait for its program by spinning. It does the same for who waits for the
+//! last work of its slice when another session's comes behind that.
 //!
 //! An API server that was taken over would not. What it can do with it is bounded by the node alone: how much processor
 //! time it takes in one hurry ([`MOST`], looked at every [`LOOK`]), for how long that lasts ([`LONGEST`]), and how much
@@ -150,7 +151,7 @@ impl Hurry {
         self.hurried.is_empty()
     }
 
-    /// Before the seat's grant is opened: the thread that sleeps there will wait for no processor.
+    /// Before the seat's grant is opened, or at its slice's end: the thread that sleeps there will wait for no processor.
     pub fn before_waking(&mut self, runner: &Runner, seat: &DeviceSeat, now: u64) {
         let thread = seat.sleeper.load(SeqCst);
         if !self.allowed || thread == 0 || !self.may(&runner.tenant, now) {
