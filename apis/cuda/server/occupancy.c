@@ -1,0 +1,367 @@
+/* What the node's device scheduler needs to know: which device a call gives work, and when that device has done what this
+ * process gave it. For the second each stream that has had work gets an event behind it once somebody asks, and the event is
+ * asked until it is reached: so any thread can wait, for any stream, and a stream may end meanwhile.
+ *
+ * Nothing here may break into a capture of the application's. The driver is asked in its relaxed mode, so that captures of
+ * other threads do not matter. No event is put into a stream that captures, or into the default one while another captures
+ * that waits for it: work of before is marked before the capture begins. For that, and so that no stream or context ends
+ * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
+ * there are no entries, and nobody takes it. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+/* Entries are used again, never freed: `asked` may point to one that has become another stream's. */
+struct occupant {
+    /* NULL: the stream has ended, and the entry is free once it is not busy. */
+    CUstream stream;
+    CUcontext context;
+    /* Whose, of the default stream of a thread: only that thread can put an event into it. */
+    pthread_t thread;
+    uint64_t home;
+    /* Behind its last work, if `marked`. */
+    CUevent mark;
+    int marked;
+    /* It was given work that nobody has seen done. */
+    int busy;
+    struct occupant *next;
+};
+static struct occupant *occupants;
+static pthread_mutex_t occupants_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Somebody has captured: from then on a stream may begin to by waiting for an event. */
+static int has_captured;
+/* The stream of the call that this thread is about to make. */
+static __thread struct occupant *asked;
+
+static int is_default(CUstream stream) {
+    return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* Whether a call of the driver's makes a difference here at all. */
+static int anybody_occupies(void) {
+    return __atomic_load_n(&occupants, __ATOMIC_ACQUIRE) != NULL;
+}
+
+/* In this mode captures of this and other threads forbid nothing that has to do with streams that do not capture. */
+static CUstreamCaptureMode begin_relaxed(void) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+        mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return mode;
+}
+
+static void end_relaxed(CUstreamCaptureMode mode) {
+    cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* ---- With the lock ---------------------------------------------------------------------------- */
+
+static struct occupant *find_occupant(CUstream stream, CUcontext context) {
+    struct occupant *found = occupants;
+    while (found && !(found->stream == stream && (!is_default(stream) || found->context == context)
+                      && (stream != CU_STREAM_PER_THREAD || pthread_equal(found->thread, pthread_self()))))
+        found = found->next;
+    return found;
+}
+
+static struct occupant *free_occupant(CUcontext context) {
+    struct occupant *found = occupants;
+    while (found && (found->stream || found->busy))
+        found = found->next;
+    if (!found) {
+        found = calloc(1, sizeof *found);
+        if (!found)
+            return NULL;
+        found->next = occupants;
+        __atomic_store_n(&occupants, found, __ATOMIC_RELEASE);
+    }
+    /* Its context lives: entries of contexts that end are emptied before. */
+    if (found->mark && found->context != context) {
+        cuEventDestroy_v2(found->mark);
+        found->mark = NULL;
+    }
+    found->marked = 0;
+    return found;
+}
+
+static struct occupant *occupant_of(CUstream stream) {
+    CUcontext context = NULL;
+    if (!stream)
+        stream = CU_STREAM_LEGACY;
+    if (is_default(stream) && (cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context))
+        return NULL;
+    struct occupant *found = find_occupant(stream, context);
+    if (found || (!is_default(stream) && cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
+        || cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+        return found;
+    uint64_t home = cuda_home_here();
+    cuCtxPopCurrent_v2(&context);
+    found = home ? free_occupant(context) : NULL;
+    if (found) {
+        found->stream = stream;
+        found->context = context;
+        found->thread = pthread_self();
+        found->home = home;
+    }
+    return found;
+}
+
+/* Whether an event can be put into the stream, and no capture is disturbed by that. Asking does not either. */
+static int takes_marks(CUstream stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Puts an event behind what the stream has. Where that fails nothing is at work: the context has an error that stays, which
+ * the application learns from its own calls, or the stream captures, and has got nothing since the capture began. */
+static void mark_occupant(struct occupant *occupant) {
+    if (!occupant->busy || occupant->marked)
+        return;
+    CUcontext context = NULL;
+    occupant->busy = 0;
+    if (cuCtxPushCurrent_v2(occupant->context) != CUDA_SUCCESS)
+        return;
+    if (takes_marks(occupant->stream)
+        && (occupant->mark || cuEventCreate(&occupant->mark, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS))
+        occupant->busy = occupant->marked = cuEventRecord(occupant->mark, occupant->stream) == CUDA_SUCCESS;
+    cuCtxPopCurrent_v2(&context);
+}
+
+/* Whether it still has work. */
+static int look_at(struct occupant *occupant) {
+    mark_occupant(occupant);
+    if (occupant->busy && cuEventQuery(occupant->mark) != CUDA_ERROR_NOT_READY)
+        occupant->busy = occupant->marked = 0;
+    return occupant->busy;
+}
+
+/* ---- What calls say --------------------------------------------------------------------------- */
+
+/* The device that work in this stream occupies; 0: none does, as the work goes into a graph, or the call will fail. */
+uint64_t cuda_device_of_work(CUstream stream) {
+    asked = NULL;
+    if (!takes_marks(stream))
+        return 0;
+    pthread_mutex_lock(&occupants_lock);
+    asked = occupant_of(stream);
+    uint64_t home = asked ? asked->home : 0;
+    pthread_mutex_unlock(&occupants_lock);
+    return home;
+}
+
+/* Copies from and to the host's memory are done beside the device's other work. */
+uint64_t cuda_device_of_copy(CUstream stream, size_t from_bytes, size_t to_bytes) {
+    asked = NULL;
+    return from_bytes || to_bytes ? 0 : cuda_device_of_work(stream);
+}
+
+/* The call was made, and the stream has its work. */
+void cuda_note_work(void) {
+    struct occupant *occupant = asked;
+    if (!occupant)
+        return;
+    asked = NULL;
+    pthread_mutex_lock(&occupants_lock);
+    if (occupant->stream) {
+        occupant->busy = 1;
+        occupant->marked = 0;
+    }
+    if (occupant->stream == CU_STREAM_PER_THREAD && pthread_equal(occupant->thread, pthread_self())) {
+        CUstreamCaptureMode mode = begin_relaxed();
+        mark_occupant(occupant);
+        end_relaxed(mode);
+    }
+    pthread_mutex_unlock(&occupants_lock);
+}
+
+/* The same as for limits and permissions. */
+const char *cuda_device_name(uint64_t home) {
+    return cuda_home_name(home, 0);
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------- */
+
+/* Between two looks; what is soon over is looked at all the time. */
+static void pause_after(unsigned int looks) {
+    enum { LOOKS = 100, PAUSE_NS = 20000 };
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    static __thread int is_punctual;
+    if (looks < LOOKS) {
+        sched_yield();
+        return;
+    }
+    /* The kernel makes pauses of this length four times as long otherwise. */
+    if (!is_punctual)
+        is_punctual = prctl(PR_SET_TIMERSLACK, 1000) == 0;
+    nanosleep(&pause, NULL);
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Waits until the device has done what this process gave it. Not for long: what it is at may wait for a later call of the
+ * thread that asks, one for another device say. Then it has not (negative), and is asked again. */
+int cuda_drain(uint64_t home) {
+    enum { PATIENCE_NS = 1000000 };
+    int64_t until = now_ns() + PATIENCE_NS;
+    CUstreamCaptureMode mode = begin_relaxed();
+    int at_work = 1;
+    for (unsigned int looks = 0; at_work && (!looks || now_ns() < until); looks++) {
+        if (looks)
+            pause_after(looks);
+        at_work = 0;
+        pthread_mutex_lock(&occupants_lock);
+        for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
+            if (occupant->home == home)
+                at_work |= look_at(occupant);
+        pthread_mutex_unlock(&occupants_lock);
+    }
+    end_relaxed(mode);
+    return at_work ? -1 : 0;
+}
+
+/* ---- Captures --------------------------------------------------------------------------------- */
+
+/* What streams have got until now is marked: they, or the default stream, cannot be while somebody captures. */
+static void begin_to_capture(void) {
+    CUstreamCaptureMode mode = begin_relaxed();
+    pthread_mutex_lock(&occupants_lock);
+    __atomic_store_n(&has_captured, 1, __ATOMIC_RELEASE);
+    for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
+        mark_occupant(occupant);
+    end_relaxed(mode);
+}
+
+static CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode) {
+    begin_to_capture();
+    CUresult status = cuStreamBeginCapture_v2(stream, mode);
+    pthread_mutex_unlock(&occupants_lock);
+    return status;
+}
+
+void *cuda_begin_capture_function(void) {
+    return (void *)begin_capture;
+}
+
+static CUresult begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
+                                       const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
+    begin_to_capture();
+    CUresult status = cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode);
+    pthread_mutex_unlock(&occupants_lock);
+    return status;
+}
+
+void *cuda_begin_capture_to_graph_function(void) {
+    return (void *)begin_capture_to_graph;
+}
+
+/* A stream that waits for an event of a capture takes part in it from then on. */
+static CUresult wait_event(CUstream stream, CUevent event, unsigned int flags) {
+    if (!__atomic_load_n(&has_captured, __ATOMIC_ACQUIRE) || !anybody_occupies())
+        return cuStreamWaitEvent(stream, event, flags);
+    CUstreamCaptureMode mode = begin_relaxed();
+    pthread_mutex_lock(&occupants_lock);
+    struct occupant *occupant = stream && !is_default(stream) ? find_occupant(stream, NULL) : NULL;
+    if (occupant)
+        mark_occupant(occupant);
+    end_relaxed(mode);
+    CUresult status = cuStreamWaitEvent(stream, event, flags);
+    pthread_mutex_unlock(&occupants_lock);
+    return status;
+}
+
+void *cuda_wait_event_function(void) {
+    return (void *)wait_event;
+}
+
+/* ---- Ends of streams and contexts ------------------------------------------------------------- */
+
+/* A stream's work goes on without it. */
+static CUresult destroy_stream(CUstream stream) {
+    if (!anybody_occupies() || !stream || is_default(stream))
+        return cuStreamDestroy_v2(stream);
+    CUstreamCaptureMode mode = begin_relaxed();
+    pthread_mutex_lock(&occupants_lock);
+    struct occupant *occupant = find_occupant(stream, NULL);
+    if (occupant) {
+        mark_occupant(occupant);
+        occupant->stream = NULL;
+    }
+    end_relaxed(mode);
+    CUresult status = cuStreamDestroy_v2(stream);
+    pthread_mutex_unlock(&occupants_lock);
+    return status;
+}
+
+void *cuda_destroy_stream_function(void) {
+    return (void *)destroy_stream;
+}
+
+/* A context ends when its work is done. Until then others see that it is not; then its entries must not outlive it. */
+static void leave_context(CUcontext context) {
+    CUstreamCaptureMode mode = begin_relaxed();
+    int at_work = 1;
+    for (unsigned int looks = 0; at_work; looks++) {
+        if (looks)
+            pause_after(looks);
+        at_work = 0;
+        pthread_mutex_lock(&occupants_lock);
+        for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
+            if (occupant->context == context)
+                at_work |= look_at(occupant);
+        for (struct occupant *occupant = occupants; occupant && !at_work; occupant = occupant->next) {
+            if (occupant->context != context)
+                continue;
+            if (occupant->mark)
+                cuEventDestroy_v2(occupant->mark);
+            *occupant = (struct occupant){.next = occupant->next};
+        }
+        pthread_mutex_unlock(&occupants_lock);
+    }
+    end_relaxed(mode);
+}
+
+static CUresult destroy_context(CUcontext context) {
+    if (anybody_occupies() && context)
+        leave_context(context);
+    return cuCtxDestroy_v2(context);
+}
+
+void *cuda_destroy_context_function(void) {
+    return (void *)destroy_context;
+}
+
+static void leave_primary_context(CUdevice device) {
+    unsigned int flags = 0;
+    int active = 0;
+    CUcontext context = NULL;
+    if (!anybody_occupies() || cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active
+        || cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+        return;
+    leave_context(context);
+    cuDevicePrimaryCtxRelease_v2(device);
+}
+
+static CUresult release_primary_context(CUdevice device) {
+    leave_primary_context(device);
+    return cuDevicePrimaryCtxRelease_v2(device);
+}
+
+void *cuda_release_primary_context_function(void) {
+    return (void *)release_primary_context;
+}
+
+static CUresult reset_primary_context(CUdevice device) {
+    leave_primary_context(device);
+    return cuDevicePrimaryCtxReset_v2(device);
+}
+
+void *cuda_reset_primary_context_function(void) {
+    return (void *)reset_primary_context;
+}
