@@ -25,7 +25,8 @@ use crate::processor;
 use habits::{Interactive, Lingering};
 use holding::Holding;
 
-/// Waits until a device has done everything that this process gave it; non-zero: it gave up waiting.
+/// Waits until a device has done everything that this process gave it. Positive: it gave up waiting; negative: not yet, ask
+/// again, and let the thread do meanwhile what it has to do besides.
 pub type Drain = unsafe extern "C" fn(u64) -> c_int;
 /// The name of a device, NUL-terminated and never freed; NULL: unknown.
 pub type Name = unsafe extern "C" fn(u64) -> *const c_char;
@@ -36,6 +37,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const GLANCE: Duration = Duration::from_micros(50);
 /// Answers that take longer are not worth being awake for from the beginning of a slice on.
 const SOON: Duration = Duration::from_micros(500);
+/// How long a call waits for a device that is late, if nobody else wants it.
+const ENOUGH: Duration = Duration::from_millis(100);
 /// How long a session whose work came behind another's waits to hear when that ended, once its own is done.
 const UNHEARD: Duration = Duration::from_millis(10);
 
@@ -136,11 +139,13 @@ impl Devices {
     ) -> Result<Option<MutexGuard<'a, Vec<Known>>>, ()> {
         let seat = &page.seats()[known[at].seat];
         let mut waiting_since: Option<Instant> = None;
+        let came = Instant::now();
         let outcome = loop {
             match seat.grant.load(Ordering::SeqCst) {
                 grant::FREE => break Ok(false),
-                grant::SLICE if !known[at].state.closing => break Ok(true),
-                grant::ALONE => {
+                grant::SLICE if !known[at].state.closing && !known[at].state.late => break Ok(true),
+                // What is at work may wait for this very call.
+                grant::ALONE if !known[at].state.late || known[at].state.active > 0 || came.elapsed() > ENOUGH => {
                     // What was to be given back is not wanted any more.
                     if known[at].state.closing {
                         known[at].state.renew();
@@ -152,6 +157,17 @@ impl Devices {
                     continue;
                 }
                 _ => {}
+            }
+            // Nothing comes behind what the device is late with: the slice may be used up then.
+            if known[at].state.late && known[at].state.active == 0 {
+                known = self.measure(known, at, seat);
+                if known[at].state.closing || known[at].state.used >= budget(seat) {
+                    self.close(&mut known[at], seat, grant::ENDED);
+                }
+                if over() {
+                    break Err(());
+                }
+                continue;
             }
             let since = *waiting_since.get_or_insert_with(|| {
                 processor::ask_for_short_turns();
@@ -319,8 +335,15 @@ impl Devices {
                 }
                 known = self.known();
             }
-            if known[at].state.under_way > 0 && known[at].state.active == 0 {
+            while known[at].state.under_way > 0 && known[at].state.active == 0 {
                 known = self.measure(known, at, seat);
+                if known[at].state.late {
+                    drop(known);
+                    if message(Duration::ZERO) {
+                        return;
+                    }
+                    known = self.known();
+                }
             }
             if known[at].state.closing {
                 // A call on another lane waits for the device, and then the slice is over.
@@ -417,7 +440,7 @@ impl Devices {
         }
     }
 
-    /// Waits for the device and accounts what was under way. The lock is free meanwhile.
+    /// Waits for the device and accounts what was under way, if it is over. The lock is free meanwhile.
     fn measure<'a>(
         &'a self,
         known: MutexGuard<'a, Vec<Known>>,
@@ -429,11 +452,16 @@ impl Devices {
         drop(known);
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
         // called at any time, from any thread.
-        unsafe { drain(device) };
+        let late = unsafe { drain(device) } < 0;
         is_awake(seat);
-        let own = own_work(seat);
+        let own = if late { None } else { own_work(seat) };
         let mut known = self.known();
         let state = &mut known[at].state;
+        // Another thread's wait may have seen the end of it.
+        state.late = late && state.under_way > 0;
+        if late {
+            return known;
+        }
         // Another thread's wait may have covered these calls already.
         state.under_way = state.under_way.saturating_sub(calls);
         if let Some(since) = state.busy_since {
@@ -449,6 +477,11 @@ impl Devices {
     /// Gives the slice back as `to` says: `ENDED` or `CLOSED`. Who is alone on the device keeps it.
     fn close(&self, entry: &mut Known, seat: &DeviceSeat, to: u32) {
         let state = &mut entry.state;
+        if state.late && seat.grant.load(Ordering::SeqCst) != grant::ALONE {
+            // When it is through: another call asks, or a lane that has nothing to do.
+            state.closing = true;
+            return;
+        }
         if seat.grant.load(Ordering::SeqCst) == grant::ALONE
             && (to == grant::ENDED || seat.change(grant::ALONE, grant::IDLE))
         {

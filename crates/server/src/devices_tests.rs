@@ -325,3 +325,63 @@ fn who_never_goes_on_after_a_wait_lets_the_next_one_in_while_it_waits() {
     open(&node, grant::SLICE, Duration::from_secs(1000));
     assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::SLICE, grant::SLICE));
 }
+
+/// When the device with this number is through, after that many questions.
+static QUESTIONS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+
+unsafe extern "C" fn ask(device: u64) -> c_int {
+    let less = |left: u32| left.checked_sub(1);
+    match QUESTIONS[device as usize].fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+        Ok(_) => -1,
+        Err(_) => 0,
+    }
+}
+
+fn long_call(devices: &Devices, device: u64, questions: u32) {
+    let stay = devices.occupy(device, ask, name, || false).unwrap().unwrap();
+    QUESTIONS[device as usize].store(questions, Ordering::SeqCst);
+    devices.vacate(stay, None);
+}
+
+#[test]
+fn a_device_that_is_late_does_not_keep_the_thread_and_keeps_the_slice() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_micros(1));
+    long_call(&devices, 10, 5);
+    assert_eq!(QUESTIONS[10].load(Ordering::SeqCst), 4, "it was asked once");
+    // A message comes: the thread has other things to do.
+    devices.rest(|_| true);
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::SLICE, "the device is at work");
+    // There is none any more.
+    devices.rest(|_| false);
+    assert_eq!(QUESTIONS[10].load(Ordering::SeqCst), 0);
+    assert_ne!(seat.grant.load(Ordering::SeqCst), grant::SLICE, "nothing is under way");
+}
+
+#[test]
+fn nothing_comes_behind_what_a_device_is_late_with() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_micros(1));
+    long_call(&devices, 11, 50);
+    let theirs = devices.clone();
+    let caller = std::thread::spawn(move || call(&theirs, 11, 0));
+    while seat.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(QUESTIONS[11].load(Ordering::SeqCst), 0, "the next call has asked until the device was through");
+    assert_eq!(seat.grant.load(Ordering::SeqCst), grant::ENDED, "and given the slice back");
+    open(&node, grant::SLICE, Duration::from_secs(1));
+    caller.join().unwrap();
+}
+
+#[test]
+fn who_is_alone_gets_in_although_the_device_is_late() {
+    let (node, devices) = page();
+    open(&node, grant::ALONE, Duration::from_secs(1));
+    long_call(&devices, 12, u32::MAX);
+    let since = Instant::now();
+    long_call(&devices, 12, u32::MAX);
+    assert!(since.elapsed() >= ENOUGH, "it may be through at any moment");
+}

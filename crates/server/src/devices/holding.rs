@@ -27,6 +27,8 @@ pub(super) struct Holding {
     pub(super) unmeasured: u32,
     /// The slice is used up: nobody gets in until it is given back and granted anew.
     pub(super) closing: bool,
+    /// The device was asked in vain whether it is through: it is asked again before more work or the end of the slice.
+    pub(super) late: bool,
     /// The node knows that this is the slice's last work (`grant::LAST`), unless it has granted another slice since.
     pub(super) announced: bool,
     /// What a call cost in the last slice.
