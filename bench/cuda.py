@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import cuda_deaths
+import cuda_fair
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "cuda/programs"
@@ -37,6 +38,7 @@ class Bench:
         folders = [word for folder in api_dirs for word in ("--api-dir", folder)]
         self.serve = [aviary, "serve", *folders]
         self.remote = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
+        self.aviary, self.api_dirs = aviary, api_dirs
         self.scratch = Path(scratch)
         self.models, self.rounds = models, rounds
         self.figures = {}
@@ -180,6 +182,13 @@ class Bench:
                     sums[remoted][name] = sums[remoted].get(name, 0) + 1000 / float(milliseconds)
         for name, native in sums[False].items():
             self.put(f"together.{name}", native, sums[True].get(name, float("nan")), False)
+
+    def fair(self, seconds=8.0):
+        fair = cuda_fair.Fair(self.aviary, self.api_dirs, self.scratch, seconds)
+        failed = cuda_fair.measure(fair, models=set(cuda_fair.MODELS) <= set(self.models))
+        self.figures |= fair.figures
+        if failed:
+            raise RuntimeError(f"{len(failed)} of its experiments failed")
 
     def memory_used(self):
         """MiB in use on the device: after everything nothing may be left."""

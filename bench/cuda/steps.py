@@ -1,7 +1,8 @@
 """Steps of models, as people train and run them: `name milliseconds checksum`, medians of steps after warming up.
 
 With COUNT_WITH (the command aviary), four more words: per step, calls that were waited for, those that were not, and bytes
-of messages to and from the API server.
+of messages to and from the API server. With STEPS_BETWEEN="BEGIN END" (seconds of CLOCK_MONOTONIC) instead: `name steps
+seconds` of what was done between them.
 """
 import json
 import os
@@ -30,10 +31,25 @@ def counted():
     return [sum(session[name] for session in sessions) for name in COUNTERS]
 
 
+def steps_between(step, begin, end):
+    """From the end of a step in that time to that of the last one."""
+    steps, first, last = -1, 0, 0
+    while time.monotonic() < end:
+        step()
+        torch.cuda.synchronize()
+        now = time.monotonic()
+        if begin <= now < end:
+            steps, first, last = steps + 1, first or now, now
+    return steps, f"{last - first:.6f}"
+
+
 def measure(name, step, warm, count):
     for _ in range(warm):
         result = step()
     torch.cuda.synchronize()
+    if "STEPS_BETWEEN" in os.environ:
+        print(name, *steps_between(step, *map(float, os.environ["STEPS_BETWEEN"].split())), flush=True)
+        sys.exit()
     before = counted()
     times = []
     for _ in range(count):

@@ -12,8 +12,11 @@ struct capture {
     CUstreamCaptureMode mode;
     bool invalid, to_graph; /* the graph is the application's */
     unsigned streams;
+    pthread_t owner;
+    struct capture *next;
 };
 
+static struct capture *captures; /* all that are under way */
 static unsigned long long last_id;
 static _Thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -48,6 +51,10 @@ static void end(struct capture *capture)
     for (CUstream stream = context->streams; stream; stream = stream->sibling)
         if (stream->capture == capture)
             detach(stream);
+    struct capture **link = &captures;
+    while (*link != capture)
+        link = &(*link)->next;
+    *link = capture->next;
     free(capture);
 }
 
@@ -90,14 +97,52 @@ CUresult capture_forbids(CUstream stream)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
-CUresult capture_implicit(CUcontext context)
+/* A capture that the default stream would wait for. */
+static struct capture *implicit(CUcontext context)
 {
     for (CUstream stream = context->streams; stream; stream = stream->sibling)
-        if (stream->capture && !(stream->flags & CU_STREAM_NON_BLOCKING)) {
-            stream->capture->invalid = true;
-            return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        if (stream->capture && !(stream->flags & CU_STREAM_NON_BLOCKING))
+            return stream->capture;
+    return NULL;
+}
+
+CUresult capture_implicit(CUcontext context)
+{
+    struct capture *capture = implicit(context);
+
+    if (!capture)
+        return CUDA_SUCCESS;
+    capture->invalid = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
+CUresult capture_forbids_unsafe(void)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return CUDA_SUCCESS;
+    for (struct capture *capture = captures; capture; capture = capture->next) {
+        bool own = pthread_equal(capture->owner, pthread_self()) && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+        bool others = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        if (own || others) {
+            capture->invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
         }
-    return CUDA_SUCCESS;
+    }
+    return result;
+}
+
+CUresult capture_forbids_all(CUcontext context)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (CUstream stream = context->streams; stream; stream = stream->sibling)
+        if (stream->capture) {
+            stream->capture->invalid = true;
+            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+        }
+    return result;
 }
 
 CUresult capture_record(CUstream stream, CUevent event)
@@ -186,6 +231,9 @@ static CUresult begin(CUstream handle, CUgraph graph, const CUgraphNode *depende
     capture->origin = stream;
     capture->mode = mode;
     capture->streams = 1;
+    capture->owner = pthread_self();
+    capture->next = captures;
+    captures = capture;
     stream->capture = capture;
     return CUDA_SUCCESS;
 }
@@ -259,8 +307,9 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
     CUstream stream;
     CUresult result = status ? stream_resolve(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
 
-    if (result == CUDA_SUCCESS && stream == stream->context->legacy)
-        result = capture_implicit(stream->context);
+    /* The question does the capture no harm. */
+    if (result == CUDA_SUCCESS && stream == stream->context->legacy && implicit(stream->context))
+        result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (result == CUDA_SUCCESS)
         *status = status_of(stream);
     return result;
@@ -272,8 +321,9 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, 
     CUstream stream;
     CUresult result = status ? stream_resolve(handle, &stream) : CUDA_ERROR_INVALID_VALUE;
 
-    if (result == CUDA_SUCCESS && stream == stream->context->legacy)
-        result = capture_implicit(stream->context);
+    /* The question does the capture no harm. */
+    if (result == CUDA_SUCCESS && stream == stream->context->legacy && implicit(stream->context))
+        result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     if (result != CUDA_SUCCESS)
         return result;
     *status = status_of(stream);

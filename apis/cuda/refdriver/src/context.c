@@ -233,6 +233,9 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 
     if (result != CUDA_SUCCESS)
         return result;
+    result = capture_forbids_all(context);
+    if (result != CUDA_SUCCESS)
+        return result;
     object_hold(context);
     result = context_drain(context);
     print_flush(context);

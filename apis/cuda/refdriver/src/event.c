@@ -137,6 +137,9 @@ CUresult cuEventQuery(CUevent handle)
         return CUDA_ERROR_CAPTURED_EVENT;
     if (event->context->error != CUDA_SUCCESS)
         return event->context->error;
+    CUresult forbidden = capture_forbids_unsafe();
+    if (forbidden != CUDA_SUCCESS)
+        return forbidden;
     return reached(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -172,6 +175,9 @@ CUresult cuEventSynchronize(CUevent handle)
         return CUDA_ERROR_INVALID_HANDLE;
     if (event->capture_id)
         return CUDA_ERROR_CAPTURED_EVENT;
+    error = capture_forbids_unsafe();
+    if (error != CUDA_SUCCESS)
+        return error;
     if (event->shared)
         return synchronize_shared(event);
     context = event->context;

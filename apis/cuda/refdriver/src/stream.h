@@ -97,6 +97,11 @@ CUresult capture_forbids(CUstream stream);
 /* An event recorded in, or a stream joined to, a capture. */
 CUresult capture_record(CUstream stream, CUevent event);
 CUresult capture_wait(CUstream stream, CUevent event);
+/* What a call answers whose outcome a graph would not repeat, such as asking for an event, in a thread that has not said that
+ * it is careful (cuThreadExchangeStreamCaptureMode). */
+CUresult capture_forbids_unsafe(void);
+/* What a call answers that waits for all streams of a context. */
+CUresult capture_forbids_all(CUcontext context);
 /* Whether using the default stream would break into a capture of the same context. */
 CUresult capture_implicit(CUcontext context);
 /* The stream takes no further part in a capture. */
