@@ -8,7 +8,7 @@ import json
 import sys
 
 # Slices are few in so short a time, and a first one may be long.
-LEAST, MOST = 0.2, 0.31
+LEAST, MOST = 0.18, 0.36
 
 
 def used(path):
