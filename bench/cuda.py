@@ -34,13 +34,13 @@ def is_here():
 
 
 class Bench:
-    def __init__(self, aviary, api_dirs, scratch, models=MODELS, rounds=3):
+    def __init__(self, aviary, api_dirs, scratch, models=MODELS, rounds=3, seconds=8.0):
         folders = [word for folder in api_dirs for word in ("--api-dir", folder)]
         self.serve = [aviary, "serve", *folders]
         self.remote = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
         self.aviary, self.api_dirs = aviary, api_dirs
         self.scratch = Path(scratch)
-        self.models, self.rounds = models, rounds
+        self.models, self.rounds, self.seconds = models, rounds, seconds
         self.figures = {}
 
     def run(self, command, remoted, timeout=150, more=()):
@@ -183,10 +183,17 @@ class Bench:
         for name, native in sums[False].items():
             self.put(f"together.{name}", native, sums[True].get(name, float("nan")), False)
 
-    def fair(self, seconds=8.0):
-        fair = cuda_fair.Fair(self.aviary, self.api_dirs, self.scratch, seconds)
-        failed = cuda_fair.measure(fair, models=set(cuda_fair.MODELS) <= set(self.models))
-        self.figures |= fair.figures
+    def fair(self):
+        self.share(cuda_fair.kernels)
+
+    def fair_models(self):
+        self.share(cuda_fair.models)
+
+    def share(self, part):
+        with tempfile.TemporaryDirectory(dir=self.scratch) as scratch:
+            fair = cuda_fair.Fair(self.aviary, self.api_dirs, scratch, self.seconds)
+            failed = part(fair)
+            self.figures |= fair.figures
         if failed:
             raise RuntimeError(f"{len(failed)} of its experiments failed")
 
@@ -205,13 +212,14 @@ def main():
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--model", action="append", choices=MODELS, help="steps: only this model (repeatable)")
     parser.add_argument("--rounds", type=int, default=3, help="steps: processes a side, of which the fastest counts")
+    parser.add_argument("--seconds", type=float, default=8.0, help="fair: how long tenants share the device at a time")
     parser.add_argument("parts", nargs="*", default=["programs", "micro", "start", "steps", "together"])
     arguments = parser.parse_args()
     if not is_here():
         sys.exit("bench cuda: needs an NVIDIA device and nvcc")
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(arguments.aviary, arguments.api_dir, scratch, arguments.model or MODELS, arguments.rounds)
+        bench = Bench(arguments.aviary, arguments.api_dir, scratch, arguments.model or MODELS, arguments.rounds, arguments.seconds)
         before = bench.memory_used()
         print(f"{'':32} {'native':>12} {'aviary':>12} {'ratio':>8}")
         for part in arguments.parts:

@@ -6,7 +6,7 @@
  * other threads do not matter. No event is put into a stream that captures, or into the default one while another captures
  * that waits for it: work of before is marked before the capture begins. For that, and so that no stream or context ends
  * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
- * there are no entries, and nobody takes it. */
+ * there are no entries, and nothing is done but to see that. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -22,13 +22,13 @@ struct occupant {
     /* Whose, of the default stream of a thread: only that thread can put an event into it. */
     pthread_t thread;
     uint64_t home;
-    /* Behind its last work, if `marked`. */
+    /* Pieces of work are numbered as they are given, in all streams together: the last that it was given, the last when
+     * `mark` was put behind it, and up to which it was seen to be through. */
+    uint64_t given, marked, done;
     CUevent mark;
-    int marked;
-    /* It was given work that nobody has seen done. */
-    int busy;
     struct occupant *next;
 };
+static uint64_t pieces;
 static struct occupant *occupants;
 static pthread_mutex_t occupants_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Somebody has captured: from then on a stream may begin to by waiting for an event. */
@@ -59,6 +59,10 @@ static void end_relaxed(CUstreamCaptureMode mode) {
 
 /* ---- With the lock ---------------------------------------------------------------------------- */
 
+static int is_busy(const struct occupant *occupant) {
+    return occupant->given > occupant->done;
+}
+
 static struct occupant *find_occupant(CUstream stream, CUcontext context) {
     struct occupant *found = occupants;
     while (found && !(found->stream == stream && (!is_default(stream) || found->context == context)
@@ -69,7 +73,7 @@ static struct occupant *find_occupant(CUstream stream, CUcontext context) {
 
 static struct occupant *free_occupant(CUcontext context) {
     struct occupant *found = occupants;
-    while (found && (found->stream || found->busy))
+    while (found && (found->stream || is_busy(found)))
         found = found->next;
     if (!found) {
         found = calloc(1, sizeof *found);
@@ -83,7 +87,7 @@ static struct occupant *free_occupant(CUcontext context) {
         cuEventDestroy_v2(found->mark);
         found->mark = NULL;
     }
-    found->marked = 0;
+    found->given = found->marked = found->done = 0;
     return found;
 }
 
@@ -115,27 +119,31 @@ static int takes_marks(CUstream stream) {
     return cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* Puts an event behind what the stream has. Where that fails nothing is at work: the context has an error that stays, which
+/* Puts an event behind all that the stream has. Where that fails nothing is at work: the context has an error that stays, which
  * the application learns from its own calls, or the stream captures, and has got nothing since the capture began. */
 static void mark_occupant(struct occupant *occupant) {
-    if (!occupant->busy || occupant->marked)
-        return;
     CUcontext context = NULL;
-    occupant->busy = 0;
-    if (cuCtxPushCurrent_v2(occupant->context) != CUDA_SUCCESS)
+    int marked = 0;
+    if (occupant->given <= occupant->marked)
         return;
-    if (takes_marks(occupant->stream)
-        && (occupant->mark || cuEventCreate(&occupant->mark, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS))
-        occupant->busy = occupant->marked = cuEventRecord(occupant->mark, occupant->stream) == CUDA_SUCCESS;
-    cuCtxPopCurrent_v2(&context);
+    if (cuCtxPushCurrent_v2(occupant->context) == CUDA_SUCCESS) {
+        marked = takes_marks(occupant->stream)
+                 && (occupant->mark || cuEventCreate(&occupant->mark, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+                 && cuEventRecord(occupant->mark, occupant->stream) == CUDA_SUCCESS;
+        cuCtxPopCurrent_v2(&context);
+    }
+    occupant->marked = pieces;
+    if (!marked)
+        occupant->done = pieces;
 }
 
-/* Whether it still has work. */
-static int look_at(struct occupant *occupant) {
-    mark_occupant(occupant);
-    if (occupant->busy && cuEventQuery(occupant->mark) != CUDA_ERROR_NOT_READY)
-        occupant->busy = occupant->marked = 0;
-    return occupant->busy;
+/* Whether it still has work up to that piece. What it gets meanwhile is marked when the mark of before is reached. */
+static int is_at_work(struct occupant *occupant, uint64_t piece) {
+    if (occupant->marked > occupant->done && cuEventQuery(occupant->mark) != CUDA_ERROR_NOT_READY)
+        occupant->done = occupant->marked;
+    if (occupant->marked <= occupant->done)
+        mark_occupant(occupant);
+    return is_busy(occupant) && occupant->done < piece;
 }
 
 /* ---- What calls say --------------------------------------------------------------------------- */
@@ -165,10 +173,8 @@ void cuda_note_work(void) {
         return;
     asked = NULL;
     pthread_mutex_lock(&occupants_lock);
-    if (occupant->stream) {
-        occupant->busy = 1;
-        occupant->marked = 0;
-    }
+    if (occupant->stream)
+        occupant->given = ++pieces;
     if (occupant->stream == CU_STREAM_PER_THREAD && pthread_equal(occupant->thread, pthread_self())) {
         CUstreamCaptureMode mode = begin_relaxed();
         mark_occupant(occupant);
@@ -205,21 +211,24 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Waits until the device has done what this process gave it. Not for long: what it is at may wait for a later call of the
+/* Waits until the device has done what this process gave it until now. Not for long: what it is at may wait for a later call of the
  * thread that asks, one for another device say. Then it has not (negative), and is asked again. */
 int cuda_drain(uint64_t home) {
     enum { PATIENCE_NS = 1000000 };
     int64_t until = now_ns() + PATIENCE_NS;
     CUstreamCaptureMode mode = begin_relaxed();
+    uint64_t piece = 0;
     int at_work = 1;
     for (unsigned int looks = 0; at_work && (!looks || now_ns() < until); looks++) {
         if (looks)
             pause_after(looks);
         at_work = 0;
         pthread_mutex_lock(&occupants_lock);
+        if (!looks)
+            piece = pieces;
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
             if (occupant->home == home)
-                at_work |= look_at(occupant);
+                at_work |= is_at_work(occupant, piece);
         pthread_mutex_unlock(&occupants_lock);
     }
     end_relaxed(mode);
@@ -314,7 +323,7 @@ static void leave_context(CUcontext context) {
         pthread_mutex_lock(&occupants_lock);
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
             if (occupant->context == context)
-                at_work |= look_at(occupant);
+                at_work |= is_at_work(occupant, UINT64_MAX);
         for (struct occupant *occupant = occupants; occupant && !at_work; occupant = occupant->next) {
             if (occupant->context != context)
                 continue;

@@ -160,7 +160,7 @@ impl Devices {
             }
             // Nothing comes behind what the device is late with: the slice may be used up then.
             if known[at].state.late && known[at].state.active == 0 {
-                known = self.measure(known, at, seat);
+                known = self.measure_last(known, at, seat);
                 if known[at].state.closing || known[at].state.used >= budget(seat) {
                     self.close(&mut known[at], seat, grant::ENDED);
                 }
@@ -228,7 +228,7 @@ impl Devices {
         for at in (0..known.len()).filter(|at| *at != but) {
             let seat = &page.seats()[known[at].seat];
             if self.is_held_idle(page, &known[at]) && known[at].state.under_way > 0 {
-                known = self.measure(known, at, seat);
+                known = self.measure(known, at, seat).0;
             }
             let state = &known[at].state;
             if state.under_way == 0 && self.is_held_idle(page, &known[at]) {
@@ -294,7 +294,7 @@ impl Devices {
                     state.unmeasured -= 1;
                 } else if !state.may_be_another_sessions(seat) || state.fills(budget(seat)) {
                     self.announce_last(state, seat, Some(budget(seat)));
-                    known = self.measure(known, stay.known, seat);
+                    known = self.measure_last(known, stay.known, seat);
                 }
             }
         }
@@ -336,8 +336,9 @@ impl Devices {
                 known = self.known();
             }
             while known[at].state.under_way > 0 && known[at].state.active == 0 {
-                known = self.measure(known, at, seat);
-                if known[at].state.late {
+                let through;
+                (known, through) = self.measure(known, at, seat);
+                if !through {
                     drop(known);
                     if message(Duration::ZERO) {
                         return;
@@ -413,7 +414,7 @@ impl Devices {
         known[at].after_wait.left = Some(Instant::now());
         let seat = &page.seats()[known[at].seat];
         if known[at].state.announced && known[at].state.active == 0 {
-            known = self.measure(known, at, seat);
+            known = self.measure_last(known, at, seat);
             if known[at].state.announced && known[at].state.active == 0 {
                 self.close(&mut known[at], seat, grant::CLOSED);
             }
@@ -440,28 +441,40 @@ impl Devices {
         }
     }
 
-    /// Waits for the device and accounts what was under way, if it is over. The lock is free meanwhile.
-    fn measure<'a>(
+    /// As [`Devices::measure`]; no more work comes before the device is through.
+    fn measure_last<'a>(
         &'a self,
         known: MutexGuard<'a, Vec<Known>>,
         at: usize,
         seat: &DeviceSeat,
     ) -> MutexGuard<'a, Vec<Known>> {
+        let (mut known, through) = self.measure(known, at, seat);
+        // Another thread's wait may have seen the end of it.
+        known[at].state.late = !through && known[at].state.under_way > 0;
+        known
+    }
+
+    /// Waits for the device and accounts what was under way, if it is over: whether it is. The lock is free meanwhile.
+    fn measure<'a>(
+        &'a self,
+        known: MutexGuard<'a, Vec<Known>>,
+        at: usize,
+        seat: &DeviceSeat,
+    ) -> (MutexGuard<'a, Vec<Known>>, bool) {
         let (device, drain) = (known[at].device, known[at].drain);
         let calls = known[at].state.under_way;
         drop(known);
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
         // called at any time, from any thread.
-        let late = unsafe { drain(device) } < 0;
+        let through = unsafe { drain(device) } >= 0;
         is_awake(seat);
-        let own = if late { None } else { own_work(seat) };
+        if !through {
+            return (self.known(), false);
+        }
+        let own = own_work(seat);
         let mut known = self.known();
         let state = &mut known[at].state;
-        // Another thread's wait may have seen the end of it.
-        state.late = late && state.under_way > 0;
-        if late {
-            return known;
-        }
+        state.late = false;
         // Another thread's wait may have covered these calls already.
         state.under_way = state.under_way.saturating_sub(calls);
         if let Some(since) = state.busy_since {
@@ -471,7 +484,7 @@ impl Devices {
             state.account(seat, took);
             state.learn(calls, took, budget(seat));
         }
-        known
+        (known, true)
     }
 
     /// Gives the slice back as `to` says: `ENDED` or `CLOSED`. Who is alone on the device keeps it.
