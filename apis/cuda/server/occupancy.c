@@ -166,8 +166,7 @@ uint64_t cuda_device_of_copy(CUstream stream, size_t from_bytes, size_t to_bytes
     return from_bytes || to_bytes ? 0 : cuda_device_of_work(stream);
 }
 
-/* The call was made, and the stream has its work. */
-void cuda_note_work(void) {
+static __attribute__((noinline)) void note_work(void) {
     struct occupant *occupant = asked;
     if (!occupant)
         return;
@@ -181,6 +180,12 @@ void cuda_note_work(void) {
         end_relaxed(mode);
     }
     pthread_mutex_unlock(&occupants_lock);
+}
+
+/* The call was made, and the stream has its work. Little is done where nobody schedules. */
+void cuda_note_work(void) {
+    if (anybody_occupies())
+        note_work();
 }
 
 /* The same as for limits and permissions. */
@@ -270,10 +275,7 @@ void *cuda_begin_capture_to_graph_function(void) {
     return (void *)begin_capture_to_graph;
 }
 
-/* A stream that waits for an event of a capture takes part in it from then on. */
-static CUresult wait_event(CUstream stream, CUevent event, unsigned int flags) {
-    if (!__atomic_load_n(&has_captured, __ATOMIC_ACQUIRE) || !anybody_occupies())
-        return cuStreamWaitEvent(stream, event, flags);
+static __attribute__((noinline)) CUresult wait_among_captures(CUstream stream, CUevent event, unsigned int flags) {
     CUstreamCaptureMode mode = begin_relaxed();
     pthread_mutex_lock(&occupants_lock);
     struct occupant *occupant = stream && !is_default(stream) ? find_occupant(stream, NULL) : NULL;
@@ -283,6 +285,13 @@ static CUresult wait_event(CUstream stream, CUevent event, unsigned int flags) {
     CUresult status = cuStreamWaitEvent(stream, event, flags);
     pthread_mutex_unlock(&occupants_lock);
     return status;
+}
+
+/* A stream that waits for an event of a capture takes part in it from then on. */
+static CUresult wait_event(CUstream stream, CUevent event, unsigned int flags) {
+    if (!anybody_occupies() || !__atomic_load_n(&has_captured, __ATOMIC_ACQUIRE))
+        return cuStreamWaitEvent(stream, event, flags);
+    return wait_among_captures(stream, event, flags);
 }
 
 void *cuda_wait_event_function(void) {
