@@ -34,13 +34,14 @@ def is_here():
 
 
 class Bench:
-    def __init__(self, aviary, api_dirs, scratch, models=MODELS, rounds=3, seconds=8.0):
+    def __init__(self, aviary, api_dirs, scratch, models=MODELS, rounds=3, seconds=8.0, experiments=(), settings=()):
         folders = [word for folder in api_dirs for word in ("--api-dir", folder)]
         self.serve = [aviary, "serve", *folders]
         self.remote = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
         self.aviary, self.api_dirs = aviary, api_dirs
         self.scratch = Path(scratch)
         self.models, self.rounds, self.seconds = models, rounds, seconds
+        self.experiments, self.settings = experiments, settings
         self.figures = {}
 
     def run(self, command, remoted, timeout=150, more=()):
@@ -184,14 +185,14 @@ class Bench:
             self.put(f"together.{name}", native, sums[True].get(name, float("nan")), False)
 
     def fair(self):
-        self.share(cuda_fair.kernels)
+        self.share(lambda fair: cuda_fair.kernels(fair, self.experiments))
 
     def fair_models(self):
         self.share(cuda_fair.models)
 
     def share(self, part):
         with tempfile.TemporaryDirectory(dir=self.scratch) as scratch:
-            fair = cuda_fair.Fair(self.aviary, self.api_dirs, scratch, self.seconds)
+            fair = cuda_fair.Fair(self.aviary, self.api_dirs, scratch, self.seconds, settings=self.settings)
             failed = part(fair)
             self.figures |= fair.figures
         if failed:
@@ -213,13 +214,17 @@ def main():
     parser.add_argument("--model", action="append", choices=MODELS, help="steps: only this model (repeatable)")
     parser.add_argument("--rounds", type=int, default=3, help="steps: processes a side, of which the fastest counts")
     parser.add_argument("--seconds", type=float, default=8.0, help="fair: how long tenants share the device at a time")
+    parser.add_argument("--experiment", action="append", default=[], choices=[name for name, _ in cuda_fair.EXPERIMENTS],
+                        help="fair: only this one (repeatable)")
+    parser.add_argument("--setting", action="append", default=[], metavar="LINE", help="fair: of the device, as in node.toml (repeatable)")
     parser.add_argument("parts", nargs="*", default=["programs", "micro", "start", "steps", "together"])
     arguments = parser.parse_args()
     if not is_here():
         sys.exit("bench cuda: needs an NVIDIA device and nvcc")
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(arguments.aviary, arguments.api_dir, scratch, arguments.model or MODELS, arguments.rounds, arguments.seconds)
+        bench = Bench(arguments.aviary, arguments.api_dir, scratch, arguments.model or MODELS, arguments.rounds, arguments.seconds,
+                      arguments.experiment, arguments.setting)
         before = bench.memory_used()
         print(f"{'':32} {'native':>12} {'aviary':>12} {'ratio':>8}")
         for part in arguments.parts:
