@@ -53,7 +53,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   slice = "6ms"
   linger = "200us"
   hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
-  awake = "300us"               # interactive programs spin that long while they have the device [0us]
+  awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 processors]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [vms.build]                   # a virtual machine may attach (docs/virtual-machines.md)
   socket = "/run/aviary/build.sock"    # where its VMM connects

@@ -119,9 +119,22 @@ impl Default for DeviceSettings {
     /// FairGV's slice for devices that cannot be preempted.
     fn default() -> Self {
         let (slice, linger) = (Duration::from_millis(6), Duration::from_micros(200));
-        let (awake, hold_limit) = (Duration::ZERO, Duration::from_secs(10));
-        Self { scheduler: Scheduler::Fair, slice, linger, awake, hold_limit, policy: None }
+        Self {
+            scheduler: Scheduler::Fair,
+            slice,
+            linger,
+            awake: usual_awake(),
+            hold_limit: Duration::from_secs(10),
+            policy: None,
+        }
     }
+}
+
+/// Nobody stays awake where processors are few: there they are needed for others, and may be the device.
+fn usual_awake() -> Duration {
+    const MANY: usize = 8;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if processors < MANY { Duration::ZERO } else { Duration::from_micros(300) }
 }
 
 impl DeviceSettings {
