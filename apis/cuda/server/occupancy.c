@@ -219,8 +219,7 @@ static int64_t now_ns(void) {
 /* Waits until the device has done what this process gave it until now. Not for long: what it is at may wait for a later call of the
  * thread that asks, one for another device say. Then it has not (negative), and is asked again. */
 int cuda_drain(uint64_t home) {
-    enum { PATIENCE_NS = 1000000 };
-    int64_t until = now_ns() + PATIENCE_NS;
+    int64_t until = now_ns() + (int64_t)aviary_patience();
     CUstreamCaptureMode mode = begin_relaxed();
     uint64_t piece = 0;
     int at_work = 1;

@@ -32,6 +32,8 @@ int aviary_is_zerocopy(const void *pointer);
 /* Server: whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
  * Whatever lets a guest go on without an answer has to look first. */
 int aviary_owes_error(void);
+/* Server, in a `drain`: for how many nanoseconds it should wait before it answers that the device is not through yet. */
+uint64_t aviary_patience(void);
 /* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);

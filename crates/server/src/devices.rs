@@ -13,6 +13,7 @@ mod habits;
 mod holding;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,10 @@ const GLANCE: Duration = Duration::from_micros(50);
 const SOON: Duration = Duration::from_micros(500);
 /// How long a call waits for a device that is late, if nobody else wants it.
 const ENOUGH: Duration = Duration::from_millis(100);
+/// How long a thread that has nothing else to do waits for a device before it looks for what else there is to do.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// The longest that a lane without messages waits for one before it looks again whether the device is through.
+const LONGEST_PAUSE: Duration = Duration::from_micros(50);
 /// How long a session whose work came behind another's waits to hear when that ended, once its own is done.
 const UNHEARD: Duration = Duration::from_millis(10);
 
@@ -228,7 +233,7 @@ impl Devices {
         for at in (0..known.len()).filter(|at| *at != but) {
             let seat = &page.seats()[known[at].seat];
             if self.is_held_idle(page, &known[at]) && known[at].state.under_way > 0 {
-                known = self.measure(known, at, seat).0;
+                known = self.measure(known, at, seat, PATIENCE).0;
             }
             let state = &known[at].state;
             if state.under_way == 0 && self.is_held_idle(page, &known[at]) {
@@ -337,10 +342,11 @@ impl Devices {
             }
             while known[at].state.under_way > 0 && known[at].state.active == 0 {
                 let through;
-                (known, through) = self.measure(known, at, seat);
+                (known, through) = self.measure(known, at, seat, Duration::ZERO);
                 if !through {
+                    let pause = pause(seat, &known[at].state);
                     drop(known);
-                    if message(Duration::ZERO) {
+                    if message(pause) {
                         return;
                     }
                     known = self.known();
@@ -448,22 +454,25 @@ impl Devices {
         at: usize,
         seat: &DeviceSeat,
     ) -> MutexGuard<'a, Vec<Known>> {
-        let (mut known, through) = self.measure(known, at, seat);
+        let (mut known, through) = self.measure(known, at, seat, PATIENCE);
         // Another thread's wait may have seen the end of it.
         known[at].state.late = !through && known[at].state.under_way > 0;
         known
     }
 
-    /// Waits for the device and accounts what was under way, if it is over: whether it is. The lock is free meanwhile.
+    /// Waits for the device, for so long if it lets itself be asked again, and accounts what was under way, if it is over: whether
+    /// it is. The lock is free meanwhile.
     fn measure<'a>(
         &'a self,
         known: MutexGuard<'a, Vec<Known>>,
         at: usize,
         seat: &DeviceSeat,
+        patience: Duration,
     ) -> (MutexGuard<'a, Vec<Known>>, bool) {
         let (device, drain) = (known[at].device, known[at].drain);
         let calls = known[at].state.under_way;
         drop(known);
+        PATIENT.set(patience);
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
         // called at any time, from any thread.
         let through = unsafe { drain(device) } >= 0;
@@ -549,6 +558,22 @@ impl Devices {
     fn known(&self) -> MutexGuard<'_, Vec<Known>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+thread_local!(static PATIENT: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+
+/// For how long the drain that this thread is in should wait.
+pub fn patience() -> Duration {
+    PATIENT.get()
+}
+
+/// How long a lane may look for messages only, while the device is at what it has: shortly after the end is early enough, but
+/// for others, who may wait for it.
+fn pause(seat: &DeviceSeat, state: &Holding) -> Duration {
+    let ends_at = Duration::from_nanos(seat.ends_at.load(Ordering::Relaxed));
+    let ends_soon = state.announced && Duration::from_nanos(monotonic()) + 2 * LONGEST_PAUSE >= ends_at;
+    let since = state.busy_since.filter(|_| !ends_soon);
+    since.map_or(Duration::ZERO, |since| LONGEST_PAUSE.min(since.elapsed() / 16))
 }
 
 /// What a specification calls a device that it answered.

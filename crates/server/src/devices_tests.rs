@@ -328,8 +328,11 @@ fn who_never_goes_on_after_a_wait_lets_the_next_one_in_while_it_waits() {
 
 /// When the device with this number is through, after that many questions.
 static QUESTIONS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+/// For how many microseconds it was last asked to wait.
+static PATIENT_US: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
 unsafe extern "C" fn ask(device: u64) -> c_int {
+    PATIENT_US[device as usize].store(patience().as_micros() as u64, Ordering::SeqCst);
     let less = |left: u32| left.checked_sub(1);
     match QUESTIONS[device as usize].fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
         Ok(_) => -1,
@@ -349,9 +352,11 @@ fn a_device_that_is_late_does_not_keep_the_thread_and_keeps_the_slice() {
     let seat = &node.seats()[0];
     open(&node, grant::SLICE, Duration::from_micros(1));
     long_call(&devices, 10, 5);
-    assert_eq!(QUESTIONS[10].load(Ordering::SeqCst), 4, "it was asked once");
+    let asked = || (QUESTIONS[10].load(Ordering::SeqCst), PATIENT_US[10].load(Ordering::SeqCst));
+    assert_eq!(asked(), (4, 1000), "it was asked once, to wait for a while");
     // A message comes: the thread has other things to do.
     devices.rest(|_| true);
+    assert_eq!(asked(), (3, 0), "not to wait: the thread waits for messages");
     assert_eq!(seat.grant.load(Ordering::SeqCst), grant::SLICE, "the device is at work");
     // There is none any more.
     devices.rest(|_| false);

@@ -80,6 +80,11 @@ pub fn owes_error() -> c_int {
     guarded(|| c_int::from(lane::owes_error()), 0)
 }
 
+/// For how many nanoseconds the `drain` that this thread is in should wait.
+pub fn patience() -> u64 {
+    u64::try_from(crate::devices::patience().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Work of many parts is between two of them on a device: waits if the session's slice of it is used up.
 ///
 /// # Safety

@@ -216,6 +216,10 @@ unsafe extern "C" fn aviary_owes_error() -> std::ffi::c_int {
     aviary_server::ffi::owes_error()
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_patience() -> u64 {
+    aviary_server::ffi::patience()
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_device_pause(device: u64) {
     unsafe { aviary_server::ffi::device_pause(device) }
 }
