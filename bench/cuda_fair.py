@@ -132,7 +132,7 @@ class Fair:
         home = self.folder / f"home{number}"
         home.mkdir(exist_ok=True)
         home.chmod(0o777)
-        settings = {**os.environ, **environment, "HOME": str(home), "XDG_CACHE_HOME": str(home)}
+        settings = {**os.environ, **environment, "HOME": str(home), "XDG_CACHE_HOME": str(home), "USER": f"t{number}"}
         return subprocess.Popen([*user, *map(str, command)], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 cwd=self.folder, start_new_session=True)
 
