@@ -253,7 +253,7 @@ impl Device {
             look = self.grant_next(now, hurry);
         }
         let limit = self.limit().filter(|at| *at > now);
-        [look, limit, self.next_lapse(now)].into_iter().flatten().min()
+        [look, limit].into_iter().flatten().min()
     }
 
     /// The session that has kept the device from others beyond its limit, and for how many nanoseconds they wait.
@@ -285,19 +285,22 @@ impl Device {
         for entry in &mut self.entries {
             // Who holds a slice is charged at its end as well.
             charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
-            if entry.waits() {
-                entry.expected = 0;
+        }
+        let awake = |tenant: Tenant| {
+            let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
+            of.any(|e| e.wants() || e.expected > now || self.has(e))
+        };
+        let awake: Vec<bool> = (0..self.tenants.len()).map(awake).collect();
+        // Nobody looks just because somebody does not come back: that is noticed now, before it is compared with who wakes up.
+        for (tenant, known) in self.tenants.iter_mut().enumerate().filter(|(tenant, _)| !awake[*tenant]) {
+            if std::mem::replace(&mut known.awake, false) {
+                self.discipline.rests(tenant);
             }
         }
-        for tenant in 0..self.tenants.len() {
-            let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
-            let awake = of.any(|e| e.wants() || e.expected > now || self.has(e));
-            match (self.tenants[tenant].awake, awake) {
-                (false, true) => self.discipline.wakes(tenant, now),
-                (true, false) => self.discipline.rests(tenant),
-                _ => {}
+        for (tenant, known) in self.tenants.iter_mut().enumerate().filter(|(tenant, _)| awake[*tenant]) {
+            if !std::mem::replace(&mut known.awake, true) {
+                self.discipline.wakes(tenant, now);
             }
-            self.tenants[tenant].awake = awake;
         }
     }
 
@@ -474,11 +477,6 @@ impl Device {
                 self.contested = None;
             }
         }
-    }
-
-    /// When somebody who was expected did not come.
-    fn next_lapse(&self, now: u64) -> Option<u64> {
-        self.entries.iter().map(|e| e.expected).filter(|at| *at > now).min()
     }
 }
 

@@ -198,14 +198,15 @@ fn who_waits_for_its_last_work_gets_a_processor_at_its_end() {
 }
 
 #[test]
-fn who_came_back_is_not_expected_any_longer() {
+fn nobody_looks_for_who_does_not_come_back() {
     let mut bench = at_its_last_work(5_000_000, 4_000_000);
     bench.step(5_000_000 - LEAD);
     bench.seat(0, 0).change(grant::LAST, grant::ENDED);
     let lapse = 5_000_000 + bench.device.linger();
-    assert_eq!(bench.look(5_000_000), Some(lapse));
-    bench.wait(0, 0);
-    assert!(bench.look(5_000_100).is_none_or(|at| at > lapse));
+    assert!(bench.look(5_000_000).is_none_or(|at| at > lapse));
+    assert!(bench.device.tenants[0].awake, "it is expected");
+    bench.look(lapse);
+    assert!(!bench.device.tenants[0].awake);
 }
 
 #[test]
