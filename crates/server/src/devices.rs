@@ -38,7 +38,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const GLANCE: Duration = Duration::from_micros(50);
 /// Answers that take longer are not worth being awake for from the beginning of a slice on.
 const SOON: Duration = Duration::from_micros(500);
-/// How long a call waits for a device that is late, if nobody else wants it.
+/// For how long a session gives a device that is late more work, if nobody else wants it. Who comes then waits for as long at
+/// most, once: what it waits for is charged.
+const AHEAD: Duration = Duration::from_millis(60);
+/// How long a call waits after that.
 const ENOUGH: Duration = Duration::from_millis(100);
 /// How long a thread that has nothing else to do waits for a device before it looks for what else there is to do.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -150,7 +153,12 @@ impl Devices {
                 grant::FREE => break Ok(false),
                 grant::SLICE if !known[at].state.closing && !known[at].state.late => break Ok(true),
                 // What is at work may wait for this very call.
-                grant::ALONE if !known[at].state.late || known[at].state.active > 0 || came.elapsed() > ENOUGH => {
+                grant::ALONE
+                    if !known[at].state.late
+                        || known[at].state.active > 0
+                        || known[at].state.runs_ahead(AHEAD)
+                        || came.elapsed() > ENOUGH =>
+                {
                     // What was to be given back is not wanted any more.
                     if known[at].state.closing {
                         known[at].state.renew();
@@ -165,7 +173,7 @@ impl Devices {
             }
             // Nothing comes behind what the device is late with: the slice may be used up then.
             if known[at].state.late && known[at].state.active == 0 {
-                known = self.measure_last(known, at, seat);
+                known = self.measure_last(known, at, seat, PATIENCE);
                 if known[at].state.closing || known[at].state.used >= budget(seat) {
                     self.close(&mut known[at], seat, grant::ENDED);
                 }
@@ -295,11 +303,15 @@ impl Devices {
             Some(time) => state.account(seat, time),
             None => {
                 state.under_way += 1;
+                let alone = seat.grant.load(Ordering::SeqCst) == grant::ALONE;
                 if state.unmeasured > 0 {
                     state.unmeasured -= 1;
+                } else if alone && state.runs_ahead(AHEAD) {
+                    // Waiting for the device would only let it stand still afterwards.
                 } else if !state.may_be_another_sessions(seat) || state.fills(budget(seat)) {
                     self.announce_last(state, seat, Some(budget(seat)));
-                    known = self.measure_last(known, stay.known, seat);
+                    let patience = if alone { Duration::ZERO } else { PATIENCE };
+                    known = self.measure_last(known, stay.known, seat, patience);
                 }
             }
         }
@@ -420,7 +432,7 @@ impl Devices {
         known[at].after_wait.left = Some(Instant::now());
         let seat = &page.seats()[known[at].seat];
         if known[at].state.announced && known[at].state.active == 0 {
-            known = self.measure_last(known, at, seat);
+            known = self.measure_last(known, at, seat, PATIENCE);
             if known[at].state.announced && known[at].state.active == 0 {
                 self.close(&mut known[at], seat, grant::CLOSED);
             }
@@ -453,8 +465,9 @@ impl Devices {
         known: MutexGuard<'a, Vec<Known>>,
         at: usize,
         seat: &DeviceSeat,
+        patience: Duration,
     ) -> MutexGuard<'a, Vec<Known>> {
-        let (mut known, through) = self.measure(known, at, seat, PATIENCE);
+        let (mut known, through) = self.measure(known, at, seat, patience);
         // Another thread's wait may have seen the end of it.
         known[at].state.late = !through && known[at].state.under_way > 0;
         known

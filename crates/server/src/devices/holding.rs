@@ -82,6 +82,11 @@ impl Holding {
         self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
     }
 
+    /// Whether the device is late with what it got, and got the first of that less than `most` ago.
+    pub(super) fn runs_ahead(&self, most: Duration) -> bool {
+        self.late && self.busy_since.is_some_and(|since| since.elapsed() < most)
+    }
+
     /// A further slice, granted before the last one was over: what calls cost is known from that one.
     pub(super) fn go_on(&mut self, budget: Duration) {
         self.renew();
