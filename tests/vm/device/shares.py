@@ -65,7 +65,8 @@ def shares_by_weight(world):
         outcome = vm.finish(started[name], SECONDS + 60)
         if outcome.status:
             raise Wrong(f"accelerate in VM {name}: {outcome.output} {outcome.errors}")
-    found = {name: [(b, e) for b, e, c in Stage.records(world.accelerator) if c == client] for name, client in clients.items()}
+    records, _ = Stage.records(world.accelerator)
+    found = {name: [(b, e) for b, e, c in records if c == client] for name, client in clients.items()}
     # While both were there, without the first moment of the second one.
     begin = max(times[0][0] for times in found.values()) + 500_000_000
     end = min(times[-1][1] for times in found.values()) - 200_000_000
