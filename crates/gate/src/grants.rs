@@ -166,7 +166,7 @@ impl GrantPage {
         &self.0.seats
     }
 
-    /// By the node: from now on it matters who gives devices work. Never taken back.
+    /// By the node, or by the API server that was told so: from now on it matters who gives devices work. Never taken back.
     pub fn schedule(&self) {
         self.0.scheduled.store(1, Ordering::Relaxed);
     }

@@ -29,6 +29,7 @@ pub struct Assignment<'a> {
     pub functions: &'a FunctionRule,
     pub only_devices: Option<&'a [String]>,
     /// The node schedules devices, or may do so later.
+    pub schedulable: bool,
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go.
     pub private: bool,

@@ -96,7 +96,8 @@ impl Core {
             apis: permissions.apis.as_deref(),
             functions: &permissions.functions,
             only_devices: permissions.only_devices.as_deref(),
-            scheduled: self.scheduling.is_some(),
+            schedulable: self.scheduling.is_some(),
+            scheduled: self.scheduling.as_ref().is_some_and(|scheduling| scheduling.has_rules()),
             private: self.config.private,
             user,
         };

@@ -29,6 +29,8 @@ pub struct SessionConfig {
     /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
     pub vendors: BTreeMap<String, String>,
     /// The node schedules devices, or may do so later.
+    pub schedulable: bool,
+    /// It does so now. The session's first call must wait already.
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go: what the guest is told needs no line there.
     pub private: bool,

@@ -115,6 +115,9 @@ fn admit(
     let devices = match connection.grants.take() {
         Some((page, bell)) => {
             let page = GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e))?;
+            if config.scheduled {
+                page.schedule();
+            }
             Devices::new(Some(page), Some(bell))
         }
         None => Devices::new(None, None),

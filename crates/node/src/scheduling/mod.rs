@@ -153,6 +153,11 @@ impl Scheduling {
         Ok(Scheduling { shared, thread: Some(thread) })
     }
 
+    /// Whether any device may be scheduled now.
+    pub fn has_rules(&self) -> bool {
+        !self.shared.state().rules.0.is_empty()
+    }
+
     /// A session has begun in the API server `process`; `page` and `bell` are what that sent.
     pub fn enter(&self, session: u64, tenant: &str, share: Share, process: u32, page: &OwnedFd, bell: OwnedFd) {
         let shared = &self.shared;

@@ -87,7 +87,7 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         _ => [-1; 2],
     };
     let greeting = hello.to_bytes();
-    let seats = if announced.config.scheduled { Some(Seats::new()?) } else { None };
+    let seats = if announced.config.schedulable { Some(Seats::new()?) } else { None };
     let (shown_seats, grants) = seats.map_or((None, None), |seats| (Some(seats.shown), Some(seats.own)));
     let watcher = Watcher { shared, session, api: &hello.api, stats: shown, seats: shown_seats };
     let arguments = ServeArguments {
