@@ -30,6 +30,7 @@ pub struct Assignment<'a> {
     pub only_devices: Option<&'a [String]>,
     /// The node schedules devices, or may do so later.
     pub schedulable: bool,
+    /// It does so now.
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go.
     pub private: bool,

@@ -24,7 +24,7 @@ use aviary_gate::{DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
 
 use crate::processor;
 use habits::{Interactive, Lingering};
-use holding::Holding;
+use holding::{Holding, comes_behind_another};
 
 /// Waits until a device has done everything that this process gave it. Positive: it gave up waiting; negative: not yet, ask
 /// again, and let the thread do meanwhile what it has to do besides.
@@ -356,7 +356,7 @@ impl Devices {
                 let through;
                 (known, through) = self.measure(known, at, seat, Duration::ZERO);
                 if !through {
-                    let pause = pause(seat, &known[at].state);
+                    let pause = pause_before_look(seat, &known[at].state);
                     drop(known);
                     if message(pause) {
                         return;
@@ -582,7 +582,7 @@ pub fn patience() -> Duration {
 
 /// How long a lane may look for messages only, while the device is at what it has: shortly after the end is early enough, but
 /// for others, who may wait for it.
-fn pause(seat: &DeviceSeat, state: &Holding) -> Duration {
+fn pause_before_look(seat: &DeviceSeat, state: &Holding) -> Duration {
     let ends_at = Duration::from_nanos(seat.ends_at.load(Ordering::Relaxed));
     let ends_soon = state.announced && Duration::from_nanos(monotonic()) + 2 * LONGEST_PAUSE >= ends_at;
     let since = state.busy_since.filter(|_| !ends_soon);
@@ -608,11 +608,6 @@ fn is_awake(seat: &DeviceSeat) {
     if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         processor::hurried();
     }
-}
-
-/// Whether this session's work came behind another one's, and when the device was done with that is not known yet.
-fn comes_behind_another(seat: &DeviceSeat) -> bool {
-    seat.free_at.load(Ordering::SeqCst) == NOT_YET
 }
 
 /// How long the device has been at this session's work at most, if another session's came before it. The device has

@@ -103,6 +103,13 @@ impl Entry {
             }
     }
 
+    /// Who sleeps there gets a processor at once.
+    fn hurry(&self, hurry: &mut Hurry, now: u64) {
+        if let Some(runner) = &self.runner {
+            hurry.before_waking(runner, self.seat(), now);
+        }
+    }
+
     /// What it used and was not charged for.
     fn uncharged(&self) -> u64 {
         self.seat().used.load(Relaxed).saturating_sub(self.charged)
@@ -414,10 +421,7 @@ impl Device {
         if self.holder != before {
             self.leaving = before;
             // What the next one is charged for begins when this one says that it is done.
-            let entry = &self.entries[at];
-            if let Some(runner) = &entry.runner {
-                hurry.before_waking(runner, entry.seat(), now);
-            }
+            self.entries[at].hurry(hurry, now);
         }
         look
     }
@@ -468,9 +472,7 @@ impl Device {
         entry.seat().free_at.store(if behind { NOT_YET } else { 0 }, SeqCst);
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();
-        if let Some(runner) = &entry.runner {
-            hurry.before_waking(runner, seat, now);
-        }
+        entry.hurry(hurry, now);
         if [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to)) {
             self.holder = Some(entry.place());
             if !behind {

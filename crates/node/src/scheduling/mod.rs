@@ -155,7 +155,7 @@ impl Scheduling {
 
     /// Whether any device may be scheduled now.
     pub fn has_rules(&self) -> bool {
-        !self.shared.state().rules.0.is_empty()
+        self.shared.state().has_rules()
     }
 
     /// A session has begun in the API server `process`; `page` and `bell` are what that sent.
@@ -166,7 +166,7 @@ impl Scheduling {
             Err(error) => return shared.log.warn(format_args!("session {session}: its page of grants: {error}")),
         };
         let mut state = shared.state();
-        if !state.rules.0.is_empty() {
+        if state.has_rules() {
             page.schedule();
         }
         let data = epoll::EventData::new_u64(session);
@@ -204,11 +204,11 @@ impl Scheduling {
     pub fn set_rules(&self, rules: Rules) {
         let now = monotonic();
         let mut state = self.shared.state();
-        let State { sessions, devices, rules: present } = &mut *state;
-        *present = rules;
-        if !present.0.is_empty() {
-            sessions.values().for_each(|member| member.page.schedule());
+        state.rules = rules;
+        if state.has_rules() {
+            state.sessions.values().for_each(|member| member.page.schedule());
         }
+        let State { sessions, devices, rules: present } = &mut *state;
         for (name, device) in devices {
             let settings = present.of(name).filter(|settings| settings.scheduler != Scheduler::None);
             match (&mut *device, settings) {
@@ -262,6 +262,13 @@ impl Scheduling {
         let state = self.shared.state();
         let scheduled = state.devices.iter().filter_map(|(name, device)| Some((name, device.as_ref()?)));
         scheduled.map(|(name, device)| DeviceReport { device: name.clone(), tenants: device.usage() }).collect()
+    }
+}
+
+impl State {
+    /// Whether any device may be scheduled.
+    fn has_rules(&self) -> bool {
+        !self.rules.0.is_empty()
     }
 }
 

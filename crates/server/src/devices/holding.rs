@@ -73,7 +73,7 @@ impl Holding {
     /// Whether the device may still be at what another session gave it, so that waiting for the device would not
     /// measure this session's work.
     pub(super) fn may_be_another_sessions(&self, seat: &DeviceSeat) -> bool {
-        self.under_way < SAMPLES && seat.free_at.load(Ordering::SeqCst) == NOT_YET
+        self.under_way < SAMPLES && comes_behind_another(seat)
     }
 
     /// Whether what is under way uses the budget up, as far as known. Half a call too little is as good as half a call
@@ -102,4 +102,9 @@ impl Holding {
         self.unmeasured = 0;
         (self.closing, self.announced) = (false, false);
     }
+}
+
+/// Whether the session's work came behind another one's, and when the device was done with that is not known yet.
+pub(super) fn comes_behind_another(seat: &DeviceSeat) -> bool {
+    seat.free_at.load(Ordering::SeqCst) == NOT_YET
 }
