@@ -66,6 +66,8 @@ pub struct Device {
     leaving: Option<Place>,
     /// Since when other sessions wait for what the holder has.
     contested: Option<u64>,
+    /// Since when nobody waits for it, and what all had used of it by then.
+    calm: Option<(u64, u64)>,
     /// When it was told last that the holder is overdue.
     told: u64,
     turn: u64,
@@ -129,6 +131,7 @@ impl Device {
             holder: None,
             leaving: None,
             contested: None,
+            calm: None,
             told: 0,
             turn: 0,
         })
@@ -259,6 +262,9 @@ impl Device {
         if self.holder.is_none() && self.leaving.is_none() {
             look = self.grant_next(now, hurry);
         }
+        if self.calm.is_none() && !self.entries.iter().any(|e| e.waits() && !self.has(e)) {
+            self.calm = Some((now, self.used()));
+        }
         let limit = self.limit().filter(|at| *at > now);
         [look, limit].into_iter().flatten().min()
     }
@@ -317,6 +323,11 @@ impl Device {
         if self.leaving.is_none() {
             self.contested = None;
         }
+    }
+
+    /// Nanoseconds of the device that were charged so far.
+    fn used(&self) -> u64 {
+        self.tenants.iter().map(|tenant| tenant.used).sum()
     }
 
     fn has(&self, entry: &Entry) -> bool {
@@ -455,6 +466,10 @@ impl Device {
 
     fn give(&mut self, chosen: usize, budget: u64, now: u64, hurry: &mut Hurry) {
         self.turn += 1;
+        // Whoever had it to itself until others came has been charged by now.
+        if let Some((since, used)) = self.calm.take() {
+            self.discipline.stood_still(now.saturating_sub(since).saturating_sub(self.used().saturating_sub(used)));
+        }
         let expected = now + self.linger();
         // Whether its work comes behind that of the present holder.
         let behind = self.holder.is_some_and(|holder| holder != self.entries[chosen].place());

@@ -96,6 +96,30 @@ fn who_keeps_the_device_from_others_is_overdue_after_its_limit() {
 }
 
 #[test]
+fn what_nobody_waited_for_is_no_debt() {
+    let mut bench = Bench::new(&[1, 1]);
+    bench.wait(0, 0);
+    bench.wait(1, 0);
+    bench.step(0);
+    // The first one keeps the second one waiting for long, and then both are content.
+    bench.seat(0, 0).used.store(300_000_000, SeqCst);
+    bench.seat(0, 0).change(grant::SLICE, grant::CLOSED);
+    bench.step(300_000_000);
+    bench.seat(1, 0).change(grant::ALONE, grant::IDLE);
+    // The second one goes on without asking, and uses 20 ms of 400; what it is at then has not been charged.
+    bench.seat(1, 0).change(grant::IDLE, grant::ALONE);
+    bench.wait(0, 0);
+    bench.step(700_000_000);
+    bench.seat(1, 0).used.store(20_000_000, SeqCst);
+    bench.seat(1, 0).change(grant::SLICE, grant::ENDED);
+    bench.step(701_000_000);
+    // It has had less of the device; with the debt, it would have it again.
+    bench.seat(1, 0).change(grant::SLICE, grant::ENDED);
+    bench.step(702_000_000);
+    assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::SLICE, grant::CLOSED]);
+}
+
+#[test]
 fn another_discipline_takes_over_between_two_slices() {
     let mut bench = Bench::new(&[1, 1]);
     bench.wait(0, 0);

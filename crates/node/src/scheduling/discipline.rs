@@ -52,6 +52,8 @@ pub trait Discipline: fmt::Debug + Send {
     fn wakes(&mut self, tenant: Tenant, now: u64);
     /// A tenant wants nothing any longer.
     fn rests(&mut self, _tenant: Tenant) {}
+    /// The device did nothing for so many nanoseconds, in which nobody waited for it.
+    fn stood_still(&mut self, _time: u64) {}
     fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64);
     /// Which of `wanting`, which is not empty, goes next.
     fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick;

@@ -4,7 +4,8 @@
 //! is the lowest start tag of those who want the device. A tenant that wakes up starts at virtual time: what it
 //! did not use while it slept is gone, but for two slices: a program whose thread got no processor for a moment must
 //! not pay for that. Its own tag counts if that is higher: FairGV as printed lowers it, which would forgive who
-//! overran its slice and slept for a moment.
+//! overran its slice and slept for a moment. Time in which the device stands still and nobody waits for it takes as much off
+//! the tags that are above virtual time: nobody else could have used it.
 
 use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
@@ -59,6 +60,14 @@ impl Discipline for Fair {
     fn rests(&mut self, tenant: Tenant) {
         self.advance();
         self.tenants[tenant].active = false;
+    }
+
+    fn stood_still(&mut self, time: u64) {
+        self.advance();
+        for entry in &mut self.tenants {
+            let paid_back = u128::from(time) * SCALE / u128::from(entry.weight);
+            entry.start = entry.start.min(self.virtual_time.max(entry.start.saturating_sub(paid_back)));
+        }
     }
 
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {

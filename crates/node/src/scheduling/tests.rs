@@ -1,6 +1,6 @@
 //! The disciplines on a simulated device that cannot be preempted.
 
-use super::discipline::{DeviceSettings, Pick, Scheduler, Share, Spent, Tenant};
+use super::discipline::{DeviceSettings, Discipline, Pick, Scheduler, Share, Spent, Tenant};
 use std::time::Duration;
 
 const US: u64 = 1000;
@@ -99,6 +99,27 @@ fn a_nap_does_not_forgive_an_overrun() {
     assert!(matches!(fair.pick(&[0, 1], 2), Pick::Grant(1, _)));
     fair.charge(1, Spent { used: 59_000 * MS, ..Spent::default() }, 2);
     assert!(matches!(fair.pick(&[0, 1], 3), Pick::Grant(1, _)));
+}
+
+#[test]
+fn time_that_nobody_wanted_pays_back_what_a_tenant_had_too_much() {
+    for (stood_still, ahead) in [(0, 300 * MS), (100 * MS, 200 * MS), (400 * MS, 0)] {
+        let mut fair = DeviceSettings::default().discipline().unwrap();
+        (0..2).for_each(|tenant| fair.set_share(tenant, Share::default()));
+        (0..2).for_each(|tenant| fair.wakes(tenant, 0));
+        fair.charge(0, Spent { used: 300 * MS, ..Spent::default() }, 0);
+        (0..2).for_each(|tenant| fair.rests(tenant));
+        fair.stood_still(stood_still);
+        (0..2).rev().for_each(|tenant| fair.wakes(tenant, 1000 * MS));
+        let goes_first = |fair: &mut dyn Discipline, used| {
+            fair.charge(1, Spent { used, ..Spent::default() }, 1000 * MS);
+            fair.pick(&[0, 1], 1000 * MS)
+        };
+        if let Some(before) = ahead.checked_sub(1) {
+            assert!(matches!(goes_first(&mut *fair, before), Pick::Grant(1, _)), "{stood_still}");
+        }
+        assert!(matches!(goes_first(&mut *fair, 2), Pick::Grant(0, _)), "{stood_still}");
+    }
 }
 
 #[test]
