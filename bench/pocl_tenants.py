@@ -1,11 +1,13 @@
-"""The same tenants with OpenCL kernels on PoCL, whose device is this machine's processors.
+"""The same tenants with OpenCL kernels on PoCL, whose device is this machine's first processor. The tenants have the others.
 
 Such a device has no log. Its time is counted in work: a kernel of 207 us is as many turns of a loop as take 207 us
 natively when nobody else is there, one launch after the other. A launch that has come to its end was that much device
 time, whatever it took; so time that the device stood still, or lost to others, is missing and shows as overhead.
 """
 
+import os
 import shutil
+from dataclasses import replace
 
 import measure
 from measure import Failure
@@ -14,18 +16,20 @@ from tenants import RECORD, Stage
 # Launches per measurement: as many as take this long, in microseconds.
 CALIBRATION_US = 200_000
 ROUNDS = 5
+# One thread that computes, on the first processor.
+DEVICE = {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_AFFINITY": "1"}
 
 
 class PoclStage(Stage):
     """A folder with the program, and what its kernels cost here."""
 
-    # The device is this machine's processors: who spins takes them away from it.
-    settings = ()
     guest_library = "opencl/libOpenCL.so.1"
     # Everybody compiles what it launches, one after the other; before the time begins, not in it.
     start_up = 6.0
 
     def prepare(self):
+        if os.cpu_count() < 2:
+            raise Failure("the device is a processor of its own: two are needed")
         self.programs.mkdir()
         # Our library names no versions of its symbols; a program that was linked with another would complain.
         library = measure.ROOT / "target/aviary" / self.guest_library
@@ -58,17 +62,19 @@ class PoclStage(Stage):
         return [self.programs / "occupy", number, turns, nanoseconds, load.batch, load.pause_us, begin, end_at, log]
 
     def vendor_variables(self, _device):
-        return {"POCL_CACHE_DIR": str(self.cache)}
+        return {**DEVICE, "POCL_CACHE_DIR": str(self.cache)}
 
     def native_variables(self, device):
         # Another user's compiled kernels cannot be read.
-        return {"POCL_CACHE_DIR": str(device / "cache")}
+        return {**DEVICE, "POCL_CACHE_DIR": str(device / "cache")}
 
     def run(self, scheduler, tenants, seconds, **options):
         # Calibrated before anybody uses the processors.
         for tenant in tenants:
             self.size(tenant.load.kernel_us)
-        return super().run(scheduler, tenants, seconds, **options)
+        others = os.cpu_count() - 1
+        placed = [replace(t, cpu=1 + t.cpu % others) if t.cpu >= 0 else t for t in tenants]
+        return super().run(scheduler, placed, seconds, **options)
 
     def new_device(self):
         self.runs += 1

@@ -1,5 +1,6 @@
 """The checks behind tests/run. Each prints its own lines; the last line counts them."""
 
+import contextlib
 import json
 import os
 import re
@@ -201,6 +202,24 @@ def devices(work):
 # ---- sharing ------------------------------------------------------------------------------------
 
 
+def threads_by_processor(pid):
+    """The processors that one thread of the process keeps to, each."""
+    status = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    allowed = [re.search(r"^Cpus_allowed_list:\s+(\S+)", text, flags=re.M).group(1) for text in status]
+    return {int(one) for one in allowed if one.isdigit()}
+
+
+def on_their_processors(node, attempts=200):
+    """Whether PoCL's computing threads keep to a processor each, in one of the node's API servers at least."""
+    for _ in range(attempts):
+        for pid in descendants(node.pid):
+            with contextlib.suppress(OSError):
+                if threads_by_processor(pid) == set(range(os.cpu_count())):
+                    return True
+        time.sleep(0.05)
+    return False
+
+
 def sharing(work):
     """Two programs that use a device and a part of it under a scheduler: neither waits for ever, and the part is no device of its own."""
     binary = compile_c(HERE / "partition.c", CACHE / "opencl-programs")
@@ -214,6 +233,9 @@ def sharing(work):
             time.sleep(0.05)
         place = Place("pocl", True, work, ("--server", f"unix:{socket}"))
         programs = [place.start([binary, 600]) for _ in range(2)]
+        # Where there is a choice.
+        if 1 < os.cpu_count() == len(os.sched_getaffinity(0)):
+            verdict("sharing: PoCL's threads keep to a processor each", on_their_processors(node))
         devices, told = [], []
         for program in programs:
             try:

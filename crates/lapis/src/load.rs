@@ -362,6 +362,8 @@ impl Loader<'_> {
         let name = if side == Side::Guest { "(guest utilities).c" } else { "(server utilities).c" };
         let mut unit = self.header_unit(folder, items, &mut Vec::new());
         unit.path = folder.join(name);
+        // As utilities are compiled.
+        unit.defines.push("_GNU_SOURCE=1".into());
         unit.defines.push(if side == Side::Guest { "AVIARY_GUEST=1".into() } else { "AVIARY_SERVER=1".into() });
         unit.push(SUPPORT_HEADER, None);
         unit.virtual_files.push((folder.join("aviary.h"), SUPPORT_HEADER));
