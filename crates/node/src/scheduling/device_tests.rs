@@ -113,7 +113,8 @@ fn what_nobody_waited_for_is_no_debt() {
     bench.seat(1, 0).used.store(20_000_000, SeqCst);
     bench.seat(1, 0).change(grant::SLICE, grant::ENDED);
     bench.step(701_000_000);
-    // It has had less of the device; with the debt, it would have it again.
+    // It has had 60 ms, the other one 300: with the debt, it would have the device again.
+    bench.seat(1, 0).used.store(60_000_000, SeqCst);
     bench.seat(1, 0).change(grant::SLICE, grant::ENDED);
     bench.step(702_000_000);
     assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::SLICE, grant::CLOSED]);

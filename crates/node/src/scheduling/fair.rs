@@ -5,15 +5,16 @@
 //! did not use while it slept is gone, but for two slices: a program whose thread got no processor for a moment must
 //! not pay for that. Its own tag counts if that is higher: FairGV as printed lowers it, which would forgive who
 //! overran its slice and slept for a moment. Time in which the device stands still and nobody waits for it takes as much off
-//! the tags that are above virtual time: nobody else could have used it.
+//! tags that are more than two slices above virtual time: nobody else could have used it. Tenants that take turns are not so
+//! far apart, and in their turns nobody may wait for a moment because nobody's thread got a processor.
 
 use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 
 /// Virtual nanoseconds per nanosecond at weight 1: keeps the rounding of the division below a nanosecond.
 const SCALE: u128 = 1 << 16;
 
-/// Slices that a tenant may make up for after a nap.
-const FORGIVEN: u128 = 2;
+/// Slices that tenants are apart without having done anything unusual, and that one may make up for after a nap.
+const USUAL: u64 = 2;
 
 #[derive(Debug)]
 pub struct Fair {
@@ -41,6 +42,13 @@ impl Fair {
     }
 }
 
+impl Entry {
+    /// Virtual time of so many nanoseconds of the device.
+    fn virtually(&self, time: u64) -> u128 {
+        u128::from(time) * SCALE / u128::from(self.weight)
+    }
+}
+
 impl Discipline for Fair {
     fn set_share(&mut self, tenant: Tenant, share: Share) {
         if self.tenants.len() <= tenant {
@@ -52,8 +60,7 @@ impl Discipline for Fair {
     fn wakes(&mut self, tenant: Tenant, _now: u64) {
         self.advance();
         let entry = &mut self.tenants[tenant];
-        let forgiven = FORGIVEN * u128::from(self.slice) * SCALE / u128::from(entry.weight);
-        entry.start = entry.start.max(self.virtual_time.saturating_sub(forgiven));
+        entry.start = entry.start.max(self.virtual_time.saturating_sub(entry.virtually(USUAL * self.slice)));
         entry.active = true;
     }
 
@@ -65,15 +72,15 @@ impl Discipline for Fair {
     fn stood_still(&mut self, time: u64) {
         self.advance();
         for entry in &mut self.tenants {
-            let paid_back = u128::from(time) * SCALE / u128::from(entry.weight);
-            entry.start = entry.start.min(self.virtual_time.max(entry.start.saturating_sub(paid_back)));
+            let lowest = self.virtual_time + entry.virtually(USUAL * self.slice);
+            entry.start = entry.start.min(lowest.max(entry.start.saturating_sub(entry.virtually(time))));
         }
     }
 
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
         // The finish tag, which is the next start tag.
-        entry.start += u128::from(spent.used) * SCALE / u128::from(entry.weight);
+        entry.start += entry.virtually(spent.used);
     }
 
     fn pick(&mut self, wanting: &[Tenant], _now: u64) -> Pick {
