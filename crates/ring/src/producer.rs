@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::line::PAYLOAD;
 use crate::sync::Ordering;
 use crate::wait::{Flag, Spinner, current_cpu, wait};
-use crate::wake::wake_if_asleep;
+use crate::wake::{sleeps, wake_if_asleep};
 use crate::{LINE, Liveness, RingError, RingMemory};
 
 /// Writes messages into a ring.
@@ -40,6 +40,11 @@ impl Producer {
         self.written += LINE as u64;
         wake_if_asleep(self.memory.consumer_sleeps(), &self.memory);
         Ok(())
+    }
+
+    /// Whether the peer sleeps, as it says, and a message will have to wake it.
+    pub fn peer_sleeps(&self) -> bool {
+        sleeps(self.memory.consumer_sleeps())
     }
 
     /// Wakes the consumer if it sleeps: a message will follow soon.

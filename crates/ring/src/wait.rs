@@ -119,6 +119,9 @@ pub struct Spinner {
 /// A peer that wakes this side before it has an answer expects it within so long.
 const ALERT: Duration = Duration::from_millis(1);
 
+/// What a peer needs to give what it was sent to its device.
+const NAP: Duration = Duration::from_micros(20);
+
 impl Spinner {
     /// `far`: the peer is in another machine.
     pub fn new(far: bool) -> Self {
@@ -135,6 +138,11 @@ impl Spinner {
         if self.longest >= MANY_CPUS_SPIN && !cfg!(loom) {
             self.forecast = Some(Forecast::default());
         }
+    }
+
+    /// Whether the next wait is for an answer that this side was advised to be awake for.
+    fn answers_soon(&self) -> bool {
+        !self.alert.is_zero() && !self.awake.is_zero()
     }
 
     /// How long the next wait spins before it sleeps.
@@ -167,15 +175,19 @@ pub(crate) fn current_cpu() -> u32 {
     (unsafe { libc::sched_getcpu() } + 1) as u32
 }
 
-/// The word by which the peer knows that this side sleeps, and how it sleeps.
+/// The word by which the peer knows that this side sleeps, and how it sleeps. Who wakes this side leaves there where it runs
+/// itself, as [`current_cpu`] says, times two.
 pub(crate) struct Flag<'a> {
     pub word: &'a AtomicU32,
     pub doorbell: Option<&'a dyn Doorbell>,
 }
 
+/// In a [`Flag`]'s word.
+pub(crate) const ASLEEP: u32 = 1;
+
 impl Flag<'_> {
     fn raise(&self) {
-        self.word.store(1, Ordering::SeqCst);
+        self.word.store(ASLEEP, Ordering::SeqCst);
         // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the word
         // clear is visible to the second look that follows. Likewise for `Liveness::kill` followed by a wake.
         fence(Ordering::SeqCst);
@@ -187,8 +199,8 @@ impl Flag<'_> {
 
     fn sleep(&self, at_most: Option<Duration>) {
         match self.doorbell {
-            Some(doorbell) => doorbell.wait(self.word, 1, at_most),
-            None => futex::wait(self.word, 1, at_most),
+            Some(doorbell) => doorbell.wait(self.word, ASLEEP, at_most),
+            None => futex::wait(self.word, ASLEEP, at_most),
         }
     }
 }
@@ -203,7 +215,9 @@ pub(crate) fn wait(
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let time = spin_time(spinner, peer_cpu);
-    if spin(time, &ready) {
+    if spin(time, &ready)
+        || (shares_cpu(peer_cpu) && spinner.answers_soon() && let_pass(&flag, liveness, spinner.awake, &ready))
+    {
         spinner.learn(true);
         return Ok(());
     }
@@ -223,6 +237,13 @@ pub(crate) fn wait(
 fn wake_up_before(flag: &Flag, liveness: &Liveness, doze: Doze, ready: impl Fn() -> bool) -> bool {
     sleep_once(flag, liveness, doze.sleep, &ready);
     spin(doze.alert, ready)
+}
+
+/// The peer runs on this CPU and has something to do with what it was sent a moment ago; then it waits itself, and this side can
+/// be awake until the answer comes. The peer finds it so and moves to another CPU.
+fn let_pass(flag: &Flag, liveness: &Liveness, awake: Duration, ready: impl Fn() -> bool) -> bool {
+    sleep_once(flag, liveness, NAP, &ready);
+    spin(awake, ready)
 }
 
 /// Not at all if there is nothing to wait for any more.
@@ -302,8 +323,10 @@ fn sleep(flag: &Flag, liveness: &Liveness, alert: Duration, ready: impl Fn() -> 
             return Err(WaitError);
         }
         flag.sleep(interval);
-        // Only the peer lowers the flag of a sleeper.
-        if flag.word.load(Ordering::SeqCst) == 0 && spin(alert, &ready) {
+        // Only the peer lowers the flag of a sleeper. Where it runs itself, and this side was woken into its way, it needs the CPU
+        // to go on.
+        let word = flag.word.load(Ordering::SeqCst);
+        if word & ASLEEP == 0 && !shares_cpu(word >> 1) && spin(alert, &ready) {
             return Ok(());
         }
         // A peer that keeps clearing the flag makes this loop turn, on that peer's own account, but
@@ -358,13 +381,16 @@ mod tests {
         assert!(!wake_up_before(&flag, &liveness, Doze { sleep, alert: Duration::from_millis(1) }, || false));
     }
 
-    /// Whose sleeps end at once, as if the peer had ended them.
-    struct Restless(std::sync::atomic::AtomicU32);
+    /// Whose sleeps end at once, as if the peer had ended them from where `waker` says.
+    struct Restless {
+        sleeps: std::sync::atomic::AtomicU32,
+        waker: fn() -> u32,
+    }
 
     impl Doorbell for Restless {
         fn wait(&self, word: &AtomicU32, _: u32, _: Option<Duration>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-            word.store(0, Ordering::SeqCst);
+            self.sleeps.fetch_add(1, Ordering::SeqCst);
+            word.store((self.waker)() << 1, Ordering::SeqCst);
         }
         fn wake_peer(&self, _: &AtomicU32) {}
         fn wake_own(&self, _: &AtomicU32) {}
@@ -372,15 +398,36 @@ mod tests {
 
     #[test]
     fn who_is_woken_without_a_message_stays_awake_for_it() {
-        let sleeps = |alert: Duration| {
-            let (word, doorbell, began) = (AtomicU32::new(0), Restless(0.into()), Instant::now());
+        let sleeps = |alert: Duration, waker: fn() -> u32| {
+            let (word, began) = (AtomicU32::new(0), Instant::now());
+            let doorbell = Restless { sleeps: 0.into(), waker };
             let flag = Flag { word: &word, doorbell: Some(&doorbell) };
             let ready = || began.elapsed() > Duration::from_millis(5);
             assert!(sleep(&flag, &Liveness::notified(), alert, ready).is_ok());
-            doorbell.0.load(Ordering::SeqCst)
+            doorbell.sleeps.load(Ordering::SeqCst)
         };
-        assert_eq!(sleeps(Duration::from_secs(10)), 1);
-        assert!(sleeps(Duration::ZERO) > 1);
+        assert_eq!(sleeps(Duration::from_secs(10), || 0), 1);
+        assert_eq!(sleeps(Duration::from_secs(10), || u32::from(u16::MAX)), 1, "on another CPU");
+        assert!(sleeps(Duration::from_secs(10), current_cpu) > 1, "the waker needs this CPU");
+        assert!(sleeps(Duration::ZERO, || 0) > 1);
+    }
+
+    #[test]
+    fn who_is_awake_for_answers_lets_a_peer_on_its_cpu_go_first() {
+        let sleeps = |advised: bool| {
+            let (word, began) = (AtomicU32::new(0), Instant::now());
+            let doorbell = Restless { sleeps: 0.into(), waker: || 0 };
+            let flag = Flag { word: &word, doorbell: Some(&doorbell) };
+            let mut spinner = Spinner::new(true);
+            spinner.expect_answers();
+            spinner.alert = Duration::from_nanos(1);
+            spinner.stay_awake(Duration::from_millis(if advised { 300 } else { 0 }));
+            let ready = || began.elapsed() > Duration::from_millis(5);
+            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+            doorbell.sleeps.load(Ordering::SeqCst)
+        };
+        assert_eq!(sleeps(true), 1, "a nap, and then it is awake");
+        assert!(sleeps(false) > 1);
     }
 
     #[test]

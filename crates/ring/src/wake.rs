@@ -1,6 +1,7 @@
 //! Waking whoever sleeps at a ring.
 
 use crate::sync::{AtomicU32, Ordering, fence};
+use crate::wait::{ASLEEP, current_cpu};
 use crate::{Doorbell, RingMemory, futex};
 
 /// Wakes a peer if it says that it sleeps. The caller has published what the peer waits for.
@@ -11,14 +12,22 @@ use crate::{Doorbell, RingMemory, futex};
 #[inline]
 pub(crate) fn wake_if_asleep(flag: &AtomicU32, memory: &RingMemory) {
     fence(Ordering::SeqCst);
-    if flag.load(Ordering::Relaxed) != 0 {
+    if sleeps(flag) {
         wake_peer(flag, memory.doorbell());
     }
 }
 
+/// Whether the side whose flag this is says that it sleeps.
+#[inline]
+pub(crate) fn sleeps(flag: &AtomicU32) -> bool {
+    flag.load(Ordering::Relaxed) & ASLEEP != 0
+}
+
 #[cold]
 fn wake_peer(flag: &AtomicU32, doorbell: Option<&dyn Doorbell>) {
-    flag.store(0, Ordering::SeqCst);
+    // CPUs of another machine have other numbers.
+    let here = if doorbell.is_some() { 0 } else { current_cpu() };
+    flag.store(here << 1, Ordering::SeqCst);
     match doorbell {
         Some(doorbell) => doorbell.wake_peer(flag),
         None => futex::wake(flag),

@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use aviary_transport::{LaneEnd, LaneError, Region};
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, REJECTED_CALL, ReplyHeader, RequestHeader, flag, kind, status};
@@ -90,17 +91,9 @@ pub fn yield_turn(session: &Arc<Session>) {
 pub fn wake_guest() {
     CURRENT.with_borrow(|lane| {
         if let Some(lane) = lane {
-            leave_processor_to_guest(&lane.end.borrow());
             lane.end.borrow().wake_peer();
         }
     });
-}
-
-/// Two that share a processor would have to sleep for each other to run.
-fn leave_processor_to_guest(end: &LaneEnd) {
-    if end.shares_cpu() {
-        processor::step_aside();
-    }
 }
 
 /// Whether an asynchronous call of the guest's thread that is served here has failed, and the guest was not told yet.
@@ -318,17 +311,21 @@ impl Lane {
         let mut deliveries = self.deliveries.borrow_mut();
         let told = if reply { self.told() } else { Told::default() };
         let mut end = self.end.borrow_mut();
-        if reply && self.session.devices.scheduled() {
-            let awake = self.session.devices.answering();
-            end.stay_awake(awake);
-            if !awake.is_zero() {
-                // It will wait by spinning, and the program's thread may want this very processor.
-                processor::hurry_no_more();
-                header.flags |= flag::STAY_AWAKE;
-                leave_processor_to_guest(&end);
-            }
+        let scheduled = reply && self.session.devices.scheduled();
+        let awake = if scheduled { self.session.devices.answering() } else { Duration::ZERO };
+        if !awake.is_zero() {
+            // It will wait by spinning, and the program's thread may want this very processor.
+            processor::hurry_no_more();
+            header.flags |= flag::STAY_AWAKE;
         }
+        let slept = scheduled && end.peer_sleeps();
         let sent = send_on(&self.session, &mut end, &mut header, body, regions, told, &mut deliveries);
+        if scheduled {
+            // Whoever spins keeps others from its processor. A thread that had to be woken may have come to this one.
+            let apart = || if end.shares_cpu() { processor::step_aside() } else { !slept };
+            let stays = if !awake.is_zero() && apart() { awake } else { Duration::ZERO };
+            end.stay_awake(stays);
+        }
         self.guest_waits.set(waits);
         add(&self.counters.bytes_out, body.len() as u64);
         sent

@@ -132,21 +132,22 @@ fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Re
 /// Moving takes some 20 us: not again within so long, if others bring this thread back.
 const MOVES_APART: Duration = Duration::from_millis(2);
 
-/// Moves this thread to another processor, if it may run on others. Later it runs wherever it is put, as before.
-pub fn step_aside() {
+/// Moves this thread to another processor, if it may run on others: whether it did. Later it runs wherever it is put, as before.
+pub fn step_aside() -> bool {
     thread_local!(static MOVED: Cell<Option<Instant>> = const { Cell::new(None) });
     if MOVED.get().is_some_and(|at| at.elapsed() < MOVES_APART) {
-        return;
+        return false;
     }
     MOVED.set(Some(Instant::now()));
-    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return false };
     let mut others = allowed;
     others.unset(rustix::thread::sched_getcpu());
-    if others.count() > 0 {
-        // Where it is refused, things are as they were.
-        let _ = rustix::thread::sched_setaffinity(None, &others);
-        let _ = rustix::thread::sched_setaffinity(None, &allowed);
+    if others.count() == 0 {
+        return false;
     }
+    let moved = rustix::thread::sched_setaffinity(None, &others).is_ok();
+    let _ = rustix::thread::sched_setaffinity(None, &allowed);
+    moved
 }
 
 /// How nice a process is that yields: it gets about a thirtieth of what others get.

@@ -127,6 +127,11 @@ impl LaneEnd {
         matches!(self, LaneEnd::Shared(lane) if lane.rx.shares_cpu())
     }
 
+    /// Whether the peer sleeps until a message comes, as far as that can be known.
+    pub fn peer_sleeps(&self) -> bool {
+        matches!(self, LaneEnd::Shared(lane) if lane.tx.peer_sleeps())
+    }
+
     /// Receiving spins for about so long before every sleep; zero: as recent waits suggest.
     pub fn stay_awake(&mut self, time: Duration) {
         if let LaneEnd::Shared(lane) = self {
