@@ -311,24 +311,26 @@ impl Lane {
         let mut deliveries = self.deliveries.borrow_mut();
         let told = if reply { self.told() } else { Told::default() };
         let mut end = self.end.borrow_mut();
-        let scheduled = reply && self.session.devices.scheduled();
-        let awake = if scheduled { self.session.devices.answering() } else { Duration::ZERO };
+        let advice = (reply && self.session.devices.scheduled()).then(|| self.advise(&mut header, &end));
+        let sent = send_on(&self.session, &mut end, &mut header, body, regions, told, &mut deliveries);
+        if let Some(advice) = advice {
+            follow(advice, &mut end);
+        }
+        self.guest_waits.set(waits);
+        add(&self.counters.bytes_out, body.len() as u64);
+        sent
+    }
+
+    /// Whether the guest's thread shall stay awake for the next answer, and this one for the next call.
+    #[cold]
+    fn advise(&self, header: &mut ReplyHeader, end: &LaneEnd) -> Advice {
+        let awake = self.session.devices.answering();
         if !awake.is_zero() {
             // It will wait by spinning, and the program's thread may want this very processor.
             processor::hurry_no_more();
             header.flags |= flag::STAY_AWAKE;
         }
-        let slept = scheduled && end.peer_sleeps();
-        let sent = send_on(&self.session, &mut end, &mut header, body, regions, told, &mut deliveries);
-        if scheduled {
-            // Whoever spins keeps others from its processor. A thread that had to be woken may have come to this one.
-            let apart = || if end.shares_cpu() { processor::step_aside() } else { !slept };
-            let stays = if !awake.is_zero() && apart() { awake } else { Duration::ZERO };
-            end.stay_awake(stays);
-        }
-        self.guest_waits.set(waits);
-        add(&self.counters.bytes_out, body.len() as u64);
-        sent
+        Advice { awake, guest_slept: end.peer_sleeps() }
     }
 
     /// What a reply tells beside what was asked.
@@ -364,6 +366,20 @@ impl Lane {
             served?;
         }
     }
+}
+
+/// How to wait after an answer.
+struct Advice {
+    awake: Duration,
+    guest_slept: bool,
+}
+
+/// Whoever spins keeps others from its processor. A guest's thread that had to be woken may have come to this one.
+#[cold]
+fn follow(advice: Advice, end: &mut LaneEnd) {
+    let apart = || if end.shares_cpu() { processor::step_aside() } else { !advice.guest_slept };
+    let stays = if !advice.awake.is_zero() && apart() { advice.awake } else { Duration::ZERO };
+    end.stay_awake(stays);
 }
 
 /// What a message tells the guest beside its body.
