@@ -1,7 +1,7 @@
 """How fairly tenants share one device: FairGV's figures 8 to 11, AvA's figure 13, Optimus' section 6.8.
 
 The device is testapi's synthetic accelerator, whose own log says who had it when; or, as `pocl_...`, this machine's
-processors through OpenCL (pocl_tenants.py says what counts as device time there).
+first processor through OpenCL (pocl_tenants.py says what counts as device time there).
 Ratios are against the same load alone on the device, without Aviary, in the same run.
 """
 
