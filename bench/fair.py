@@ -37,9 +37,10 @@ def _weights(make_stage, experiment, weights, cpus, quick):
     length, results = seconds(quick), {}
     with make_stage() as stage:
         for name, load in LOADS.items():
-            native = stage.run(None, [Tenant(1, load)], length / 2, native=True).utilization()
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
             for scheduler in SCHEDULERS:
+                # Each time: a device that is a processor is not as fast in one minute as in the next.
+                native = stage.run(None, [Tenant(1, load)], length / 2, native=True).utilization()
                 mmr, overhead = _shared(stage, scheduler, tenants, native, length)
                 key = f"fair.{experiment}.{scheduler}"
                 results[f"{key}.mmr_{name}"], results[f"{key}.overhead_{name}"] = mmr, overhead

@@ -216,20 +216,42 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Waits until the device has done what this process gave it until now. Not for long: what it is at may wait for a later call of the
- * thread that asks, one for another device say. Then it has not (negative), and is asked again. */
+/* The last wait for each device, and up to which piece it goes. */
+struct device_wait {
+    uint64_t home, number, piece;
+    struct device_wait *next;
+};
+static struct device_wait *device_waits;
+
+/* With the lock. The last piece that this wait is for: the last that was given when it began. Without memory all of them. */
+static uint64_t last_awaited(uint64_t home, uint64_t number) {
+    struct device_wait *found = device_waits;
+    while (found && found->home != home)
+        found = found->next;
+    if (!found && (found = calloc(1, sizeof *found))) {
+        found->home = home;
+        found->next = device_waits;
+        device_waits = found;
+    }
+    if (found && found->number != number) {
+        found->number = number;
+        found->piece = pieces;
+    }
+    return found ? found->piece : UINT64_MAX;
+}
+
+/* Waits until the device has done what this process had given it when this wait began. Not for long: what it is at may wait for a
+ * later call of the thread that asks, one for another device say. Then it has not (negative), and is asked again. */
 int cuda_drain(uint64_t home) {
     int64_t until = now_ns() + (int64_t)aviary_patience();
     CUstreamCaptureMode mode = begin_relaxed();
-    uint64_t piece = 0;
     int at_work = 1;
     for (unsigned int looks = 0; at_work && (!looks || now_ns() < until); looks++) {
         if (looks)
             pause_after(looks);
         at_work = 0;
         pthread_mutex_lock(&occupants_lock);
-        if (!looks)
-            piece = pieces;
+        uint64_t piece = last_awaited(home, aviary_wait_number());
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
             if (occupant->home == home)
                 at_work |= is_at_work(occupant, piece);

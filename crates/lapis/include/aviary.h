@@ -34,6 +34,9 @@ int aviary_is_zerocopy(const void *pointer);
 int aviary_owes_error(void);
 /* Server, in a `drain`: for how many nanoseconds it should wait before it answers that the device is not through yet. */
 uint64_t aviary_patience(void);
+/* Server, in a `drain`: which wait this is. What the device had when it was asked with this number first is waited for, and not what
+ * it gets between two questions. */
+uint64_t aviary_wait_number(void);
 /* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);

@@ -3,7 +3,9 @@
 //! The node grants one session at a time a slice of a device (FairGV 3.2, 3.3). The device is not preemptive, so
 //! the session itself gives it back: when the slice is used up, or when there is nothing more to do. What a call
 //! costs is found by waiting for the device after it. Waiting after every call would cost up to 7 percent;
-//! therefore only the first calls of a slice are measured, and how many more fit is inferred (FairGV 3.3.2).
+//! therefore only the first calls of a slice are measured, and how many more fit is inferred (FairGV 3.3.2). Where the
+//! library can be asked whether the device has come to a certain place, a call is given its work before the one before it is
+//! waited for: then the device does not stand still for that.
 //!
 //! Between the end of one slice and the first work of the next two threads must wake up, and the device would stand
 //! still. So a session says when it is at the last work of its slice, and the node lets the next one queue its work
@@ -38,9 +40,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const GLANCE: Duration = Duration::from_micros(50);
 /// Answers that take longer are not worth being awake for from the beginning of a slice on.
 const SOON: Duration = Duration::from_micros(500);
-/// For how long a session gives a device that is late more work, if nobody else wants it. Who comes then waits for as long at
-/// most, once: what it waits for is charged.
-const AHEAD: Duration = Duration::from_millis(60);
+/// How far a session may be ahead of a device that nobody else wants, as far as is known. Who comes then waits for about as long,
+/// once: what it waits for is charged. Long enough for a thread to wake up meanwhile, on any machine.
+const AHEAD: Duration = Duration::from_millis(20);
 /// How long a call waits after that.
 const ENOUGH: Duration = Duration::from_millis(100);
 /// How long a thread that has nothing else to do waits for a device before it looks for what else there is to do.
@@ -76,6 +78,15 @@ pub struct Stay {
     known: usize,
     /// The device was just granted to a program that calls often: its thread sleeps, and the first answer is not far.
     pub answers_soon: bool,
+}
+
+/// What wants to be done with a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// A call comes behind what the device has.
+    Call,
+    /// The device gets the rest of what it has: what comes behind that waits for this.
+    GoesOn,
 }
 
 impl Devices {
@@ -121,7 +132,7 @@ impl Devices {
         let linger = Duration::from_nanos(page.seats()[known[at].seat].linger.load(Ordering::Relaxed));
         known[at].lingering.back(linger);
         known[at].after_wait.back(linger);
-        let Some(mut known) = self.await_grant(known, page, at, over)? else { return Ok(None) };
+        let Some(mut known) = self.await_grant(known, page, at, Entry::Call, over)? else { return Ok(None) };
         let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
         let answers_soon = self.spins(seat) && state.since.is_none() && state.each().is_some_and(|each| each <= SOON);
@@ -143,6 +154,7 @@ impl Devices {
         mut known: MutexGuard<'a, Vec<Known>>,
         page: &GrantPage,
         at: usize,
+        entry: Entry,
         over: impl Fn() -> bool,
     ) -> Result<Option<MutexGuard<'a, Vec<Known>>>, ()> {
         let seat = &page.seats()[known[at].seat];
@@ -151,6 +163,7 @@ impl Devices {
         let outcome = loop {
             match seat.grant.load(Ordering::SeqCst) {
                 grant::FREE => break Ok(false),
+                grant::SLICE | grant::ALONE if entry == Entry::GoesOn => break Ok(true),
                 grant::SLICE if !known[at].state.closing && !known[at].state.late => break Ok(true),
                 // What is at work may wait for this very call.
                 grant::ALONE
@@ -172,7 +185,7 @@ impl Devices {
                 _ => {}
             }
             // Nothing comes behind what the device is late with: the slice may be used up then.
-            if known[at].state.late && known[at].state.active == 0 {
+            if known[at].state.late && known[at].state.active == 0 && entry == Entry::Call {
                 known = self.measure_last(known, at, seat, PATIENCE);
                 if known[at].state.closing || known[at].state.used >= budget(seat) {
                     self.close(&mut known[at], seat, grant::ENDED);
@@ -270,12 +283,13 @@ impl Devices {
             return state.renew();
         }
         // Calls of other threads may be under way: they wait for this work, or come after it.
-        if seat.change(grant::SLICE, grant::ENDED) {
+        seat.freed_at.store(monotonic(), Ordering::SeqCst);
+        if [grant::SLICE, grant::LAST].iter().any(|from| seat.change(*from, grant::ENDED)) {
             state.renew();
             state.busy_since = None;
             self.ring();
         }
-        let granted = self.await_grant(known, page, at, over);
+        let granted = self.await_grant(known, page, at, Entry::GoesOn, over);
         // What this thread does next may be the device's work itself.
         processor::hurry_no_more();
         if let Ok(Some(mut known)) = granted {
@@ -306,12 +320,12 @@ impl Devices {
                 let alone = seat.grant.load(Ordering::SeqCst) == grant::ALONE;
                 if state.unmeasured > 0 {
                     state.unmeasured -= 1;
-                } else if alone && state.runs_ahead(AHEAD) {
-                    // Waiting for the device would only let it stand still afterwards.
-                } else if !state.may_be_another_sessions(seat) || state.fills(budget(seat)) {
-                    self.announce_last(state, seat, Some(budget(seat)));
-                    let patience = if alone { Duration::ZERO } else { PATIENCE };
-                    known = self.measure_last(known, stay.known, seat, patience);
+                } else if alone {
+                    if state.is_due() || !state.runs_ahead(AHEAD) {
+                        known = self.measure_last(known, stay.known, seat, Duration::ZERO);
+                    }
+                } else {
+                    known = self.sample(known, stay.known, seat);
                 }
             }
         }
@@ -323,6 +337,33 @@ impl Devices {
         if entry.state.used >= budget(seat) || entry.state.closing {
             self.close(entry, seat, grant::ENDED);
         }
+    }
+
+    /// The slice goes on, and it is time to see what calls cost, or it ends with this one.
+    fn sample<'a>(
+        &'a self,
+        mut known: MutexGuard<'a, Vec<Known>>,
+        at: usize,
+        seat: &DeviceSeat,
+    ) -> MutexGuard<'a, Vec<Known>> {
+        let enough = budget(seat);
+        if known[at].state.wait.is_some() && !known[at].state.fills(enough) {
+            // The device has more behind what is waited for.
+            let through;
+            (known, through) = self.measure(known, at, seat, PATIENCE);
+            known[at].state.late = !through;
+            if !through || known[at].state.unmeasured > 0 {
+                return known;
+            }
+        }
+        let state = &mut known[at].state;
+        if state.fills(enough) {
+            self.announce_last(state, seat, Some(enough));
+            known = self.measure_last(known, at, seat, PATIENCE);
+        } else if !state.may_be_another_sessions(seat) {
+            known = self.measure(known, at, seat, Duration::ZERO).0;
+        }
+        known
     }
 
     /// A lane has no message. Work that was not waited for yet is waited for and a slice is given back, if no message
@@ -436,6 +477,9 @@ impl Devices {
             if known[at].state.announced && known[at].state.active == 0 {
                 self.close(&mut known[at], seat, grant::CLOSED);
             }
+        } else if known[at].state.wait.is_some() && seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+            // What was waited for may have ended with this call, and not later.
+            drop(self.measure(known, at, seat, Duration::ZERO));
         }
     }
 
@@ -459,52 +503,65 @@ impl Devices {
         }
     }
 
-    /// As [`Devices::measure`]; no more work comes before the device is through.
+    /// As [`Devices::measure`], and what came after that; no more work comes before the device is through.
     fn measure_last<'a>(
         &'a self,
-        known: MutexGuard<'a, Vec<Known>>,
+        mut known: MutexGuard<'a, Vec<Known>>,
         at: usize,
         seat: &DeviceSeat,
         patience: Duration,
     ) -> MutexGuard<'a, Vec<Known>> {
-        let (mut known, through) = self.measure(known, at, seat, patience);
+        let since = Instant::now();
+        let mut through = true;
+        // What is waited for already, and all that came behind it.
+        for _ in 0..2 {
+            (known, through) = self.measure(known, at, seat, patience.saturating_sub(since.elapsed()));
+            if !through || known[at].state.under_way == 0 {
+                break;
+            }
+        }
         // Another thread's wait may have seen the end of it.
         known[at].state.late = !through && known[at].state.under_way > 0;
         known
     }
 
-    /// Waits for the device, for so long if it lets itself be asked again, and accounts what was under way, if it is over: whether
-    /// it is. The lock is free meanwhile.
+    /// Waits until the device has done what it had when this wait began, for so long if the library lets itself be asked again, and
+    /// accounts it: whether it is done. The lock is free meanwhile.
     fn measure<'a>(
         &'a self,
-        known: MutexGuard<'a, Vec<Known>>,
+        mut known: MutexGuard<'a, Vec<Known>>,
         at: usize,
         seat: &DeviceSeat,
         patience: Duration,
     ) -> (MutexGuard<'a, Vec<Known>>, bool) {
         let (device, drain) = (known[at].device, known[at].drain);
-        let calls = known[at].state.under_way;
+        let wait = known[at].state.awaited();
         drop(known);
-        PATIENT.set(patience);
+        ASKED.set((wait.number, patience));
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
         // called at any time, from any thread.
         let through = unsafe { drain(device) } >= 0;
         is_awake(seat);
         if !through {
-            return (self.known(), false);
+            let mut known = self.known();
+            known[at].state.look_later();
+            return (known, false);
         }
         let own = own_work(seat);
         let mut known = self.known();
         let state = &mut known[at].state;
-        state.late = false;
-        // Another thread's wait may have covered these calls already.
-        state.under_way = state.under_way.saturating_sub(calls);
+        // Another thread may have waited for the same.
+        if state.wait.take_if(|other| *other == wait).is_none() {
+            return (known, true);
+        }
+        state.under_way = state.under_way.saturating_sub(wait.calls);
+        state.late &= state.under_way > 0;
         if let Some(since) = state.busy_since {
             let now = Instant::now();
             state.busy_since = (state.under_way > 0 || state.active > 1).then_some(now);
             let took = own.map_or(now - since, |own| own.min(now - since));
             state.account(seat, took);
-            state.learn(calls, took, budget(seat));
+            state.learn(wait.calls, took, budget(seat));
         }
         (known, true)
     }
@@ -573,11 +630,17 @@ impl Devices {
     }
 }
 
-thread_local!(static PATIENT: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+// What the drain that this thread is in was asked: the number of the wait, and for how long.
+thread_local!(static ASKED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) });
 
 /// For how long the drain that this thread is in should wait.
 pub fn patience() -> Duration {
-    PATIENT.get()
+    ASKED.get().1
+}
+
+/// Which wait for its device the drain that this thread is in belongs to.
+pub fn wait_number() -> u64 {
+    ASKED.get().0
 }
 
 /// How long a lane may look for messages only, while the device is at what it has: shortly after the end is early enough, but

@@ -85,6 +85,11 @@ pub fn patience() -> u64 {
     u64::try_from(crate::devices::patience().as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Which wait for the device the `drain` that this thread is in belongs to: what the device has when a number comes first is waited for.
+pub fn wait_number() -> u64 {
+    crate::devices::wait_number()
+}
+
 /// Work of many parts is between two of them on a device: waits if the session's slice of it is used up.
 ///
 /// # Safety

@@ -220,6 +220,10 @@ unsafe extern "C" fn aviary_patience() -> u64 {
     aviary_server::ffi::patience()
 }
 #[unsafe(no_mangle)]
+unsafe extern "C" fn aviary_wait_number() -> u64 {
+    aviary_server::ffi::wait_number()
+}
+#[unsafe(no_mangle)]
 unsafe extern "C" fn aviary_device_pause(device: u64) {
     unsafe { aviary_server::ffi::device_pause(device) }
 }

@@ -1,12 +1,22 @@
 //! What a session does with one device while it has it, and what that costs (FairGV 3.3.2).
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, NOT_YET};
 
 /// Calls at the beginning of a slice that are measured one by one.
 const SAMPLES: u32 = 5;
+
+/// What the device had when somebody began to wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// Another one for each wait.
+    pub(super) number: u64,
+    pub(super) calls: u32,
+}
+
+static WAITS: AtomicU64 = AtomicU64::new(0);
 
 /// What this session does with a device now.
 #[derive(Default)]
@@ -15,7 +25,11 @@ pub(super) struct Holding {
     pub(super) active: u32,
     /// Calls that the device may not have done yet.
     pub(super) under_way: u32,
-    /// When the device got the first of them.
+    /// The end of some of them is waited for.
+    pub(super) wait: Option<Wait>,
+    /// When it pays to ask again whether that has come.
+    pub(super) look_at: Option<Instant>,
+    /// When the device got the first of them, or was done with those before it.
     pub(super) busy_since: Option<Instant>,
     /// When a slice began that lasts a span of time.
     pub(super) since: Option<Instant>,
@@ -56,12 +70,13 @@ impl Holding {
         }
     }
 
-    /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them.
+    /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them. Some of them may
+    /// be under way.
     pub(super) fn fill(&mut self, budget: Duration) {
         let left = budget.saturating_sub(self.used).as_nanos();
         let each = self.each().unwrap_or_default().as_nanos();
         let fit = (left + each / 2).checked_div(each).unwrap_or(0);
-        self.unmeasured = u32::try_from(fit.saturating_sub(1)).unwrap_or(u32::MAX);
+        self.unmeasured = u32::try_from(fit.saturating_sub(1 + u128::from(self.under_way))).unwrap_or(u32::MAX);
     }
 
     /// What a call costs, as far as known.
@@ -82,9 +97,29 @@ impl Holding {
         self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
     }
 
-    /// Whether the device is late with what it got, and got the first of that less than `most` ago.
+    /// Whether the device is late with what it got, but got the first of that less than `most` ago, and has no more than that to do
+    /// as far as known.
     pub(super) fn runs_ahead(&self, most: Duration) -> bool {
-        self.late && self.busy_since.is_some_and(|since| since.elapsed() < most)
+        let has = self.each().map_or(Duration::ZERO, |each| each * self.under_way);
+        self.late && has < most && self.busy_since.is_some_and(|since| since.elapsed() < most)
+    }
+
+    /// What is waited for, or is from now on.
+    pub(super) fn awaited(&mut self) -> Wait {
+        let calls = self.under_way;
+        *self.wait.get_or_insert_with(|| Wait { number: WAITS.fetch_add(1, Ordering::Relaxed) + 1, calls })
+    }
+
+    /// The device is not through with what is waited for. When it should be, or not much later than it is.
+    pub(super) fn look_later(&mut self) {
+        let expected = self.each().zip(self.wait).map_or(Duration::ZERO, |(each, wait)| each * wait.calls);
+        let passed = self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.look_at = Some(Instant::now() + expected.saturating_sub(passed).max(passed / 16));
+    }
+
+    /// Whether it is time to ask whether what is waited for has come.
+    pub(super) fn is_due(&self) -> bool {
+        self.wait.is_none() || self.look_at.is_none_or(|at| Instant::now() >= at)
     }
 
     /// A further slice, granted before the last one was over: what calls cost is known from that one.

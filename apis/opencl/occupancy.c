@@ -1,0 +1,202 @@
+/* What the node's device scheduler needs to know: which device a queue works for, and when that has done what this process gave it.
+ * For the second each queue that has had work gets a marker behind it once somebody asks; the markers are waited for. */
+
+/* Queues that got work since the last marker was put behind it. */
+struct busy_queue {
+    cl_command_queue queue;
+    cl_device_id device;
+};
+struct mark {
+    cl_device_id device;
+    cl_event event;
+    struct mark *next;
+};
+/* The last wait for a device, and since when; its marks are in the list until they are reached. */
+struct device_wait {
+    cl_device_id device;
+    uint64_t number;
+    struct timespec since;
+    struct device_wait *next;
+};
+static struct {
+    pthread_mutex_t lock;
+    struct busy_queue *queues;
+    size_t count, room;
+    struct mark *marks;
+    struct device_wait *waits;
+    /* The application may hold commands back. */
+    int user_events;
+} busy = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Marks that were reached, ever. Callbacks of the vendor's write here, so no function of the vendor's is called under this lock. */
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    uint64_t count;
+} reached = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+/* How long a wait may take where the application holds commands back, with a call that is still to come perhaps. */
+#define PATIENCE_NS 20000000
+
+/* The device that the queue's commands occupy. */
+uint64_t opencl_device(cl_command_queue queue) {
+    cl_device_id device = NULL;
+    if (clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) != CL_SUCCESS)
+        return 0;
+    return (uint64_t)(uintptr_t)device;
+}
+
+/* The queue is about to get work: it is waited for when its device is. */
+void opencl_begin(cl_command_queue queue) {
+    cl_device_id device = (cl_device_id)(uintptr_t)opencl_device(queue);
+    pthread_mutex_lock(&busy.lock);
+    size_t at = 0;
+    while (at < busy.count && busy.queues[at].queue != queue)
+        at++;
+    if (at == busy.count && busy.count == busy.room) {
+        size_t room = busy.room ? 2 * busy.room : 8;
+        struct busy_queue *larger = realloc(busy.queues, room * sizeof *larger);
+        if (larger) {
+            busy.queues = larger;
+            busy.room = room;
+        }
+    }
+    /* Without memory the queue is not waited for: its work counts as what comes after it. */
+    if (at == busy.count && busy.count < busy.room && clRetainCommandQueue(queue) == CL_SUCCESS)
+        busy.queues[busy.count++] = (struct busy_queue){queue, device};
+    pthread_mutex_unlock(&busy.lock);
+}
+
+void opencl_note_user_event(void) {
+    __atomic_store_n(&busy.user_events, 1, __ATOMIC_RELAXED);
+}
+
+static void CL_CALLBACK note_reached(cl_event event, cl_int status, void *unused) {
+    (void)event;
+    (void)status;
+    (void)unused;
+    pthread_mutex_lock(&reached.lock);
+    reached.count++;
+    pthread_cond_broadcast(&reached.more);
+    pthread_mutex_unlock(&reached.lock);
+}
+
+static uint64_t count_reached(void) {
+    pthread_mutex_lock(&reached.lock);
+    uint64_t count = reached.count;
+    pthread_mutex_unlock(&reached.lock);
+    return count;
+}
+
+/* Until a mark is reached that was not when they were counted, or that time has come. */
+static void await_reached(uint64_t counted, struct timespec until) {
+    pthread_mutex_lock(&reached.lock);
+    while (reached.count == counted
+           && pthread_cond_clockwait(&reached.more, &reached.lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) {
+    }
+    pthread_mutex_unlock(&reached.lock);
+}
+
+static struct timespec later(struct timespec when, uint64_t ns) {
+    uint64_t sum = (uint64_t)when.tv_nsec + ns;
+    return (struct timespec){.tv_sec = when.tv_sec + (time_t)(sum / 1000000000), .tv_nsec = (long)(sum % 1000000000)};
+}
+
+static int has_passed(struct timespec when) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec > when.tv_sec || (now.tv_sec == when.tv_sec && now.tv_nsec >= when.tv_nsec);
+}
+
+/* ---- With the lock ---------------------------------------------------------------------------- */
+
+static struct device_wait *wait_for_device(cl_device_id device) {
+    struct device_wait *found = busy.waits;
+    while (found && found->device != device)
+        found = found->next;
+    if (!found && (found = calloc(1, sizeof *found))) {
+        found->device = device;
+        found->next = busy.waits;
+        busy.waits = found;
+    }
+    return found;
+}
+
+/* Puts a marker behind what the queue has. Where that fails the queue is waited for here. */
+static void mark_queue(cl_command_queue queue, cl_device_id device) {
+    struct mark *mark = calloc(1, sizeof *mark);
+    if (!mark || clEnqueueMarkerWithWaitList(queue, 0, NULL, &mark->event) != CL_SUCCESS) {
+        free(mark);
+        clFinish(queue);
+        return;
+    }
+    mark->device = device;
+    mark->next = busy.marks;
+    busy.marks = mark;
+    clSetEventCallback(mark->event, CL_COMPLETE, note_reached, NULL);
+    clFlush(queue);
+}
+
+static void mark_busy_queues(cl_device_id device) {
+    for (size_t at = 0; at < busy.count;) {
+        struct busy_queue found = busy.queues[at];
+        if (found.device != device) {
+            at++;
+            continue;
+        }
+        busy.queues[at] = busy.queues[--busy.count];
+        mark_queue(found.queue, device);
+        clReleaseCommandQueue(found.queue);
+    }
+}
+
+/* Forgets the device's marks that are reached, or all of them; whether there are others. */
+static int has_marks(cl_device_id device, int forget) {
+    int others = 0;
+    for (struct mark **at = &busy.marks; *at;) {
+        struct mark *mark = *at;
+        cl_int status = CL_COMPLETE;
+        int is_left = mark->device == device && !forget
+                      && clGetEventInfo(mark->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS
+                      && status > CL_COMPLETE;
+        others |= is_left;
+        if (is_left || mark->device != device) {
+            at = &mark->next;
+            continue;
+        }
+        *at = mark->next;
+        clReleaseEvent(mark->event);
+        free(mark);
+    }
+    return others;
+}
+
+/* ---- Waiting ---------------------------------------------------------------------------------- */
+
+/* Waits until the device has done what this process had given it when this wait began. Negative: it has not yet, and is asked again;
+ * positive: it does not any longer. */
+int opencl_drain(uint64_t token) {
+    cl_device_id device = (cl_device_id)(uintptr_t)token;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    struct timespec until = later(now, aviary_patience());
+    for (;;) {
+        uint64_t counted = count_reached();
+        pthread_mutex_lock(&busy.lock);
+        struct device_wait *wait = wait_for_device(device);
+        if (wait && wait->number != aviary_wait_number()) {
+            wait->number = aviary_wait_number();
+            wait->since = now;
+            mark_busy_queues(device);
+        }
+        int gives_up = wait && __atomic_load_n(&busy.user_events, __ATOMIC_RELAXED)
+                       && has_passed(later(wait->since, PATIENCE_NS));
+        int at_work = has_marks(device, gives_up);
+        pthread_mutex_unlock(&busy.lock);
+        if (!at_work)
+            return gives_up;
+        if (has_passed(until))
+            return -1;
+        await_reached(counted, until);
+    }
+}
