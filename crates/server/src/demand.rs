@@ -5,8 +5,10 @@
 //! whose lanes want a lot goes after the others, for as long as that lasts. Where processors are idle it makes no
 //! difference. What a session wants while it has a device does not count: that time is shared already.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,6 +48,7 @@ struct Processing {
 #[derive(Default)]
 pub struct LaneDemand {
     last: Cell<Option<(Instant, Processing)>>,
+    statistics: OnceCell<Statistics>,
 }
 
 impl LaneDemand {
@@ -57,7 +60,7 @@ impl LaneDemand {
             return;
         }
         // A kernel that does not tell cannot be helped.
-        let Ok(had) = Processing::of_this_thread() else { return };
+        let Ok(had) = self.statistics().and_then(Statistics::read) else { return };
         self.last.set(Some((now, had)));
         if let Some((_, before)) = last
             && !holds_device
@@ -65,6 +68,13 @@ impl LaneDemand {
             let (ran, waited) = (had.ran.saturating_sub(before.ran), had.waited.saturating_sub(before.waited));
             session.add(Processing { ran, waited }, now, processor::yield_to_others);
         }
+    }
+
+    fn statistics(&self) -> io::Result<&Statistics> {
+        if self.statistics.get().is_none() {
+            let _ = self.statistics.set(Statistics::of_this_thread()?);
+        }
+        self.statistics.get().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -89,9 +99,20 @@ impl Demand {
     }
 }
 
-impl Processing {
-    fn of_this_thread() -> io::Result<Processing> {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+/// The kernel's file about one thread. It stays open: opening it takes several times as long as reading it, and a lane looks
+/// when it has just got its device as often as not.
+struct Statistics(File);
+
+impl Statistics {
+    fn of_this_thread() -> io::Result<Statistics> {
+        File::open("/proc/thread-self/schedstat").map(Statistics)
+    }
+
+    fn read(&self) -> io::Result<Processing> {
+        // Three numbers of 64 bits.
+        let mut text = [0; 80];
+        let length = self.0.read_at(&mut text, 0)?;
+        let text = str::from_utf8(&text[..length]).map_err(|_| io::ErrorKind::InvalidData)?;
         let mut times = text.split_whitespace().map_while(|word| word.parse().ok().map(Duration::from_nanos));
         match (times.next(), times.next()) {
             (Some(ran), Some(waited)) => Ok(Processing { ran, waited }),
@@ -130,12 +151,13 @@ mod tests {
 
     #[test]
     fn threads_know_what_they_had() {
-        let before = Processing::of_this_thread().expect("a kernel with statistics");
+        let statistics = Statistics::of_this_thread().expect("a kernel with statistics");
+        let before = statistics.read().unwrap();
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(30) {
             std::hint::spin_loop();
         }
-        let after = Processing::of_this_thread().unwrap();
+        let after = statistics.read().unwrap();
         let had = after.ran + after.waited - before.ran - before.waited;
         assert!(had >= Duration::from_millis(10), "{had:?}");
     }

@@ -87,11 +87,14 @@ pub fn yield_turn(session: &Arc<Session>) {
 }
 
 /// The guest's thread will get an answer on the calling thread's lane in a moment: it should be awake by then. It waits for
-/// that by spinning.
+/// that by spinning, so not where this thread runs, which goes elsewhere now that the device has something to do.
 pub fn wake_guest() {
     CURRENT.with_borrow(|lane| {
-        if let Some(lane) = lane {
-            lane.end.borrow().wake_peer();
+        if let Some(end) = lane.as_ref().map(|lane| lane.end.borrow()) {
+            if end.peer_sleeps() && end.shares_cpu() {
+                processor::step_aside();
+            }
+            end.wake_peer();
         }
     });
 }
