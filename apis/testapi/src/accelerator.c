@@ -128,6 +128,9 @@ ta_status ta_accelerator_finish(void) {
     }
     /* What other threads submit from now on is not waited for. */
     uint64_t latest = done_at(), end = latest, at;
+    /* Who looks at the clock all the time learns nothing of how late a sleeper is, and would never sleep again. */
+    if (now() + SHORTEST_SPIN < end && now() + spin >= end)
+        spin -= spin / 16;
     for (; (at = now()) + spin < end; end = done_at() < latest ? done_at() : latest) {
         uint64_t until = end - spin;
         bool glances = until > at + GLANCE;

@@ -59,12 +59,15 @@ impl LaneDemand {
         if last.is_some_and(|(at, _)| now - at < LOOK) {
             return;
         }
+        if holds_device {
+            // It has better things to do than to ask for what does not count.
+            self.last.set(None);
+            return;
+        }
         // A kernel that does not tell cannot be helped.
         let Ok(had) = self.statistics().and_then(Statistics::read) else { return };
         self.last.set(Some((now, had)));
-        if let Some((_, before)) = last
-            && !holds_device
-        {
+        if let Some((_, before)) = last {
             let (ran, waited) = (had.ran.saturating_sub(before.ran), had.waited.saturating_sub(before.waited));
             session.add(Processing { ran, waited }, now, processor::yield_to_others);
         }
@@ -99,8 +102,7 @@ impl Demand {
     }
 }
 
-/// The kernel's file about one thread. It stays open: opening it takes several times as long as reading it, and a lane looks
-/// when it has just got its device as often as not.
+/// The kernel's file about one thread. It stays open: opening it takes several times as long as reading it.
 struct Statistics(File);
 
 impl Statistics {
