@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::line::PAYLOAD;
 use crate::sync::Ordering;
-use crate::wait::{Flag, Spinner, current_cpu, wait};
-use crate::wake::{sleeps, wake_if_asleep};
+use crate::wait::{Flag, Spinner, Waiting, current_cpu, shares_cpu, wait};
+use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
 /// Writes messages into a ring.
@@ -42,9 +42,16 @@ impl Producer {
         Ok(())
     }
 
-    /// Whether the peer sleeps, as it says, and a message will have to wake it.
+    /// Whether the peer sleeps, as it says, and a message will have to wake it; or somebody has, and it does not run yet.
     pub fn peer_sleeps(&self) -> bool {
-        sleeps(self.memory.consumer_sleeps())
+        Waiting::look(self.memory.consumer_sleeps()).asleep
+    }
+
+    /// Whether the peer has gone to sleep or woken up where this thread runs now, as it says. `None`: it has not slept since it began
+    /// to wait, or that cannot be known.
+    pub fn peer_slept_here(&self) -> Option<bool> {
+        let at = Waiting::look(self.memory.consumer_sleeps()).at;
+        (at != 0).then(|| shares_cpu(at))
     }
 
     /// Wakes the consumer if it sleeps: a message will follow soon.

@@ -119,6 +119,13 @@ pub struct Spinner {
 /// A peer that wakes this side before it has an answer expects it within so long.
 const ALERT: Duration = Duration::from_millis(1);
 
+/// What a peer needs to find out that it has woken this side into its own way, and to move to another CPU. More than it sleeps
+/// meanwhile, with what Linux adds to that: it must be the first to wake up.
+const MOVING: Duration = Duration::from_micros(100);
+
+/// For how long whoever was woken into its peer's way is awake then: the peer may have no other CPU.
+const BESIDE: Duration = Duration::from_micros(300);
+
 /// What a peer needs to give what it was sent to its device.
 const NAP: Duration = Duration::from_micros(20);
 
@@ -175,8 +182,9 @@ pub(crate) fn current_cpu() -> u32 {
     (unsafe { libc::sched_getcpu() } + 1) as u32
 }
 
-/// The word by which the peer knows that this side sleeps, and how it sleeps. Who wakes this side leaves there where it runs
-/// itself, as [`current_cpu`] says, times two.
+/// The word by which the peer knows that this side sleeps, and how it sleeps. Beside what it does there is a CPU, as
+/// [`current_cpu`] says, times two: where this side went to sleep ([`ASLEEP`]), where it woke up and waits on ([`AWAKE`]), or where who
+/// woke it runs (neither). 0 when a wait is over, and before it has slept in one.
 pub(crate) struct Flag<'a> {
     pub word: &'a AtomicU32,
     pub doorbell: Option<&'a dyn Doorbell>,
@@ -184,23 +192,56 @@ pub(crate) struct Flag<'a> {
 
 /// In a [`Flag`]'s word.
 pub(crate) const ASLEEP: u32 = 1;
+/// In a [`Flag`]'s word.
+const AWAKE: u32 = 1 << 31;
+
+/// What a side says of itself while it waits. Nothing but advice: it may lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waiting {
+    /// It sleeps, or was woken and does not run yet.
+    pub asleep: bool,
+    /// Where it went to sleep or woke up, if it has slept since it began to wait, as [`current_cpu`] says.
+    pub at: u32,
+}
+
+impl Waiting {
+    pub(crate) fn look(word: &AtomicU32) -> Waiting {
+        let word = word.load(Ordering::Relaxed);
+        let own = word & (ASLEEP | AWAKE) != 0;
+        Waiting { asleep: word != 0 && word & AWAKE == 0, at: if own { (word & !AWAKE) >> 1 } else { 0 } }
+    }
+}
 
 impl Flag<'_> {
-    fn raise(&self) {
-        self.word.store(ASLEEP, Ordering::SeqCst);
+    /// This side is about to sleep: what [`Flag::sleep`] wants to know.
+    fn raise(&self) -> u32 {
+        let word = ASLEEP | self.here() << 1;
+        self.word.store(word, Ordering::SeqCst);
         // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the word
         // clear is visible to the second look that follows. Likewise for `Liveness::kill` followed by a wake.
         fence(Ordering::SeqCst);
+        word
     }
 
+    /// Awake, and it may wait on.
     fn lower(&self) {
+        self.word.store(AWAKE | self.here() << 1, Ordering::Relaxed);
+    }
+
+    /// The wait in which this side slept is over.
+    fn clear(&self) {
         self.word.store(0, Ordering::Relaxed);
     }
 
-    fn sleep(&self, at_most: Option<Duration>) {
+    /// CPUs of another machine have other numbers.
+    fn here(&self) -> u32 {
+        if self.doorbell.is_some() { 0 } else { current_cpu() }
+    }
+
+    fn sleep(&self, raised: u32, at_most: Option<Duration>) {
         match self.doorbell {
-            Some(doorbell) => doorbell.wait(self.word, ASLEEP, at_most),
-            None => futex::wait(self.word, ASLEEP, at_most),
+            Some(doorbell) => doorbell.wait(self.word, raised, at_most),
+            None => futex::wait(self.word, raised, at_most),
         }
     }
 }
@@ -215,20 +256,39 @@ pub(crate) fn wait(
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let time = spin_time(spinner, peer_cpu);
-    if spin(time, &ready)
-        || (shares_cpu(peer_cpu) && spinner.answers_soon() && let_pass(&flag, liveness, spinner.awake, &ready))
-    {
+    if spin(time, &ready) {
         spinner.learn(true);
         return Ok(());
     }
+    let result = if shares_cpu(peer_cpu)
+        && spinner.answers_soon()
+        && let_pass(&flag, liveness, spinner.awake, &ready)
+    {
+        spinner.learn(true);
+        Ok(())
+    } else {
+        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, ready)
+    };
+    flag.clear();
+    result
+}
+
+fn sleep_and_learn(
+    flag: &Flag,
+    liveness: &Liveness,
+    spinner: &mut Spinner,
+    peer_cpu: u32,
+    spun: Duration,
+    ready: impl Fn() -> bool,
+) -> Result<(), WaitError> {
     let asleep = Instant::now();
-    let doze = spinner.forecast.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|forecast| forecast.doze(time));
-    let in_time = doze.is_some_and(|doze| wake_up_before(&flag, liveness, doze, &ready));
-    let result = if in_time { Ok(()) } else { sleep(&flag, liveness, spinner.alert, ready) };
+    let doze = spinner.forecast.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|forecast| forecast.doze(spun));
+    let in_time = doze.is_some_and(|doze| wake_up_before(flag, liveness, doze, &ready));
+    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.alert, ready) };
     let slept = asleep.elapsed();
-    spinner.learn(time.is_zero() && slept < spinner.short_sleep);
+    spinner.learn(spun.is_zero() && slept < spinner.short_sleep);
     if let Some(forecast) = &mut spinner.forecast {
-        forecast.learn(time + slept);
+        forecast.learn(spun + slept);
     }
     result
 }
@@ -248,9 +308,9 @@ fn let_pass(flag: &Flag, liveness: &Liveness, awake: Duration, ready: impl Fn() 
 
 /// Not at all if there is nothing to wait for any more.
 fn sleep_once(flag: &Flag, liveness: &Liveness, at_most: Duration, ready: impl Fn() -> bool) {
-    flag.raise();
+    let raised = flag.raise();
     if !ready() && !liveness.dead() {
-        flag.sleep(Some(at_most));
+        flag.sleep(raised, Some(at_most));
     }
     flag.lower();
 }
@@ -272,6 +332,7 @@ pub(crate) fn wait_within(
     }
     let asleep = Instant::now();
     sleep_once(&flag, liveness, at_most, &ready);
+    flag.clear();
     match ready() {
         true => {
             spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
@@ -313,21 +374,26 @@ fn sleep(flag: &Flag, liveness: &Liveness, alert: Duration, ready: impl Fn() -> 
     let interval = liveness.interval();
     let mut probed = interval.map(|_| Instant::now());
     loop {
-        flag.raise();
+        let raised = flag.raise();
         if ready() {
-            flag.lower();
             return Ok(());
         }
         if liveness.dead() {
-            flag.lower();
             return Err(WaitError);
         }
-        flag.sleep(interval);
-        // Only the peer lowers the flag of a sleeper. Where it runs itself, and this side was woken into its way, it needs the CPU
-        // to go on.
+        flag.sleep(raised, interval);
+        // Only the peer lowers the flag of a sleeper.
         let word = flag.word.load(Ordering::SeqCst);
-        if word & ASLEEP == 0 && !shares_cpu(word >> 1) && spin(alert, &ready) {
-            return Ok(());
+        if word & ASLEEP == 0 {
+            flag.lower();
+            // Where the peer runs itself, and this side was woken into its way, it needs the CPU to go on.
+            let in_its_way = shares_cpu(word >> 1);
+            if in_its_way && !alert.is_zero() {
+                sleep_once(flag, liveness, MOVING, &ready);
+            }
+            if spin(if in_its_way { alert.min(BESIDE) } else { alert }, &ready) {
+                return Ok(());
+            }
         }
         // A peer that keeps clearing the flag makes this loop turn, on that peer's own account, but
         // cannot keep it from noticing a death: `dead` is looked at in every turn. Nor can signals, which
@@ -377,7 +443,7 @@ mod tests {
         // Nobody wakes it.
         let ready = || began.elapsed() > Duration::from_millis(5);
         assert!(wake_up_before(&flag, &liveness, Doze { sleep, alert }, ready));
-        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert!(!Waiting::look(&word).asleep);
         assert!(!wake_up_before(&flag, &liveness, Doze { sleep, alert: Duration::from_millis(1) }, || false));
     }
 

@@ -12,15 +12,9 @@ use crate::{Doorbell, RingMemory, futex};
 #[inline]
 pub(crate) fn wake_if_asleep(flag: &AtomicU32, memory: &RingMemory) {
     fence(Ordering::SeqCst);
-    if sleeps(flag) {
+    if flag.load(Ordering::Relaxed) & ASLEEP != 0 {
         wake_peer(flag, memory.doorbell());
     }
-}
-
-/// Whether the side whose flag this is says that it sleeps.
-#[inline]
-pub(crate) fn sleeps(flag: &AtomicU32) -> bool {
-    flag.load(Ordering::Relaxed) & ASLEEP != 0
 }
 
 #[cold]

@@ -507,8 +507,8 @@ impl Call {
     /// The device has its work, or will never get it.
     pub fn vacate(&mut self) {
         if let Some(stay) = self.stay.take() {
-            if stay.answers_soon {
-                lane::wake_guest();
+            if let Some(wait) = stay.answers_after {
+                lane::wake_guest(wait);
             }
             self.session.devices.vacate(stay, self.device_time.take());
         }

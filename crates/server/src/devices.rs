@@ -76,8 +76,9 @@ struct Known {
 #[derive(Debug, Clone, Copy)]
 pub struct Stay {
     known: usize,
-    /// The device was just granted to a program that calls often: its thread sleeps, and the first answer is not far.
-    pub answers_soon: bool,
+    /// The device was just granted to a program that calls often: its thread sleeps, and the first answer comes after so long or
+    /// somewhat later.
+    pub answers_after: Option<Duration>,
 }
 
 /// What wants to be done with a device.
@@ -135,12 +136,13 @@ impl Devices {
         let Some(mut known) = self.await_grant(known, page, at, Entry::Call, over)? else { return Ok(None) };
         let seat = &page.seats()[known[at].seat];
         let state = &mut known[at].state;
-        let answers_soon = self.spins(seat) && state.since.is_none() && state.each().is_some_and(|each| each <= SOON);
+        let first = self.spins(seat) && state.since.is_none();
+        let answers_after = state.each().filter(|each| first && *each <= SOON);
         state.active += 1;
         let now = Instant::now();
         state.busy_since.get_or_insert(now);
         state.since.get_or_insert(now);
-        Ok(Some(Stay { known: at, answers_soon }))
+        Ok(Some(Stay { known: at, answers_after }))
     }
 
     /// Whether the threads of this session wait by spinning while it has the device.

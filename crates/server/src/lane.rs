@@ -33,6 +33,11 @@ thread_local! {
 /// wait for a kernel.
 const MAY_HAVE_PRINTED: u64 = 20_000;
 
+/// What a guest's thread needs to wake up.
+const WAKING: Duration = Duration::from_micros(30);
+/// How long it must be until the answer for this thread to look where the guest's has woken up, and to go elsewhere.
+const TIME_TO_MOVE: Duration = Duration::from_micros(150);
+
 pub struct Lane {
     pub session: Arc<Session>,
     end: RefCell<LaneEnd>,
@@ -86,15 +91,19 @@ pub fn yield_turn(session: &Arc<Session>) {
     }
 }
 
-/// The guest's thread will get an answer on the calling thread's lane in a moment: it should be awake by then. It waits for
-/// that by spinning, so not where this thread runs, which goes elsewhere now that the device has something to do.
-pub fn wake_guest() {
+/// The guest's thread will get an answer on the calling thread's lane after `wait`: it should be awake by then. It waits for
+/// that by spinning, so not where this thread runs, which goes elsewhere while the device has something to do.
+pub fn wake_guest(wait: Duration) {
     CURRENT.with_borrow(|lane| {
-        if let Some(end) = lane.as_ref().map(|lane| lane.end.borrow()) {
-            if end.peer_sleeps() && end.shares_cpu() {
+        let Some(end) = lane.as_ref().map(|lane| lane.end.borrow()) else { return };
+        let slept = end.peer_sleeps();
+        end.wake_peer();
+        if slept && wait >= TIME_TO_MOVE {
+            // Linux may have it run anywhere; by then it says where.
+            std::thread::sleep(WAKING);
+            if end.shares_cpu() {
                 processor::step_aside();
             }
-            end.wake_peer();
         }
     });
 }
@@ -333,7 +342,8 @@ impl Lane {
             processor::hurry_no_more();
             header.flags |= flag::STAY_AWAKE;
         }
-        Advice { awake, guest_slept: end.peer_sleeps() }
+        // Before the answer: with that the guest's wait is over, and what it says of itself in it.
+        Advice { awake, guest_sleeps: end.peer_sleeps(), guest_is_here: end.shares_cpu() }
     }
 
     /// What a reply tells beside what was asked.
@@ -374,13 +384,14 @@ impl Lane {
 /// How to wait after an answer.
 struct Advice {
     awake: Duration,
-    guest_slept: bool,
+    guest_sleeps: bool,
+    guest_is_here: bool,
 }
 
 /// Whoever spins keeps others from its processor. A guest's thread that had to be woken may have come to this one.
 #[cold]
 fn follow(advice: Advice, end: &mut LaneEnd) {
-    let apart = || if end.shares_cpu() { processor::step_aside() } else { !advice.guest_slept };
+    let apart = || if advice.guest_is_here { processor::step_aside() } else { !advice.guest_sleeps };
     let stays = if !advice.awake.is_zero() && apart() { advice.awake } else { Duration::ZERO };
     end.stay_awake(stays);
 }

@@ -122,12 +122,15 @@ impl LaneEnd {
         }
     }
 
-    /// Whether the peer, when it sent its last message, ran on the CPU that this thread is on now.
+    /// Whether the peer, when it last slept in its wait or else when it sent its last message, ran on the CPU that this thread is on now.
     pub fn shares_cpu(&self) -> bool {
-        matches!(self, LaneEnd::Shared(lane) if lane.rx.shares_cpu())
+        match self {
+            LaneEnd::Shared(lane) => lane.tx.peer_slept_here().unwrap_or_else(|| lane.rx.shares_cpu()),
+            LaneEnd::Stream(_) => false,
+        }
     }
 
-    /// Whether the peer sleeps until a message comes, as far as that can be known.
+    /// Whether the peer sleeps until a message comes, or does not run yet since it was woken, as far as that can be known.
     pub fn peer_sleeps(&self) -> bool {
         matches!(self, LaneEnd::Shared(lane) if lane.tx.peer_sleeps())
     }

@@ -196,8 +196,9 @@ impl Hurry {
         let mut at = 0;
         while at < self.hurried.len() {
             let hurried = &mut self.hurried[at];
-            let ends =
-                hurried.look <= now && (hurried.since + LONGEST <= now || hurried.used() >= MOST || !hurried.goes_on());
+            let overdue = hurried.look <= now && (hurried.since + LONGEST <= now || hurried.used() >= MOST);
+            // Who has given it up needs no look later, which would take the processor of who has the device by then.
+            let ends = overdue || !hurried.goes_on();
             if ends {
                 let hurried = self.hurried.swap_remove(at);
                 self.end_one(&hurried, now);
