@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! 0    consumed         u64   bytes of lines ever released, by the consumer
-//! 64   consumer sleeps  u32   set by the consumer, cleared by whoever wakes it
-//! 128  producer sleeps  u32   set by the producer, cleared by whoever wakes it
+//! 64   consumer sleeps  u32   set by the consumer, cleared by whoever wakes it; and where either runs
+//! 128  producer sleeps  u32   the same of the producer
 //! 256  lines            a power of two bytes
 //! ```
 //!

@@ -260,10 +260,7 @@ pub(crate) fn wait(
         spinner.learn(true);
         return Ok(());
     }
-    let result = if shares_cpu(peer_cpu)
-        && spinner.answers_soon()
-        && let_pass(&flag, liveness, spinner.awake, &ready)
-    {
+    let result = if shares_cpu(peer_cpu) && spinner.answers_soon() && let_pass(&flag, liveness, spinner.awake, &ready) {
         spinner.learn(true);
         Ok(())
     } else {
@@ -476,6 +473,46 @@ mod tests {
         assert_eq!(sleeps(Duration::from_secs(10), || u32::from(u16::MAX)), 1, "on another CPU");
         assert!(cfg!(miri) || sleeps(Duration::from_secs(10), current_cpu) > 1, "the waker needs this CPU");
         assert!(sleeps(Duration::ZERO, || 0) > 1);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "knows no CPUs")]
+    fn who_sleeps_in_a_wait_says_where() {
+        let word = AtomicU32::new(0);
+        let here = Waiting::look(&word);
+        assert_eq!((here.asleep, here.at), (false, 0), "nothing is known of who has not slept");
+        let flag = Flag { word: &word, doorbell: None };
+        // Not the CPU of another thread that runs beside this one: this one may be moved between the two lines.
+        let somewhere = |at: u32| (1..=1 << 16).contains(&at);
+        flag.raise();
+        let asleep = Waiting::look(&word);
+        assert!(asleep.asleep && somewhere(asleep.at), "{asleep:?}");
+        word.store(7 << 1, Ordering::SeqCst);
+        let woken = Waiting::look(&word);
+        assert_eq!((woken.asleep, woken.at), (true, 0), "where the waker runs says nothing of where this side will");
+        flag.lower();
+        let awake = Waiting::look(&word);
+        assert!(!awake.asleep && somewhere(awake.at), "{awake:?}");
+        // Whether it napped or slept: when the wait is over, so is what was said in it.
+        let mut spinner = Spinner::new(false);
+        spinner.expect_answers();
+        let began = Instant::now();
+        let ready = || began.elapsed() > Duration::from_millis(5);
+        spinner.stay_awake(Duration::from_millis(300));
+        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+        assert_eq!(word.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn who_was_woken_into_its_peers_way_naps_and_is_awake_then() {
+        let (word, began) = (AtomicU32::new(0), Instant::now());
+        let doorbell = Restless { sleeps: 0.into(), waker: current_cpu };
+        let flag = Flag { word: &word, doorbell: Some(&doorbell) };
+        // As long as it is awake beside its peer is enough for this.
+        let ready = || began.elapsed() > BESIDE / 2;
+        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), ready).is_ok());
+        let sleeps = doorbell.sleeps.load(Ordering::SeqCst);
+        assert!(sleeps <= 2, "woken once, and one nap: {sleeps}");
     }
 
     #[test]

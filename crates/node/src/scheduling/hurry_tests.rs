@@ -152,7 +152,10 @@ fn who_gives_up_is_forgotten() {
     let mut bench = Bench::with(&ORDINARY);
     bench.wake("t", 2, 1000);
     bench.threads.take_time(2).unwrap();
-    assert!(bench.hurry.review(1000 + LOOK).is_none() && bench.hurry.is_over());
+    assert!(
+        bench.hurry.review(1001).is_none() && bench.hurry.is_over(),
+        "no look later, which takes somebody's processor"
+    );
 }
 
 #[test]
