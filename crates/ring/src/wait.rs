@@ -479,10 +479,10 @@ mod tests {
     #[cfg_attr(miri, ignore = "knows no CPUs")]
     fn who_sleeps_in_a_wait_says_where() {
         let word = AtomicU32::new(0);
-        let here = Waiting::look(&word);
-        assert_eq!((here.asleep, here.at), (false, 0), "nothing is known of who has not slept");
+        let fresh = Waiting::look(&word);
+        assert_eq!((fresh.asleep, fresh.at), (false, 0), "nothing is known of who has not slept");
         let flag = Flag { word: &word, doorbell: None };
-        // Not the CPU of another thread that runs beside this one: this one may be moved between the two lines.
+        // Not which: this thread may be moved to another CPU between any two lines.
         let somewhere = |at: u32| (1..=1 << 16).contains(&at);
         flag.raise();
         let asleep = Waiting::look(&word);
