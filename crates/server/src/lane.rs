@@ -97,6 +97,10 @@ pub fn wake_guest(wait: Duration) {
     CURRENT.with_borrow(|lane| {
         let Some(end) = lane.as_ref().map(|lane| lane.end.borrow()) else { return };
         let slept = end.peer_sleeps();
+        // It would be awake where this thread has to run, too.
+        if slept && end.shares_cpu() && !processor::may_step_aside() {
+            return;
+        }
         end.wake_peer();
         if slept && wait >= TIME_TO_MOVE {
             // Linux may have it run anywhere; by then it says where.

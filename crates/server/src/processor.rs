@@ -150,6 +150,11 @@ pub fn step_aside() -> bool {
     moved
 }
 
+/// Whether this thread may run on more than one processor.
+pub fn may_step_aside() -> bool {
+    rustix::thread::sched_getaffinity(None).is_ok_and(|allowed| allowed.count() > 1)
+}
+
 /// How nice a process is that yields: it gets about a thirtieth of what others get.
 const YIELDING: libc::c_int = 15;
 
