@@ -182,6 +182,11 @@ pub(crate) fn current_cpu() -> u32 {
     (unsafe { libc::sched_getcpu() } + 1) as u32
 }
 
+/// Where this thread runs, for a peer that is woken by `doorbell`: CPUs of another machine have other numbers.
+pub(crate) fn here(doorbell: Option<&dyn Doorbell>) -> u32 {
+    if doorbell.is_some() { 0 } else { current_cpu() }
+}
+
 /// The word by which the peer knows that this side sleeps, and how it sleeps. Beside what it does there is a CPU, as
 /// [`current_cpu`] says, times two: where this side went to sleep ([`ASLEEP`]), where it woke up and waits on ([`AWAKE`]), or where who
 /// woke it runs (neither). 0 when a wait is over, and before it has slept in one.
@@ -215,7 +220,7 @@ impl Waiting {
 impl Flag<'_> {
     /// This side is about to sleep: what [`Flag::sleep`] wants to know.
     fn raise(&self) -> u32 {
-        let word = ASLEEP | self.here() << 1;
+        let word = ASLEEP | here(self.doorbell) << 1;
         self.word.store(word, Ordering::SeqCst);
         // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the word
         // clear is visible to the second look that follows. Likewise for `Liveness::kill` followed by a wake.
@@ -225,17 +230,12 @@ impl Flag<'_> {
 
     /// Awake, and it may wait on.
     fn lower(&self) {
-        self.word.store(AWAKE | self.here() << 1, Ordering::Relaxed);
+        self.word.store(AWAKE | here(self.doorbell) << 1, Ordering::Relaxed);
     }
 
     /// The wait in which this side slept is over.
     fn clear(&self) {
         self.word.store(0, Ordering::Relaxed);
-    }
-
-    /// CPUs of another machine have other numbers.
-    fn here(&self) -> u32 {
-        if self.doorbell.is_some() { 0 } else { current_cpu() }
     }
 
     fn sleep(&self, raised: u32, at_most: Option<Duration>) {

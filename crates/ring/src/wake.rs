@@ -1,7 +1,7 @@
 //! Waking whoever sleeps at a ring.
 
 use crate::sync::{AtomicU32, Ordering, fence};
-use crate::wait::{ASLEEP, current_cpu};
+use crate::wait::{ASLEEP, here};
 use crate::{Doorbell, RingMemory, futex};
 
 /// Wakes a peer if it says that it sleeps. The caller has published what the peer waits for.
@@ -19,9 +19,7 @@ pub(crate) fn wake_if_asleep(flag: &AtomicU32, memory: &RingMemory) {
 
 #[cold]
 fn wake_peer(flag: &AtomicU32, doorbell: Option<&dyn Doorbell>) {
-    // CPUs of another machine have other numbers.
-    let here = if doorbell.is_some() { 0 } else { current_cpu() };
-    flag.store(here << 1, Ordering::SeqCst);
+    flag.store(here(doorbell) << 1, Ordering::SeqCst);
     match doorbell {
         Some(doorbell) => doorbell.wake_peer(flag),
         None => futex::wake(flag),

@@ -347,7 +347,8 @@ impl Lane {
             header.flags |= flag::STAY_AWAKE;
         }
         // Before the answer: with that the guest's wait is over, and what it says of itself in it.
-        Advice { awake, guest_sleeps: end.peer_sleeps(), guest_is_here: end.shares_cpu() }
+        let asks = !awake.is_zero();
+        Advice { awake, guest_sleeps: asks && end.peer_sleeps(), guest_is_here: asks && end.shares_cpu() }
     }
 
     /// What a reply tells beside what was asked.
