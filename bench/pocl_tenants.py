@@ -5,8 +5,10 @@ natively when nobody else is there, one launch after the other. A launch that ha
 time, whatever it took; so time that the device stood still, or lost to others, is missing and shows as overhead.
 """
 
+import json
 import os
 import shutil
+import time
 from dataclasses import replace
 
 import measure
@@ -16,8 +18,21 @@ from tenants import RECORD, Stage
 # Launches per measurement: as many as take this long, in microseconds.
 CALIBRATION_US = 200_000
 ROUNDS = 5
+# How often it is read what an API server has used of the processors, and how long before the measured time begins it is asked
+# which processes those are, in nanoseconds.
+SAMPLE = 500_000_000
+LEAD = 200_000_000
 # One thread that computes, on the first processor.
 DEVICE = {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_AFFINITY": "1"}
+
+
+def sleep_until(when):
+    time.sleep(max(0, when - time.monotonic_ns()) / 1e9)
+
+
+def processor_clock(pid):
+    """The clock of what all threads of a process have used of the processors: clock_getcpuclockid(3), which Python lacks."""
+    return (~pid << 3) | 2
 
 
 class PoclStage(Stage):
@@ -75,6 +90,16 @@ class PoclStage(Stage):
         others = os.cpu_count() - 1
         placed = [replace(t, cpu=1 + t.cpu % others) if t.cpu >= 0 else t for t in tenants]
         return super().run(scheduler, placed, seconds, **options)
+
+    def observe(self, node, tenants, begin, end):
+        sleep_until(begin - LEAD)
+        report = json.loads(measure.run([measure.AVIARY, "ps", "--json", "--server", node.address]))[0]
+        clocks = {session["tenant"]: processor_clock(session["server"]) for session in report["sessions"]}
+        used = {}
+        for boundary in range(begin, end + 1, SAMPLE):
+            sleep_until(boundary)
+            used[boundary] = [time.clock_gettime_ns(clocks[f"t{i}"]) for i in range(len(tenants))]
+        return used
 
     def new_device(self):
         self.runs += 1

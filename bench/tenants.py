@@ -11,7 +11,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import measure
@@ -65,6 +65,9 @@ class Outcome:
     end: int
     tenants: list
     total: list  # nanoseconds by tenant, before and after the measured time too; None: the device does not remember all
+    # What each tenant had used of the device by then, in nanoseconds, by the beginning of a window. Where the records do not say
+    # when the work was done, but that it was.
+    used: dict = field(default_factory=dict)
 
     def busy(self, tenant=None, begin=None, end=None):
         """Nanoseconds for which the device worked, for one tenant or all, between two times."""
@@ -86,7 +89,10 @@ class Outcome:
         window = int(window_s * 1e9)
         found = []
         for begin in range(self.begin, self.end - window + 1, window):
-            one, two = (self.busy(i, begin, begin + window) for i in range(2))
+            if self.used:
+                one, two = (after - before for before, after in zip(self.used[begin], self.used[begin + window], strict=True))
+            else:
+                one, two = (self.busy(i, begin, begin + window) for i in range(2))
             found.append(abs(one - two) / (one + two))
         return found
 
@@ -202,6 +208,10 @@ class Stage:
             raise Failure("more submissions than the accelerator's log keeps")
         return reports[-1], outcome.total[0]
 
+    def observe(self, _node, _tenants, _begin, _end):
+        """While the tenants run: what the device's records do not say, for `Outcome.used`."""
+        return {}
+
     def new_device(self):
         """A device of its own for every run, which all tenants may use."""
         self.runs += 1
@@ -266,18 +276,19 @@ class Stage:
             begin = time.monotonic() + self.start_up + patience + 0.1 * len(tenants)
             last = begin + WARM_UP + seconds + 0.2
             guests = [node.guest(i, tenant.load, begin, last, tenant.cpu) for i, tenant in enumerate(tenants)]
+            first = int((begin + WARM_UP) * 1e9)
+            used = {} if native else self.observe(node, tenants, first, first + int(seconds * 1e9))
             for guest, tenant in zip(guests, tenants, strict=True):
                 if isinstance(tenant.load, Load) and guest.wait(timeout=seconds + 120) != 0:
                     raise Failure(f"a tenant ended with status {guest.returncode}")
             if finally_:
                 finally_(node)
-        first = int((begin + WARM_UP) * 1e9)
         last = first + int(seconds * 1e9)
         records, whole = self.records(node.accelerator)
         if not whole and records[0][0] > first:
             raise Failure(f"the accelerator's log keeps {RECORDS} submissions, and there were more in the measured time")
         total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))] if whole else None
-        return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total)
+        return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total, used)
 
     @staticmethod
     def records(accelerator):
