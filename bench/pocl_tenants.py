@@ -1,4 +1,5 @@
-"""The same tenants with OpenCL kernels on PoCL, whose device is this machine's first processor. The tenants have the others.
+"""The same tenants with OpenCL kernels on PoCL, whose device is this machine's first processor. The tenants, the node and its
+API servers' own threads have the others: programs do not run on a device.
 
 Such a device has no log. Its time is counted in work: a kernel of 207 us is as many turns of a loop as take 207 us
 natively when nobody else is there, one launch after the other. A launch that has come to its end was that much device
@@ -82,6 +83,9 @@ class PoclStage(Stage):
     def native_variables(self, device):
         # Another user's compiled kernels cannot be read.
         return {**DEVICE, "POCL_CACHE_DIR": str(device / "cache")}
+
+    def beside_the_device(self):
+        return ["taskset", "-c", f"1-{os.cpu_count() - 1}"]
 
     def run(self, scheduler, tenants, seconds, **options):
         # Calibrated before anybody uses the processors.

@@ -185,6 +185,10 @@ class Stage:
     def guest_variables(self):
         return {"LD_LIBRARY_PATH": str(self.guest)}
 
+    def beside_the_device(self):
+        """What a command begins with that is not to run on the device."""
+        return []
+
     def log(self):
         """What the last node said."""
         return self._log_file.read_text(encoding="utf-8")
@@ -239,7 +243,8 @@ class Stage:
         log = self._log_file
         environment = {**os.environ, **self.vendor_variables(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
-            process = subprocess.Popen([measure.AVIARY, "serve", "--config", config, *options], env=environment, stdout=file, stderr=file)
+            command = [*self.beside_the_device(), measure.AVIARY, "serve", "--config", config, *options]
+            process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
         node = Node(self, f"unix:{socket}", accelerator, {**self.guest_variables(), "AVIARY_SERVER": f"unix:{socket}"})
         try:
             deadline = time.monotonic() + 20

@@ -5,6 +5,8 @@
 struct busy_queue {
     cl_command_queue queue;
     cl_device_id device;
+    /* Which of all calls began last to give it work. */
+    uint64_t begun;
 };
 struct mark {
     cl_device_id device;
@@ -22,6 +24,7 @@ static struct {
     pthread_mutex_t lock;
     struct busy_queue *queues;
     size_t count, room;
+    uint64_t begun;
     struct mark *marks;
     struct device_wait *waits;
     /* The application may hold commands back. */
@@ -46,13 +49,19 @@ uint64_t opencl_device(cl_command_queue queue) {
     return (uint64_t)(uintptr_t)device;
 }
 
+/* Where the queue is in the list, or at whose end it would be. With the lock. */
+static size_t place_of(cl_command_queue queue) {
+    size_t at = 0;
+    while (at < busy.count && busy.queues[at].queue != queue)
+        at++;
+    return at;
+}
+
 /* The queue is about to get work: it is waited for when its device is. */
 void opencl_begin(cl_command_queue queue) {
     cl_device_id device = (cl_device_id)(uintptr_t)opencl_device(queue);
     pthread_mutex_lock(&busy.lock);
-    size_t at = 0;
-    while (at < busy.count && busy.queues[at].queue != queue)
-        at++;
+    size_t at = place_of(queue);
     if (at == busy.count && busy.count == busy.room) {
         size_t room = busy.room ? 2 * busy.room : 8;
         struct busy_queue *larger = realloc(busy.queues, room * sizeof *larger);
@@ -63,8 +72,36 @@ void opencl_begin(cl_command_queue queue) {
     }
     /* Without memory the queue is not waited for: its work counts as what comes after it. */
     if (at == busy.count && busy.count < busy.room && clRetainCommandQueue(queue) == CL_SUCCESS)
-        busy.queues[busy.count++] = (struct busy_queue){queue, device};
+        busy.queues[busy.count++] = (struct busy_queue){queue, device, 0};
+    if (at < busy.count)
+        busy.queues[at].begun = ++busy.begun;
     pthread_mutex_unlock(&busy.lock);
+}
+
+/* Waits for all that the queue has. It needs no marker then, which would wake the device up for nothing: unless somebody has begun
+ * meanwhile to give it work, or had begun and not come to an end. */
+static cl_int finish(cl_command_queue queue) {
+    pthread_mutex_lock(&busy.lock);
+    size_t at = place_of(queue);
+    struct busy_queue before = at < busy.count ? busy.queues[at] : (struct busy_queue){0};
+    pthread_mutex_unlock(&busy.lock);
+    int is_all = before.queue && !aviary_device_gets_work((uint64_t)(uintptr_t)before.device);
+    cl_int status = clFinish(queue);
+    if (!is_all || status != CL_SUCCESS)
+        return status;
+    pthread_mutex_lock(&busy.lock);
+    at = place_of(queue);
+    int is_done = at < busy.count && busy.queues[at].begun == before.begun;
+    if (is_done)
+        busy.queues[at] = busy.queues[--busy.count];
+    pthread_mutex_unlock(&busy.lock);
+    if (is_done)
+        clReleaseCommandQueue(queue);
+    return status;
+}
+
+void *opencl_finish_function(void) {
+    return (void *)finish;
 }
 
 void opencl_note_user_event(void) {

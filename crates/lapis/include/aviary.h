@@ -37,6 +37,8 @@ uint64_t aviary_patience(void);
 /* Server, in a `drain`: which wait this is. What the device had when it was asked with this number first is waited for, and not what
  * it gets between two questions. */
 uint64_t aviary_wait_number(void);
+/* Server: whether a call of some thread is about to give the device work, or has just done so. */
+int aviary_device_gets_work(uint64_t device);
 /* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);

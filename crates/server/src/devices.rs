@@ -454,6 +454,11 @@ impl Devices {
         }
     }
 
+    /// Whether a call is about to give the device work, or has just done so.
+    pub fn is_given_work(&self, device: u64) -> bool {
+        self.known().iter().any(|entry| entry.device == device && entry.state.active > 0)
+    }
+
     /// A call begins that gives the device no work and may wait until it has done what it has. Programs that hardly ever come
     /// back soon after such calls will then not need the rest of their slice: the node is told now. The answer is for
     /// [`Devices::end_wait`].
@@ -587,7 +592,7 @@ impl Devices {
         }
         state.closing = true;
         if state.active == 0 {
-            *state = Holding { last_slice: state.each().unwrap_or_default(), ..Holding::default() };
+            state.end();
             seat.freed_at.store(monotonic(), Ordering::SeqCst);
             // If the node has made it `ALONE` meanwhile, giving it back costs a moment and harms nobody.
             if [grant::LAST, grant::SLICE, grant::ALONE].iter().any(|from| seat.change(*from, to)) {

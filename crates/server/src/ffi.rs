@@ -90,6 +90,12 @@ pub fn wait_number() -> u64 {
     crate::devices::wait_number()
 }
 
+/// Whether a call of some thread is about to give the device work, or has just done so.
+pub fn device_gets_work(device: u64) -> c_int {
+    let is_given = || session().is_some_and(|s| s.devices.is_given_work(device));
+    guarded(|| c_int::from(is_given()), 1)
+}
+
 /// Work of many parts is between two of them on a device: waits if the session's slice of it is used up.
 ///
 /// # Safety

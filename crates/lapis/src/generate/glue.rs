@@ -65,6 +65,10 @@ pub fn server_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_wait_number() -> u64 { aviary_server::ffi::wait_number() }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_device_gets_work(device: u64) -> std::ffi::c_int {
+            aviary_server::ffi::device_gets_work(device)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_device_pause(device: u64) { unsafe { aviary_server::ffi::device_pause(device) } }
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_charge_keep(number: u64) { unsafe { aviary_server::ffi::charge_keep(number) } }

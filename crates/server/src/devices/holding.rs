@@ -35,8 +35,13 @@ pub(super) struct Holding {
     pub(super) since: Option<Instant>,
     /// Of this slice.
     pub(super) used: Duration,
-    pub(super) samples: u32,
-    pub(super) sampled: Duration,
+    /// What its first call cost that was measured. That may include the time in which a thread of the device's woke up.
+    first: Option<Duration>,
+    /// It cost what calls cost in the last slice, and so will the others.
+    as_before: bool,
+    /// The others that were measured, and what they cost together.
+    samples: u32,
+    sampled: Duration,
     /// Calls to let pass before the next measurement.
     pub(super) unmeasured: u32,
     /// The slice is used up: nobody gets in until it is given back and granted anew.
@@ -46,7 +51,7 @@ pub(super) struct Holding {
     /// The node knows that this is the slice's last work (`grant::LAST`), unless it has granted another slice since.
     pub(super) announced: bool,
     /// What a call cost in the last slice.
-    pub(super) last_slice: Duration,
+    last_slice: Duration,
 }
 
 impl Holding {
@@ -55,17 +60,25 @@ impl Holding {
         seat.used.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
+    /// Nothing more is done in this slice: what is known for the next one.
+    pub(super) fn end(&mut self) {
+        let others = self.sampled.checked_div(self.samples);
+        let last_slice = others.or(self.first).unwrap_or(self.last_slice);
+        *self = Holding { last_slice, ..Holding::default() };
+    }
+
     /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
     pub(super) fn learn(&mut self, calls: u32, time: Duration, budget: Duration) {
-        let (each, first) = (time / calls.max(1), self.samples == 0);
-        self.samples += calls;
-        self.sampled += time;
-        // If the first one costs what they cost in the last slice, the others will, too.
-        if first && each > self.last_slice / 2 && each / 2 < self.last_slice {
-            (self.samples, self.sampled) = (SAMPLES, self.last_slice * (SAMPLES - 1) + each);
+        if self.first.is_none() {
+            let each = time / calls.max(1);
+            self.first = Some(each);
+            self.as_before = each > self.last_slice / 2 && each / 2 < self.last_slice;
+        } else {
+            self.samples += calls;
+            self.sampled += time;
         }
         self.unmeasured = 0;
-        if self.samples >= SAMPLES {
+        if self.as_before || self.samples + 1 >= SAMPLES {
             self.fill(budget);
         }
     }
@@ -81,7 +94,8 @@ impl Holding {
 
     /// What a call costs, as far as known.
     pub(super) fn each(&self) -> Option<Duration> {
-        let each = if self.samples > 0 { self.sampled / self.samples } else { self.last_slice };
+        let others = self.sampled.checked_div(self.samples);
+        let each = others.or(self.first.filter(|_| !self.as_before)).unwrap_or(self.last_slice);
         Some(each).filter(|each| !each.is_zero())
     }
 
@@ -125,8 +139,9 @@ impl Holding {
     /// A further slice, granted before the last one was over: what calls cost is known from that one.
     pub(super) fn go_on(&mut self, budget: Duration) {
         self.renew();
-        let each = self.each().unwrap_or_default();
-        (self.samples, self.sampled) = (SAMPLES, each * SAMPLES);
+        self.last_slice = self.each().unwrap_or_default();
+        (self.first, self.as_before) = (Some(self.last_slice), true);
+        (self.samples, self.sampled) = (0, Duration::ZERO);
         self.fill(budget);
     }
 
@@ -142,4 +157,65 @@ impl Holding {
 /// Whether the session's work came behind another one's, and when the device was done with that is not known yet.
 pub(super) fn comes_behind_another(seat: &DeviceSeat) -> bool {
     seat.free_at.load(Ordering::SeqCst) == NOT_YET
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Duration = Duration::from_millis(6);
+
+    fn us(microseconds: u64) -> Duration {
+        Duration::from_micros(microseconds)
+    }
+
+    /// A slice with these measurements: how many calls of what length together.
+    fn slice(state: &mut Holding, measured: &[(u32, u64)]) {
+        measured.iter().for_each(|(calls, time)| state.learn(*calls, us(*time), BUDGET));
+        state.end();
+    }
+
+    #[test]
+    fn a_device_that_wakes_up_for_the_first_call_does_not_make_the_others_longer() {
+        let mut state = Holding::default();
+        slice(&mut state, &[(1, 230), (1, 150), (1, 150), (1, 150), (1, 150), (33, 33 * 150)]);
+        assert_eq!(state.each(), Some(us(150)));
+        state.learn(1, us(230), BUDGET);
+        assert_eq!((state.each(), state.unmeasured), (Some(us(150)), 39), "40 calls fit, and the last one is measured");
+        state.learn(20, us(20 * 170), BUDGET);
+        assert_eq!(state.each(), Some(us(170)), "what is measured is believed");
+        state.end();
+        assert_eq!(state.each(), Some(us(170)));
+    }
+
+    #[test]
+    fn calls_that_cost_something_else_are_measured_again() {
+        let mut state = Holding::default();
+        slice(&mut state, &[(40, 6000)]);
+        state.learn(1, us(400), BUDGET);
+        assert_eq!((state.each(), state.unmeasured), (Some(us(400)), 0));
+        (0..SAMPLES - 2).for_each(|_| state.learn(1, us(300), BUDGET));
+        assert_eq!((state.each(), state.unmeasured), (Some(us(300)), 0));
+        state.learn(1, us(300), BUDGET);
+        assert_eq!(state.unmeasured, 19);
+    }
+
+    #[test]
+    fn slices_of_one_call_are_learned_from() {
+        let mut state = Holding::default();
+        for time in [7000, 8000, 5000] {
+            slice(&mut state, &[(1, time)]);
+            assert_eq!(state.each(), Some(us(time)));
+        }
+    }
+
+    #[test]
+    fn a_slice_that_follows_at_once_is_as_the_last_one() {
+        let mut state = Holding::default();
+        state.learn(40, us(6000), BUDGET);
+        state.go_on(BUDGET);
+        assert_eq!((state.each(), state.unmeasured), (Some(us(150)), 39));
+        state.learn(10, us(2000), BUDGET);
+        assert_eq!(state.each(), Some(us(200)));
+    }
 }
