@@ -26,22 +26,19 @@ def seconds(quick):
     return 4 if quick else 20
 
 
-def _shared(stage, scheduler, tenants, native, length, **options):
-    """Min-max ratio, and device time that the same loads get alone against what all of them get together."""
-    outcome = stage.run(scheduler, tenants, length, **options)
-    return outcome.min_max_ratio(), native / outcome.utilization()
-
-
 def _weights(make_stage, experiment, weights, cpus, quick):
     """One set of weights under every scheduler, interactive and not: the worse of both counts."""
     length, results = seconds(quick), {}
     with make_stage() as stage:
         for name, load in LOADS.items():
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
+            natively = partial(stage.run, None, [Tenant(1, load)], length / 2, native=True)
+            after = natively().utilization()
             for scheduler in SCHEDULERS:
-                # Each time: a device that is a processor is not as fast in one minute as in the next.
-                native = stage.run(None, [Tenant(1, load)], length / 2, native=True).utilization()
-                mmr, overhead = _shared(stage, scheduler, tenants, native, length)
+                outcome, before = stage.run(scheduler, tenants, length), after
+                # Before and after each: a device that is a processor is not as fast in one minute as in the next.
+                after = natively().utilization()
+                mmr, overhead = outcome.min_max_ratio(), (before + after) / 2 / outcome.utilization()
                 key = f"fair.{experiment}.{scheduler}"
                 results[f"{key}.mmr_{name}"], results[f"{key}.overhead_{name}"] = mmr, overhead
                 results[f"{key}.mmr"] = min(mmr, results.get(f"{key}.mmr", 1.0))

@@ -203,18 +203,17 @@ def devices(work):
 
 
 def threads_by_processor(pid):
-    """The processors that one thread of the process keeps to, each."""
-    status = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
-    allowed = [re.search(r"^Cpus_allowed_list:\s+(\S+)", text, flags=re.M).group(1) for text in status]
-    return {int(one) for one in allowed if one.isdigit()}
+    """The processors that one thread of the process keeps to, each, and the policy of that thread."""
+    allowed = {int(path.name): os.sched_getaffinity(int(path.name)) for path in Path(f"/proc/{pid}/task").iterdir()}
+    return {min(processors): os.sched_getscheduler(thread) for thread, processors in allowed.items() if len(processors) == 1}
 
 
 def on_their_processors(node, attempts=200):
-    """Whether PoCL's computing threads keep to a processor each, in one of the node's API servers at least."""
+    """Whether PoCL's computing threads keep to a processor each and push nobody aside, in one of the node's API servers at least."""
     for _ in range(attempts):
         for pid in descendants(node.pid):
             with contextlib.suppress(OSError):
-                if threads_by_processor(pid) == set(range(os.cpu_count())):
+                if threads_by_processor(pid) == dict.fromkeys(range(os.cpu_count()), os.SCHED_BATCH):
                     return True
         time.sleep(0.05)
     return False
@@ -235,7 +234,7 @@ def sharing(work):
         programs = [place.start([binary, 600]) for _ in range(2)]
         # Where there is a choice.
         if 1 < os.cpu_count() == len(os.sched_getaffinity(0)):
-            verdict("sharing: PoCL's threads keep to a processor each", on_their_processors(node))
+            verdict("sharing: PoCL's threads keep to a processor each, and wait for who computes there", on_their_processors(node))
         devices, told = [], []
         for program in programs:
             try:

@@ -112,6 +112,11 @@ pub fn hurried() {
     IN_A_HURRY.set(true);
 }
 
+/// Whether this thread goes before all ordinary ones, as far as it knows.
+pub fn is_in_a_hurry() -> bool {
+    IN_A_HURRY.get()
+}
+
 /// This thread does nothing urgent any longer.
 pub fn hurry_no_more() {
     if IN_A_HURRY.replace(false) {
