@@ -8,9 +8,10 @@ Ratios are against the same load alone on the device, without Aviary, in the sam
 import itertools
 import random
 from functools import partial
+from statistics import fmean, median
 
 from pocl_tenants import PoclStage
-from tenants import Load, Nuisance, Stage, Tenant, median
+from tenants import Load, Nuisance, Stage, Tenant, min_max_ratio
 
 # FairGV's matrixMul (207 us), launched one after the other with a wait after each, or fifty at a time.
 INTERACTIVE = Load(207)
@@ -30,15 +31,19 @@ def _weights(make_stage, experiment, weights, cpus, quick):
     """One set of weights under every scheduler, interactive and not: the worse of both counts."""
     length, results = seconds(quick), {}
     with make_stage() as stage:
+        repeats = 1 if quick else stage.turns
+        length = length / repeats
         for name, load in LOADS.items():
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
             natively = partial(stage.run, None, [Tenant(1, load)], length / 2, native=True)
-            after = natively().utilization()
+            native = [natively().utilization()]
             for scheduler in SCHEDULERS:
-                outcome, before = stage.run(scheduler, tenants, length), after
-                # Before and after each: a device that is a processor is not as fast in one minute as in the next.
-                after = natively().utilization()
-                mmr, overhead = outcome.min_max_ratio(), (before + after) / 2 / outcome.utilization()
+                together, native = [], native[-1:]
+                for _ in range(repeats):
+                    together.append(stage.run(scheduler, tenants, length))
+                    native.append(natively().utilization())
+                mmr = min_max_ratio(together)
+                overhead = fmean(native) / fmean(outcome.utilization() for outcome in together)
                 key = f"fair.{experiment}.{scheduler}"
                 results[f"{key}.mmr_{name}"], results[f"{key}.overhead_{name}"] = mmr, overhead
                 results[f"{key}.mmr"] = min(mmr, results.get(f"{key}.mmr", 1.0))
@@ -69,7 +74,7 @@ def mixed_kernels(make_stage, name, quick):
                 # Run time against the one alone, halved: half of the device is what it is entitled to.
                 normalized = alone / (2 * outcome.busy(0) / length)
                 results[f"fair.{name}.{scheduler}.runtime_{background}us"] = normalized
-                worst = min(worst, outcome.min_max_ratio())
+                worst = min(worst, min_max_ratio([outcome]))
                 worst_overhead = max(worst_overhead, alone / 1e9 / outcome.utilization())
             results[f"fair.{name}.{scheduler}.mmr"] = worst
             results[f"fair.{name}.{scheduler}.overhead"] = worst_overhead
