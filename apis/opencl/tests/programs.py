@@ -44,7 +44,7 @@ class Comparison:
     def place(self, remote, copy=0):
         options = tuple(self.arguments.option)
         folder = self.work / f"{'remote' if remote else 'native'}-{copy}"
-        return Place(self.arguments.runtime, remote, folder, options)
+        return Place(self.arguments.runtime, remote, folder, options, copy)
 
     def compare(self, program):
         native = program.run(self.place(False))

@@ -54,12 +54,16 @@ class Place:
     remote: bool
     work: Path
     options: tuple = ()
+    # Which of several that run at once. PoCL fails to link a program if another process does with the same one, in the same cache,
+    # at the same moment (it looks whether a file is there and then insists on removing it), without Aviary too.
+    copy: int = 0
 
     def environment(self):
         environment = dict(os.environ)
         environment["OCL_ICD_VENDORS"] = str(vendor_folder(self.runtime))
         # Kernels compiled once are used by both sides of a comparison.
-        for name, folder in (("POCL_CACHE_DIR", "pocl-kernels"), ("XDG_CACHE_HOME", "user")):
+        kernels = f"pocl-kernels-{self.copy}" if self.copy else "pocl-kernels"
+        for name, folder in (("POCL_CACHE_DIR", kernels), ("XDG_CACHE_HOME", "user")):
             path = CACHE / folder
             path.mkdir(parents=True, exist_ok=True)
             environment[name] = str(path)
