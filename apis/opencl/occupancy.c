@@ -86,6 +86,8 @@ static cl_int finish(cl_command_queue queue) {
     struct busy_queue before = at < busy.count ? busy.queues[at] : (struct busy_queue){0};
     pthread_mutex_unlock(&busy.lock);
     int is_all = before.queue && !aviary_device_gets_work((uint64_t)(uintptr_t)before.device);
+    if (before.queue)
+        watch_queue(queue);
     cl_int status = clFinish(queue);
     if (!is_all || status != CL_SUCCESS)
         return status;
@@ -132,17 +134,6 @@ static void await_reached(uint64_t counted, struct timespec until) {
            && pthread_cond_clockwait(&reached.more, &reached.lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) {
     }
     pthread_mutex_unlock(&reached.lock);
-}
-
-static struct timespec later(struct timespec when, uint64_t ns) {
-    uint64_t sum = (uint64_t)when.tv_nsec + ns;
-    return (struct timespec){.tv_sec = when.tv_sec + (time_t)(sum / 1000000000), .tv_nsec = (long)(sum % 1000000000)};
-}
-
-static int has_passed(struct timespec when) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec > when.tv_sec || (now.tv_sec == when.tv_sec && now.tv_nsec >= when.tv_nsec);
 }
 
 /* ---- With the lock ---------------------------------------------------------------------------- */

@@ -219,18 +219,34 @@ def on_their_processors(node, attempts=200):
     return False
 
 
-def sharing(work):
-    """Two programs that use a device and a part of it under a scheduler: neither waits for ever, and the part is no device of its own."""
-    binary = compile_c(HERE / "partition.c", CACHE / "opencl-programs")
-    socket = work / "sharing.sock"
-    command = [AVIARY, "serve", "--listen", f"unix:{socket}", "--scheduler", "fair"]
+@contextlib.contextmanager
+def scheduled(work, *settings, processor=None, **environment):
+    """A node that shares its devices by those settings, and its address."""
+    socket, config = work / "scheduled.sock", work / "scheduled.toml"
+    config.write_text("\n".join([f'listen = "unix:{socket}"', '[devices."*"]', *settings]) + "\n")
+    command = [*on(processor), AVIARY, "serve", "--config", config]
     # What the node says does not matter here.
-    node = subprocess.Popen(command, env=Place("pocl", True, work).environment(), stderr=subprocess.DEVNULL)
+    node = subprocess.Popen(command, env={**Place("pocl", True, work).environment(), **environment}, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 20
         while not socket.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        place = Place("pocl", True, work, ("--server", f"unix:{socket}"))
+        yield node, f"unix:{socket}"
+    finally:
+        node.terminate()
+        node.wait()
+
+
+def on(processor):
+    """What a command begins with that has only that processor."""
+    return [] if processor is None else ["taskset", "-c", str(processor)]
+
+
+def sharing(work):
+    """Two programs that use a device and a part of it under a scheduler: neither waits for ever, and the part is no device of its own."""
+    binary = compile_c(HERE / "partition.c", CACHE / "opencl-programs")
+    with scheduled(work, 'scheduler = "fair"') as (node, address):
+        place = Place("pocl", True, work, ("--server", address))
         programs = [place.start([binary, 600]) for _ in range(2)]
         # Where there is a choice.
         if 1 < os.cpu_count() == len(os.sched_getaffinity(0)):
@@ -242,13 +258,63 @@ def sharing(work):
             except subprocess.TimeoutExpired:
                 os.killpg(program.pid, 9)
                 told += program.communicate()
-            report = subprocess.run([AVIARY, "ps", "--json", "--server", f"unix:{socket}"], capture_output=True, text=True)
+            report = subprocess.run([AVIARY, "ps", "--json", "--server", address], capture_output=True, text=True)
             devices = devices or json.loads(report.stdout or "[{}]")[0].get("devices", [])
         verdict("sharing: a device and a part of it, twice, under a scheduler", [p.returncode for p in programs] == [0, 0], told)
         verdict("sharing: a part is scheduled as its device", len(devices) == 1, devices)
-    finally:
-        node.terminate()
-        node.wait()
+    if os.sched_getaffinity(0) >= {0, 1}:
+        awake(work)
+
+
+# Launches, and how often they are counted: the machine may be busy with something else in one of them.
+LAUNCHES, TRIES = 400, 3
+
+
+def sleeps(pid):
+    """How often each thread of a process has gone to sleep."""
+    found = {}
+    for path in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):
+            found[path.name] = int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", (path / "status").read_text(), re.M)[1])
+    return found
+
+
+def sleeps_per_launch(work, wait, time_awake):
+    """Of the API server's thread that serves a program, which launches a kernel and waits for it; one processor for both, another for
+    the device."""
+    binary = compile_c(HERE / "awake.c", CACHE / "opencl-programs")
+    one_thread = {"POCL_MAX_PTHREAD_COUNT": "1", "POCL_AFFINITY": "1"}
+    with scheduled(work, 'scheduler = "fair"', f'awake = "{time_awake}"', processor=1, **one_thread) as (_, address):
+        place = Place("pocl", True, work, ("--server", address))
+        command = [*on(1), *place.command([binary, LAUNCHES, wait])]
+        with subprocess.Popen(command, env=place.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+
+            def goes_on():
+                program.stdin.write("\n")
+                program.stdin.flush()
+                return program.stdout.readline() == "done\n"
+
+            counts = []
+            if goes_on():
+                report = subprocess.run([AVIARY, "ps", "--json", "--server", address], capture_output=True, text=True)
+                server = json.loads(report.stdout)[0]["sessions"][0]["server"]
+                for _ in range(TRIES):
+                    before = sleeps(server)
+                    goes_on()
+                    after = sleeps(server)
+                    # The device's thread has another processor.
+                    ours = [t for t in after if os.sched_getaffinity(int(t)) == {1}]
+                    counts.append(max(after[t] - before.get(t, 0) for t in ours) / LAUNCHES)
+            program.stdin.close()
+        return min(counts, default=None)
+
+
+def awake(work):
+    """Who has the device, calls often and may be kept awake for it does not sleep while the device works: half as many sleeps."""
+    for wait in ("queue", "event"):
+        asleep, watching = (sleeps_per_launch(work, wait, time_awake) for time_awake in ("0us", "3ms"))
+        few = None not in (asleep, watching) and watching < 0.75 * asleep
+        verdict(f"sharing: a thread that waits for a device stays awake ({wait})", few, f"sleeps in a launch: {asleep}, {watching}")
 
 
 # ---- programs -----------------------------------------------------------------------------------

@@ -39,6 +39,9 @@ uint64_t aviary_patience(void);
 uint64_t aviary_wait_number(void);
 /* Server: whether a call of some thread is about to give the device work, or has just done so. */
 int aviary_device_gets_work(uint64_t device);
+/* Server: for how many nanoseconds a call that waits for a device should look by itself whether that is through before it sleeps over
+ * it. 0 but for programs that have the device, call often and are to be kept awake for it (`awake` of a device). */
+uint64_t aviary_watch_time(void);
 /* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);

@@ -90,6 +90,11 @@ pub fn wait_number() -> u64 {
     crate::devices::wait_number()
 }
 
+/// For how many nanoseconds the calling thread should look whether a device is through before it sleeps over that.
+pub fn watch_time() -> u64 {
+    crate::lane::watches().as_nanos() as u64
+}
+
 /// Whether a call of some thread is about to give the device work, or has just done so.
 pub fn device_gets_work(device: u64) -> c_int {
     let is_given = || session().is_some_and(|s| s.devices.is_given_work(device));

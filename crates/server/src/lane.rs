@@ -52,6 +52,8 @@ pub struct Lane {
     deliveries: RefCell<Vec<Delivery>>,
     counters: Counters,
     demand: LaneDemand,
+    /// For how long this thread watches the device before it sleeps over work that the guest waits for.
+    watches: Cell<Duration>,
     /// Finished calls whose memory the next ones use.
     // Boxed: a call is large, and moves in and out for every message.
     #[allow(clippy::vec_box)]
@@ -117,6 +119,12 @@ pub fn owes_error() -> bool {
     CURRENT.with_borrow(|lane| lane.as_ref().is_some_and(|lane| lane.deferred.get().is_some()))
 }
 
+/// For how long the calling thread should watch a device before it sleeps over its work: the guest's waits for the answer, has the
+/// device, and calls often.
+pub fn watches() -> Duration {
+    CURRENT.with_borrow(|lane| lane.as_ref().map_or(Duration::ZERO, |lane| lane.watches.get()))
+}
+
 /// The session whose calls this thread executes.
 pub fn current_session() -> Option<Arc<Session>> {
     CURRENT.with_borrow(|lane| lane.as_ref().map(|l| l.session.clone()))
@@ -135,6 +143,7 @@ impl Lane {
             deliveries: RefCell::default(),
             counters: Counters::default(),
             demand: LaneDemand::default(),
+            watches: Cell::default(),
             spare: RefCell::default(),
         })
     }
@@ -341,14 +350,20 @@ impl Lane {
     #[cold]
     fn advise(&self, header: &mut ReplyHeader, end: &LaneEnd) -> Advice {
         let awake = self.session.devices.answering();
-        if !awake.is_zero() {
-            // It will wait by spinning, and the program's thread may want this very processor.
-            processor::hurry_no_more();
-            header.flags |= flag::STAY_AWAKE;
+        self.watches.set(awake);
+        if awake.is_zero() {
+            return Advice::default();
         }
+        // It will wait by spinning, and the program's thread may want this very processor.
+        processor::hurry_no_more();
         // Before the answer: with that the guest's wait is over, and what it says of itself in it.
-        let asks = !awake.is_zero();
-        Advice { awake, guest_sleeps: asks && end.peer_sleeps(), guest_is_here: asks && end.shares_cpu() }
+        let (guest_sleeps, guest_is_here) = (end.peer_sleeps(), end.shares_cpu());
+        if guest_is_here && !processor::may_step_aside() {
+            // Only one of the two can be awake, and the answer begins here.
+            return Advice::default();
+        }
+        header.flags |= flag::STAY_AWAKE;
+        Advice { awake, guest_sleeps, guest_is_here }
     }
 
     /// What a reply tells beside what was asked.
@@ -387,6 +402,7 @@ impl Lane {
 }
 
 /// How to wait after an answer.
+#[derive(Default)]
 struct Advice {
     awake: Duration,
     guest_sleeps: bool,

@@ -2,10 +2,12 @@ use super::*;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
+use aviary_gate::{GrantPage, grant};
 use aviary_transport::{Arena, Liveness, Side};
 
 use crate::api::{ApiDescriptor, FunctionInfo};
 use crate::config::SessionConfig;
+use crate::devices::Devices;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::policy::Policy;
@@ -36,6 +38,10 @@ unsafe fn add(call: &mut Call) -> Result<(), Reject> {
 
 /// A lane and the guest's end of it, both in this thread.
 fn lane() -> (Rc<Lane>, LaneEnd) {
+    lane_to(Devices::new(None, None))
+}
+
+fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
     const AT: u64 = 4096;
     const LENGTH: usize = 128 << 10;
     let arena = Arena::create(1 << 20).unwrap();
@@ -54,7 +60,7 @@ fn lane() -> (Rc<Lane>, LaneEnd) {
         memory,
         stats,
         gate,
-        devices: crate::devices::Devices::new(None, None),
+        devices,
         policy: Policy::default(),
         printed: None,
         journal,
@@ -132,4 +138,56 @@ fn a_calls_memory_is_used_again() {
         guest.receive(&mut reply).unwrap();
     }
     assert_eq!(lane.spare.borrow().len(), 1);
+}
+
+unsafe extern "C" fn through(_: u64) -> std::ffi::c_int {
+    0
+}
+
+unsafe extern "C" fn name(_: u64) -> *const std::ffi::c_char {
+    c"test device".as_ptr()
+}
+
+#[test]
+fn where_a_lane_and_its_guest_have_one_processor_only_the_lane_stays_awake() {
+    const AWAKE: Duration = Duration::from_micros(300);
+    let page = GrantPage::create().unwrap();
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let (lane, mut guest) = lane_to(Devices::new(Some(GrantPage::open(page.as_fd()).unwrap()), Some(bell)));
+    let node = GrantPage::open(page.as_fd()).unwrap();
+    node.schedule();
+    let seat = &node.seats()[0];
+    let mut calls = |count: u64| {
+        let (mut request, mut reply) = (Encoder::new(), Vec::new());
+        for i in 0..count {
+            request.start();
+            request.word(i);
+            request.word(1);
+            guest.send(request.finish_request(RequestHeader { kind: kind::CALL, ..Default::default() }), &[]).unwrap();
+            assert!(lane.serve_next().is_ok());
+            guest.receive(&mut reply).unwrap();
+        }
+        let told = ReplyHeader::parse(&reply).unwrap().0.flags & flag::STAY_AWAKE != 0;
+        (told, lane.watches.get())
+    };
+    // This test has a thread of its own.
+    let everywhere = rustix::thread::sched_getaffinity(None).unwrap();
+    let mut here = rustix::thread::CpuSet::new();
+    here.set(rustix::thread::sched_getcpu());
+    rustix::thread::sched_setaffinity(None, &here).unwrap();
+    // More than ten in ten milliseconds.
+    const OFTEN: u64 = 30;
+    assert_eq!(calls(OFTEN), (false, Duration::ZERO), "nobody has a device");
+    seat.budget.store(1_000_000_000, Ordering::SeqCst);
+    seat.linger.store(1_000_000_000, Ordering::SeqCst);
+    seat.grant.store(grant::SLICE, Ordering::SeqCst);
+    let stay = lane.session.devices.occupy(1, through, name, || false).unwrap().unwrap();
+    lane.session.devices.vacate(stay, None);
+    assert_eq!(calls(OFTEN), (false, Duration::ZERO), "nobody is to be awake for it");
+    seat.awake.store(AWAKE.as_nanos() as u64, Ordering::SeqCst);
+    assert_eq!(calls(OFTEN), (false, AWAKE));
+    rustix::thread::sched_setaffinity(None, &everywhere).unwrap();
+    if everywhere.count() > 1 {
+        assert_eq!(calls(1), (true, AWAKE), "it may go elsewhere");
+    }
 }
