@@ -289,7 +289,7 @@ impl HandleTable {
         self.with(id, |entry| entry.references += 1);
     }
 
-    /// A call that may end the object is under way; undone by [`HandleTable::spared`] or by the end itself.
+    /// A call that may end the object is under way, until [`HandleTable::spared`] or [`HandleTable::release_ending`].
     pub fn ending(&self, id: u64, all: bool) -> bool {
         self.with(id, |entry| {
             let last = all || (entry.references <= 1 && !entry.borrowed);
@@ -308,14 +308,27 @@ impl HandleTable {
     /// A borrowed object stays after its last release: the guest still may
     /// hold the value that a query answered (OpenCL's root devices).
     pub fn release(&self, id: u64, all: bool) -> Option<Ended> {
+        self.release_locked(&mut self.lock(), id, all)
+    }
+
+    /// The same by a call that [`HandleTable::ending`] announced. Under one lock: between the end of the announcement
+    /// and that of the object, another thread that was given the same address would be told this id.
+    pub fn release_ending(&self, id: u64, all: bool) -> Option<Ended> {
         let mut state = self.lock();
         let index = self.live(&state, id)?;
+        let entry = state.entry(index)?;
+        entry.ending = entry.ending.saturating_sub(1);
+        self.release_locked(&mut state, id, all)
+    }
+
+    fn release_locked(&self, state: &mut State, id: u64, all: bool) -> Option<Ended> {
+        let index = self.live(state, id)?;
         let entry = state.entry(index)?;
         entry.references = if all { 0 } else { entry.references.saturating_sub(1) };
         if entry.references > 0 || (entry.borrowed && !all) {
             return None;
         }
-        Some(self.end_all(&mut state, index, id))
+        Some(self.end_all(state, index, id))
     }
 
     /// Ties charged amounts to the object: they are returned when it ends. False: it does not exist.

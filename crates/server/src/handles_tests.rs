@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 
 #[test]
@@ -78,6 +80,27 @@ fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
     assert!(table.release(old, false).is_some());
     assert_eq!(table.native(0, new), Some(1));
     assert_eq!(table.id(0, 1), Some(new));
+}
+
+/// One thread ends what is at an address while others are given that address, as a vendor's library does.
+#[test]
+fn threads_that_share_an_address_have_an_object_each() {
+    let table = HandleTable::new(0, &[]);
+    let taken = AtomicBool::new(false);
+    let use_address = || {
+        for _ in 0..50_000 {
+            while taken.swap(true, Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            let id = table.publish(0, 1, Role::Allocate).unwrap();
+            assert!(table.ending(id, false), "it is nobody else's");
+            assert_eq!(table.native(0, id), Some(1));
+            taken.store(false, Ordering::Release);
+            assert!(table.release_ending(id, false).is_some());
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(use_address))));
+    assert!(table.is_empty());
 }
 
 #[test]

@@ -244,11 +244,11 @@ impl Call {
     /// The guest gave a reference back, or (`all`) the object has ended.
     pub fn release(&mut self, ty: u32, native: u64, all: bool) {
         let Some(id) = self.id_of(ty, native) else { return };
-        if let Some(used) = self.handles.iter_mut().find(|h| h.id == id && h.ending) {
-            used.ending = false;
-            self.session.handles.spared(id);
-        }
-        if let Some(ended) = self.session.handles.release(id, all) {
+        let marked = self.handles.iter_mut().find(|h| h.id == id && h.ending);
+        let marked = marked.is_some_and(|used| std::mem::take(&mut used.ending));
+        let handles = &self.session.handles;
+        let ended = if marked { handles.release_ending(id, all) } else { handles.release(id, all) };
+        if let Some(ended) = ended {
             self.session.object_ended(ended);
         }
     }
