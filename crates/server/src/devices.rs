@@ -140,7 +140,9 @@ impl Devices {
         let answers_after = state.each().filter(|each| first && *each <= SOON);
         state.active += 1;
         let now = Instant::now();
-        state.busy_since.get_or_insert(now);
+        if state.busy_since.is_none() {
+            (state.busy_since, state.woke) = (Some(now), !comes_behind_another(seat));
+        }
         state.since.get_or_insert(now);
         Ok(Some(Stay { known: at, answers_after }))
     }
@@ -186,12 +188,8 @@ impl Devices {
                 }
                 _ => {}
             }
-            // Nothing comes behind what the device is late with: the slice may be used up then.
             if known[at].state.late && known[at].state.active == 0 && entry == Entry::Call {
-                known = self.measure_last(known, at, seat, PATIENCE);
-                if known[at].state.closing || known[at].state.used >= budget(seat) {
-                    self.close(&mut known[at], seat, grant::ENDED);
-                }
+                known = self.catch_up(known, at, seat);
                 if over() {
                     break Err(());
                 }
@@ -238,6 +236,29 @@ impl Devices {
             self.interactive.resume();
         }
         Ok(outcome?.then_some(known))
+    }
+
+    /// Nothing comes behind what the device is late with: waits until it is through with that, and with all that it has if the
+    /// slice is used up then.
+    fn catch_up<'a>(
+        &'a self,
+        mut known: MutexGuard<'a, Vec<Known>>,
+        at: usize,
+        seat: &DeviceSeat,
+    ) -> MutexGuard<'a, Vec<Known>> {
+        if !known[at].state.closing && !known[at].state.fills(budget(seat)) {
+            // What came behind it meanwhile keeps the device busy until there is more.
+            known = self.measure(known, at, seat, PATIENCE).0;
+            known[at].state.late = known[at].state.wait.is_some();
+            if known[at].state.late || !known[at].state.fills(budget(seat)) {
+                return known;
+            }
+        }
+        known = self.measure_last(known, at, seat, PATIENCE);
+        if known[at].state.closing || known[at].state.used >= budget(seat) {
+            self.close(&mut known[at], seat, grant::ENDED);
+        }
+        known
     }
 
     /// Whether the session has a device that no thread is giving work now.
@@ -494,7 +515,7 @@ impl Devices {
     /// `None`: in any case, as nothing will follow.
     fn announce_last(&self, state: &mut Holding, seat: &DeviceSeat, enough: Option<Duration>) {
         let Some(each) = state.each() else { return };
-        let expected = each * state.under_way;
+        let expected = each * state.under_way + state.waking();
         if state.active > 1 || state.closing || enough.is_some_and(|enough| !state.fills(enough)) {
             return;
         }
@@ -569,6 +590,8 @@ impl Devices {
             let took = own.map_or(now - since, |own| own.min(now - since));
             state.account(seat, took);
             state.learn(wait.calls, took, budget(seat));
+            // What it goes on with came behind that.
+            state.woke = false;
         }
         (known, true)
     }

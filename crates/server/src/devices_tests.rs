@@ -452,6 +452,30 @@ fn nothing_comes_behind_what_a_device_is_late_with() {
     caller.join().unwrap();
 }
 
+/// The waits that a device was asked about by somebody who had time. It was not through the first time.
+static PATIENT_WAITS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn late_once(_: u64) -> c_int {
+    if patience().is_zero() {
+        return -1;
+    }
+    let mut waits = PATIENT_WAITS.lock().unwrap();
+    waits.push(wait_number());
+    if waits.len() > 1 { 0 } else { -1 }
+}
+
+#[test]
+fn a_call_comes_behind_others_once_the_device_is_through_with_what_it_is_late_with() {
+    let (node, devices) = page();
+    open(&node, grant::SLICE, Duration::from_secs(1));
+    let occupy = || devices.occupy(14, late_once, name, || false).unwrap().unwrap();
+    // The second comes while the first is measured, which takes too long.
+    (0..2).for_each(|_| devices.vacate(occupy(), None));
+    occupy();
+    let waits = PATIENT_WAITS.lock().unwrap();
+    assert!(waits.len() == 2 && waits[0] == waits[1], "for the first again, and not for the second: {waits:?}");
+}
+
 #[test]
 fn who_is_alone_gets_in_although_the_device_is_late() {
     let (node, devices) = page();

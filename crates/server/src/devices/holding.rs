@@ -7,6 +7,8 @@ use aviary_gate::{DeviceSeat, NOT_YET};
 
 /// Calls at the beginning of a slice that are measured one by one.
 const SAMPLES: u32 = 5;
+/// A thread that takes longer to wake up than this is an exception.
+const LONGEST_WAKING: Duration = Duration::from_micros(200);
 
 /// What the device had when somebody began to wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,11 +33,13 @@ pub(super) struct Holding {
     pub(super) look_at: Option<Instant>,
     /// When the device got the first of them, or was done with those before it.
     pub(super) busy_since: Option<Instant>,
+    /// It had nothing to do before: a thread of its own may have had to wake up.
+    pub(super) woke: bool,
     /// When a slice began that lasts a span of time.
     pub(super) since: Option<Instant>,
     /// Of this slice.
     pub(super) used: Duration,
-    /// What its first call cost that was measured. That may include the time in which a thread of the device's woke up.
+    /// What its first call cost that was measured.
     first: Option<Duration>,
     /// It cost what calls cost in the last slice, and so will the others.
     as_before: bool,
@@ -52,6 +56,8 @@ pub(super) struct Holding {
     pub(super) announced: bool,
     /// What a call cost in the last slice.
     last_slice: Duration,
+    /// How much longer a call took, the last time, that found the device with nothing to do.
+    wakes_in: Duration,
 }
 
 impl Holding {
@@ -64,11 +70,16 @@ impl Holding {
     pub(super) fn end(&mut self) {
         let others = self.sampled.checked_div(self.samples);
         let last_slice = others.or(self.first).unwrap_or(self.last_slice);
-        *self = Holding { last_slice, ..Holding::default() };
+        *self = Holding { last_slice, wakes_in: self.wakes_in, ..Holding::default() };
     }
 
     /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
     pub(super) fn learn(&mut self, calls: u32, time: Duration, budget: Duration) {
+        if let (true, 1, Some(each)) = (self.woke, calls, self.each()) {
+            self.wakes_in = time.saturating_sub(each).min(LONGEST_WAKING);
+        }
+        // What came first after a rest says what the others cost without that only.
+        let time = time - self.waking().min(time / 2);
         if self.first.is_none() {
             let each = time / calls.max(1);
             self.first = Some(each);
@@ -81,6 +92,11 @@ impl Holding {
         if self.as_before || self.samples + 1 >= SAMPLES {
             self.fill(budget);
         }
+    }
+
+    /// How much longer than its calls what is under way takes because the device had nothing to do before.
+    pub(super) fn waking(&self) -> Duration {
+        if self.woke { self.wakes_in } else { Duration::ZERO }
     }
 
     /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them. Some of them may
@@ -186,6 +202,30 @@ mod tests {
         assert_eq!(state.each(), Some(us(170)), "what is measured is believed");
         state.end();
         assert_eq!(state.each(), Some(us(170)));
+    }
+
+    #[test]
+    fn what_finds_the_device_with_nothing_to_do_says_what_others_cost_and_what_waking_costs() {
+        let mut state = Holding::default();
+        slice(&mut state, &[(40, 6000)]);
+        for _ in 0..2 {
+            state.woke = true;
+            state.learn(1, us(250), BUDGET);
+            assert_eq!((state.each(), state.waking()), (Some(us(150)), us(100)));
+            state.learn(20, us(20 * 150 + 100), BUDGET);
+            assert_eq!(state.each(), Some(us(150)));
+            state.woke = false;
+            assert_eq!(state.waking(), us(0));
+            state.end();
+        }
+        state.woke = true;
+        assert_eq!(state.waking(), us(100), "also in the next slice");
+        state.learn(1, us(5000), BUDGET);
+        assert_eq!(state.waking(), LONGEST_WAKING, "a longer call is a longer call");
+        state.learn(1, us(150), BUDGET);
+        assert_eq!((state.each(), state.waking()), (Some(us(150)), us(0)));
+        state.learn(2, us(4), BUDGET);
+        assert!(state.each().is_some(), "no call costs nothing");
     }
 
     #[test]
