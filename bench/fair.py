@@ -29,25 +29,31 @@ def seconds(quick):
 
 def _weights(make_stage, experiment, weights, cpus, quick):
     """One set of weights under every scheduler, interactive and not: the worse of both counts."""
-    length, results = seconds(quick), {}
+    results = {}
     with make_stage() as stage:
         for name, load in LOADS.items():
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
-            natively = partial(stage.run, None, [Tenant(1, load)], length / 2, native=True)
-            native = [natively().utilization()]
             for scheduler in SCHEDULERS:
-                together, native = [], native[-1:]
                 # What has targets is measured for as long as they ask for.
-                for _ in range(stage.turns if scheduler == "fair" and not quick else 1):
-                    together.append(stage.run(scheduler, tenants, length))
-                    native.append(natively().utilization())
-                mmr = min_max_ratio(together)
-                overhead = fmean(native) / fmean(outcome.utilization() for outcome in together)
+                turns = stage.turns if scheduler == "fair" and not quick else (seconds(quick),)
+                mmr, overhead = in_turns(stage, scheduler, tenants, turns)
                 key = f"fair.{experiment}.{scheduler}"
                 results[f"{key}.mmr_{name}"], results[f"{key}.overhead_{name}"] = mmr, overhead
                 results[f"{key}.mmr"] = min(mmr, results.get(f"{key}.mmr", 1.0))
                 results[f"{key}.overhead"] = max(overhead, results.get(f"{key}.overhead", 0.0))
     return results
+
+
+def in_turns(stage, scheduler, tenants, turns):
+    """Tenants of one load, and that alone without Aviary before and after each of the turns (seconds): the min-max ratio of what
+    they got in all turns, and how much more one program alone got."""
+    alone = [Tenant(1, tenants[0].load)]
+    natively = partial(stage.run, None, alone, turns[0] / 2, native=True)
+    native, together = [natively().utilization()], []
+    for length in turns:
+        together.append(stage.run(scheduler, tenants, length))
+        native.append(natively().utilization())
+    return min_max_ratio(together), fmean(native) / fmean(outcome.utilization() for outcome in together)
 
 
 def w123(make_stage, name, quick):

@@ -143,8 +143,8 @@ class Stage:
     guest_library = "testapi/libtestapi.so.1"
     # How long a tenant takes to attach, in seconds.
     start_up = 0.5
-    # In how many turns a load is measured natively and with others; more than one where the device's speed changes in between.
-    turns = 1
+    # How many seconds a load gets with others at a time, natively in between; more than one turn where the device's speed changes.
+    turns = (20,)
 
     def __enter__(self):
         require_root()
