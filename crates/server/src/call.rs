@@ -77,6 +77,16 @@ pub(crate) struct OnSuccess {
     pub copied_back: Vec<(u64, u64)>,
 }
 
+impl OnSuccess {
+    /// Nothing is noted any longer; the memory is for the next call.
+    pub(crate) fn forget(&mut self) {
+        self.created = None;
+        self.unmapped.clear();
+        self.uncharged.clear();
+        self.copied_back.clear();
+    }
+}
+
 pub struct Call {
     pub(crate) session: Arc<Session>,
     pub(crate) header: RequestHeader,

@@ -13,20 +13,21 @@
 
 mod habits;
 mod holding;
+mod measuring;
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_gate::{DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
+use aviary_gate::{DeviceSeat, GrantPage, Manner, grant, monotonic};
 
 use crate::processor;
 use habits::{Interactive, Lingering};
 use holding::{Holding, comes_behind_another};
+pub use measuring::{patience, wait_number};
 
 /// Waits until a device has done everything that this process gave it. Positive: it gave up waiting; negative: not yet, ask
 /// again, and let the thread do meanwhile what it has to do besides.
@@ -49,8 +50,6 @@ const ENOUGH: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The longest that a lane without messages waits for one before it looks again whether the device is through.
 const LONGEST_PAUSE: Duration = Duration::from_micros(50);
-/// How long a session whose work came behind another's waits to hear when that ended, once its own is done.
-const UNHEARD: Duration = Duration::from_millis(10);
 
 /// The seats of one session, and the bell that the node hears.
 pub struct Devices {
@@ -238,29 +237,6 @@ impl Devices {
         Ok(outcome?.then_some(known))
     }
 
-    /// Nothing comes behind what the device is late with: waits until it is through with that, and with all that it has if the
-    /// slice is used up then.
-    fn catch_up<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        at: usize,
-        seat: &DeviceSeat,
-    ) -> MutexGuard<'a, Vec<Known>> {
-        if !known[at].state.closing && !known[at].state.fills(budget(seat)) {
-            // What came behind it meanwhile keeps the device busy until there is more.
-            known = self.measure(known, at, seat, PATIENCE).0;
-            known[at].state.late = known[at].state.wait.is_some();
-            if known[at].state.late || !known[at].state.fills(budget(seat)) {
-                return known;
-            }
-        }
-        known = self.measure_last(known, at, seat, PATIENCE);
-        if known[at].state.closing || known[at].state.used >= budget(seat) {
-            self.close(&mut known[at], seat, grant::ENDED);
-        }
-        known
-    }
-
     /// Whether the session has a device that no thread is giving work now.
     fn is_held_idle(&self, page: &GrantPage, entry: &Known) -> bool {
         let granted = page.seats()[entry.seat].grant.load(Ordering::SeqCst);
@@ -360,33 +336,6 @@ impl Devices {
         if entry.state.used >= budget(seat) || entry.state.closing {
             self.close(entry, seat, grant::ENDED);
         }
-    }
-
-    /// The slice goes on, and it is time to see what calls cost, or it ends with this one.
-    fn sample<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        at: usize,
-        seat: &DeviceSeat,
-    ) -> MutexGuard<'a, Vec<Known>> {
-        let enough = budget(seat);
-        if known[at].state.wait.is_some() && !known[at].state.fills(enough) {
-            // The device has more behind what is waited for.
-            let through;
-            (known, through) = self.measure(known, at, seat, PATIENCE);
-            known[at].state.late = !through;
-            if !through || known[at].state.unmeasured > 0 {
-                return known;
-            }
-        }
-        let state = &mut known[at].state;
-        if state.fills(enough) {
-            self.announce_last(state, seat, Some(enough));
-            known = self.measure_last(known, at, seat, PATIENCE);
-        } else if !state.may_be_another_sessions(seat) {
-            known = self.measure(known, at, seat, Duration::ZERO).0;
-        }
-        known
     }
 
     /// A lane has no message. Work that was not waited for yet is waited for and a slice is given back, if no message
@@ -531,71 +480,6 @@ impl Devices {
         }
     }
 
-    /// As [`Devices::measure`], and what came after that; no more work comes before the device is through.
-    fn measure_last<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        at: usize,
-        seat: &DeviceSeat,
-        patience: Duration,
-    ) -> MutexGuard<'a, Vec<Known>> {
-        let since = Instant::now();
-        let mut through = true;
-        // What is waited for already, and all that came behind it.
-        for _ in 0..2 {
-            (known, through) = self.measure(known, at, seat, patience.saturating_sub(since.elapsed()));
-            if !through || known[at].state.under_way == 0 {
-                break;
-            }
-        }
-        // Another thread's wait may have seen the end of it.
-        known[at].state.late = !through && known[at].state.under_way > 0;
-        known
-    }
-
-    /// Waits until the device has done what it had when this wait began, for so long if the library lets itself be asked again, and
-    /// accounts it: whether it is done. The lock is free meanwhile.
-    fn measure<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        at: usize,
-        seat: &DeviceSeat,
-        patience: Duration,
-    ) -> (MutexGuard<'a, Vec<Known>>, bool) {
-        let (device, drain) = (known[at].device, known[at].drain);
-        let wait = known[at].state.awaited();
-        drop(known);
-        ASKED.set((wait.number, patience));
-        // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
-        // called at any time, from any thread.
-        let through = unsafe { drain(device) } >= 0;
-        is_awake(seat);
-        if !through {
-            let mut known = self.known();
-            known[at].state.look_later();
-            return (known, false);
-        }
-        let own = own_work(seat);
-        let mut known = self.known();
-        let state = &mut known[at].state;
-        // Another thread may have waited for the same.
-        if state.wait.take_if(|other| *other == wait).is_none() {
-            return (known, true);
-        }
-        state.under_way = state.under_way.saturating_sub(wait.calls);
-        state.late &= state.under_way > 0;
-        if let Some(since) = state.busy_since {
-            let now = Instant::now();
-            state.busy_since = (state.under_way > 0 || state.active > 1).then_some(now);
-            let took = own.map_or(now - since, |own| own.min(now - since));
-            state.account(seat, took);
-            state.learn(wait.calls, took, budget(seat));
-            // What it goes on with came behind that.
-            state.woke = false;
-        }
-        (known, true)
-    }
-
     /// Gives the slice back as `to` says: `ENDED` or `CLOSED`. Who is alone on the device keeps it.
     fn close(&self, entry: &mut Known, seat: &DeviceSeat, to: u32) {
         let state = &mut entry.state;
@@ -660,19 +544,6 @@ impl Devices {
     }
 }
 
-// What the drain that this thread is in was asked: the number of the wait, and for how long.
-thread_local!(static ASKED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) });
-
-/// For how long the drain that this thread is in should wait.
-pub fn patience() -> Duration {
-    ASKED.get().1
-}
-
-/// Which wait for its device the drain that this thread is in belongs to.
-pub fn wait_number() -> u64 {
-    ASKED.get().0
-}
-
 /// How long a lane may look for messages only, while the device is at what it has: shortly after the end is early enough, but
 /// for others, who may wait for it.
 fn pause_before_look(seat: &DeviceSeat, state: &Holding) -> Duration {
@@ -703,20 +574,6 @@ fn is_awake(seat: &DeviceSeat) {
     // If the node hurries it only now, the node takes that back.
     if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         processor::hurried();
-    }
-}
-
-/// How long the device has been at this session's work at most, if another session's came before it. The device has
-/// just done all of it, so the other one's end is known, or will be in a moment.
-fn own_work(seat: &DeviceSeat) -> Option<Duration> {
-    let done = monotonic();
-    loop {
-        match seat.free_at.load(Ordering::SeqCst) {
-            0 => return None,
-            NOT_YET if monotonic() - done < UNHEARD.as_nanos() as u64 => std::thread::sleep(GLANCE),
-            NOT_YET => return None,
-            since => return Some(Duration::from_nanos(done.saturating_sub(since))),
-        }
     }
 }
 

@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use aviary_gate::NOT_YET;
+
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
 static QUEUED_US: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 static DRAINS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
