@@ -437,8 +437,12 @@ impl Devices {
         let mut known = self.known();
         let at = known.iter().position(|entry| entry.state.under_way > 0 && self.is_held_idle(page, entry))?;
         let entry = &mut known[at];
-        if entry.after_wait.confidence == 0 {
-            self.announce_last(&mut entry.state, &page.seats()[entry.seat], None);
+        let seat = &page.seats()[entry.seat];
+        // Nor does the rest matter when it is short: the others' work then comes while the program's thread wakes up. Not for programs
+        // that call often, for which a thread stays awake.
+        let rest_is_short = !self.interactive.is.load(Ordering::Relaxed) && entry.state.uses_most_of(budget(seat));
+        if entry.after_wait.confidence == 0 || rest_is_short {
+            self.announce_last(&mut entry.state, seat, None);
         }
         Some(at)
     }
@@ -452,7 +456,8 @@ impl Devices {
         if known[at].state.announced && known[at].state.active == 0 {
             known = self.measure_last(known, at, seat, PATIENCE);
             if known[at].state.announced && known[at].state.active == 0 {
-                self.close(&mut known[at], seat, grant::CLOSED);
+                let comes_back = known[at].after_wait.confidence > 0;
+                self.close(&mut known[at], seat, if comes_back { grant::ENDED } else { grant::CLOSED });
             }
         } else if known[at].state.wait.is_some() && seat.grant.load(Ordering::SeqCst) == grant::SLICE {
             // What was waited for may have ended with this call, and not later.

@@ -328,6 +328,28 @@ fn who_never_goes_on_after_a_wait_lets_the_next_one_in_while_it_waits() {
     assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::SLICE, grant::SLICE));
 }
 
+#[test]
+fn who_waits_with_a_short_rest_of_its_slice_lets_the_next_one_in_and_is_expected_back() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    seat.linger.store(1_000_000_000, Ordering::SeqCst);
+    // What the node sees while a program waits for so many calls of 1 ms, and afterwards.
+    let waits = |calls: u64| {
+        open(&node, grant::SLICE, Duration::from_millis(12));
+        (0..calls).for_each(|_| call(&devices, 15, 1000));
+        let wait = devices.begin_wait();
+        let meanwhile = seat.grant.load(Ordering::SeqCst);
+        wait.into_iter().for_each(|at| devices.end_wait(at));
+        (meanwhile, seat.grant.load(Ordering::SeqCst))
+    };
+    // All are measured, so none is under way when the program waits.
+    assert_eq!(waits(5), (grant::SLICE, grant::SLICE));
+    devices.rest(|_| false);
+    assert_eq!(waits(4), (grant::SLICE, grant::SLICE), "much is left");
+    devices.rest(|_| false);
+    assert_eq!(waits(9), (grant::LAST, grant::ENDED));
+}
+
 /// When the device with this number is through, after that many questions.
 static QUESTIONS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 /// For how many microseconds it was last asked to wait.

@@ -495,14 +495,14 @@ fn conclude(call: &mut Call, success: bool) {
         call.session.settle(&mut call.holding);
         return;
     }
-    match (kept, noted.created.take()) {
-        (Some(number), _) => call.session.keep(number, &mut call.holding),
-        (None, created) => call.session.hold(created, &mut call.holding),
+    match kept {
+        Some(number) => call.session.keep(number, &mut call.holding),
+        None => call.session.hold(noted.created, &mut call.holding),
     }
-    for (resource, amount) in noted.uncharged.drain(..) {
-        call.session.uncharge(resource, amount, call.handles.iter().map(|h| h.id));
+    for (resource, amount) in &noted.uncharged {
+        call.session.uncharge(*resource, *amount, call.handles.iter().map(|h| h.id));
     }
-    noted.unmapped.drain(..).for_each(|id| call.session.mappings.remove(id));
+    noted.unmapped.iter().for_each(|id| call.session.mappings.remove(*id));
     if !call.session.memory.is_shared() {
         call.regions.append(&mut noted.copied_back);
     }
