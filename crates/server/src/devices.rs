@@ -438,11 +438,12 @@ impl Devices {
         let at = known.iter().position(|entry| entry.state.under_way > 0 && self.is_held_idle(page, entry))?;
         let entry = &mut known[at];
         let seat = &page.seats()[entry.seat];
-        // Nor does the rest matter when it is short: the others' work then comes while the program's thread wakes up. Not for programs
-        // that call often, for which a thread stays awake.
-        let rest_is_short = !self.interactive.is.load(Ordering::Relaxed) && entry.state.uses_most_of(budget(seat));
-        if entry.after_wait.confidence == 0 || rest_is_short {
+        if entry.after_wait.confidence == 0 {
             self.announce_last(&mut entry.state, seat, None);
+        } else if !self.interactive.is.load(Ordering::Relaxed) {
+            // Others may have a short rest of the slice: their work then comes while the program's thread wakes up. Not where that
+            // is kept awake.
+            self.announce_last(&mut entry.state, seat, Some(budget(seat) / 2));
         }
         Some(at)
     }

@@ -348,6 +348,7 @@ fn who_waits_with_a_short_rest_of_its_slice_lets_the_next_one_in_and_is_expected
     assert_eq!(waits(4), (grant::SLICE, grant::SLICE), "much is left");
     devices.rest(|_| false);
     assert_eq!(waits(9), (grant::LAST, grant::ENDED));
+    assert_eq!(seat.goes_on.load(Ordering::SeqCst), 1, "the node may grant it the next slice, too");
 }
 
 /// When the device with this number is through, after that many questions.

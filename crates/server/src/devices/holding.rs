@@ -132,11 +132,6 @@ impl Holding {
         self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
     }
 
-    /// Whether less than half of the budget is left once what is under way is done, as far as known.
-    pub(super) fn uses_most_of(&self, budget: Duration) -> bool {
-        self.each().is_some_and(|each| self.used + each * self.under_way >= budget / 2)
-    }
-
     /// Whether the device is late with what it got, but got the first of that less than `most` ago, and has no more than that to do
     /// as far as known.
     pub(super) fn runs_ahead(&self, most: Duration) -> bool {
