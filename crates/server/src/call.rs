@@ -471,7 +471,7 @@ impl Call {
 
     pub fn begin_vendor(&mut self) {
         if self.header.kind == kind::CALL && self.stay.is_none() && self.scheduled() {
-            self.wait = self.session.devices.begin_wait();
+            self.wait = self.session.devices.begin_wait(self.header.function);
         }
         self.vendor_since = clock::ticks();
     }
@@ -479,7 +479,7 @@ impl Call {
     pub fn end_vendor(&mut self) {
         self.vendor_ticks += clock::ticks().saturating_sub(self.vendor_since);
         if let Some(device) = self.wait.take() {
-            self.session.devices.end_wait(device);
+            self.session.devices.end_wait(device, self.header.function);
         }
     }
 

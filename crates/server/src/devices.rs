@@ -16,6 +16,7 @@ mod holding;
 mod measuring;
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -48,6 +49,8 @@ const AHEAD: Duration = Duration::from_millis(20);
 const ENOUGH: Duration = Duration::from_millis(100);
 /// How long a thread that has nothing else to do waits for a device before it looks for what else there is to do.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// How long it takes at most to see that a device is through.
+const THROUGH: Duration = Duration::from_micros(100);
 /// The longest that a lane without messages waits for one before it looks again whether the device is through.
 const LONGEST_PAUSE: Duration = Duration::from_micros(50);
 
@@ -69,6 +72,8 @@ struct Known {
     lingering: Lingering,
     /// After a call that may have waited for the device.
     after_wait: Lingering,
+    /// By function that gives the device no work: whether a call of it came back only when the device was through.
+    waits: HashMap<u32, bool>,
 }
 
 /// A call's stay on a device: ended by [`Devices::vacate`].
@@ -429,10 +434,10 @@ impl Devices {
         self.known().iter().any(|entry| entry.device == device && entry.state.active > 0)
     }
 
-    /// A call begins that gives the device no work and may wait until it has done what it has. Programs that hardly ever come
-    /// back soon after such calls will then not need the rest of their slice: the node is told now. The answer is for
+    /// A call begins of a function that gives the device no work and may wait until it has done what it has. Programs that hardly
+    /// ever come back soon after such calls will then not need the rest of their slice: the node is told now. The answer is for
     /// [`Devices::end_wait`].
-    pub fn begin_wait(&self) -> Option<usize> {
+    pub fn begin_wait(&self, function: u32) -> Option<usize> {
         let page = self.page.as_ref()?;
         let mut known = self.known();
         let at = known.iter().position(|entry| entry.state.under_way > 0 && self.is_held_idle(page, entry))?;
@@ -440,7 +445,7 @@ impl Devices {
         let seat = &page.seats()[entry.seat];
         if entry.after_wait.confidence == 0 {
             self.announce_last(&mut entry.state, seat, None);
-        } else if !self.interactive.is.load(Ordering::Relaxed) {
+        } else if !self.interactive.is.load(Ordering::Relaxed) && entry.waits.get(&function) == Some(&true) {
             // Others may have a short rest of the slice: their work then comes while the program's thread wakes up. Not where that
             // is kept awake.
             self.announce_last(&mut entry.state, seat, Some(budget(seat) / 2));
@@ -449,17 +454,29 @@ impl Devices {
     }
 
     /// That call is over.
-    pub fn end_wait(&self, at: usize) {
+    pub fn end_wait(&self, at: usize, function: u32) {
         let Some(page) = &self.page else { return };
         let mut known = self.known();
         known[at].after_wait.left = Some(Instant::now());
         let seat = &page.seats()[known[at].seat];
         if known[at].state.announced && known[at].state.active == 0 {
+            let since = Instant::now();
             known = self.measure_last(known, at, seat, PATIENCE);
+            // If the device was not through, the program has waited for that here, and not in its call.
+            let waited = !known[at].state.late && since.elapsed() < THROUGH;
+            known[at].waits.insert(function, waited);
             if known[at].state.announced && known[at].state.active == 0 {
                 let comes_back = known[at].after_wait.confidence > 0;
                 self.close(&mut known[at], seat, if comes_back { grant::ENDED } else { grant::CLOSED });
             }
+        } else if !known[at].waits.contains_key(&function) {
+            let mut through = true;
+            // What was waited for already, and what came behind that.
+            while through && known[at].state.under_way > 0 && known[at].state.active == 0 {
+                (known, through) = self.measure(known, at, seat, Duration::ZERO);
+            }
+            let waited = known[at].state.under_way == 0;
+            known[at].waits.insert(function, waited);
         } else if known[at].state.wait.is_some() && seat.grant.load(Ordering::SeqCst) == grant::SLICE {
             // What was waited for may have ended with this call, and not later.
             drop(self.measure(known, at, seat, Duration::ZERO));
@@ -536,6 +553,7 @@ impl Devices {
             state: Holding::default(),
             lingering: Lingering::default(),
             after_wait: Lingering::default(),
+            waits: HashMap::new(),
         });
         Some(seat)
     }

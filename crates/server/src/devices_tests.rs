@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use aviary_gate::NOT_YET;
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-static DRAINS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+static QUEUED_US: [AtomicU64; 18] = [const { AtomicU64::new(0) }; 18];
+static DRAINS: [AtomicU32; 18] = [const { AtomicU32::new(0) }; 18];
 
 unsafe extern "C" fn drain(device: u64) -> c_int {
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
@@ -307,9 +307,9 @@ fn who_never_goes_on_after_a_wait_lets_the_next_one_in_while_it_waits() {
     let waits = || {
         (0..6).for_each(|_| call(&devices, 14, 200));
         QUEUED_US[14].fetch_add(200, Ordering::SeqCst);
-        let wait = devices.begin_wait().expect("work is under way");
+        let wait = devices.begin_wait(1).expect("work is under way");
         let meanwhile = seat.grant.load(Ordering::SeqCst);
-        devices.end_wait(wait);
+        devices.end_wait(wait, 1);
         meanwhile
     };
     // No linger: nobody comes back in time.
@@ -336,10 +336,10 @@ fn who_waits_with_a_short_rest_of_its_slice_lets_the_next_one_in_and_is_expected
     // What the node sees while a program waits for so many calls of 1 ms, and afterwards.
     let waits = |calls: u64| {
         open(&node, grant::SLICE, Duration::from_millis(12));
-        (0..calls).for_each(|_| call(&devices, 15, 1000));
-        let wait = devices.begin_wait();
+        (0..calls).for_each(|_| call(&devices, 17, 1000));
+        let wait = devices.begin_wait(1);
         let meanwhile = seat.grant.load(Ordering::SeqCst);
-        wait.into_iter().for_each(|at| devices.end_wait(at));
+        wait.into_iter().for_each(|at| devices.end_wait(at, 1));
         (meanwhile, seat.grant.load(Ordering::SeqCst))
     };
     // All are measured, so none is under way when the program waits.
@@ -349,6 +349,28 @@ fn who_waits_with_a_short_rest_of_its_slice_lets_the_next_one_in_and_is_expected
     devices.rest(|_| false);
     assert_eq!(waits(9), (grant::LAST, grant::ENDED));
     assert_eq!(seat.goes_on.load(Ordering::SeqCst), 1, "the node may grant it the next slice, too");
+}
+
+/// A device that is at its work as long as nobody takes the time to wait for it.
+unsafe extern "C" fn busy(device: u64) -> c_int {
+    // SAFETY: without requirements.
+    if patience().is_zero() { -1 } else { unsafe { drain(device) } }
+}
+
+#[test]
+fn a_call_that_does_not_wait_for_the_device_leaves_the_slice_as_it_is() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    seat.linger.store(1_000_000_000, Ordering::SeqCst);
+    open(&node, grant::SLICE, Duration::from_millis(12));
+    for calls in 1..10 {
+        let stay = devices.occupy(16, busy, name, || false).unwrap().unwrap();
+        QUEUED_US[16].fetch_add(1000, Ordering::SeqCst);
+        devices.vacate(stay, None);
+        let wait = devices.begin_wait(2).expect("work is under way");
+        assert_eq!(seat.grant.load(Ordering::SeqCst), grant::SLICE, "after {calls} calls");
+        devices.end_wait(wait, 2);
+    }
 }
 
 /// When the device with this number is through, after that many questions.
