@@ -197,6 +197,13 @@ def main():
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
     parser.add_argument("--count", type=int, help="how many kills (default: 1000)")
     parser.add_argument("--long", type=float, default=slicing.LONG_SECONDS, help="seconds of slicing's long kernel (default: 10)")
+    parser.add_argument(
+        "--scheduler",
+        action="append",
+        choices=fair.SCHEDULERS,
+        default=[],
+        help="only this one, where fair.* compares schedulers; may be given more than once (default: all)",
+    )
     parser.add_argument("--list", action="store_true", help="name the benchmarks and their figures")
     arguments = parser.parse_args()
     if arguments.list:
@@ -206,6 +213,7 @@ def main():
 
     measure.KILLS = arguments.count or (measure.KILLS_QUICK if arguments.quick else measure.KILLS)
     slicing.LONG_SECONDS = arguments.long
+    fair.CHOSEN = arguments.scheduler
     about, results, failed = machine.describe(), {}, []
     for name in selected(arguments.names):
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

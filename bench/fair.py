@@ -19,6 +19,8 @@ BATCH = Load(207, batch=50)
 LOADS = {"interactive": INTERACTIVE, "batch": BATCH}
 BASELINES = ("credit", "strict-coscheduling")
 SCHEDULERS = ("fair", "wfq-poll", "wfq-aimd", "slices", *BASELINES)
+# What `./x bench --scheduler` asks for, where an experiment compares schedulers; empty: all.
+CHOSEN = []
 # FairGV, figure 11, and beyond it.
 BACKGROUND_US = (21, 100, 500, 1605, 100_000)
 
@@ -27,13 +29,17 @@ def seconds(quick):
     return 4 if quick else 20
 
 
+def chosen(schedulers):
+    return [scheduler for scheduler in schedulers if scheduler in CHOSEN or not CHOSEN]
+
+
 def _weights(make_stage, experiment, weights, cpus, quick):
     """One set of weights under every scheduler, interactive and not: the worse of both counts."""
     results = {}
     with make_stage() as stage:
         for name, load in LOADS.items():
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
-            for scheduler in SCHEDULERS:
+            for scheduler in chosen(SCHEDULERS):
                 # What has targets is measured for as long as they ask for.
                 turns = stage.turns if scheduler == "fair" and not quick else (seconds(quick),)
                 mmr, overhead = in_turns(stage, scheduler, tenants, turns)
@@ -71,7 +77,7 @@ def mixed_kernels(make_stage, name, quick):
     length, results = seconds(quick), {}
     with make_stage() as stage:
         alone = stage.run(None, [Tenant(1, INTERACTIVE)], length / 2, native=True).busy() / (length / 2)
-        for scheduler in ("fair", *BASELINES):
+        for scheduler in chosen(("fair", *BASELINES)):
             worst, worst_overhead = 1.0, 0.0
             for background in BACKGROUND_US:
                 tenants = [Tenant(1, INTERACTIVE), Tenant(1, Load(background, batch=max(1, 10_000 // background)))]
@@ -90,13 +96,13 @@ def pairs(make_stage, name, quick):
     """AvA, figure 13: pairs of tenants whose kernels take 1 to 100 ms."""
     length, results = 10 if quick else 30, {}
     sizes = (1000, 5000, 20_000, 50_000, 100_000)
-    chosen = list(itertools.combinations(sizes, 2))
+    both = list(itertools.combinations(sizes, 2))
     if quick:
-        chosen = random.Random(1).sample(chosen, 3)
+        both = random.Random(1).sample(both, 3)
     with make_stage() as stage:
-        for scheduler in ("wfq-poll", "wfq-aimd", "fair"):
+        for scheduler in chosen(("wfq-poll", "wfq-aimd", "fair")):
             halves, wholes, overheads = [], [], []
-            for one, two in chosen:
+            for one, two in both:
                 loads = [Load(one), Load(two)]
                 native = sum(stage.run(None, [Tenant(1, load)], 2, native=True).utilization() for load in loads) / 2
                 outcome = stage.run(scheduler, [Tenant(1, load) for load in loads], length)

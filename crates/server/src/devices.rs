@@ -16,7 +16,6 @@ mod holding;
 mod measuring;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -26,7 +25,7 @@ use std::time::{Duration, Instant};
 use aviary_gate::{DeviceSeat, GrantPage, Manner, grant, monotonic};
 
 use crate::processor;
-use habits::{Interactive, Lingering};
+use habits::{Interactive, Lingering, Waiting};
 use holding::{Holding, comes_behind_another};
 pub use measuring::{patience, wait_number};
 
@@ -62,6 +61,9 @@ pub struct Devices {
     interactive: Interactive,
 }
 
+/// All that is known of the devices, while nobody else changes it.
+type Locked<'a> = MutexGuard<'a, Vec<Known>>;
+
 /// A device of the vendor's that has a seat.
 struct Known {
     device: u64,
@@ -72,8 +74,7 @@ struct Known {
     lingering: Lingering,
     /// After a call that may have waited for the device.
     after_wait: Lingering,
-    /// By function that gives the device no work: whether a call of it came back only when the device was through.
-    waits: HashMap<u32, bool>,
+    waiting: Waiting,
 }
 
 /// A call's stay on a device: ended by [`Devices::vacate`].
@@ -159,12 +160,12 @@ impl Devices {
     /// Waits until the grant is open. `None`: nobody schedules the device. An error: the session is over.
     fn await_grant<'a>(
         &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
+        mut known: Locked<'a>,
         page: &GrantPage,
         at: usize,
         entry: Entry,
         over: impl Fn() -> bool,
-    ) -> Result<Option<MutexGuard<'a, Vec<Known>>>, ()> {
+    ) -> Result<Option<Locked<'a>>, ()> {
         let seat = &page.seats()[known[at].seat];
         let mut waiting_since: Option<Instant> = None;
         let came = Instant::now();
@@ -249,12 +250,7 @@ impl Devices {
     }
 
     /// Gives back the devices but `but` that no thread is giving work now, once they have done what they have.
-    fn give_back_others<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        page: &GrantPage,
-        but: usize,
-    ) -> MutexGuard<'a, Vec<Known>> {
+    fn give_back_others<'a>(&'a self, mut known: Locked<'a>, page: &GrantPage, but: usize) -> Locked<'a> {
         for at in (0..known.len()).filter(|at| *at != but) {
             let seat = &page.seats()[known[at].seat];
             if self.is_held_idle(page, &known[at]) && known[at].state.under_way > 0 {
@@ -407,12 +403,7 @@ impl Devices {
     }
 
     /// A slice that is a span of time lasts as long as it lasts, with or without work.
-    fn rest_blindly(
-        &self,
-        at: usize,
-        seat: &DeviceSeat,
-        message: &mut impl FnMut(Duration) -> bool,
-    ) -> MutexGuard<'_, Vec<Known>> {
+    fn rest_blindly(&self, at: usize, seat: &DeviceSeat, message: &mut impl FnMut(Duration) -> bool) -> Locked<'_> {
         loop {
             let mut known = self.known();
             let passed = known[at].state.since.map_or(Duration::MAX, |since| since.elapsed());
@@ -445,7 +436,7 @@ impl Devices {
         let seat = &page.seats()[entry.seat];
         if entry.after_wait.confidence == 0 {
             self.announce_last(&mut entry.state, seat, None);
-        } else if !self.interactive.is.load(Ordering::Relaxed) && entry.waits.get(&function) == Some(&true) {
+        } else if !self.interactive.is.load(Ordering::Relaxed) && entry.waiting.waits(function) {
             // Others may have a short rest of the slice: their work then comes while the program's thread wakes up. Not where that
             // is kept awake.
             self.announce_last(&mut entry.state, seat, Some(budget(seat) / 2));
@@ -464,19 +455,19 @@ impl Devices {
             known = self.measure_last(known, at, seat, PATIENCE);
             // If the device was not through, the program has waited for that here, and not in its call.
             let waited = !known[at].state.late && since.elapsed() < THROUGH;
-            known[at].waits.insert(function, waited);
+            known[at].waiting.learn(function, waited);
             if known[at].state.announced && known[at].state.active == 0 {
                 let comes_back = known[at].after_wait.confidence > 0;
                 self.close(&mut known[at], seat, if comes_back { grant::ENDED } else { grant::CLOSED });
             }
-        } else if !known[at].waits.contains_key(&function) {
+        } else if known[at].waiting.is_to_be_learned(function) {
             let mut through = true;
             // What was waited for already, and what came behind that.
             while through && known[at].state.under_way > 0 && known[at].state.active == 0 {
                 (known, through) = self.measure(known, at, seat, Duration::ZERO);
             }
             let waited = known[at].state.under_way == 0;
-            known[at].waits.insert(function, waited);
+            known[at].waiting.learn(function, waited);
         } else if known[at].state.wait.is_some() && seat.grant.load(Ordering::SeqCst) == grant::SLICE {
             // What was waited for may have ended with this call, and not later.
             drop(self.measure(known, at, seat, Duration::ZERO));
@@ -553,7 +544,7 @@ impl Devices {
             state: Holding::default(),
             lingering: Lingering::default(),
             after_wait: Lingering::default(),
-            waits: HashMap::new(),
+            waiting: Waiting::default(),
         });
         Some(seat)
     }
@@ -563,7 +554,7 @@ impl Devices {
         let _ = self.bell.as_ref().map(|bell| rustix::io::write(bell, &1u64.to_ne_bytes()));
     }
 
-    fn known(&self) -> MutexGuard<'_, Vec<Known>> {
+    fn known(&self) -> Locked<'_> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,25 +1,19 @@
 //! Waiting for a device, and what that says of what calls cost (FairGV 3.3.2).
 
 use std::cell::Cell;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, NOT_YET, grant, monotonic};
 
-use super::{Devices, GLANCE, Known, PATIENCE, budget, is_awake};
+use super::{Devices, GLANCE, Locked, PATIENCE, budget, is_awake};
 
 /// How long a session whose work came behind another's waits to hear when that ended, once its own is done.
 const UNHEARD: Duration = Duration::from_millis(10);
 
 impl Devices {
     /// The slice goes on, and it is time to see what calls cost, or it ends with this one.
-    pub(super) fn sample<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        at: usize,
-        seat: &DeviceSeat,
-    ) -> MutexGuard<'a, Vec<Known>> {
+    pub(super) fn sample<'a>(&'a self, mut known: Locked<'a>, at: usize, seat: &DeviceSeat) -> Locked<'a> {
         let enough = budget(seat);
         if known[at].state.wait.is_some() && !known[at].state.fills(enough) {
             // The device has more behind what is waited for.
@@ -42,12 +36,7 @@ impl Devices {
 
     /// Nothing comes behind what the device is late with: waits until it is through with that, and with all that it has if the
     /// slice is used up then.
-    pub(super) fn catch_up<'a>(
-        &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
-        at: usize,
-        seat: &DeviceSeat,
-    ) -> MutexGuard<'a, Vec<Known>> {
+    pub(super) fn catch_up<'a>(&'a self, mut known: Locked<'a>, at: usize, seat: &DeviceSeat) -> Locked<'a> {
         if !known[at].state.closing && !known[at].state.fills(budget(seat)) {
             // What came behind it meanwhile keeps the device busy until there is more.
             known = self.measure(known, at, seat, PATIENCE).0;
@@ -66,11 +55,11 @@ impl Devices {
     /// As [`Devices::measure`], and what came after that; no more work comes before the device is through.
     pub(super) fn measure_last<'a>(
         &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
+        mut known: Locked<'a>,
         at: usize,
         seat: &DeviceSeat,
         patience: Duration,
-    ) -> MutexGuard<'a, Vec<Known>> {
+    ) -> Locked<'a> {
         let since = Instant::now();
         let mut through = true;
         // What is waited for already, and all that came behind it.
@@ -89,11 +78,11 @@ impl Devices {
     /// accounts it: whether it is done. The lock is free meanwhile.
     pub(super) fn measure<'a>(
         &'a self,
-        mut known: MutexGuard<'a, Vec<Known>>,
+        mut known: Locked<'a>,
         at: usize,
         seat: &DeviceSeat,
         patience: Duration,
-    ) -> (MutexGuard<'a, Vec<Known>>, bool) {
+    ) -> (Locked<'a>, bool) {
         let (device, drain) = (known[at].device, known[at].drain);
         let wait = known[at].state.awaited();
         drop(known);
