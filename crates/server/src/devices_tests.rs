@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use aviary_gate::NOT_YET;
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 18] = [const { AtomicU64::new(0) }; 18];
-static DRAINS: [AtomicU32; 18] = [const { AtomicU32::new(0) }; 18];
+static QUEUED_US: [AtomicU64; 20] = [const { AtomicU64::new(0) }; 20];
+static DRAINS: [AtomicU32; 20] = [const { AtomicU32::new(0) }; 20];
 
 unsafe extern "C" fn drain(device: u64) -> c_int {
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
@@ -239,6 +239,27 @@ fn who_came_behind_another_is_charged_from_that_ones_end() {
     call(&devices, 12, 0);
     let (used, took) = (seat.used.load(Ordering::SeqCst), monotonic() - since);
     assert!(used >= 9_000_000 && used <= took - 20_000_000, "{used} of {took}");
+}
+
+#[test]
+fn little_comes_behind_anothers_last_work() {
+    // Device, microseconds of a call, how many of them come before it is waited for.
+    for (device, us, calls) in [(18, 5000, 1), (19, 20, 5)] {
+        let (node, devices) = page();
+        let seat = &node.seats()[0];
+        let drains = || DRAINS[device as usize].load(Ordering::SeqCst);
+        open(&node, grant::SLICE, Duration::from_micros(20 * us));
+        while seat.grant.load(Ordering::SeqCst) == grant::SLICE {
+            call(&devices, device, us);
+        }
+        seat.free_at.store(NOT_YET, Ordering::SeqCst);
+        open(&node, grant::SLICE, Duration::from_secs(1));
+        let before = drains();
+        (1..calls).for_each(|_| call(&devices, device, us));
+        assert_eq!(drains(), before, "the device would stand still before the next call");
+        call(&devices, device, us);
+        assert!(drains() > before, "it may do all that in the other one's time");
+    }
 }
 
 #[test]

@@ -7,6 +7,9 @@ use aviary_gate::{DeviceSeat, NOT_YET};
 
 /// Calls at the beginning of a slice that are measured one by one.
 const SAMPLES: u32 = 5;
+/// What a session gives a device behind another's last work before it waits for that: enough for the device to be busy until its
+/// thread has woken up. Where the device's threads are this machine's, they may go before the other's, at its cost.
+const ENOUGH_BEHIND: Duration = Duration::from_micros(150);
 /// A thread that takes longer to wake up than this is an exception.
 const LONGEST_WAKING: Duration = Duration::from_micros(200);
 
@@ -123,7 +126,8 @@ impl Holding {
     /// Whether the device may still be at what another session gave it, so that waiting for the device would not
     /// measure this session's work.
     pub(super) fn may_be_another_sessions(&self, seat: &DeviceSeat) -> bool {
-        self.under_way < SAMPLES && comes_behind_another(seat)
+        let has = self.each().map_or(Duration::ZERO, |each| each * self.under_way);
+        self.under_way < SAMPLES && has < ENOUGH_BEHIND && comes_behind_another(seat)
     }
 
     /// Whether what is under way uses the budget up, as far as known. Half a call too little is as good as half a call
