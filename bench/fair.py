@@ -96,13 +96,13 @@ def pairs(make_stage, name, quick):
     """AvA, figure 13: pairs of tenants whose kernels take 1 to 100 ms."""
     length, results = 10 if quick else 30, {}
     sizes = (1000, 5000, 20_000, 50_000, 100_000)
-    both = list(itertools.combinations(sizes, 2))
+    two_sizes = list(itertools.combinations(sizes, 2))
     if quick:
-        both = random.Random(1).sample(both, 3)
+        two_sizes = random.Random(1).sample(two_sizes, 3)
     with make_stage() as stage:
         for scheduler in chosen(("wfq-poll", "wfq-aimd", "fair")):
             halves, wholes, overheads = [], [], []
-            for one, two in both:
+            for one, two in two_sizes:
                 loads = [Load(one), Load(two)]
                 native = sum(stage.run(None, [Tenant(1, load)], 2, native=True).utilization() for load in loads) / 2
                 outcome = stage.run(scheduler, [Tenant(1, load) for load in loads], length)

@@ -123,11 +123,15 @@ impl Holding {
         Some(each).filter(|each| !each.is_zero())
     }
 
+    /// What the device needs for all that it has of this session, as far as known.
+    fn to_do(&self) -> Duration {
+        self.each().map_or(Duration::ZERO, |each| each * self.under_way)
+    }
+
     /// Whether the device may still be at what another session gave it, so that waiting for the device would not
-    /// measure this session's work.
+    /// measure this session's work; and it would have too little of that to be busy meanwhile.
     pub(super) fn may_be_another_sessions(&self, seat: &DeviceSeat) -> bool {
-        let has = self.each().map_or(Duration::ZERO, |each| each * self.under_way);
-        self.under_way < SAMPLES && has < ENOUGH_BEHIND && comes_behind_another(seat)
+        self.under_way < SAMPLES && self.to_do() < ENOUGH_BEHIND && comes_behind_another(seat)
     }
 
     /// Whether what is under way uses the budget up, as far as known. Half a call too little is as good as half a call
@@ -139,8 +143,7 @@ impl Holding {
     /// Whether the device is late with what it got, but got the first of that less than `most` ago, and has no more than that to do
     /// as far as known.
     pub(super) fn runs_ahead(&self, most: Duration) -> bool {
-        let has = self.each().map_or(Duration::ZERO, |each| each * self.under_way);
-        self.late && has < most && self.busy_since.is_some_and(|since| since.elapsed() < most)
+        self.late && self.to_do() < most && self.busy_since.is_some_and(|since| since.elapsed() < most)
     }
 
     /// What is waited for, or is from now on.
