@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, ControlSocket, Side, receive_greeting, send_greeting};
 use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
-use aviary_wire::{Hello, WIRE_VERSION, Welcome};
+use aviary_wire::{Hello, WIRE_VERSION, Welcome, tenant::is_reserved};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::carrier::Carrier;
@@ -63,6 +63,14 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     } else {
         let shown = if open.token.is_empty() { certified } else { options.security.by_token(&open.token) };
         match shown {
+            Identity::Tenant(tenant) if is_reserved(&tenant) => {
+                return refuse(
+                    &mut link,
+                    &format!(
+                        "`{tenant}` is the name of a local user without a tenant, which no certificate or token can have; ask the node's operator for another one (`aviary tls init`)"
+                    ),
+                );
+            }
             Identity::Tenant(tenant) => tenant,
             Identity::Revoked => {
                 return refuse(

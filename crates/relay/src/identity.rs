@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use aviary_wire::tenant::is_reserved;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
@@ -24,6 +25,9 @@ pub enum IdentityError {
     /// `{0}` is no tenant's name: expected up to 40 of a-z, 0-9 and `-`
     #[error("`{0}` is no tenant's name: expected up to 40 of a-z, 0-9 and `-`")]
     Name(String),
+    /// `{0}` is the name of a local user without a tenant: choose one that does not begin with `uid-`
+    #[error("`{0}` is the name of a local user without a tenant: choose one that does not begin with `uid-`")]
+    Reserved(String),
     /// {0}: {1}
     #[error("{0}: {1}")]
     File(PathBuf, io::Error),
@@ -52,7 +56,7 @@ pub struct Written {
 
 /// Makes what is missing under `directory`: a CA, the node's certificate for these host names, and a new tenant.
 pub fn write_identities(directory: &Path, names: &[String], tenant: &str, days: i64) -> Result<Written, IdentityError> {
-    check_name(tenant)?;
+    check_new_name(tenant)?;
     make_folder(directory)?;
     let authority = Authority::open(&directory.join("ca"))?;
     let mut written = Written { node: None, tenant: directory.join(format!("tenant-{tenant}")) };
@@ -72,6 +76,12 @@ pub fn write_identities(directory: &Path, names: &[String], tenant: &str, days: 
     write_private(&written.tenant.join("token"), &format!("{token}\n"))?;
     append_private(&node.join("tokens"), &format!("{tenant} {token}\n"))?;
     Ok(written)
+}
+
+/// What exists already may have a reserved name, and can be revoked.
+fn check_new_name(tenant: &str) -> Result<(), IdentityError> {
+    check_name(tenant)?;
+    if is_reserved(tenant) { Err(IdentityError::Reserved(tenant.to_owned())) } else { Ok(()) }
 }
 
 fn check_name(tenant: &str) -> Result<(), IdentityError> {
