@@ -34,6 +34,10 @@ pub struct SessionConfig {
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go: what the guest is told needs no line there.
     pub private: bool,
+    /// The guest is the node's own user, who may be told where the server's files are.
+    pub own: bool,
+    /// The guest is the device of a virtual machine: only then may its arena be a window on a VM's memory.
+    pub in_vm: bool,
     /// Who the API server is from its first session on; `None`: who the node is.
     pub user: Option<ServerUser>,
     /// Largest arena a guest may bring, in bytes.

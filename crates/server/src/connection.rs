@@ -25,6 +25,7 @@ use crate::module::load_vendor;
 use crate::pieces::Pieces;
 use crate::policy::Policy;
 use crate::printed::Printed;
+use crate::refusal::Refusal;
 use crate::session::{Journal, Parts, Session, gate};
 use crate::stats::StatsPage;
 
@@ -53,14 +54,8 @@ pub struct Connection {
     pub started: Box<dyn Fn()>,
 }
 
-/// Why a guest was not admitted: what it is told.
-struct Refusal {
-    status: u64,
-    text: String,
-}
-
 fn refuse<T>(status: u64, text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { status, text: text.into() })
+    Err(Refusal::new(status, text))
 }
 
 /// Serves a connection until it ends, and says why it ended.
@@ -73,14 +68,15 @@ pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String 
             Connected::new(session, arena, threads).run()
         }
         Err(refusal) => {
-            let config = serde_json::from_slice::<SessionConfig>(&connection.config);
-            if !config.is_ok_and(|config| config.private) {
-                connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
+            let config = serde_json::from_slice::<SessionConfig>(&connection.config).unwrap_or_default();
+            if !config.private {
+                connection.journal.note(&format!("{} refused: {}", api.name, refusal.whole()));
             }
             if let Ok(socket) = told {
-                send_welcome(socket.as_fd(), refusal.status, 0, connection.journal.session, &refusal.text);
+                let text = refusal.for_guest(config.own);
+                send_welcome(socket.as_fd(), refusal.status, 0, connection.journal.session, &text);
             }
-            format!("refused: {}", refusal.text)
+            format!("refused: {}", refusal.whole())
         }
     }
 }
@@ -96,10 +92,7 @@ fn admit(
     connection: &mut Connection,
     socket: OwnedFd,
 ) -> Result<(Arc<Session>, Arc<Arena>, usize), Refusal> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| Refusal {
-        status: welcome_status::FAILED,
-        text: format!("{what}: {error}"),
-    };
+    let failed = |what: &str, error: &dyn std::fmt::Display| Refusal::failed(what, error);
     let body = connection.hello.get(PREFIX..).unwrap_or_default();
     let hello = Hello::from_body(body).map_err(|e| failed("the greeting", &e))?;
     let config: SessionConfig =
@@ -107,7 +100,7 @@ fn admit(
     check_identity(api, &hello)?;
     let arena = open_arena(&hello, &socket, connection.arena.take(), &config)?;
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
-        .or_else(|text| refuse(welcome_status::FAILED, text))?;
+        .map_err(|text| Refusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
     let page = connection.tenant_page.take();
     let gate = gate(api, &config, page.as_ref().map(AsFd::as_fd)).map_err(|e| failed("the tenant's accounts", &e))?;
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
@@ -174,6 +167,13 @@ fn open_arena(
     }
     let arena = match file {
         _ if hello.flags & hello_flag::MIRRORED != 0 => Arena::mirror_of(hello.arena_address, hello.arena_size),
+        // A window is empty until its device maps memory into it: without one every access would be a fault.
+        _ if hello.flags & hello_flag::WINDOW != 0 && !config.in_vm => {
+            return refuse(
+                welcome_status::REFUSED,
+                "the greeting asks for a window on a virtual machine's memory, which only a VM's device may",
+            );
+        }
         _ if hello.flags & hello_flag::WINDOW != 0 => match rustix::io::fcntl_dupfd_cloexec(socket, 3) {
             Ok(socket) => Arena::window(hello.arena_address, hello.arena_size, socket),
             Err(error) => return refuse(welcome_status::FAILED, format!("the control socket: {error}")),

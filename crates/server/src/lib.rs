@@ -34,6 +34,7 @@ mod policy;
 mod printed;
 pub mod process;
 pub mod processor;
+mod refusal;
 pub mod replay;
 mod reply;
 mod scratch;

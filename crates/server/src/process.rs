@@ -18,7 +18,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
 use crate::config::ServerUser;
-use crate::confine::{self, allow_descriptors, confine, filter_system_calls, flush_output};
+use crate::confine::{self, adopt_log, allow_descriptors, confine, filter_system_calls, flush_output};
 use crate::connection::send_welcome;
 use crate::session::Journal;
 use attaching::Attaching;
@@ -30,7 +30,7 @@ pub use spawn::prepare_to_spawn;
 /// What the connections' threads and the main thread share.
 struct Shared {
     node: Node,
-    /// The node's standard error, kept when the guest's takes its place.
+    /// Where the node reads lines for its log, kept when the guest's standard error takes that place.
     journal: RawFd,
     active: AtomicUsize,
     served: AtomicBool,
@@ -58,8 +58,11 @@ pub fn zygote(control_fd: RawFd) -> i32 {
         Err(error) => return fail(&error),
     };
     match zygote::run(Node::new(control)) {
-        Ok(control) => {
+        Ok((control, log)) => {
             let node = Node::new(control);
+            if let Err(error) = adopt_log(&log, journal) {
+                return fail(&error);
+            }
             zygote::announce(&node);
             live(node, journal)
         }
@@ -90,7 +93,8 @@ fn live(node: Node, journal: RawFd) -> i32 {
     unsafe { libc::_exit(status) }
 }
 
-/// Gives up what this process does not need. The second result is the node's standard error.
+/// Gives up what this process does not need. The second result is where the node reads lines for its log, in a zygote its
+/// log itself.
 fn settle_in(control_fd: RawFd) -> rustix::io::Result<(OwnedFd, RawFd)> {
     // SAFETY: the node starts this process with its control socket at this number and nothing else uses it.
     let control = unsafe { OwnedFd::from_raw_fd(control_fd) };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use aviary_gate::{Allowance, Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
-use aviary_wire::{Control, control::control_kind};
+use aviary_wire::{Control, Shown, control::control_kind};
 
 use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
@@ -29,6 +29,9 @@ use crate::stats::StatsPage;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
 
+/// Of the log, in bytes without the end: with it a pipe's PIPE_BUF.
+const LONGEST_LINE: usize = 4095;
+
 /// Where a session reports, and under what name.
 #[derive(Debug, Clone, Copy)]
 pub struct Journal {
@@ -38,9 +41,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// One line, in one write, so that lines of several processes do not mix.
+    /// One line, in one write, so that lines of several threads do not mix: a pipe takes that much in one piece. What it
+    /// has no room for is lost, as nobody here waits for the log.
     pub fn note(&self, text: &str) {
-        let line = format!("aviary[{}]: {}\n", self.session, text.replace('\n', " "));
+        let line = format!("aviary[{}]: {}", self.session, Shown(text));
+        let line = format!("{}\n", &line[..line.floor_char_boundary(LONGEST_LINE)]);
         // SAFETY: the process keeps this descriptor open until it ends; ManuallyDrop leaves it open here.
         let mut out = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.fd) });
         // Nobody can be told that the log is gone.

@@ -20,6 +20,7 @@ use crate::confine::adopt_output;
 use crate::connection::send_welcome;
 use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
 use crate::printed;
+use crate::refusal::Refusal;
 use crate::stats::StatsPage;
 
 /// A guest that connects says hello at once.
@@ -28,19 +29,19 @@ const GREETING: Duration = Duration::from_secs(5);
 /// Serves the connection to its end and tells the node about it.
 pub fn serve(shared: &Shared, announced: Announced) {
     let session = announced.config.session;
-    if let Err((status, text)) = attach(shared, &announced) {
+    if let Err(refusal) = attach(shared, &announced) {
+        let text = format!("refused: {}", refusal.whole());
         if !announced.config.private {
-            note(shared, session, &format!("refused: {text}"));
+            note(shared, session, &text);
         }
-        send_welcome(announced.socket.as_fd(), status, 0, session, &text);
-        shared.node.ended(session, &format!("refused: {text}"));
+        let told = refusal.for_guest(announced.config.own);
+        send_welcome(announced.socket.as_fd(), refusal.status, 0, session, &told);
+        shared.node.ended(session, &text);
     }
 }
 
-type Refusal = (u64, String);
-
 fn failed(what: &str, error: impl std::fmt::Display) -> Refusal {
-    (welcome_status::FAILED, format!("{what}: {error}"))
+    Refusal::failed(what, error)
 }
 
 /// The descriptors of a greeting, by what they are.
@@ -65,12 +66,12 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
     let (hello, fds) = receive_hello(&announced.socket, GREETING).map_err(|e| failed("the greeting", e))?;
     if hello.wire_version != WIRE_VERSION {
         let text = format!("the guest library speaks wire version {}, the server {WIRE_VERSION}", hello.wire_version);
-        return Err((welcome_status::WIRE_VERSION, text));
+        return Err(Refusal::new(welcome_status::WIRE_VERSION, text));
     }
     if announced.config.apis.as_ref().is_some_and(|apis| !apis.contains(&hello.api)) {
         let tenant = &announced.config.tenant;
         let text = format!("tenant {tenant} may not use the API {:?} on this node", hello.api);
-        return Err((welcome_status::REFUSED, text));
+        return Err(Refusal::new(welcome_status::REFUSED, text));
     }
     let belongings = sort(&hello, fds);
     let pipes = shared.output.get_or_init(|| take_output(&hello, &belongings));
@@ -176,12 +177,10 @@ fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
     let there = |path: &PathBuf| plain && (loaded().contains_key(path) || path.is_file());
     match candidates.find(there) {
         Some(path) => Ok(path),
-        None => Err((
-            welcome_status::API,
-            format!(
-                "the server has no module for the API {api:?}; build it with `aviary spec build` (searched {directories:?})"
-            ),
-        )),
+        None => {
+            let text = format!("the server has no module for the API {api:?}; build it there with `aviary spec build`");
+            Err(Refusal::new(welcome_status::API, text).detail(format!("searched {directories:?}")))
+        }
     }
 }
 
@@ -231,12 +230,12 @@ fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
             let text = libc::dlerror();
             if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
         };
-        return Err(failed("the module cannot be loaded", reason));
+        return Err(unusable("the module cannot be loaded", path, &reason));
     }
     // SAFETY: a live library handle and a NUL-terminated name.
     let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
     if entry.is_null() {
-        return Err(failed(&path.display().to_string(), "not a server module (no aviary_module)"));
+        return Err(unusable("the module cannot be used", path, "not a server module (no aviary_module)"));
     }
     // SAFETY: a symbol of this name is `extern "C" fn() -> *const ModuleAbi` in every version.
     let entry: extern "C" fn() -> *const ModuleAbi = unsafe { std::mem::transmute(entry) };
@@ -248,8 +247,12 @@ fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
         Some(module) => {
             let text =
                 format!("its interface has version {}, the server's {ABI_VERSION}; build it again", module.abi_version);
-            Err(failed(&path.display().to_string(), text))
+            Err(unusable("the module cannot be used", path, &text))
         }
-        None => Err(failed(&path.display().to_string(), "it describes no module")),
+        None => Err(unusable("the module cannot be used", path, "it describes no module")),
     }
+}
+
+fn unusable(what: &str, path: &Path, why: &str) -> Refusal {
+    Refusal::new(welcome_status::FAILED, what).detail(format!("{}: {why}", path.display()))
 }

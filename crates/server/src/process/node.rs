@@ -49,8 +49,11 @@ pub enum Received {
 pub enum ToZygote {
     /// Load the modules in these directories.
     Preload(Vec<PathBuf>),
-    /// Become an API server with this control socket, in a copy.
-    Copy(OwnedFd),
+    /// Become an API server in a copy, with this control socket and this end of a pipe for the log.
+    Copy {
+        control: OwnedFd,
+        log: OwnedFd,
+    },
     Nothing,
     Closed,
 }
@@ -130,8 +133,8 @@ impl Node {
     /// The same in a zygote.
     pub fn receive_as_zygote(&self) -> ToZygote {
         match self.message() {
-            Message::Whole(bytes, mut fds) => match fds.next() {
-                Some(control) => ToZygote::Copy(control),
+            Message::Whole(bytes, mut fds) => match fds.next().zip(fds.next()) {
+                Some((control, log)) => ToZygote::Copy { control, log },
                 None => serde_json::from_slice::<PreloadMessage>(&bytes)
                     .map_or(ToZygote::Nothing, |message| ToZygote::Preload(message.preload)),
             },

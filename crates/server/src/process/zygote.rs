@@ -13,8 +13,8 @@ use super::attach;
 use super::node::{Node, ToZygote};
 
 /// Loads what the node says and then makes a copy of this process for every message.
-/// Returns with an exit status, or in a copy with the copy's control socket.
-pub fn run(node: Node) -> Result<OwnedFd, i32> {
+/// Returns with an exit status, or in a copy with the copy's control socket and its end of the log's pipe.
+pub fn run(node: Node) -> Result<(OwnedFd, OwnedFd), i32> {
     loop {
         if rustix::event::poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None).is_err() {
             continue;
@@ -27,9 +27,9 @@ pub fn run(node: Node) -> Result<OwnedFd, i32> {
                     return Err(0);
                 }
             },
-            ToZygote::Copy(control) => {
+            ToZygote::Copy { control, log } => {
                 if let Some(control) = copy(control) {
-                    return Ok(control);
+                    return Ok((control, log));
                 }
             }
             ToZygote::Nothing => {}
