@@ -34,6 +34,10 @@ pub struct Assignment<'a> {
     pub scheduled: bool,
     /// The node's log is where the guest's own messages go.
     pub private: bool,
+    /// The guest is the node's own user: it may be told where files are.
+    pub own: bool,
+    /// The guest is the device of a virtual machine: only then may its arena be a window on a VM's memory.
+    pub in_vm: bool,
     /// Who the API server is from now on; `None`: who it is.
     pub user: Option<ServerUser>,
 }

@@ -136,7 +136,7 @@ impl Core {
     }
 
     /// Stops watching an API server that has ended, and reaps it.
-    pub(crate) fn release(&self, server: Server) -> Ending {
+    pub(crate) fn release(&self, mut server: Server) -> Ending {
         self.epoll.remove(server.process.control.as_fd());
         self.epoll.remove(server.process.exit.as_fd());
         if let Some(exit) = &server.guest_exit {
@@ -144,6 +144,7 @@ impl Core {
         }
         let pid = server.process.pid();
         let status = server.process.wait();
+        self.hear_last_words(&mut server.log, pid);
         self.log.debug(format_args!("API server {pid} ended: {status}"));
         status
     }

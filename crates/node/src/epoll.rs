@@ -17,6 +17,8 @@ pub enum Token {
     Wake,
     /// The control socket of an API server.
     Control(u64),
+    /// An API server says something for the log.
+    Log(u64),
     /// An API server process ended.
     ServerExit(u64),
     /// The guest process of an API server ended.
@@ -53,6 +55,7 @@ impl Token {
             Token::Overdue => (9, 0),
             Token::Vm(id) => (10, id),
             Token::DeviceExit(id) => (11, id),
+            Token::Log(id) => (12, id),
         };
         kind << SHIFT | id
     }
@@ -71,7 +74,8 @@ impl Token {
             8 => Token::GatewayExit(id),
             9 => Token::Overdue,
             10 => Token::Vm(id),
-            _ => Token::DeviceExit(id),
+            11 => Token::DeviceExit(id),
+            _ => Token::Log(id),
         }
     }
 }
@@ -115,8 +119,14 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        let with_id =
-            [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0), Token::Vm(3), Token::DeviceExit(4)];
+        let with_id = [
+            Token::Control(7),
+            Token::Log(6),
+            Token::ServerExit(1 << 40),
+            Token::GuestExit(0),
+            Token::Vm(3),
+            Token::DeviceExit(4),
+        ];
         for token in
             [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)
         {

@@ -160,7 +160,8 @@ fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Optio
         .args(&command.arguments)
         .arg("--node")
         .arg(node)
-        .env_remove("AVIARY_SERVER")
+        // It reads what strangers send, and needs nothing of the node's.
+        .env_clear()
         .stdin(Stdio::from(OwnedFd::from(socket)))
         .stdout(Stdio::from(theirs))
         // Signals from the terminal are for the node, which ends its gateways itself.

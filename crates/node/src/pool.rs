@@ -9,13 +9,14 @@ use crate::{
     guest::Guest,
     node::{Core, Goal, State},
     permissions::Permissions,
+    server_log,
     sessions::{Server, Session},
     zygote::Zygote,
 };
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::{
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -107,14 +108,16 @@ impl Core {
     }
 
     fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
-        let process = self.new_api_server(state)?;
+        let (log, theirs) = server_log::pipe().map_err(NodeError::Watch)?;
+        let process = self.new_api_server(state, theirs)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
-        let id = state.registry.add_spare(process);
+        let id = state.registry.add_spare(process, log);
         let Some(server) = state.registry.servers.get(&id) else { return Ok(()) };
         let watched = self
             .epoll
             .add(server.process.control.as_fd(), Token::Control(id))
-            .and_then(|()| self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id)));
+            .and_then(|()| self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id)))
+            .and_then(|()| self.epoll.add(server.log.as_fd(), Token::Log(id)));
         if watched.is_err()
             && let Some(server) = state.registry.remove_server(id)
         {
@@ -124,10 +127,10 @@ impl Core {
         watched
     }
 
-    /// A copy of the zygote, or a process of its own.
-    fn new_api_server(&self, state: &mut State) -> Result<ApiServer, NodeError> {
+    /// A copy of the zygote, or a process of its own. Its lines for the log go to `log`.
+    fn new_api_server(&self, state: &mut State, log: OwnedFd) -> Result<ApiServer, NodeError> {
         if let Some(zygote) = state.zygote.as_ref().filter(|zygote| zygote.ready) {
-            match zygote.copy() {
+            match zygote.copy(&log) {
                 Ok(process) => return Ok(process),
                 // Not the zygote's fault, and a process of its own would need more.
                 Err(NodeError::Copy(error)) if is_exhausted(&error) => return Err(NodeError::Copy(error)),
@@ -141,7 +144,7 @@ impl Core {
                 }
             }
         }
-        ApiServer::spawn(&self.config.api_server)
+        ApiServer::spawn(&self.config.api_server, Some(log))
     }
 
     pub(crate) fn start_zygote(&self) {

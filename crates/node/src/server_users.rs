@@ -43,6 +43,13 @@ impl FromStr for UserRange {
     }
 }
 
+impl UserRange {
+    /// Whether a user is one that API servers have.
+    pub fn has(&self, uid: u32) -> bool {
+        self.0.contains(&uid)
+    }
+}
+
 /// What it takes to give ids, files and signals to processes of other users: CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID.
 const CAPABILITIES: u64 = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 7;
 
@@ -86,7 +93,7 @@ pub struct ServerUsers {
     groups: Vec<u32>,
     /// What vendors' libraries keep in files, such as compiled kernels, a folder for each tenant.
     homes: PrivateDir,
-    /// Whose tenant's API servers run as the node does.
+    /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
 }
 
@@ -108,10 +115,11 @@ impl ServerUsers {
         self.claims.is_some()
     }
 
-    /// Who a tenant's API servers are; `None`: as the node. That holds for the node's own user as a tenant only, from
-    /// whom there is nothing to protect.
-    pub fn of(&mut self, tenant: &str) -> Result<Option<ServerUser>, NodeError> {
-        if tenant == self.own {
+    /// Who a tenant's API servers are; `None`: as the node. That holds only where the kernel says that the guest is the
+    /// node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name alone
+    /// decides nothing: another guest that got it would be root.
+    pub fn of(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
+        if own && tenant == self.own {
             return Ok(None);
         }
         if let Some(user) = self.by_tenant.get(tenant) {
@@ -200,20 +208,20 @@ mod tests {
         let new = |range| ServerUsers::new(UserRange(range), claims.path()).unwrap();
         let mut users = new(70_000..=70_001);
         let own = users.own.clone();
-        let one = users.of("one").unwrap().unwrap();
-        assert_eq!(one, users.of("one").unwrap().unwrap());
-        let two = users.of("two").unwrap().unwrap();
+        let one = users.of("one", false).unwrap().unwrap();
+        assert_eq!(one, users.of("one", true).unwrap().unwrap(), "root as a member of a tenant");
+        let two = users.of(&own, false).unwrap().unwrap();
         assert_eq!((one.id, two.id), (70_000, 70_001));
         let home = fs::metadata(&two.home).unwrap();
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
-        assert!(matches!(users.of("three"), Err(NodeError::ServerUser(..))));
-        assert_eq!(users.of(&own).unwrap(), None);
+        assert!(matches!(users.of("three", false), Err(NodeError::ServerUser(..))));
+        assert_eq!(users.of(&own, true).unwrap(), None, "the kernel says so");
         // Another node of this machine.
         let mut others = new(70_000..=70_002);
         assert!(others.are_claimed());
-        assert_eq!(others.of("one").unwrap().unwrap().id, 70_002);
-        assert!(matches!(others.of("two"), Err(NodeError::ServerUser(..))));
+        assert_eq!(others.of("one", false).unwrap().unwrap().id, 70_002);
+        assert!(matches!(others.of("two", false), Err(NodeError::ServerUser(..))));
         drop(users);
-        assert_eq!(new(70_000..=70_002).of("two").unwrap().unwrap().id, 70_000);
+        assert_eq!(new(70_000..=70_002).of("two", false).unwrap().unwrap().id, 70_000);
     }
 }

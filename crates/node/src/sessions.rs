@@ -1,13 +1,36 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
 use crate::{
-    accounts::Seat, api_server::ApiServer, guest::Guest, permissions::Permissions, tenancy::Identity, vms::VmGuest,
+    accounts::Seat, api_server::ApiServer, guest::Guest, permissions::Permissions, server_log::ServerLog,
+    tenancy::Identity, vms::VmGuest,
 };
+use aviary_wire::Shown;
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     os::fd::OwnedFd,
     time::{Instant, SystemTime},
 };
+
+/// Whose sessions are counted together, and how often it attaches: all remote guests reach the node by way of one user's
+/// gateways, and all of a VM by way of its device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    User(u32),
+    /// Of other machines.
+    Tenant(String),
+    Vm(String),
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Party::User(uid) => write!(f, "user {uid}"),
+            Party::Tenant(name) => write!(f, "tenant {}", Shown(name)),
+            Party::Vm(name) => write!(f, "VM {}", Shown(name)),
+        }
+    }
+}
 
 /// One accepted connection, handed to an API server.
 #[derive(Debug)]
@@ -35,6 +58,15 @@ impl Session {
         if let Identity::Vm(guest) = &self.identity { Some(guest) } else { None }
     }
 
+    /// Whose sessions it is counted among.
+    pub fn party(&self) -> Party {
+        match &self.identity {
+            Identity::User | Identity::Loopback => Party::User(self.guest.uid),
+            Identity::Remote(_) => Party::Tenant(self.tenant.clone()),
+            Identity::Vm(guest) => Party::Vm(guest.vm.clone()),
+        }
+    }
+
     /// For people: the guest's process id, in its VM if it is in one.
     pub fn guest_pid(&self) -> u32 {
         self.in_vm().map_or(self.guest.pid, |guest| guest.origin.pid)
@@ -58,6 +90,7 @@ impl Session {
 #[derive(Debug)]
 pub struct Server {
     pub process: ApiServer,
+    pub log: ServerLog,
     pub guest: Option<Guest>,
     /// From its first session to its end.
     pub seat: Option<Seat>,
@@ -78,9 +111,9 @@ pub struct Registry {
 }
 
 impl Registry {
-    pub fn add_spare(&mut self, process: ApiServer) -> u64 {
+    pub fn add_spare(&mut self, process: ApiServer, log: ServerLog) -> u64 {
         self.last_server += 1;
-        let server = Server { process, guest: None, seat: None, guest_exit: None, kill_at: None };
+        let server = Server { process, log, guest: None, seat: None, guest_exit: None, kill_at: None };
         self.servers.insert(self.last_server, server);
         self.spares.push(self.last_server);
         self.last_server
@@ -135,13 +168,8 @@ impl Registry {
         self.sessions.iter().filter(|(_, session)| session.server == server).map(|(id, _)| *id).collect()
     }
 
-    pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.sessions.values().filter(|session| session.in_vm().is_none() && session.guest.uid == uid).count()
-    }
-
-    pub fn sessions_of_vm(&self, name: &str) -> usize {
-        let of_vm = |session: &&Session| session.in_vm().is_some_and(|guest| guest.vm == name);
-        self.sessions.values().filter(of_vm).count()
+    pub fn sessions_of_party(&self, party: &Party) -> usize {
+        self.sessions.values().filter(|session| session.party() == *party).count()
     }
 
     pub fn sessions_of_tenant(&self, name: &str) -> usize {

@@ -8,6 +8,7 @@ use crate::{
     node::{Core, State},
     report::{self, TenantReport},
     sessions::Session,
+    throttle::further_rate,
     vms::VmGuest,
 };
 use aviary_gate::{DEVICE_LIMITS, PageError};
@@ -16,8 +17,10 @@ use std::os::fd::AsFd;
 /// Who says whose a new session is, beside the kernel.
 #[derive(Debug)]
 pub(crate) enum Identity {
-    /// Nobody.
+    /// Nobody: a process of this machine, and the kernel says whose.
     User,
+    /// Nobody, and the kernel does not say either (`--plain-loopback`): any process of this machine.
+    Loopback,
     /// What a certificate or token from another machine shows.
     Remote(String),
     /// The socket at which a virtual machine attached.
@@ -25,10 +28,17 @@ pub(crate) enum Identity {
 }
 
 impl Identity {
+    /// Whether the kernel says that the guest, of user `uid`, is the node's own user, who may end the node and read what
+    /// it reads. A tenant's name, which others choose, decides nothing here.
+    pub fn is_nodes_own(&self, uid: u32) -> bool {
+        matches!(self, Self::User) && uid == rustix::process::geteuid().as_raw()
+    }
+
     /// For people; `uid` is the guest's.
     pub fn who(&self, uid: u32) -> String {
         match self {
             Self::User => format!("user {uid}"),
+            Self::Loopback => "who shows nothing (--plain-loopback)".into(),
             Self::Remote(name) => format!("who shows {:?}", name),
             Self::Vm(guest) => format!("VM {}", guest.vm.escape_debug()),
         }
@@ -48,7 +58,7 @@ impl State {
     /// Whose a guest is, as the configuration says now. `None`: a VM that may not attach any more.
     pub fn owner(&self, identity: &Identity, uid: u32) -> Option<Tenant> {
         Some(match identity {
-            Identity::User => self.tenants.of(uid),
+            Identity::User | Identity::Loopback => self.tenants.of(uid),
             Identity::Remote(name) => self.tenants.named(name),
             Identity::Vm(guest) => self.tenants.called(self.vms.tenant_of(&guest.vm)?),
         })
@@ -76,7 +86,8 @@ impl Core {
     /// Hands a session to its API server, which gets a place in the tenant's page with its first one.
     pub(crate) fn assign(&self, state: &mut State, id: u64, session: &Session) -> Result<u32, NodeError> {
         let gone = || NodeError::HandOver(0, std::io::ErrorKind::NotFound.into());
-        let user = state.user_for(&session.tenant)?;
+        let own = session.identity.is_nodes_own(session.guest.uid);
+        let user = state.user_for(&session.tenant, own)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
         let tenant = state.tenants.called(&session.tenant);
         let permissions = &session.permissions;
@@ -99,9 +110,12 @@ impl Core {
             schedulable: self.scheduling.is_some(),
             scheduled: self.scheduling.as_ref().is_some_and(|scheduling| scheduling.has_rules()),
             private: self.config.private,
+            own,
+            in_vm: session.in_vm().is_some(),
             user,
         };
         let pid = server.process.pid();
+        server.log.serves(id);
         control::send(server.process.control.as_fd(), &assignment, &[socket.as_fd(), page])
             .map(|()| pid)
             .map_err(|error| NodeError::HandOver(pid, error))
@@ -152,6 +166,7 @@ impl Core {
         state.tenants = tenants;
         state.sessions_per_user = sessions_per_user;
         state.throttle.set_rate(attach_rate);
+        state.further.set_rate(further_rate(attach_rate));
         notes.extend(self.change_vms(&mut state, &vms));
         for name in state.accounts.names() {
             let tenant = state.tenants.called(&name);

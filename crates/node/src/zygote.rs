@@ -30,7 +30,8 @@ pub struct Zygote {
 impl Zygote {
     /// Starts one; it is ready some time later.
     pub fn start(command: &ApiServerCommand, modules: &[PathBuf]) -> Result<Self, NodeError> {
-        let process = ApiServer::spawn(command)?;
+        // It runs nothing of a guest's, so its messages need no pipe.
+        let process = ApiServer::spawn(command, None)?;
         let request = serde_json::json!({ "preload": modules });
         match control::send(process.control.as_fd(), &request, &[]) {
             Ok(()) => Ok(Self { process, ready: false }),
@@ -41,15 +42,15 @@ impl Zygote {
         }
     }
 
-    /// A new API server.
-    pub fn copy(&self) -> Result<ApiServer, NodeError> {
-        self.try_copy().map_err(NodeError::Copy)
+    /// A new API server, whose lines for the node's log go to `log`.
+    pub fn copy(&self, log: &OwnedFd) -> Result<ApiServer, NodeError> {
+        self.try_copy(log).map_err(NodeError::Copy)
     }
 
-    fn try_copy(&self) -> io::Result<ApiServer> {
+    fn try_copy(&self, log: &OwnedFd) -> io::Result<ApiServer> {
         let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let request = serde_json::json!({ "copy": true });
-        control::send(self.process.control.as_fd(), &request, &[theirs.as_fd()])?;
+        control::send(self.process.control.as_fd(), &request, &[theirs.as_fd(), log.as_fd()])?;
         // The only copies left are the zygote's and the new process's: their deaths can be seen.
         drop(theirs);
         ApiServer::adopt(birth(&control)?, control)
