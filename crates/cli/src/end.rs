@@ -1,6 +1,6 @@
 //! `aviary end`: sessions that an operator ends.
 
-use crate::which_node::WhichNode;
+use crate::{terminal::say, which_node::WhichNode};
 use aviary_node::{EndReport, EndRequest, Request, SessionReport, ask};
 use clap::Args;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ pub fn run(command: EndCommand) -> anyhow::Result<ExitCode> {
     } else if report.ended.is_empty() && report.unknown.is_empty() {
         println!("there are no such sessions");
     } else {
-        report.ended.iter().for_each(|session| println!("{}", line(session)));
+        report.ended.iter().for_each(|session| say(line(session)));
     }
     for session in &report.unknown {
         eprintln!("aviary: there is no session {session} (`aviary ps` lists them)");
@@ -63,7 +63,7 @@ pub fn run(command: EndCommand) -> anyhow::Result<ExitCode> {
 
 fn line(session: &SessionReport) -> String {
     let SessionReport { session: id, guest, .. } = session;
-    let (program, tenant) = (session.program.escape_debug(), session.tenant.escape_debug());
-    let vm = session.vm.as_ref().map(|vm| format!(" in VM {}", vm.escape_debug())).unwrap_or_default();
+    let (program, tenant) = (&session.program, &session.tenant);
+    let vm = session.vm.as_ref().map(|vm| format!(" in VM {vm}")).unwrap_or_default();
     format!("session {id} ended: {program} (process {guest}{vm}) of tenant {tenant}")
 }

@@ -91,13 +91,22 @@ fn check_plain(address: &RemoteAddress) -> anyhow::Result<()> {
     bail!("--plain-loopback is for loopback addresses, which {address} is not; use --tls-dir")
 }
 
+/// Guests of a plain address show nothing and are served as the node's own user.
+fn check_plain_node(root: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !root,
+        "--plain-loopback: this node runs as root, and every process of this machine that reaches the address would be its own user; use --tls-dir (`aviary tls init DIR` makes one) or run the node as another user"
+    );
+    Ok(())
+}
+
 /// Options of `aviary serve` for other machines.
 #[derive(Args)]
 pub struct ServeArgs {
     /// Folder with node.pem, node.key, ca.pem and tokens, as `aviary tls init` writes it (with HOST:PORT addresses).
     #[arg(long, value_name = "DIR")]
     tls_dir: Option<PathBuf>,
-    /// No TLS; for loopback addresses only, where every local process may then attach.
+    /// No TLS; for loopback addresses only, where every local process may then attach as the node's own user. Not for a node that is root.
     #[arg(long, conflicts_with = "tls_dir")]
     plain_loopback: bool,
     /// Never compress what goes to guests of other machines.
@@ -112,6 +121,7 @@ impl ServeArgs {
         match (&self.tls_dir, self.plain_loopback) {
             (_, true) => {
                 addresses.iter().try_for_each(check_plain)?;
+                check_plain_node(rustix::process::geteuid().is_root())?;
                 arguments.push("--plain-loopback".into());
             }
             (Some(folder), _) => {
@@ -231,4 +241,16 @@ fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: i64) -> any
     println!("tenant: copy {} to the tenant's machine, then", written.tenant.display());
     println!("        aviary run --server HOST:PORT --tls-dir {} -- CMD", written.tenant.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_root_has_no_plain_address() {
+        assert!(check_plain_node(false).is_ok());
+        let why = check_plain_node(true).unwrap_err().to_string();
+        assert!(why.contains("root") && why.contains("--tls-dir"), "{why}");
+    }
 }

@@ -76,6 +76,7 @@ pub struct RunCommand {
 }
 
 pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
+    crate::serve::warn_of_runtime_directory();
     let search = apis::search_path(&command.api_dir)?;
     let mut apis = apis::select(&search, &command.api)?;
     if command.api.is_empty() && command.server.is_none() {

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
     ApiServerCommand, DeviceSettings, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler,
-    Settings, Tenants, UserRange, VmSettings, default_socket,
+    Settings, Tenants, UserRange, VmSettings, default_socket, runtime_directory,
 };
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -31,6 +31,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   log_level = "info"
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
+  pass_environment = ["ACME_*"] # variables that API servers get beside those that vendors' libraries usually look at
   only_devices = ["NVIDIA H100*"]   # devices that a tenant may use, by the names that the vendors' libraries give [all]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
@@ -108,6 +109,10 @@ pub struct ServeCommand {
     /// How long a tenant has a scheduled device at a time, such as 6ms [default: 6ms]
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     slice: Option<Duration>,
+    /// Pass these variables of the environment on to API servers, beside those that vendors' libraries usually look at; the
+    /// name may end with * (repeatable).
+    #[arg(long, value_name = "NAME")]
+    pass_environment: Vec<String>,
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
@@ -117,6 +122,7 @@ pub struct ServeCommand {
 }
 
 pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
+    warn_of_runtime_directory();
     // Holds the socket of a node that only other machines use.
     let directory = PrivateDir::create()?;
     let reloads = command.config.is_some();
@@ -132,6 +138,13 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
             None if node.is_finished() => bail!("the node ended unexpectedly"),
             None => signals.wait(node.ended()).context("cannot wait for signals")?,
         }
+    }
+}
+
+/// What lies elsewhere then would be looked for in vain.
+pub fn warn_of_runtime_directory() {
+    if let Err(error) = runtime_directory() {
+        eprintln!("aviary: warning: {error}");
     }
 }
 
@@ -186,7 +199,7 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level, api_server_users and api_dirs take effect when the node is started again";
+            let text = "listen, mode, spares, log_level, api_server_users, api_dirs and pass_environment take effect when the node is started again";
             settings.notes.push(text.into());
         }
         Ok(settings)
@@ -227,6 +240,8 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
+    config.pass_environment =
+        command.pass_environment.into_iter().chain(file.pass_environment.iter().cloned()).collect();
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     let apis = apis::select(&config.modules, &[])?;
