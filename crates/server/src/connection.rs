@@ -401,3 +401,20 @@ fn await_end(shadows: &mut Vec<Shadow>, at_most: Duration) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn only_a_vms_device_has_a_window() {
+        let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
+        let hello = Hello { flags: hello_flag::WINDOW, arena_size: 1 << 20, ..Hello::default() };
+        let open = |in_vm| open_arena(&hello, &socket, None, &SessionConfig { in_vm, ..SessionConfig::default() });
+        let refusal = open(false).err().unwrap();
+        assert_eq!(refusal.status, welcome_status::REFUSED);
+        assert!(refusal.for_guest(false).contains("only a VM's device"), "{refusal:?}");
+        assert!(open(true).is_ok());
+    }
+}

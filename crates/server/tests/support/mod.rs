@@ -24,7 +24,8 @@ const LANE: usize = 128 << 10;
 /// Lanes and test data lie behind the server's page.
 const FIRST_LANE: u64 = 1 << 20;
 
-const CONFIG: &str = r#"{"session": 1, "limits": {"memory": 1000}}"#;
+/// The guest may be a VM's device.
+const CONFIG: &str = r#"{"session": 1, "limits": {"memory": 1000}, "in_vm": true}"#;
 
 fn hello(arena: &Arena, flags: u64) -> Hello {
     Hello {
