@@ -239,7 +239,7 @@ class Stage:
         log = self._log_file
         environment = {**os.environ, **self.vendor_variables(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
-            command = [*self.beside_the_device(), measure.AVIARY, "serve", "--config", config, *options]
+            command = [*self.beside_the_device(), measure.AVIARY, "serve", "--config", config, "--pass-environment=TESTAPI_*", *options]
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
         node = Node(self, f"unix:{socket}", accelerator, {**self.guest_variables(), "AVIARY_SERVER": f"unix:{socket}"})
         try:

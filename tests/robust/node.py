@@ -96,7 +96,8 @@ class Node:
     def start(self, limits=None):
         with open(self.log, "a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [AVIARY, "serve", "--listen", self.address, "--log-level", "info", *self.options],
+                [AVIARY, "serve", "--listen", self.address, "--log-level", "info",
+                 *(f"--pass-environment={name}" for name in ("AVIARY_ROBUST", "TESTAPI_*", "REFCUDA_*")), *self.options],
                 env=self.environment, stderr=log, preexec_fn=limits,
             )
         wait_until(10, "the node answers", lambda: self.process.poll() is not None or self.report())
