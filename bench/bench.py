@@ -13,19 +13,21 @@ import sys
 import time
 from pathlib import Path
 
-import callcost
-import fair
-import idle
-import machine
-import measure
-import net
-import slicing
-import policies
-import vm
-from measure import Failure, Skipped
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import callcost  # noqa: E402
+import fair  # noqa: E402
+import idle  # noqa: E402
+import machine  # noqa: E402
+import measure  # noqa: E402
+import net  # noqa: E402
+import policies  # noqa: E402
+import slicing  # noqa: E402
+import vm  # noqa: E402
+from harness.process import ROOT, Failure, Skipped  # noqa: E402
 
 # Python that has matplotlib.
-PLOTTER = measure.ROOT / "target/cache/matplotlib/bin/python"
+PLOTTER = ROOT / "target/cache/matplotlib/bin/python"
 
 # Every figure and what it means.
 FIGURES = {

@@ -7,7 +7,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from node import AVIARY, ROOT, Node, Wrong
+from harness.node import Node
+from harness.process import AVIARY, HANG, ROOT, Wrong, run
 
 HERE = Path(__file__).resolve().parent
 
@@ -18,17 +19,11 @@ class Tools:
     def __init__(self, directory):
         self.directory = Path(directory)
         self.vendor = self.directory / "testapi"
-        self.run(["sh", ROOT / "apis/testapi/build", self.vendor])
+        run(["sh", ROOT / "apis/testapi/build", self.vendor])
         for source in HERE.glob("*.c"):
             flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-I", ROOT / "apis/testapi/include"]
             libraries = ["-lOpenCL"] if source.stem.endswith("_cl") else ["-L", self.vendor, "-ltestapi", "-lpthread"]
-            self.run(["gcc", *flags, "-o", self.vendor / source.stem, source, *libraries])
-
-    @staticmethod
-    def run(command):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise Wrong(f"{' '.join(map(str, command))}: {done.stderr[-2000:]}")
+            run(["gcc", *flags, "-o", self.vendor / source.stem, source, *libraries])
 
     def program(self, name):
         return self.vendor / name
@@ -62,7 +57,7 @@ def serving(tools, config, *options):
 def ask(node, request):
     """One question over the admin socket, without the cost of a process."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(10)
+        connection.settimeout(HANG)
         connection.connect(str(node.socket.with_suffix(".admin")))
         connection.sendall(json.dumps(request).encode() + b"\n")
         parts = []
@@ -86,7 +81,7 @@ def accounts(node, tenant, resource="device_memory", device=None):
 def command(node, *arguments):
     """An `aviary` command for this node: status and output."""
     done = subprocess.run(
-        [AVIARY, *arguments, "--server", node.address], capture_output=True, text=True, check=False, timeout=20
+        [AVIARY, *arguments, "--server", node.address], capture_output=True, text=True, check=False, timeout=HANG
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -121,7 +116,7 @@ class Taker:
     def end(self):
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=HANG)
         self.process.stdout.close()
         self.process.stderr.close()
 
@@ -138,7 +133,7 @@ def taking(*arguments, **options):
         with contextlib.suppress(OSError):
             taker.process.stdin.close()
         try:
-            taker.process.wait(timeout=10)
+            taker.process.wait(timeout=HANG)
         except subprocess.TimeoutExpired:
             taker.process.kill()
             taker.process.wait()

@@ -13,8 +13,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import measure
-from measure import Failure
+from harness.process import AVIARY, HANG, ROOT, Failure, run
 
 # Tenants are users: these are nobody's on any machine that we know.
 FIRST_USER = 60001
@@ -154,7 +153,7 @@ class Stage:
         self.programs = self.folder / "bin"
         self.guest = self.folder / "guest"
         self.guest.mkdir()
-        shutil.copy(measure.ROOT / "target/aviary" / self.guest_library, self.guest)
+        shutil.copy(ROOT / "target/aviary" / self.guest_library, self.guest)
         self.runs = 0
         self._log_file = self.folder / "node.log"
         self.prepare()
@@ -162,9 +161,7 @@ class Stage:
 
     def prepare(self):
         """Puts what tenants run into `programs`."""
-        library = measure.BUILD / "testapi"
-        measure.run(["sh", measure.ROOT / "apis/testapi/build", library])
-        shutil.copytree(library, self.programs, symlinks=True)
+        run(["sh", ROOT / "apis/testapi/build", self.programs])
 
     def program(self, number, load, begin, end_at, _device):
         if isinstance(load, Nuisance):
@@ -197,8 +194,8 @@ class Stage:
         reports = []
 
         def ask(node):
-            command = [measure.AVIARY, "ps", "--json", "--server", node.address]
-            report = json.loads(measure.run(command))[0]
+            command = [AVIARY, "ps", "--json", "--server", node.address]
+            report = json.loads(run(command))[0]
             tenants = [t for device in report["devices"] for t in device["tenants"] if t["tenant"] == "t0"]
             reports.append(sum(t["used_ns"] for t in tenants))
 
@@ -239,11 +236,11 @@ class Stage:
         log = self._log_file
         environment = {**os.environ, **self.vendor_variables(accelerator)}
         with open(log, "w", encoding="utf-8") as file:
-            command = [*self.beside_the_device(), measure.AVIARY, "serve", "--config", config, *options]
+            command = [*self.beside_the_device(), AVIARY, "serve", "--config", config, *options]
             process = subprocess.Popen(command, env=environment, stdout=file, stderr=file)
         node = Node(self, f"unix:{socket}", accelerator, {**self.guest_variables(), "AVIARY_SERVER": f"unix:{socket}"})
         try:
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + HANG
             while not socket.exists():
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise Failure(f"the node does not start: {log.read_text()[-2000:]}")
@@ -280,7 +277,7 @@ class Stage:
             first = int((begin + WARM_UP) * 1e9)
             used = {} if native else self.observe(node, tenants, first, first + int(seconds * 1e9))
             for guest, tenant in zip(guests, tenants, strict=True):
-                if isinstance(tenant.load, Load) and guest.wait(timeout=seconds + 120) != 0:
+                if isinstance(tenant.load, Load) and guest.wait(timeout=seconds + 2 * HANG) != 0:
                     raise Failure(f"a tenant ended with status {guest.returncode}")
             if finally_:
                 finally_(node)
@@ -290,6 +287,10 @@ class Stage:
             raise Failure(f"the accelerator's log keeps {RECORDS} submissions, and there were more in the measured time")
         total = [sum(e - b for b, e, t in records if t == i) for i in range(len(tenants))] if whole else None
         return Outcome([(b, e, t) for b, e, t in records if e > first and b < last], first, last, tenants, total, used)
+
+    def has_begun(self, node):
+        """If the node's device has begun to work."""
+        return node.accelerator.stat().st_size > 0 and bool(self.records(node.accelerator)[0])
 
     @staticmethod
     def records(accelerator):

@@ -10,67 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-AVIARY = Path(os.environ.get("AVIARY", ROOT / "target/release/aviary"))
-
-
-class Wrong(Exception):
-    """What a check found."""
-
-
-def wait_until(seconds, what, condition):
-    """Waits for a condition that must come true in time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise Wrong(f"not within {seconds:g} s: {what}")
-        time.sleep(0.01)
-
-
-def children(pid):
-    """Direct children that have not ended, whatever thread started them."""
-    found = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                found += [int(child) for child in (task / "children").read_text().split()]
-    return [child for child in found if alive(child)]
-
-
-def alive(pid):
-    """Zombies are not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] not in ("Z", "X")
-
-
-def zombies(pid):
-    found = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += [child for child in (task / "children").read_text().split() if not alive(child)]
-    return found
-
-
-def descriptors(pid):
-    """What a process has open."""
-    found = []
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.append(os.readlink(entry))
-    return found
-
-
-def resident_mb(pid):
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+from harness.process import AVIARY, HANG, Wrong, alive, children, descriptors, wait_until
 
 
 class Node:
@@ -83,7 +23,7 @@ class Node:
         self.address = f"unix:{self.socket}"
         self.log = self.directory / "log"
         # By the variable its API servers and guests are found, also when nobody is their parent any more.
-        self.mark = {"AVIARY_ROBUST": str(self.directory)}
+        self.mark = {"AVIARY_NODE_UNDER_TEST": str(self.directory)}
         self.environment = {**os.environ, **environment, **self.mark}
         self.options = options
         self.process = None
@@ -99,7 +39,7 @@ class Node:
                 [AVIARY, "serve", "--listen", self.address, "--log-level", "info", *self.options],
                 env=self.environment, stderr=log, preexec_fn=limits,
             )
-        wait_until(10, "the node answers", lambda: self.process.poll() is not None or self.report())
+        wait_until(HANG, "the node answers", lambda: self.process.poll() is not None or self.report())
         if self.process.poll() is not None:
             raise Wrong(f"the node ended with status {self.process.returncode}: {self.log.read_text()[-2000:]}")
 
@@ -112,14 +52,14 @@ class Node:
 
     def report(self):
         done = subprocess.run(
-            [AVIARY, "ps", "--json", "--server", self.address], capture_output=True, text=True, check=False, timeout=20
+            [AVIARY, "ps", "--json", "--server", self.address], capture_output=True, text=True, check=False, timeout=HANG
         )
         return json.loads(done.stdout)[0] if done.returncode == 0 else None
 
     def servers(self):
         return children(self.pid)
 
-    def settle(self, spares=1, seconds=10):
+    def settle(self, spares=1, seconds=HANG):
         """Waits until no session is left, the pool is full and the zygote ready."""
         def settled():
             report = self.report()
@@ -130,7 +70,7 @@ class Node:
         wait_until(seconds, "no session is left and the pool is full", settled)
         time.sleep(0.1)
 
-    def settle_pool(self, seconds=10):
+    def settle_pool(self, seconds=HANG):
         """Waits until the pool is full and the zygote ready, whoever is attached."""
         def full():
             report = self.report()
@@ -149,7 +89,7 @@ class Node:
         servers = self.servers()
         self.process.send_signal(signal.SIGTERM)
         try:
-            status = self.process.wait(timeout=10)
+            status = self.process.wait(timeout=HANG)
         except subprocess.TimeoutExpired as expired:
             self.process.kill()
             self.process.wait()
