@@ -357,8 +357,9 @@ fn who_never_goes_on_after_a_wait_lets_the_next_one_in_while_it_waits() {
     for _ in 0..FULL {
         assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::SLICE, grant::SLICE));
     }
+    let since = monotonic();
     assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::LAST, grant::CLOSED));
-    assert!(seat.freed_at.load(Ordering::SeqCst) >= seat.ends_at.load(Ordering::SeqCst).saturating_sub(10_000_000));
+    assert!(seat.freed_at.load(Ordering::SeqCst) >= since);
     // The node wants nobody else in.
     open(&node, grant::ALONE, Duration::from_secs(1000));
     assert_eq!((waits(), seat.grant.load(Ordering::SeqCst)), (grant::ALONE, grant::ALONE));

@@ -4,7 +4,7 @@ mod support;
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aviary_transport::Region;
 use aviary_wire::{HandleId, NOT_A_HANDLE, REJECTED_CALL, RequestHeader, flag, kind, status};
