@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import callcost  # noqa: E402
 import fair  # noqa: E402
 import idle  # noqa: E402
+import keep  # noqa: E402
 import machine  # noqa: E402
 import measure  # noqa: E402
 import net  # noqa: E402
@@ -196,6 +197,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark, a figure, or a pattern (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write name -> number")
     parser.add_argument("--record", metavar="FILE", help="append the results, with machine, load and date, as one JSON line")
+    parser.add_argument("--keep", metavar="SUITE", help="write bench/results/SUITE/DATE-MACHINE-COMMIT.json and .md")
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
     parser.add_argument("--count", type=int, help="how many kills (default: 1000)")
     parser.add_argument("--long", type=float, default=slicing.LONG_SECONDS, help="seconds of slicing's long kernel (default: 10)")
@@ -239,6 +241,9 @@ def main():
     if arguments.record:
         with open(arguments.record, "a", encoding="utf-8") as file:
             file.write(json.dumps({"machine": about, "results": results}) + "\n")
+    if arguments.keep:
+        words = [word for word in sys.argv[1:] if word not in ("--keep", arguments.keep)]
+        print(keep.keep(arguments.keep, words, about, results, meaning), file=sys.stderr)
     if failed:
         print(f"\nfailed: {' '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
