@@ -10,7 +10,7 @@ mod frame;
 #[path = "../../src/open.rs"]
 mod open;
 
-/// What `open` needs of the crate's module of this name.
+/// The part of the crate's module that `open` needs.
 mod processes {
     pub type ProcessKey = [u8; 16];
 }
