@@ -12,7 +12,7 @@ const LIMIT: usize = 1 << 20;
 
 /// How often a test repeats; the interpreter is a thousand times slower.
 const fn times(n: u64) -> u64 {
-    if cfg!(miri) { n / 500 + 1 } else { n }
+    if cfg!(miri) { n / 2000 + 1 } else { n }
 }
 
 /// 64-aligned zeroed memory that a test can also scribble into.
