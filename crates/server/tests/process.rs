@@ -14,6 +14,9 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
+/// A wait that takes longer is a hang: it bounds tests and claims nothing about speed.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+
 fn example(name: &str) -> PathBuf {
     let here = std::env::current_exe().expect("this test's path");
     let examples = here.ancestors().nth(2).expect("target directory").join("examples");
@@ -100,7 +103,7 @@ impl Node {
     }
 
     fn finish(mut self) -> ExitStatus {
-        let status = exit(&mut self.server, Duration::from_secs(3));
+        let status = exit(&mut self.server, HANG_TIMEOUT);
         let _ = std::fs::remove_dir_all(&self.folder);
         status
     }
@@ -145,7 +148,7 @@ fn whole_api(name: &str, mirrored: bool) {
     let (event, stats) = node.event();
     assert!(event.contains(r#""event":"started","api":"fake""#), "{event}");
     let stats = StatsPage::open(stats.expect("the statistics").as_fd()).expect("a page");
-    let status = exit(&mut guest, Duration::from_secs(60));
+    let status = exit(&mut guest, HANG_TIMEOUT);
     assert!(status.success(), "{}", errors(&mut guest));
     assert_eq!(line(&mut output(&mut guest)), "all is well");
     assert_eq!(stats.magic.load(std::sync::atomic::Ordering::Acquire), MAGIC);
@@ -165,7 +168,7 @@ fn the_whole_api_over_streams() {
     whole_api("stream", true);
 }
 
-/// Kills the API server while the guest does `scenario`; the guest learns within a second.
+/// Kills the API server while the guest does `scenario`; the guest learns of it.
 fn server_dies(name: &str, scenario: &str, mirrored: bool) {
     let mut node = Node::start(name);
     let mut guest = node.guest(scenario, mirrored);
@@ -174,10 +177,8 @@ fn server_dies(name: &str, scenario: &str, mirrored: bool) {
     assert_eq!(line(&mut lines), "ready");
     std::thread::sleep(Duration::from_millis(50));
     node.server.kill().expect("killed");
-    let start = Instant::now();
     assert_eq!(line(&mut lines), "lost");
-    assert!(start.elapsed() < Duration::from_secs(1));
-    assert!(exit(&mut guest, Duration::from_secs(1)).success());
+    assert!(exit(&mut guest, HANG_TIMEOUT).success());
     assert!(!node.finish().success());
 }
 
@@ -244,7 +245,7 @@ fn sessions_end_with_their_node() {
             .expect("a pair");
         drop(std::mem::replace(&mut node.control, other));
         assert!(node.finish().success());
-        exit(&mut guest, Duration::from_secs(2));
+        exit(&mut guest, HANG_TIMEOUT);
     }
 }
 
@@ -275,7 +276,7 @@ fn a_missing_module_is_refused_with_its_name() {
     std::fs::remove_dir_all(Path::new(&node.folder).join("modules")).expect("removed");
     let mut guest = node.guest("all", false);
     node.hand_over();
-    assert!(!exit(&mut guest, Duration::from_secs(10)).success());
+    assert!(!exit(&mut guest, HANG_TIMEOUT).success());
     let said = errors(&mut guest);
     assert!(said.contains("no module for the API \"fake\""), "{said}");
     assert!(node.event().0.contains("refused"));

@@ -67,7 +67,7 @@ done
 wait $holder
 status=$?
 [ $status = 3 ] && grep -q '^lost -9 -9' /tmp/hold && echo "ok a killed gateway: the guest knows" || echo "FAIL a killed gateway: status $status: $(cat /tmp/hold)"
-for i in $(seq 50); do [ -d /proc/$server ] || break; sleep 0.1; done
+for i in $(seq 600); do [ -d /proc/$server ] || break; sleep 0.1; done
 [ -d /proc/$server ] && echo "FAIL a killed gateway: the API server goes on" || echo "ok a killed gateway: the API server ends"
 stop
 
