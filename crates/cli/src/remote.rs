@@ -1,5 +1,6 @@
 //! Nodes of other machines: addresses, options of both ends, keys, the gateway process.
 
+use crate::amount::parse_amount;
 use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
 use aviary_relay::{
@@ -7,6 +8,7 @@ use aviary_relay::{
 };
 use aviary_transport::RemoteAddress;
 use clap::{Args, Subcommand};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use std::{
     fs::File,
     os::fd::AsFd,
@@ -103,6 +105,30 @@ pub struct ServeArgs {
     /// Never compress what goes to guests of other machines.
     #[arg(long)]
     no_compression: bool,
+    /// Give a silent peer of another machine up after so many seconds, also where its --keepalive is longer.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    longest_keepalive: u64,
+    /// Memory of this machine that the data of one connection of another machine may fill, such as 8G; where the tenant
+    /// has a limit of device_memory, four times that (at least 1G) if it is less [default: a quarter of the machine's]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_size)]
+    remote_memory: Option<u64>,
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}`: expected an amount such as 8G");
+    parse_amount(text).filter(|amount| *amount > 0).ok_or_else(wrong)
+}
+
+/// A quarter of the machine's memory; 1 GiB where the kernel does not say how much there is.
+fn usual_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    memory_of(&text).map_or(1 << 30, |bytes| bytes / 4)
+}
+
+/// From what /proc/meminfo says, in bytes.
+fn memory_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 impl ServeArgs {
@@ -125,6 +151,9 @@ impl ServeArgs {
         if self.no_compression {
             arguments.push("--no-compression".into());
         }
+        let memory = self.remote_memory.unwrap_or_else(usual_memory);
+        arguments.extend(["--remote-memory".into(), memory.to_string().into()]);
+        arguments.extend(["--longest-keepalive".into(), self.longest_keepalive.to_string().into()]);
         Ok(GatewayCommand { program: "/proc/self/exe".into(), arguments })
     }
 }
@@ -139,8 +168,15 @@ pub struct GatewayCommandLine {
     options: ServeArgs,
 }
 
-/// Standard input is the connection; standard output goes to the node.
+/// A crash of this process must not write the node's key to a file, and no other process of its user reads its memory.
+fn keep_secrets() -> anyhow::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).context("no limit of core files")?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("this process stays dumpable")
+}
+
+/// Standard input is the connection; standard output goes to the node, which answers there.
 pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
+    keep_secrets()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let report = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     // Otherwise the connection would stay open after its copy is closed.
@@ -157,7 +193,16 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
         eprintln!("aviary gateway: {error}");
     }
     let compression = compression(command.options.no_compression);
-    let options = GatewayOptions { socket, node: command.node, report, security, compression };
+    let memory = command.options.remote_memory.unwrap_or_else(usual_memory);
+    let options = GatewayOptions {
+        socket,
+        node: command.node,
+        report,
+        security,
+        compression,
+        longest_patience: Duration::from_secs(command.options.longest_keepalive),
+        memory: usize::try_from(memory).unwrap_or(usize::MAX),
+    };
     match aviary_relay::gateway(options) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(why) => {
@@ -231,4 +276,22 @@ fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: i64) -> any
     println!("tenant: copy {} to the tenant's machine, then", written.tenant.display());
     println!("        aviary run --server HOST:PORT --tls-dir {} -- CMD", written.tenant.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_says_how_much_memory_it_has() {
+        assert_eq!(memory_of("MemFree: 1 kB\nMemTotal:       16384 kB\n"), Some(16 << 20));
+        for other in ["", "MemTotal: many kB", "MemTotal: 5", "MemTotal: 18446744073709551615 kB"] {
+            assert_eq!(memory_of(other), None, "{other:?}");
+        }
+        assert!(usual_memory() > 1 << 20);
+        assert_eq!(
+            (parse_size("2G").is_ok(), parse_size("0").is_ok(), parse_size("much").is_ok()),
+            (true, false, false)
+        );
+    }
 }

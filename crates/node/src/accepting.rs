@@ -219,11 +219,13 @@ impl Core {
             let process = guest.within(&in_vm.origin);
             return Ok((Identity::Vm(in_vm), process));
         }
-        Ok(match state.gateways.admit(guest).transpose()? {
-            Some((tenant, first)) if !tenant.is_empty() => (Identity::Remote(tenant), first),
-            Some((_, first)) => (Identity::User, first),
-            None => (Identity::User, guest),
-        })
+        let Some((tenant, first)) = state.gateways.admit(guest).transpose()? else {
+            return Ok((Identity::User, guest));
+        };
+        let remote = !tenant.is_empty();
+        let memory = if remote { state.tenants.named(&tenant).remote_memory() } else { u64::MAX };
+        state.gateways.tell_memory(guest.pid, memory);
+        Ok((if remote { Identity::Remote(tenant) } else { Identity::User }, first))
     }
 }
 

@@ -2,16 +2,16 @@
 
 use crate::{NodeError, guest::Guest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
     collections::HashMap,
     ffi::OsString,
-    fs::File,
-    io::{self, Read},
+    io::{self, Read, Write},
     net::{IpAddr, TcpStream},
-    os::{fd::OwnedFd, unix::process::CommandExt},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
 };
@@ -23,7 +23,8 @@ const UNKNOWN_OF_ONE: usize = 16;
 const ALL: usize = 4096;
 const LONGEST_REPORT: usize = 192;
 
-/// The command line of a gateway. Its standard input is the connection, its standard output tells the tenant.
+/// The command line of a gateway. Its standard input is the connection; on its standard output, a socket, it tells the
+/// tenant and reads how much memory that may make it hold.
 #[derive(Debug, Clone)]
 pub struct GatewayCommand {
     pub program: PathBuf,
@@ -35,7 +36,7 @@ pub struct Gateway {
     child: Child,
     /// Readable when the process has ended.
     pub exit: OwnedFd,
-    report: File,
+    report: UnixStream,
     source: Option<IpAddr>,
     /// Once it has told.
     origin: Option<Origin>,
@@ -108,6 +109,14 @@ impl Gateways {
         Some(Ok((origin.tenant, first)))
     }
 
+    /// Tells the gateway `pid` how many bytes of memory its arena may hold, at the time when it attaches.
+    pub fn tell_memory(&mut self, pid: u32, bytes: u64) {
+        if let Some(gateway) = self.list.values_mut().find(|gateway| gateway.child.id() == pid) {
+            // Without the line it ends by itself.
+            let _ = gateway.report.write_all(format!("{bytes:016x}\n").as_bytes());
+        }
+    }
+
     /// The exit of a gateway that is served as `guest` and lives.
     pub fn living(&self, guest: &Guest) -> Option<io::Result<OwnedFd>> {
         let gateway = self.list.values().find(|gateway| gateway.guest.as_ref() == Some(guest) && gateway.lives())?;
@@ -130,7 +139,7 @@ impl Gateway {
         if self.origin.is_some() {
             return;
         }
-        // Its line is shorter than what a pipe passes on in one piece.
+        // Its line is written at once, and shorter than what a socket cuts.
         if let Ok(n) = self.report.read(&mut line)
             && let Some(origin) = std::str::from_utf8(&line[..n]).ok().and_then(Origin::parse)
         {
@@ -153,8 +162,8 @@ impl Gateway {
 }
 
 fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Option<IpAddr>) -> io::Result<Gateway> {
-    let (report, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    fcntl_setfl(&report, OFlags::NONBLOCK)?;
+    let (report, theirs) = UnixStream::pair()?;
+    report.set_nonblocking(true)?;
     let mut child = Command::new(&command.program)
         .arg0("aviary")
         .args(&command.arguments)
@@ -162,13 +171,13 @@ fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Optio
         .arg(node)
         .env_remove("AVIARY_SERVER")
         .stdin(Stdio::from(OwnedFd::from(socket)))
-        .stdout(Stdio::from(theirs))
+        .stdout(Stdio::from(OwnedFd::from(theirs)))
         // Signals from the terminal are for the node, which ends its gateways itself.
         .process_group(0)
         .spawn()?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(Gateway { child, exit, report: report.into(), source, origin: None, guest: None }),
+        Ok(exit) => Ok(Gateway { child, exit, report, source, origin: None, guest: None }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -196,9 +205,9 @@ mod tests {
     fn gateway(line: &str) -> Gateway {
         let child = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let exit = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        let (report, told) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        rustix::io::write(&told, line.as_bytes()).unwrap();
-        Gateway { child, exit, report: report.into(), source: None, origin: None, guest: None }
+        let (report, mut told) = UnixStream::pair().unwrap();
+        told.write_all(line.as_bytes()).unwrap();
+        Gateway { child, exit, report, source: None, origin: None, guest: None }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+mod first;
 mod frame;
 mod gateway;
 mod identity;
@@ -18,6 +19,7 @@ mod processes;
 mod relay;
 mod security;
 mod stream;
+mod touched;
 
 pub use gateway::{GatewayOptions, gateway};
 pub use identity::{IdentityError, Revoked, Written, revoke, write_identities};
