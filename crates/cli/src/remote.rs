@@ -4,7 +4,8 @@ use crate::amount::parse_amount;
 use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
 use aviary_relay::{
-    ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, revoke, write_identities,
+    ClientSecurity, Compression, Days, GatewayOptions, NodeSecurity, Relay, RelayOptions, Standing, list, revoke,
+    write_identities,
 };
 use aviary_transport::RemoteAddress;
 use clap::{Args, Subcommand};
@@ -232,11 +233,18 @@ enum TlsSubcommand {
         /// The tenant's name.
         #[arg(long, value_name = "NAME", default_value = "default")]
         tenant: String,
-        /// How long node and tenant certificates are valid.
-        #[arg(long, default_value = "825", allow_negative_numbers = true)]
+        /// For how many days the tenant's certificate is valid.
+        #[arg(long, default_value = "30", allow_negative_numbers = true)]
         days: i64,
+        /// For how many days the node's certificate is valid.
+        #[arg(long, value_name = "DAYS", default_value = "365")]
+        node_days: i64,
+        /// Also make a token, which is as good as a certificate in the hands of anybody who has read it.
+        #[arg(long)]
+        token: bool,
     },
-    /// Take a tenant's certificate and its tokens back. Who is attached stays (`aviary end --tenant`); nobody attaches with them any more.
+    /// Take back all certificates that were ever made for a tenant, and its tokens. Sessions go on (`aviary end --tenant`);
+    /// nobody attaches with them any more.
     Revoke {
         /// The folder that `aviary tls init` wrote.
         #[arg(value_name = "DIR")]
@@ -244,37 +252,81 @@ enum TlsSubcommand {
         /// The tenant's name.
         #[arg(long, value_name = "NAME")]
         tenant: String,
-        /// Its certificate, where DIR/tenant-NAME does not have it any more.
+        /// One more certificate of the tenant, which the index of DIR does not know.
         #[arg(long, value_name = "FILE")]
         certificate: Option<PathBuf>,
+    },
+    /// Show the certificates that were made for tenants, and tenants with tokens.
+    List {
+        /// The folder that `aviary tls init` wrote.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
 }
 
 pub fn tls(command: TlsCommand) -> anyhow::Result<ExitCode> {
     match command.command {
-        TlsSubcommand::Init { directory, name, tenant, days } => init(&directory, name, &tenant, days)?,
+        TlsSubcommand::Init { directory, name, tenant, days, node_days, token } => {
+            init(&directory, name, &tenant, Days { node: node_days, tenant: days }, token)?;
+        }
         TlsSubcommand::Revoke { directory, tenant, certificate } => {
             let revoked = revoke(&directory, &tenant, certificate.as_deref())?;
-            println!("revoked: certificate {} of {tenant}, {} tokens", revoked.fingerprint, revoked.tokens);
+            warn_of_adoption(&directory, revoked.adopted);
+            let (certificates, tokens) = (revoked.certificates.len(), revoked.tokens);
+            println!("revoked: {certificates} certificates and {tokens} tokens of {tenant}");
+            revoked.certificates.iter().for_each(|fingerprint| println!("         {fingerprint}"));
         }
+        TlsSubcommand::List { directory } => print_list(&directory)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: i64) -> anyhow::Result<()> {
+/// An older aviary kept no index.
+fn warn_of_adoption(directory: &Path, adopted: Option<usize>) {
+    if let Some(count) = adopted {
+        eprintln!(
+            "aviary: {} had no index of what was issued: the {count} certificates that are in it were entered; others that \
+             were made before must be revoked by their files (`aviary tls revoke --certificate FILE`), or make a new CA",
+            directory.display()
+        );
+    }
+}
+
+fn print_list(directory: &Path) -> anyhow::Result<()> {
+    let listing = list(directory, std::time::SystemTime::now().into())?;
+    warn_of_adoption(directory, listing.adopted);
+    for (certificate, standing) in &listing.certificates {
+        let standing = match standing {
+            Standing::Valid => "valid",
+            Standing::Expired => "expired",
+            Standing::Revoked => "revoked",
+        };
+        println!("{standing:<8} {certificate}");
+    }
+    listing.tokens.iter().for_each(|tenant| println!("token    {tenant}"));
+    Ok(())
+}
+
+fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: Days, token: bool) -> anyhow::Result<()> {
     name.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
     if let Ok(own) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
         name.push(own.trim().to_owned());
     }
     name.sort();
     name.dedup();
-    let written = write_identities(directory, &name, tenant, days)?;
+    let written = write_identities(directory, &name, tenant, days, token)?;
+    warn_of_adoption(directory, written.adopted);
     if let Some(node) = written.node {
         println!("node:   aviary serve --listen HOST:PORT --tls-dir {}", node.display());
         println!("        (its certificate is for {})", name.join(", "));
     }
     println!("tenant: copy {} to the tenant's machine, then", written.tenant.display());
     println!("        aviary run --server HOST:PORT --tls-dir {} -- CMD", written.tenant.display());
+    println!(
+        "        (for {} days; {} makes further tenants: keep it elsewhere)",
+        days.tenant,
+        directory.join("ca").display()
+    );
     Ok(())
 }
 

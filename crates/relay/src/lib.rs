@@ -11,6 +11,7 @@ mod frame;
 mod gateway;
 mod identity;
 mod inbox;
+mod issued;
 mod link;
 mod open;
 mod outbox;
@@ -22,7 +23,8 @@ mod stream;
 mod touched;
 
 pub use gateway::{GatewayOptions, gateway};
-pub use identity::{IdentityError, Revoked, Written, revoke, write_identities};
+pub use identity::{Days, IdentityError, Revoked, Written, revoke, write_identities};
+pub use issued::{Certificate, IndexError, Listing, Standing, list};
 pub use link::Compression;
 pub use relay::{Relay, RelayOptions};
 pub use security::{ClientSecurity, NodeSecurity, SecurityError};

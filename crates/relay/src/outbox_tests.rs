@@ -194,7 +194,7 @@ fn a_peer_that_does_not_read_stops_every_sender() {
                 match sender {
                     // Of lanes that nobody knows.
                     0 => outbox.control(n, &[0; 32]).unwrap(),
-                    _ => outbox.message(1 << 30 | n % LANES, &[0; 1000], Vec::new(), true).unwrap(),
+                    _ => outbox.message((1 << 30) | (n % LANES), &[0; 1000], Vec::new(), true).unwrap(),
                 }
             }
         })

@@ -132,7 +132,7 @@ impl NodeSecurity {
         Some(self.named_by(certificate))
     }
 
-    fn named_by(&self, certificate: &CertificateDer<'_>) -> Identity {
+    pub(crate) fn named_by(&self, certificate: &CertificateDer<'_>) -> Identity {
         if self.revoked.contains(&fingerprint_of(certificate)) {
             return Identity::Revoked;
         }
