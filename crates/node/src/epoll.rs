@@ -34,6 +34,8 @@ pub enum Token {
     Vm(u64),
     /// A VM's device ended.
     DeviceExit(u64),
+    /// A connection of another machine says its first byte.
+    Stranger(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -53,6 +55,7 @@ impl Token {
             Token::Overdue => (9, 0),
             Token::Vm(id) => (10, id),
             Token::DeviceExit(id) => (11, id),
+            Token::Stranger(id) => (12, id),
         };
         kind << SHIFT | id
     }
@@ -71,7 +74,8 @@ impl Token {
             8 => Token::GatewayExit(id),
             9 => Token::Overdue,
             10 => Token::Vm(id),
-            _ => Token::DeviceExit(id),
+            11 => Token::DeviceExit(id),
+            _ => Token::Stranger(id),
         }
     }
 }
@@ -115,8 +119,14 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        let with_id =
-            [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0), Token::Vm(3), Token::DeviceExit(4)];
+        let with_id = [
+            Token::Control(7),
+            Token::ServerExit(1 << 40),
+            Token::GuestExit(0),
+            Token::Vm(3),
+            Token::DeviceExit(4),
+            Token::Stranger(5),
+        ];
         for token in
             [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)
         {

@@ -17,7 +17,7 @@ pub enum NodeError {
     Listen(PathBuf, io::Error),
     /// cannot listen on {0}: {1}
     ListenRemote(RemoteAddress, io::Error),
-    /// too many connections of {0} that have not shown who they are
+    /// too many connections of other machines are served for one more of {0}
     Crowded(String),
     /// gateway {0} attached without saying for whom
     NoTenant(u32),

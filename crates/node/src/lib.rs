@@ -33,6 +33,7 @@ mod scheduling;
 mod server_users;
 mod sessions;
 mod stats;
+mod strangers;
 mod tenancy;
 mod tenant;
 mod throttle;

@@ -184,6 +184,7 @@ impl Core {
             }
             self.welcome_due();
             self.kill_orphans();
+            self.turn_out_overdue(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
             }
@@ -193,7 +194,8 @@ impl Core {
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.state();
         let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
-        of_servers.chain(state.vms.next_listen()).chain(state.throttle.next_due()).min()
+        let of_others = state.vms.next_listen().into_iter().chain(state.gateways.next_deadline());
+        of_servers.chain(of_others).chain(state.throttle.next_due()).min()
     }
 
     fn handle(&self, token: Token) {
@@ -212,6 +214,7 @@ impl Core {
             Token::Overdue => self.end_overdue(),
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
+            Token::Stranger(id) => self.hear_stranger(id),
         }
     }
 }
