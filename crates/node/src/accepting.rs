@@ -102,9 +102,7 @@ impl Core {
 
     /// One connection; more of them make the listener readable again, after other events had their turn.
     pub(crate) fn accept_remote(&self, place: u64) {
-        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else {
-            return;
-        };
+        let Some(listener) = self.remote.get(place as usize) else { return };
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => return,
@@ -117,12 +115,45 @@ impl Core {
             return;
         }
         let mut state = self.state();
-        let watched = state.gateways.start(command, &self.config.socket, socket).and_then(|id| {
-            let Some(gateway) = state.gateways.get(id) else { return Ok(()) };
-            self.epoll.add(gateway.exit.as_fd(), Token::GatewayExit(id))
-        });
-        if let Err(error) = watched {
+        let (id, displaced) = state.gateways.arrive(socket, Instant::now());
+        if let Some(other) = displaced {
+            self.turn_out(&mut state, other, "a newer one has come");
+        }
+        let watched = state.gateways.silent(id).map(|socket| self.epoll.add(socket, Token::Stranger(id)));
+        if let Some(Err(error)) = watched {
             self.tell_refusal(&mut state, format_args!("connection refused: {error}"));
+            state.gateways.turn_out(id);
+        }
+    }
+
+    /// A process is started for a connection that says something, and for no other.
+    pub(crate) fn hear_stranger(&self, id: u64) {
+        let (mut state, Some((_, command))) = (self.state(), &self.config.remote) else { return };
+        let Some(socket) = state.gateways.take_silent(id) else { return };
+        // The gateway's copy would keep it registered.
+        self.epoll.remove(socket.as_fd());
+        let started = state.gateways.start(command, &self.config.socket, id, socket).and_then(|started| {
+            let exit = started.then(|| state.gateways.get(id)).flatten().map(|gateway| gateway.exit.as_fd());
+            exit.map_or(Ok(()), |exit| self.epoll.add(exit, Token::GatewayExit(id)))
+        });
+        if let Err(error) = started {
+            self.tell_refusal(&mut state, format_args!("connection refused: {error}"));
+        }
+    }
+
+    /// Strangers that are silent or slow.
+    pub(crate) fn turn_out_overdue(&self, now: Instant) {
+        let mut state = self.state();
+        for id in state.gateways.overdue(now) {
+            self.turn_out(&mut state, id, "its time to show who it is is over");
+        }
+    }
+
+    /// Its connection is closed now, or when its process has been reaped.
+    fn turn_out(&self, state: &mut State, id: u64, why: &str) {
+        self.log.debug(format_args!("connection {id} of a stranger ends: {why}"));
+        if let Some(socket) = state.gateways.turn_out(id) {
+            self.epoll.remove(socket.as_fd());
         }
     }
 
@@ -229,12 +260,16 @@ impl Core {
             let process = guest.within(&in_vm.origin);
             return Ok((Identity::Vm(in_vm), process));
         }
-        Ok(match state.gateways.admit(guest).transpose()? {
-            Some((tenant, _)) if is_reserved(&tenant) => return Err(NodeError::ReservedName(tenant)),
-            Some((tenant, first)) if !tenant.is_empty() => (Identity::Remote(tenant), first),
-            Some((_, first)) => (Identity::Loopback, first),
-            None => (Identity::User, guest),
-        })
+        let Some((tenant, first)) = state.gateways.admit(guest).transpose()? else {
+            return Ok((Identity::User, guest));
+        };
+        if is_reserved(&tenant) {
+            return Err(NodeError::ReservedName(tenant));
+        }
+        let remote = !tenant.is_empty();
+        let memory = if remote { state.tenants.named(&tenant).remote_memory() } else { u64::MAX };
+        state.gateways.tell_memory(guest.pid, memory);
+        Ok((if remote { Identity::Remote(tenant) } else { Identity::Loopback }, first))
     }
 }
 

@@ -36,6 +36,8 @@ pub enum Token {
     Vm(u64),
     /// A VM's device ended.
     DeviceExit(u64),
+    /// A connection of another machine says its first byte.
+    Stranger(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -56,6 +58,7 @@ impl Token {
             Token::Vm(id) => (10, id),
             Token::DeviceExit(id) => (11, id),
             Token::Log(id) => (12, id),
+            Token::Stranger(id) => (13, id),
         };
         kind << SHIFT | id
     }
@@ -75,7 +78,8 @@ impl Token {
             9 => Token::Overdue,
             10 => Token::Vm(id),
             11 => Token::DeviceExit(id),
-            _ => Token::Log(id),
+            12 => Token::Log(id),
+            _ => Token::Stranger(id),
         }
     }
 }
@@ -126,6 +130,7 @@ mod tests {
             Token::GuestExit(0),
             Token::Vm(3),
             Token::DeviceExit(4),
+            Token::Stranger(5),
         ];
         for token in
             [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)

@@ -17,7 +17,7 @@ pub enum NodeError {
     Listen(PathBuf, io::Error),
     /// cannot listen on {0}: {1}
     ListenRemote(RemoteAddress, io::Error),
-    /// too many connections of {0} that have not shown who they are
+    /// too many connections of other machines are served for one more of {0}
     Crowded(String),
     /// user {0} is one of this node's API servers (api_server_users), which attach nowhere; run guests as users outside of that range
     ApiServerUser(u32),

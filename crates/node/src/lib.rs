@@ -36,6 +36,7 @@ mod server_log;
 mod server_users;
 mod sessions;
 mod stats;
+mod strangers;
 mod tenancy;
 mod tenant;
 mod throttle;

@@ -194,6 +194,7 @@ impl Core {
             self.tell_refusals_left_out();
             self.resume_logs();
             self.kill_orphans();
+            self.turn_out_overdue(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
             }
@@ -205,6 +206,7 @@ impl Core {
         let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
         of_servers
             .chain(state.vms.next_listen())
+            .chain(state.gateways.next_deadline())
             .chain(state.throttle.next_due())
             .chain(state.further.next_due())
             .chain(state.refusals.next_settle())
@@ -229,6 +231,7 @@ impl Core {
             Token::Overdue => self.end_overdue(),
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
+            Token::Stranger(id) => self.hear_stranger(id),
         }
     }
 }
