@@ -20,6 +20,7 @@ use crate::config::{MAX_ARENA, MAX_LANES, SessionConfig};
 use crate::devices::Devices;
 use crate::ffi;
 use crate::lane::Lane;
+use crate::log::ObjectLog;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::pieces::Pieces;
@@ -130,8 +131,8 @@ fn admit(
     send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     let socket = Some(ControlSocket::new(socket));
     let policy = Policy::new(api, &config);
-    let (journal, printed) = (connection.journal, connection.printed.take());
-    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, journal, socket };
+    let (journal, printed, log) = (connection.journal, connection.printed.take(), ObjectLog::off());
+    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, log, journal, socket };
     let session = Session::new(parts);
     clock::start();
     ffi::announce(&session);

@@ -63,6 +63,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         devices,
         policy: Policy::default(),
         printed: None,
+        log: crate::log::ObjectLog::off(),
         journal,
         socket: None,
     });

@@ -6,6 +6,8 @@
 //! connection is a [`session::Session`]; each guest thread has a lane and each
 //! lane a shadow thread that decodes, admits, executes and answers its calls.
 
+#[cfg(test)]
+mod allocations;
 mod api;
 mod call;
 mod callback_lane;

@@ -97,6 +97,7 @@ pub struct Parts {
     pub devices: Devices,
     pub policy: Policy,
     pub printed: Option<Printed>,
+    pub log: ObjectLog,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
 }
@@ -123,7 +124,7 @@ impl Session {
             late: LateList::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
-            log: ObjectLog::default(),
+            log: parts.log,
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
             devices: parts.devices,
