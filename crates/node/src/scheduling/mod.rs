@@ -10,6 +10,7 @@ mod discipline;
 mod ebpf;
 mod fair;
 mod hurry;
+mod meter;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -274,7 +275,7 @@ impl State {
 
 impl Member {
     fn join(&self, device: &mut Device, session: u64, seat: usize) {
-        device.join(session, &self.tenant, self.share, self.page.clone(), seat, self.runner.clone());
+        device.join(monotonic(), session, &self.tenant, self.share, (self.page.clone(), seat), self.runner.clone());
     }
 }
 
