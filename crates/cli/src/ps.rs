@@ -45,6 +45,10 @@ fn print(reports: &[NodeReport]) {
             &["SESSION", "API", "PROGRAM", "PID", "USER", "TENANT", "SERVER", "TIME", "CALLS", "COUNTERS"],
             &rows,
         );
+        for server in &report.servers {
+            let tenant = server.tenant.escape_debug();
+            println!("  API server {} of tenant {tenant} has no session: {}", server.server, server.state);
+        }
         for session in &report.sessions {
             if let Some(why) = &session.outdated {
                 println!("  session {} goes on as it began, but {why} (`aviary end {0}` ends it)", session.session);

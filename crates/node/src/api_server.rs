@@ -88,7 +88,7 @@ impl ApiServer {
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         // Signals from the terminal are for the guest: its API server ends after it.
-        aviary_server::process::prepare_to_spawn(&mut process, theirs);
+        aviary_control::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
         match pidfd(child.id()) {
             Ok(exit) => Ok(Self { pid: child.id(), control, exit }),

@@ -34,6 +34,20 @@ impl Log {
         Self { level }
     }
 
+    /// Whether lines of this level are written.
+    pub fn tells(&self, level: Level) -> bool {
+        level <= self.level
+    }
+
+    pub fn at(&self, level: Level, message: impl fmt::Display) {
+        match level {
+            Level::Error => self.error(message),
+            Level::Warn => self.warn(message),
+            Level::Info => self.info(message),
+            Level::Debug => self.debug(message),
+        }
+    }
+
     pub fn error(&self, message: impl fmt::Display) {
         self.line(Level::Error, "error", message);
     }

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aviary_control::Assignment;
+use aviary_control::stats::StatsPage;
 use aviary_gate::GrantPage;
 use aviary_transport::{Arena, ArenaError, ControlSocket, Extent, LaneWaker, Liveness, accept_lane, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
@@ -16,7 +18,7 @@ use aviary_wire::{Control, Hello, WIRE_VERSION, Welcome};
 
 use crate::api::ApiDescriptor;
 use crate::clock;
-use crate::config::{MAX_ARENA, MAX_LANES, SessionConfig};
+use crate::config::{MAX_ARENA, MAX_LANES};
 use crate::devices::Devices;
 use crate::ffi;
 use crate::lane::Lane;
@@ -27,7 +29,6 @@ use crate::pieces::Pieces;
 use crate::policy::Policy;
 use crate::printed::Printed;
 use crate::session::{Journal, Parts, Session, gate};
-use crate::stats::StatsPage;
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String 
             Connected::new(session, arena, threads).run()
         }
         Err(refusal) => {
-            let config = serde_json::from_slice::<SessionConfig>(&connection.config);
+            let config = Assignment::from_json(&connection.config);
             if !config.is_ok_and(|config| config.private) {
                 connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
             }
@@ -103,8 +104,7 @@ fn admit(
     };
     let body = connection.hello.get(PREFIX..).unwrap_or_default();
     let hello = Hello::from_body(body).map_err(|e| failed("the greeting", &e))?;
-    let config: SessionConfig =
-        serde_json::from_slice(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
+    let config = Assignment::from_json(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
     check_identity(api, &hello)?;
     let arena = open_arena(&hello, &socket, connection.arena.take(), &config)?;
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
@@ -116,12 +116,9 @@ fn admit(
     let devices = match connection.grants.take() {
         Some((page, bell)) => {
             let page = GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e))?;
-            if config.scheduled {
-                page.schedule();
-            }
-            Devices::new(Some(page), Some(bell))
+            Devices::new(Some(page), Some(bell), config.slice_ns)
         }
-        None => Devices::new(None, None),
+        None => Devices::new(None, None, config.slice_ns),
     };
     let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
     // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
@@ -161,7 +158,7 @@ fn open_arena(
     hello: &Hello,
     socket: &OwnedFd,
     file: Option<OwnedFd>,
-    config: &SessionConfig,
+    config: &Assignment,
 ) -> Result<Arc<Arena>, Refusal> {
     let limit = config.arena.unwrap_or(MAX_ARENA);
     if hello.arena_size > limit {

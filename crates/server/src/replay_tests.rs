@@ -2,6 +2,7 @@ use super::*;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aviary_control::stats::StatsPage;
 use aviary_wire::{Encoder, HandleId, kind};
 
 use crate::allocations;
@@ -11,8 +12,7 @@ use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
-use crate::stats::StatsPage;
-use crate::config::SessionConfig;
+use aviary_control::Assignment;
 
 /// Native values differ in every run, as addresses do.
 static NATIVE: AtomicU64 = AtomicU64::new(0x1000);
@@ -84,7 +84,7 @@ fn session(memory: SessionMemory) -> Arc<Session> {
 }
 
 fn session_with(memory: SessionMemory, log: ObjectLog) -> Arc<Session> {
-    let gate = gate(&API, &SessionConfig::default(), None).unwrap();
+    let gate = gate(&API, &Assignment::default(), None).unwrap();
     let stats = StatsPage::create().unwrap();
     let stats = StatsPage::publish(stats.as_fd(), &gate).unwrap();
     let vendor = load_vendor(&API, None).unwrap();
@@ -98,7 +98,7 @@ fn session_with(memory: SessionMemory, log: ObjectLog) -> Arc<Session> {
         policy,
         printed: None,
         log,
-        devices: crate::devices::Devices::new(None, None),
+        devices: crate::devices::Devices::new(None, None, 0),
         journal,
         socket: None,
     })

@@ -1,7 +1,7 @@
 use super::super::hurry::{Threads, tests::Simulated};
 use super::*;
 use crate::{Level, Log, scheduling::Scheduler};
-use aviary_server::processor::Pace;
+use aviary_control::processor::Pace;
 use aviary_gate::Manner;
 use proptest::prelude::*;
 use std::{os::fd::AsFd, time::Duration};
