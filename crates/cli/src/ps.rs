@@ -47,6 +47,10 @@ fn print(reports: &[NodeReport]) {
             &["SESSION", "API", "PROGRAM", "PID", "USER", "TENANT", "SERVER", "TIME", "CALLS", "COUNTERS"],
             &rows,
         );
+        for server in &report.servers {
+            let tenant = server.tenant.escape_debug();
+            println!("  API server {} of tenant {tenant} has no session: {}", server.server, server.state);
+        }
         for session in &report.sessions {
             if let Some(why) = &session.outdated {
                 let id = session.session;

@@ -187,7 +187,7 @@ impl Source {
         let mut present = present.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = file.devices(self.file.as_deref(), &present, &apis::select(&self.modules, &[])?)?;
         if rules.shortest_slice() != present.shortest_slice() {
-            let text = "long launches still run in parts as long as the slice was when the node was started";
+            let text = "long launches of sessions that run go on in parts as long as the slice was when they began";
             notes.push(text.into());
         }
         *present = rules.clone();
@@ -204,6 +204,16 @@ impl Source {
         }
         Ok(settings)
     }
+}
+
+/// What `AVIARY_SLICE_MS` says: how long a part of a kernel in parts shall take (apis/opencl/README.md). `None`: nothing.
+pub fn launch_slice() -> anyhow::Result<Option<Duration>> {
+    let Ok(text) = std::env::var("AVIARY_SLICE_MS") else { return Ok(None) };
+    let seconds = text.trim().parse::<f64>().ok().map(|milliseconds| milliseconds / 1000.0);
+    let slice = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    slice
+        .map(Some)
+        .ok_or_else(|| anyhow!("AVIARY_SLICE_MS is {text:?}, expected milliseconds such as 6 or 0.5; 0: off"))
 }
 
 /// Command line before file before defaults.
@@ -227,6 +237,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         (None, false) => directory.path().join("node.sock"),
     };
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
+    config.launch_slice = launch_slice()?;
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
         let gateway = command.remote.gateway(&others)?;

@@ -4,6 +4,7 @@ use crate::{
     NodeError,
     epoll::Token,
     guest::Guest,
+    life::SessionState,
     node::{Core, Goal, State},
     permissions::Permissions,
     sessions::{Party, Session},
@@ -222,10 +223,9 @@ impl Core {
             tenant,
             permissions: Permissions::default(),
             since: SystemTime::now(),
-            pending: Some(socket),
-            moved: false,
+            state: SessionState::Offered { socket, moved: false },
             api: String::new(),
-            stats: None,
+            pages: None,
         };
         self.place(state, id, session);
     }

@@ -87,7 +87,7 @@ impl ApiServer {
             .stdout(Stdio::null())
             .stderr(log.map_or_else(Stdio::inherit, Stdio::from));
         // Signals from the terminal are for the guest: its API server ends after it.
-        aviary_server::process::prepare_to_spawn(&mut process, theirs);
+        aviary_control::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
         match pidfd(child.id()) {
             Ok(exit) => Ok(Self { pid: child.id(), control, exit }),

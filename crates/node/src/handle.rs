@@ -28,6 +28,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// What may change while a node runs.
@@ -93,6 +94,9 @@ pub struct NodeConfig {
     pub server_users: Option<UserRange>,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
+    /// How long a part of an OpenCL kernel that runs in parts shall take (apis/opencl/README.md); zero: kernels run whole;
+    /// `None`: as long as the shortest slice of a device.
+    pub launch_slice: Option<Duration>,
     /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
     /// Where other machines connect, and what serves each of them.
@@ -120,6 +124,7 @@ impl NodeConfig {
             tenants: Tenants::default(),
             server_users: None,
             devices: Rules::default(),
+            launch_slice: None,
             reload: None,
             remote: None,
             vms: Vec::new(),
@@ -128,9 +133,6 @@ impl NodeConfig {
         }
     }
 }
-
-/// Tells API servers to run what takes longer in parts (apis/opencl/README.md).
-const SLICE: &str = "AVIARY_SLICE_MS";
 
 impl NodeConfig {
     /// Whether devices are scheduled, or may be when the configuration is read again: sessions are prepared for it.
@@ -144,15 +146,6 @@ impl NodeConfig {
         let passed: Vec<_> = environment::passed(environment, passing).collect();
         for command in self.zygote.iter_mut().chain([&mut self.api_server]) {
             command.environment.splice(..0, passed.iter().cloned());
-        }
-    }
-
-    /// Launches longer than a slice run in parts where devices are scheduled, unless the environment says otherwise.
-    fn slice_launches(&mut self) {
-        let Some(slice) = self.devices.shortest_slice().filter(|_| std::env::var_os(SLICE).is_none()) else { return };
-        let milliseconds = (slice.as_secs_f64() * 1000.0).to_string();
-        for command in self.zygote.iter_mut().chain([&mut self.api_server]) {
-            command.environment.push((SLICE.into(), milliseconds.clone().into()));
         }
     }
 }
@@ -171,7 +164,6 @@ pub struct Node {
 
 impl Node {
     pub fn start(mut config: NodeConfig) -> Result<Self, NodeError> {
-        config.slice_launches();
         config.pass_on(std::env::vars_os());
         let log = Log::new(config.log);
         let address = Address::Unix(config.socket.clone());
@@ -297,6 +289,7 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
         spares: state.registry.spares(),
         zygote,
         sessions: state.registry.sessions.iter().map(|(id, session)| report::session(state, *id, session)).collect(),
+        servers: state.registry.without_sessions().map(|(_, server)| report::server(server)).collect(),
         devices: core.devices(),
     })
 }

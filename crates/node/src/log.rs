@@ -41,6 +41,20 @@ impl Log {
         Self { level: None }
     }
 
+    /// Whether lines of this level are written.
+    pub fn tells(&self, level: Level) -> bool {
+        self.level.is_some_and(|told| level <= told)
+    }
+
+    pub fn at(&self, level: Level, message: impl fmt::Display) {
+        match level {
+            Level::Error => self.error(message),
+            Level::Warn => self.warn(message),
+            Level::Info => self.info(message),
+            Level::Debug => self.debug(message),
+        }
+    }
+
     pub fn error(&self, message: impl fmt::Display) {
         self.line(Level::Error, "error", message);
     }
@@ -65,7 +79,7 @@ impl Log {
     }
 
     fn line(&self, level: Level, name: &str, message: impl fmt::Display) {
-        if self.level.is_some_and(|told| level <= told) {
+        if self.tells(level) {
             write(&format!("aviary[node]: {name}: {message}"));
         }
     }

@@ -17,7 +17,7 @@ use crate::{
     vms::Vms,
     zygote::Zygote,
 };
-use aviary_server::ServerUser;
+use aviary_control::ServerUser;
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -133,7 +133,7 @@ impl Core {
         });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
         let scheduling = match config.may_schedule() {
-            true => Some(Scheduling::start(config.devices.clone(), log)?),
+            true => Some(Scheduling::start(config.devices.clone(), config.launch_slice, log)?),
             false => None,
         };
         if let Some(scheduling) = &scheduling {

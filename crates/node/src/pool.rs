@@ -4,15 +4,16 @@ use crate::{
     NodeError,
     accepting::refuse,
     api_server::{ApiServer, Ending},
-    control::{self, Event, Received},
     epoll::Token,
     guest::Guest,
+    life::ServerEvent,
     node::{Core, Goal, State},
     permissions::Permissions,
     server_log,
     sessions::{Server, Session},
     zygote::Zygote,
 };
+use aviary_control::{FromServer, Received, receive};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::{
@@ -39,14 +40,15 @@ impl Core {
                 Err(error) => {
                     self.log.error(format_args!("session {id}, {}, refused: {error}", session.whose()));
                     return session
-                        .pending
-                        .iter()
+                        .socket()
+                        .into_iter()
                         .for_each(|socket| refuse(socket, "the node cannot start an API server"));
                 }
             };
             session.server = server;
-            match self.assign(state, id, &session) {
+            match self.assign(state, id, &mut session) {
                 Ok(pid) => {
+                    state.registry.change(server, ServerEvent::SessionGiven, Instant::now());
                     let (whose, tenant) = (session.whose(), session.tenant.escape_debug());
                     self.log.info(format_args!("session {id}: {whose}, tenant {tenant}, goes to API server {pid}"));
                     state.registry.sessions.insert(id, session);
@@ -55,10 +57,14 @@ impl Core {
                 Err(error) => {
                     self.log.warn(format_args!("session {id}: {error}"));
                     state.registry.retire(server);
+                    state.registry.look_for_sessions(server, Instant::now());
                 }
             }
         }
-        session.pending.iter().for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
+        session
+            .socket()
+            .into_iter()
+            .for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
     }
 
     fn server_for(&self, state: &mut State, guest: Guest) -> Result<u64, NodeError> {
@@ -87,6 +93,7 @@ impl Core {
             // Nobody would ever end it.
             process.signal(Signal::KILL);
             state.registry.retire(id);
+            state.registry.change(id, ServerEvent::Killed, Instant::now());
             return Err(error);
         }
         Ok(id)
@@ -171,17 +178,21 @@ impl Core {
     pub(crate) fn hear_zygote(&self) {
         let mut state = self.state();
         let Some(zygote) = &mut state.zygote else { return };
-        match control::receive(zygote.process.control.as_fd()) {
-            Received::Event(Event::Ready, _) => {
+        match receive(zygote.process.control.as_fd()) {
+            Received::Message(FromServer::Ready, _) => {
                 zygote.ready = true;
                 self.log.debug(format_args!("zygote {} is ready", zygote.process.pid()));
             }
-            Received::Event(Event::Unfit { reason }, _) => {
+            Received::Message(FromServer::Unfit { reason }, _) => {
                 self.log.warn(format_args!("no zygote: {}", reason.escape_debug()));
                 self.end_zygote(&mut state);
             }
+            Received::Garbage(garbage) => {
+                self.log.warn(format_args!("no zygote: it sent {}", garbage.to_string().escape_debug()));
+                self.end_zygote(&mut state);
+            }
             Received::Closed => self.epoll.remove(zygote.process.control.as_fd()),
-            Received::Event(..) | Received::Garbage(_) | Received::Nothing => {}
+            Received::Message(..) | Received::Nothing => {}
         }
     }
 

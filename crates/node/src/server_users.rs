@@ -8,7 +8,7 @@ use crate::{
     claims::{self, Claims},
     tenant::name_of_user,
 };
-use aviary_server::ServerUser;
+use aviary_control::ServerUser;
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, Permissions},

@@ -1,12 +1,21 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
 use crate::{
-    accounts::Seat, api_server::ApiServer, guest::Guest, permissions::Permissions, server_log::ServerLog,
-    tenancy::Identity, vms::VmGuest,
+    accounts::Seat,
+    api_server::ApiServer,
+    guest::Guest,
+    life::{ServerEvent, ServerState, SessionState},
+    line_limit::LineLimit,
+    permissions::Permissions,
+    server_log::ServerLog,
+    tenancy::Identity,
+    vms::VmGuest,
 };
+use aviary_control::stats::StatsPage;
+use aviary_gate::GrantPage;
 use aviary_wire::Shown;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     os::fd::OwnedFd,
     time::{Instant, SystemTime},
@@ -43,13 +52,19 @@ pub struct Session {
     /// With which it goes on whatever the configuration says later.
     pub permissions: Permissions,
     pub since: SystemTime,
-    /// The node's copy of the socket, kept until the API server has said that it
-    /// took the session: if it ends before, the session goes to another one.
-    pub pending: Option<OwnedFd>,
-    /// It was handed on once already.
-    pub moved: bool,
+    pub state: SessionState,
+    /// Empty until it has started.
     pub api: String,
-    pub stats: Option<OwnedFd>,
+    /// What it shares with its API server; `None`: it was given to none yet.
+    pub pages: Option<SessionPages>,
+}
+
+/// Pages that the node makes for one session in one API server. No other process of the node's ever maps them.
+#[derive(Debug)]
+pub struct SessionPages {
+    pub stats: StatsPage,
+    /// Page and bell, where devices may be scheduled, until the session has started: then the scheduler has them.
+    pub devices: Option<(GrantPage, OwnedFd)>,
 }
 
 impl Session {
@@ -96,8 +111,9 @@ pub struct Server {
     pub seat: Option<Seat>,
     /// Watches the guest process.
     pub guest_exit: Option<OwnedFd>,
-    /// The guest is gone: the process is killed if it is still there then.
-    pub kill_at: Option<Instant>,
+    pub state: ServerState,
+    /// Of the log.
+    pub lines: LineLimit,
 }
 
 #[derive(Debug, Default)]
@@ -113,7 +129,8 @@ pub struct Registry {
 impl Registry {
     pub fn add_spare(&mut self, process: ApiServer, log: ServerLog) -> u64 {
         self.last_server += 1;
-        let server = Server { process, log, guest: None, seat: None, guest_exit: None, kill_at: None };
+        let (state, lines) = (ServerState::Spare, LineLimit::default());
+        let server = Server { process, log, guest: None, seat: None, guest_exit: None, state, lines };
         self.servers.insert(self.last_server, server);
         self.spares.push(self.last_server);
         self.last_server
@@ -176,8 +193,32 @@ impl Registry {
         self.sessions.values().filter(|session| session.tenant == name).count()
     }
 
-    /// When the next API server without a guest is due to be killed.
+    /// When the next API server is due to be killed.
     pub fn next_kill(&self) -> Option<Instant> {
-        self.servers.values().filter_map(|server| server.kill_at).min()
+        self.servers.values().filter_map(|server| server.state.kill_at()).min()
+    }
+
+    /// An API server, unless it is not heard any more.
+    pub fn heard(&self, id: u64) -> Option<&Server> {
+        self.servers.get(&id).filter(|server| server.state != ServerState::Killed)
+    }
+
+    pub fn change(&mut self, server: u64, event: ServerEvent, now: Instant) {
+        if let Some(server) = self.servers.get_mut(&server) {
+            server.state = server.state.after(event, now);
+        }
+    }
+
+    /// After an API server has lost a session: whether that was its last one.
+    pub fn look_for_sessions(&mut self, server: u64, now: Instant) {
+        if !self.sessions.values().any(|session| session.server == server) {
+            self.change(server, ServerEvent::LastSessionOver, now);
+        }
+    }
+
+    /// API servers that had a guest and have no session.
+    pub fn without_sessions(&self) -> impl Iterator<Item = (&u64, &Server)> {
+        let busy: BTreeSet<u64> = self.sessions.values().map(|session| session.server).collect();
+        self.servers.iter().filter(move |(id, server)| server.guest.is_some() && !busy.contains(id))
     }
 }

@@ -1,8 +1,8 @@
 //! Who a user is to this node, and what that tenant's sessions may use.
 
 use crate::scheduling::Share;
+use aviary_control::FunctionRule;
 use aviary_gate::{DeviceLimit, precedence};
-use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

@@ -1,15 +1,15 @@
 //! Who may be what at a node, and what its API servers may say: node, API servers, gateways and guests are processes, this
 //! test program started again. The node's standard error is a file, which an API server could truncate if it had it.
 
+use aviary_control::{FromServer, Patience, Received, SessionDescriptors, ToServer, receive, send};
 use aviary_node::{ApiServerCommand, GatewayCommand, Level, Node, NodeConfig, PrivateDir};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
     env,
     ffi::OsString,
     fs::{self, File, Permissions},
-    io::{BufRead, BufReader, IoSliceMut, Read, Write},
-    mem::MaybeUninit,
+    io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     os::{
         fd::AsFd,
@@ -81,21 +81,18 @@ fn fake_api_server() {
     let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
     let control = pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap();
     loop {
-        let (mut bytes, mut space) = (vec![0; 65536], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))]);
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let got = recvmsg(&control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
-        let length = got.map_or(0, |got| got.bytes);
-        let Ok(config) = serde_json::from_slice::<serde_json::Value>(&bytes[..length]) else { std::process::exit(0) };
-        let guest = ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
-        let mut guest = UnixStream::from(guest.expect("a socket"));
-        let session = config["session"].as_u64().unwrap();
-        // Its API is a line of the log, too.
-        let started = serde_json::json!({"session": session, "event": "started", "api": "fake\x1b[2J\naviary[node]: info: forged"});
-        send(&control, started.to_string().as_bytes(), SendFlags::NOSIGNAL).unwrap();
-        writeln!(guest, "{} {}", config["user"]["id"], config["own"]).unwrap();
+        poll(&mut [PollFd::new(&control, PollFlags::IN)], None).unwrap();
+        let (assignment, descriptors) = match receive(control.as_fd()) {
+            Received::Message(ToServer::Assign(assignment), descriptors) => (assignment, descriptors),
+            Received::Message(..) | Received::Nothing => continue,
+            Received::Closed | Received::Garbage(_) => std::process::exit(0),
+        };
+        let session = assignment.session;
+        let mut guest = UnixStream::from(SessionDescriptors::of(descriptors).expect("descriptors").guest);
+        let started = FromServer::Started { session, api: "fake".into() };
+        send(control.as_fd(), &started, &[], Patience::None).unwrap();
+        let id = assignment.user.map_or("null".to_owned(), |user| user.id.to_string());
+        writeln!(guest, "{id} {}", assignment.own).unwrap();
         std::thread::spawn(move || answer(guest, session));
     }
 }

@@ -9,8 +9,8 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use crate::config::ServerUser;
-use crate::processor;
+use aviary_control::ServerUser;
+use aviary_control::processor;
 
 /// Only the standard descriptors and `keep` stay open; the process can gain no privileges
 /// and leaves no core file with a tenant's data.

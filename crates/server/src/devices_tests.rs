@@ -27,7 +27,7 @@ unsafe extern "C" fn name(_: u64) -> *const c_char {
 fn page() -> (GrantPage, Arc<Devices>) {
     let fd = GrantPage::create().unwrap();
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let devices = Devices::new(Some(GrantPage::open(fd.as_fd()).unwrap()), Some(bell));
+    let devices = Devices::new(Some(GrantPage::open(fd.as_fd()).unwrap()), Some(bell), 0);
     (GrantPage::open(fd.as_fd()).unwrap(), Arc::new(devices))
 }
 

@@ -4,7 +4,6 @@ mod attach;
 mod attaching;
 mod exchange;
 mod node;
-mod spawn;
 mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -13,19 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, ToServer};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
-use crate::config::ServerUser;
 use crate::confine::{self, adopt_log, allow_descriptors, confine, filter_system_calls, flush_output};
 use crate::connection::send_welcome;
 use crate::session::Journal;
 use attaching::Attaching;
 use exchange::Exchange;
-use node::{Announced, Node, Received};
-
-pub use spawn::prepare_to_spawn;
+use node::Node;
 
 /// What the connections' threads and the main thread share.
 struct Shared {
@@ -40,6 +37,12 @@ struct Shared {
     exchange: Exchange,
     /// Tells the main thread that a connection ended.
     ended: OwnedFd,
+}
+
+/// A connection that the node hands over.
+struct Assigned {
+    assignment: Assignment,
+    descriptors: SessionDescriptors<OwnedFd>,
 }
 
 /// Serves until the last connection has ended, or until the node goes.
@@ -128,20 +131,29 @@ fn attend(shared: &Arc<Shared>) -> i32 {
         }
         while accepts {
             match shared.node.receive() {
-                Received::Connection(announced) => start(shared, *announced),
-                Received::Wanted(wanted) => {
-                    shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name));
-                }
-                Received::Arrived(request, offered) => shared.exchange.arrive(request, offered),
+                Received::Message(message, descriptors) => heed(shared, message, descriptors),
                 Received::Nothing => break,
                 Received::Closed => accepts = false,
-                Received::Unusable(reason) => note(shared, 0, &format!("a message of the node is unusable: {reason}")),
+                Received::Garbage(why) => note(shared, 0, &format!("the node sent {why}")),
             }
         }
         // Nobody accounts for what goes on without the node, and a new node would give the device away again:
         // the guests see the hang-up.
         if shared.node.is_gone() {
             return 0;
+        }
+    }
+}
+
+fn heed(shared: &Arc<Shared>, message: ToServer, descriptors: Vec<OwnedFd>) {
+    match message {
+        ToServer::Assign(assignment) => match SessionDescriptors::of(descriptors) {
+            Some(descriptors) => start(shared, Assigned { assignment: *assignment, descriptors }),
+            None => note(shared, assignment.session, "the node sent a session without its descriptors"),
+        },
+        ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
+        ToServer::Fetched { request, note } => {
+            shared.exchange.arrive(request, descriptors.into_iter().next().map(|descriptor| (descriptor, note)));
         }
     }
 }
@@ -154,13 +166,13 @@ fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
         shared.node.refuse_more();
         loop {
             match shared.node.receive() {
-                Received::Connection(announced) => {
-                    start(shared, *announced);
+                Received::Message(message @ ToServer::Assign(_), descriptors) => {
+                    heed(shared, message, descriptors);
                     found = true;
                 }
                 // What was offered has gone with its connection.
-                Received::Wanted(_) | Received::Arrived(..) => {}
-                Received::Nothing | Received::Closed | Received::Unusable(_) => break,
+                Received::Message(..) => {}
+                Received::Nothing | Received::Closed | Received::Garbage(_) => break,
             }
         }
     }
@@ -205,23 +217,24 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
     until?.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1)).try_into().ok()
 }
 
-fn start(shared: &Arc<Shared>, announced: Announced) {
+fn start(shared: &Arc<Shared>, assigned: Assigned) {
     shared.served.store(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
-    let session = announced.config.session;
-    if let Some(user) = &announced.config.user
-        && let Err(error) = become_user(user, &announced.config.modules)
+    let Assigned { assignment, descriptors } = &assigned;
+    let session = assignment.session;
+    if let Some(user) = &assignment.user
+        && let Err(error) = become_user(user, &assignment.modules)
     {
         let text = format!("this API server cannot be user {}: {error}", user.id);
         note(shared, session, &text);
-        send_welcome(announced.socket.as_fd(), welcome_status::FAILED, 0, session, &text);
+        send_welcome(descriptors.guest.as_fd(), welcome_status::FAILED, 0, session, &text);
         shared.node.ended(session, &text);
         return shared.finished();
     }
-    shared.attaching.begin(session, announced.socket.as_fd());
+    shared.attaching.begin(session, descriptors.guest.as_fd());
     let theirs = shared.clone();
     let life = move || {
-        let whole = std::panic::AssertUnwindSafe(|| attach::serve(&theirs, announced));
+        let whole = std::panic::AssertUnwindSafe(|| attach::serve(&theirs, assigned));
         if std::panic::catch_unwind(whole).is_err() {
             theirs.node.ended(session, "internal error");
         }

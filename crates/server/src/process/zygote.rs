@@ -7,10 +7,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use aviary_control::{Received, ToZygote};
 use rustix::event::{PollFd, PollFlags};
 
 use super::attach;
-use super::node::{Node, ToZygote};
+use super::node::Node;
 
 /// Loads what the node says and then makes a copy of this process for every message.
 /// Returns with an exit status, or in a copy with the copy's control socket and its end of the log's pipe.
@@ -19,21 +20,28 @@ pub fn run(node: Node) -> Result<(OwnedFd, OwnedFd), i32> {
         if rustix::event::poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None).is_err() {
             continue;
         }
-        match node.receive_as_zygote() {
-            ToZygote::Preload(modules) => match preload(&modules) {
+        match node.receive() {
+            Received::Message(ToZygote::Preload { modules }, _) => match preload(&modules) {
                 Ok(()) => node.ready(),
                 Err(reason) => {
                     node.unfit(&reason);
                     return Err(0);
                 }
             },
-            ToZygote::Copy { control, log } => {
-                if let Some(control) = copy(control) {
+            Received::Message(ToZygote::Copy, descriptors) => {
+                let mut descriptors = descriptors.into_iter();
+                if let Some((control, log)) = descriptors.next().zip(descriptors.next())
+                    && let Some(control) = copy(control)
+                {
                     return Ok((control, log));
                 }
             }
-            ToZygote::Nothing => {}
-            ToZygote::Closed => return Err(0),
+            Received::Nothing => {}
+            Received::Garbage(why) => {
+                node.unfit(&why.to_string());
+                return Err(0);
+            }
+            Received::Closed => return Err(0),
         }
     }
 }
@@ -73,7 +81,7 @@ fn preload(directories: &[PathBuf]) -> Result<(), String> {
 
 /// A copy's first act.
 pub fn announce(node: &Node) {
-    // A session of its own, as if the node had started it: see `prepare_to_spawn`.
+    // A session of its own, as if the node had started it: see `aviary_control::prepare_to_spawn`.
     let _ = rustix::process::setsid();
     node.born(std::process::id());
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use aviary_control::stats::StatsPage;
 use aviary_server::module::{ServeArguments, event, serve};
-use aviary_server::stats::StatsPage;
 use aviary_transport::{Arena, ControlSocket, LaneEnd, Liveness, Region, Side, receive_greeting};
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
 use aviary_wire::{

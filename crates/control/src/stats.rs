@@ -1,7 +1,7 @@
-//! What a session did so far, in a page that the node maps.
+//! What a session did so far, in a page that the node makes and hands out with the session.
 //!
-//! The API server writes, the node reads; nobody reads it back, so a reader
-//! can at worst show nonsense. The guest never sees it.
+//! The API server writes, the node reads and shows; no decision depends on it, so an API server that lies shows wrong
+//! numbers of its own session. The guest never sees it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -110,7 +110,7 @@ impl StatsPage {
         Ok(StatsPage(page))
     }
 
-    /// Maps a page that an API server announced, to load only.
+    /// Maps a page to load only: a store would end the process.
     pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<StatsPage> {
         SealedPage::open_to_read(fd).map(StatsPage)
     }
