@@ -3,7 +3,7 @@
 use crate::{
     NodeError,
     accepting::refuse,
-    api_server::{ApiServer, Ending},
+    api_server::{ApiServer, ApiServerCommand, Ending},
     control::{self, Event, Received},
     epoll::Token,
     guest::Guest,
@@ -141,7 +141,10 @@ impl Core {
                 }
             }
         }
-        ApiServer::spawn(&self.config.api_server)
+        match &self.sandboxed {
+            Some(command) => sandboxed_alone(command),
+            None => ApiServer::spawn(&self.config.api_server),
+        }
     }
 
     pub(crate) fn start_zygote(&self) {
@@ -198,6 +201,14 @@ impl Core {
         process.signal(Signal::KILL);
         Some(process.wait())
     }
+}
+
+/// A sandboxed API server that loads its modules itself: the copy of a process that has loaded nothing and then ends.
+fn sandboxed_alone(command: &ApiServerCommand) -> Result<ApiServer, NodeError> {
+    let zygote = Zygote::start(command, &[])?;
+    let copied = zygote.copy();
+    zygote.process.discard();
+    copied
 }
 
 /// This process has no descriptor left for another one.

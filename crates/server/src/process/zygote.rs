@@ -7,20 +7,23 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use aviary_sandbox::namespaces::{Forked, NAMESPACES, fork_for_parent, outer_pid};
 use rustix::event::{PollFd, PollFlags};
 
 use super::attach;
 use super::node::{Node, ToZygote};
+use super::sandboxing::Sandbox;
 
 /// Loads what the node says and then makes a copy of this process for every message.
 /// Returns with an exit status, or in a copy with the copy's control socket.
-pub fn run(node: Node) -> Result<OwnedFd, i32> {
+/// Each copy is in `sandbox`, if there is one; `pid` is its id in the node's PID namespace.
+pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<(OwnedFd, u32), i32> {
     loop {
         if rustix::event::poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None).is_err() {
             continue;
         }
         match node.receive_as_zygote() {
-            ToZygote::Preload(modules) => match preload(&modules) {
+            ToZygote::Preload(directories) => match preload(&directories) {
                 Ok(()) => node.ready(),
                 Err(reason) => {
                     node.unfit(&reason);
@@ -28,8 +31,8 @@ pub fn run(node: Node) -> Result<OwnedFd, i32> {
                 }
             },
             ToZygote::Copy(control) => {
-                if let Some(control) = copy(control) {
-                    return Ok(control);
+                if let Some(copied) = copy(control, sandbox) {
+                    return copied;
                 }
             }
             ToZygote::Nothing => {}
@@ -39,20 +42,28 @@ pub fn run(node: Node) -> Result<OwnedFd, i32> {
 }
 
 /// `Some` in the copy. If there is no copy, the node sees the hang-up of its end.
-fn copy(control: OwnedFd) -> Option<OwnedFd> {
+fn copy(control: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, u32), i32>> {
     if threads() != 1 {
         return None;
     }
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: the same as fork, but for the copy's parent, which is the node: it watches and reaps it. This process
-    // has one thread (a copy has only that one), so no lock is held that nobody releases. The C library's fork
-    // handlers do not run; nothing registered any that would have work before a first call of the vendor's library.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
-        0 => Some(control),
-        pid => {
+    let outline = sandbox.map(Sandbox::outline);
+    // SAFETY: this process has one thread (a copy has only that one), so no lock is held that no thread releases. The C
+    // library's fork handlers do not run; nothing registered any that would have work before a first call of the vendor's
+    // library. The copy's parent is the node, which watches and reaps it.
+    match unsafe { fork_for_parent(outline.map_or(0, |_| NAMESPACES)) } {
+        Ok(Forked::Child) => {
+            let pid = outer_pid().unwrap_or_else(std::process::id);
+            let entered = sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline));
+            Some(entered.map(|()| (control, pid)).map_err(|()| 1))
+        }
+        Ok(Forked::Parent(pid)) => {
             // Said twice, here and by the copy: the node learns whom to reap whichever of the two is killed now.
-            if let Ok(pid) = u32::try_from(pid) {
-                Node::new(control).born(pid);
+            Node::new(control).born(pid);
+            None
+        }
+        Err(errno) => {
+            if let Some(sandbox) = sandbox {
+                sandbox.note(&format!("an API server cannot have namespaces of its own: {errno}"));
             }
             None
         }
@@ -72,8 +83,8 @@ fn preload(directories: &[PathBuf]) -> Result<(), String> {
 }
 
 /// A copy's first act.
-pub fn announce(node: &Node) {
+pub fn announce(node: &Node, pid: u32) {
     // A session of its own, as if the node had started it: see `prepare_to_spawn`.
     let _ = rustix::process::setsid();
-    node.born(std::process::id());
+    node.born(pid);
 }
