@@ -13,19 +13,22 @@ import sys
 import time
 from pathlib import Path
 
-import callcost
-import fair
-import idle
-import machine
-import measure
-import net
-import slicing
-import policies
-import vm
-from measure import Failure, Skipped
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+import callcost  # noqa: E402
+import fair  # noqa: E402
+import idle  # noqa: E402
+import keep  # noqa: E402
+import machine  # noqa: E402
+import measure  # noqa: E402
+import net  # noqa: E402
+import policies  # noqa: E402
+import slicing  # noqa: E402
+import vm  # noqa: E402
+from harness.process import ROOT, Failure, Skipped  # noqa: E402
 
 # Python that has matplotlib.
-PLOTTER = measure.ROOT / "target/cache/matplotlib/bin/python"
+PLOTTER = ROOT / "target/cache/matplotlib/bin/python"
 
 # Every figure and what it means.
 FIGURES = {
@@ -194,6 +197,7 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark, a figure, or a pattern (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write name -> number")
     parser.add_argument("--record", metavar="FILE", help="append the results, with machine, load and date, as one JSON line")
+    parser.add_argument("--keep", metavar="SUITE", help="write bench/results/SUITE/DATE-MACHINE-COMMIT.json and .md")
     parser.add_argument("--quick", action="store_true", help="shorter measurements")
     parser.add_argument("--count", type=int, help="how many kills (default: 1000)")
     parser.add_argument("--long", type=float, default=slicing.LONG_SECONDS, help="seconds of slicing's long kernel (default: 10)")
@@ -237,6 +241,9 @@ def main():
     if arguments.record:
         with open(arguments.record, "a", encoding="utf-8") as file:
             file.write(json.dumps({"machine": about, "results": results}) + "\n")
+    if arguments.keep:
+        words = [word for word in sys.argv[1:] if word not in ("--keep", arguments.keep)]
+        print(keep.keep(arguments.keep, words, about, results, meaning), file=sys.stderr)
     if failed:
         print(f"\nfailed: {' '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -13,7 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from measure import AVIARY, BUILD, ROOT, Failure, compile_c, run, test_library
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from harness.process import AVIARY, ROOT, Failure, run  # noqa: E402
+from harness.report import Report  # noqa: E402
+from measure import BUILD, compile_c, test_library  # noqa: E402
 
 BASELINE = ROOT / "bench" / "instructions.json"
 # Growth over the baseline that the test lets pass.
@@ -51,8 +55,10 @@ def guest_side(kind):
 
 
 def server_side(kind):
-    built = run(["cargo", "test", "--release", "--quiet", "-p", "aviary-server", "--lib", "--no-run", "--message-format=json"])
-    tests = [m["executable"] for m in map(json.loads, built.splitlines()) if m.get("profile", {}).get("test") and m.get("executable")]
+    # As `./x test` compiles it: the features of one package alone would be another build of everything.
+    built = run(["cargo", "test", "--workspace", "--release", "--quiet", "--lib", "--no-run", "--message-format=json"], timeout=1800)
+    tests = [m["executable"] for m in map(json.loads, built.splitlines())
+             if m.get("profile", {}).get("test") and m.get("executable") and m["target"]["name"] == "aviary_server"]
     name = {"sync": "synchronous_calls_to_count", "async": "asynchronous_calls_to_count"}[kind]
     command = lambda valgrind: [*valgrind, tests[-1], "--exact", f"lane::tests::{name}", "--test-threads=1"]
     return collected(command, ["aviary_counted_service"]) / CALLS
@@ -102,21 +108,14 @@ def syscalls(_quick=False):
 
 
 def check():
-    baseline, passed, failed = json.loads(BASELINE.read_text(encoding="utf-8")), 0, 0
+    baseline, report = json.loads(BASELINE.read_text(encoding="utf-8")), Report()
     for name, (count, kind) in COUNTERS.items():
         most = baseline[name] * (1 + TOLERANCE)
         now = least(lambda count=count, kind=kind: count(kind), most)
-        ok = now <= most
-        print(f"{'ok  ' if ok else 'FAIL'} {name}: {now:.1f}, baseline {baseline[name]:.1f}")
-        passed, failed = passed + ok, failed + (not ok)
-    if failed:
-        print("If that is worth it: bench/callcost.py update")
+        report.check(now <= most, f"{name}: {now:.1f}, baseline {baseline[name]:.1f}", "if that is worth it: bench/callcost.py update")
     for name, now in syscalls().items():
-        ok = now <= MOST_SYSCALLS
-        print(f"{'ok  ' if ok else 'FAIL'} {name}: {now:.5f}, at most {MOST_SYSCALLS}")
-        passed, failed = passed + ok, failed + (not ok)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
+        report.check(now <= MOST_SYSCALLS, f"{name}: {now:.5f}, at most {MOST_SYSCALLS}")
+    return report.finish()
 
 
 def update():

@@ -10,8 +10,8 @@ import random
 from functools import partial
 from statistics import fmean, median
 
+from harness.accelerator import Load, Nuisance, Stage, Tenant, min_max_ratio
 from pocl_tenants import PoclStage
-from tenants import Load, Nuisance, Stage, Tenant, min_max_ratio
 
 # FairGV's matrixMul (207 us), launched one after the other with a wait after each, or fifty at a time.
 INTERACTIVE = Load(207)

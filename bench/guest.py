@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import measure
-from measure import Failure, Skipped
+from harness.process import AVIARY, ROOT, Failure, Skipped, run
 
-VM = measure.ROOT / "target/cache/vm"
-VSOCK = measure.ROOT / "target/cache/vhost-device-vsock"
-ECHO = measure.ROOT / "target/release/examples/lane-echo"
+VM = ROOT / "target/cache/vm"
+VSOCK = ROOT / "target/cache/vhost-device-vsock"
+ECHO = ROOT / "target/release/examples/lane-echo"
 VSOCK_VERSION = "0.3.0"
 # What a guest calls the host is always 2.
 GUEST_CID, PORT = 3, 4000
@@ -36,7 +36,7 @@ def vsock_device():
         # Under a name that only a whole installation gets: somebody may wait for it, too.
         with tempfile.TemporaryDirectory(dir=VSOCK.parent) as scratch:
             install = ["cargo", "install", "--quiet", "--locked", "--root", scratch, "vhost-device-vsock", "--version", VSOCK_VERSION]
-            measure.run(install, timeout=1800)
+            run(install, timeout=1800)
             program.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(f"{scratch}/bin/vhost-device-vsock", program)
     return program
@@ -44,27 +44,27 @@ def vsock_device():
 
 def compile_echo():
     """A lane's rings, and nothing else."""
-    measure.run(["cargo", "build", "--quiet", "--release", "-p", "aviary-ring", "--example", "lane-echo"], timeout=600)
+    run(["cargo", "build", "--quiet", "--release", "-p", "aviary-ring", "--example", "lane-echo"], timeout=600)
     return ECHO
 
 
 def compile_tool(name, *flags):
     measure.BUILD.mkdir(parents=True, exist_ok=True)
     program = measure.BUILD / name
-    measure.run(["gcc", "-O2", "-o", program, measure.ROOT / f"bench/vm/{name}.c", *flags])
+    run(["gcc", "-O2", "-o", program, ROOT / f"bench/vm/{name}.c", *flags])
     return program
 
 
 def build_image(folder):
     """With Aviary's driver, vsock's, and everything that the measurements run."""
-    testapi = ["-I", measure.ROOT / "apis/testapi/include", "-L", measure.BUILD / "testapi", "-ltestapi"]
+    testapi = ["-I", ROOT / "apis/testapi/include", "-L", measure.BUILD / "testapi", "-ltestapi"]
     measure.test_library()
     calls, cost = measure.compile_c("calls", *testapi), measure.compile_c("callcost", *testapi)
     programs = [calls, cost, compile_tool("counts", *testapi)]
     driver = folder / "driver"
-    shutil.copytree(measure.ROOT / "guest-driver/linux", driver, ignore=shutil.ignore_patterns("tests", "*.ko", "*.o", ".*"))
-    measure.run(["make", "-s", "-C", driver, f"KDIR={VM / 'headers'}"])
-    command = [measure.AVIARY, "guest", "image", "--kernel", VM / "vmlinuz", "--modules", VM / "modules", "--busybox", VM / "busybox"]
+    shutil.copytree(ROOT / "guest-driver/linux", driver, ignore=shutil.ignore_patterns("tests", "*.ko", "*.o", ".*"))
+    run(["make", "-s", "-C", driver, f"KDIR={VM / 'headers'}"])
+    command = [AVIARY, "guest", "image", "--kernel", VM / "vmlinuz", "--modules", VM / "modules", "--busybox", VM / "busybox"]
     command += ["--driver", driver / "aviary.ko", "--module", "vmw_vsock_virtio_transport", "--api", "testapi", "--api", "opencl"]
     # The C library comes with those programs whose libraries this machine has. The others' is the guest library.
     for program in (compile_tool("roundtrip", "-static"), compile_echo(), compile_tool("transfer", "-lOpenCL"), shutil.which("strace")):
@@ -73,8 +73,8 @@ def build_image(folder):
         command += ["--program", program]
     for program in programs:
         command += ["--add", f"{program}:/usr/bin/{program.name}"]
-    command += ["--add", f"{measure.ROOT / 'bench/vm/inside.sh'}:/opt/inside.sh"]
-    measure.run([*command, "-o", folder / "image"])
+    command += ["--add", f"{ROOT / 'bench/vm/inside.sh'}:/opt/inside.sh"]
+    run([*command, "-o", folder / "image"])
     return folder / "image"
 
 
@@ -172,7 +172,7 @@ class Guest:
 
     def session(self, program):
         """What the node says of a program's session in the VM."""
-        report = json.loads(measure.run([measure.AVIARY, "ps", "--json", "--server", f"unix:{self.folder}/node.sock"]))
+        report = json.loads(run([AVIARY, "ps", "--json", "--server", f"unix:{self.folder}/node.sock"]))
         found = [session for node in report for session in node["sessions"] if session["program"] == program]
         if len(found) != 1:
             raise Failure(f"{len(found)} sessions of {program} at the node")
@@ -197,19 +197,19 @@ def booted(memory="512M"):
         folder = Path(name)
         image = build_image(folder)
         logs = {who: stack.enter_context(open(folder / f"{who}.log", "w", encoding="utf-8")) for who in ("node", "vsock", "vm")}
-        serve = [measure.AVIARY, "serve", "--listen", f"unix:{folder}/node.sock", "--vm", f"bench={folder}/device.sock"]
+        serve = [AVIARY, "serve", "--listen", f"unix:{folder}/node.sock", "--vm", f"bench={folder}/device.sock"]
         stack.enter_context(background(serve, env={**os.environ, **environment}, stderr=logs["node"]))
         device = [vsock, "--vm", f"guest-cid={GUEST_CID},socket={folder}/vsock.sock,uds-path={folder}/vsock"]
         stack.enter_context(background(device, stdout=logs["vsock"], stderr=logs["vsock"]))
         wait_for(folder / "device.sock")
         wait_for(folder / "vsock.sock")
-        command = [measure.AVIARY, "vm", "run", "--qemu", VM / "qemu-system-x86_64", "--socket", folder / "device.sock", "--memory", memory]
+        command = [AVIARY, "vm", "run", "--qemu", VM / "qemu-system-x86_64", "--socket", folder / "device.sock", "--memory", memory]
         for argument in (
             "-object", f"memory-backend-memfd,id=line,size={LINE_BYTES},share=on", "-device", "ivshmem-plain,memdev=line",
             "-chardev", f"socket,id=vsock,path={folder}/vsock.sock", "-device", "vhost-user-vsock-pci,chardev=vsock",
         ):
             command.append(f"--qemu-arg={argument}")
-        accelerator = "KVM" if "-accel kvm" in measure.run([*command, "--print"]) else "TCG"
+        accelerator = "KVM" if "-accel kvm" in run([*command, "--print"]) else "TCG"
         command += ["--image", image, "--console", folder / "console.log", "--", "sh", "/opt/inside.sh"]
         process = stack.enter_context(background(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=logs["vm"]))
         guest = Guest(process, folder, accelerator)

@@ -6,16 +6,13 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import measure
-from measure import Failure
-
-sys.path.append(str(measure.ROOT / "tests" / "robust"))
-from node import guest_environment  # noqa: E402
+from harness.node import guest_environment
+from harness.process import AVIARY, ROOT, Failure, children, run
 
 SESSIONS = 1000
 # Sessions that start at the same time.
@@ -28,22 +25,13 @@ TURNS = 3
 def testapi():
     """The program, the variables that it needs, and the API's name."""
     directory = measure.BUILD / "testapi"
-    measure.run(["sh", measure.ROOT / "apis/testapi/build", directory])
-    flags = ["-I", measure.ROOT / "apis/testapi/include", "-L", directory, "-ltestapi"]
+    run(["sh", ROOT / "apis/testapi/build", directory])
+    flags = ["-I", ROOT / "apis/testapi/include", "-L", directory, "-ltestapi"]
     return measure.compile_c("idle", *flags, output="idle_testapi"), {"LD_LIBRARY_PATH": str(directory)}, "testapi"
 
 
 def opencl():
     return measure.compile_c("idle", "-DOPENCL", "-lOpenCL", output="idle_opencl"), {}, "opencl"
-
-
-def children(pid):
-    """Direct children, whatever thread started them."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
 
 
 def used(pids):
@@ -118,7 +106,7 @@ def running_node(environment):
     with open(directory / "log", "w", encoding="utf-8") as log:
         # pylint: disable=consider-using-with
         node = subprocess.Popen(
-            [measure.AVIARY, "serve", "--listen", address, "--log-level", "warn"],
+            [AVIARY, "serve", "--listen", address, "--log-level", "warn"],
             env={**os.environ, **environment},
             stderr=log,
         )

@@ -1,41 +1,17 @@
 """The measurements. Each returns figures by name, or raises Failure."""
 
 import json
-import os
 import statistics
-import subprocess
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness.process import AVIARY, ROOT, Failure, run
+
+# Where programs that measure are compiled to.
 BUILD = ROOT / "target" / "bench"
-AVIARY = ROOT / "target" / "release" / "aviary"
 # Kills of one run.
 KILLS = 1000
 KILLS_QUICK = 100
 # Turns that native and Aviary take.
 ROUNDS = 5
-
-
-class Failure(Exception):
-    """Why a benchmark gave no result."""
-
-
-class Skipped(Failure):
-    """What this machine does not have; nothing is wrong."""
-
-
-def run(command, timeout=600, env=None, statuses=(0,)):
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})}, check=False
-        )
-    except subprocess.TimeoutExpired as expired:
-        raise Failure(f"{command[0]} was not done after {expired.timeout:.0f} s") from expired
-    except OSError as error:
-        raise Failure(f"{command[0]}: {error.strerror}") from error
-    if done.returncode not in statuses:
-        raise Failure(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr.strip()[-2000:]}")
-    return done.stdout
 
 
 def measured(command, **options):

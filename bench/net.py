@@ -8,7 +8,7 @@ import tempfile
 import time
 
 import measure
-from measure import Failure
+from harness.process import AVIARY, ROOT, Failure, run
 
 NODE, PORT = "10.99.0.2", "7802"
 # One way, in microseconds, and the rate in Mbit/s.
@@ -53,7 +53,7 @@ def link(limited):
     a, b = f"aviary-a{os.getpid()}", f"aviary-b{os.getpid()}"
     with contextlib.ExitStack() as stack:
         for space in (a, b):
-            measure.run(["ip", "netns", "add", space])
+            run(["ip", "netns", "add", space])
             stack.callback(quietly, "ip", "netns", "del", space)
         if limited:
             command = [measure.compile_c("delay"), a, b, str(DELAY), str(RATE)]
@@ -61,17 +61,17 @@ def link(limited):
             if process.stdout.readline() != b"ready\n":
                 raise Failure("no tunnel between namespaces")
         else:
-            measure.run(["ip", "link", "add", "link0", "netns", a, "type", "veth", "peer", "name", "link0", "netns", b])
+            run(["ip", "link", "add", "link0", "netns", a, "type", "veth", "peer", "name", "link0", "netns", b])
         for number, space in enumerate((a, b), 1):
-            measure.run(["ip", "-n", space, "address", "add", f"10.99.0.{number}/24", "dev", "link0"])
-            measure.run(["ip", "-n", space, "link", "set", "lo", "up"])
-            measure.run(["ip", "-n", space, "link", "set", "link0", "up"])
+            run(["ip", "-n", space, "address", "add", f"10.99.0.{number}/24", "dev", "link0"])
+            run(["ip", "-n", space, "link", "set", "lo", "up"])
+            run(["ip", "-n", space, "link", "set", "link0", "up"])
         yield ["ip", "netns", "exec", a], ["ip", "netns", "exec", b]
 
 
 def iperf(client, *options):
     """Megabytes a second that arrive."""
-    result = measure.run([*client, "iperf3", "-c", NODE, "-t", "3", "-O", "1", "-f", "m", *options])
+    result = run([*client, "iperf3", "-c", NODE, "-t", "3", "-O", "1", "-f", "m", *options])
     line = [line for line in result.splitlines() if "receiver" in line][-1].split()
     return float(line[line.index("Mbits/sec") - 1]) / 8
 
@@ -79,10 +79,10 @@ def iperf(client, *options):
 def over(limited, folder, options=()):
     """Results of bench/net.c, the round trip in ms (alone, and beside iperf3), and iperf3's speed in both directions."""
     _, environment = measure.test_library()
-    flags = ["-I", measure.ROOT / "apis/testapi/include", "-L", measure.BUILD / "testapi", "-ltestapi", "-lpthread"]
+    flags = ["-I", ROOT / "apis/testapi/include", "-L", measure.BUILD / "testapi", "-ltestapi", "-lpthread"]
     program = measure.compile_c("net", *flags)
     with link(limited) as (client, node), contextlib.ExitStack() as stack:
-        serve = [*node, measure.AVIARY, "serve", "--listen", f"{NODE}:{PORT}", "--tls-dir", f"{folder}/node"]
+        serve = [*node, AVIARY, "serve", "--listen", f"{NODE}:{PORT}", "--tls-dir", f"{folder}/node"]
         stack.enter_context(background(serve, env={**os.environ, **environment}))
         stack.enter_context(background([*node, "iperf3", "-s"], stdout=subprocess.DEVNULL))
         with background([*node, "python3", "-c", ROUND_TRIP, "answer", NODE]):
@@ -111,7 +111,7 @@ def net(_quick):
     if os.geteuid():
         raise Failure("network namespaces need root")
     with tempfile.TemporaryDirectory() as folder:
-        measure.run([measure.AVIARY, "tls", "init", folder, "--tenant", "bench", "--name", NODE])
+        run([AVIARY, "tls", "init", folder, "--tenant", "bench", "--name", NODE])
         limited, (trip, crowded), line = over(True, folder)
         free, _, bare = over(False, folder)
     return {

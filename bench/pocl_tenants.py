@@ -13,8 +13,8 @@ import time
 from dataclasses import replace
 
 import measure
-from measure import Failure
-from tenants import RECORD, Stage
+from harness.accelerator import RECORD, Stage
+from harness.process import AVIARY, ROOT, Failure, run
 
 # Launches per measurement: as many as take this long, in microseconds.
 CALIBRATION_US = 200_000
@@ -50,7 +50,7 @@ class PoclStage(Stage):
             raise Failure("the device is a processor of its own: two are needed")
         self.programs.mkdir()
         # Our library names no versions of its symbols; a program that was linked with another would complain.
-        library = measure.ROOT / "target/aviary" / self.guest_library
+        library = ROOT / "target/aviary" / self.guest_library
         shutil.copy(measure.compile_c("occupy", library), self.programs)
         self.cache = self.folder / "cache"
         self.cache.mkdir()
@@ -99,7 +99,7 @@ class PoclStage(Stage):
 
     def observe(self, node, tenants, begin, end):
         sleep_until(begin - LEAD)
-        report = json.loads(measure.run([measure.AVIARY, "ps", "--json", "--server", node.address]))[0]
+        report = json.loads(run([AVIARY, "ps", "--json", "--server", node.address]))[0]
         clocks = {session["tenant"]: processor_clock(session["server"]) for session in report["sessions"]}
         used = {}
         for boundary in range(begin, end + 1, SAMPLE):

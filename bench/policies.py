@@ -3,7 +3,8 @@
 import pathlib
 import subprocess
 
-from measure import Failure
+from harness.process import Failure
+
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 

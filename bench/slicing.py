@@ -7,7 +7,7 @@ import resource
 import subprocess
 
 import measure
-from measure import Failure
+from harness.process import Failure
 
 # Sub-launches of the product of matrices; 1 is the unsliced launch measured once more: what the figures are uncertain by.
 PARTS = (1, 4, 16, 64, 256, 1024)

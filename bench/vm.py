@@ -10,12 +10,11 @@ import signal
 import statistics
 import subprocess
 import tempfile
-import time
 
 import guest
 import measure
+from harness.process import Failure
 from guest import PORT, parsed
-from measure import Failure
 
 KIB, MIB = 1 << 10, 1 << 20
 SMALLEST, LARGEST, LARGEST_QUICK = 32 * KIB, 256 * MIB, 8 * MIB

@@ -1,3 +1,4 @@
 #!/bin/sh
+# harness: alone
 # Instructions and system calls of a call, against the baseline.
 exec python3 "$(dirname "$0")/../bench/callcost.py" check

@@ -3,14 +3,15 @@
  * PoCL's computing threads of one session begin where another's have just worked, and Linux may put two of them on the same processor, where
  * they stay for the whole slice: every launch takes twice as long. So they keep to a processor each where sessions take turns; not if the
  * node may use some of the machine's processors only, because PoCL would take the first ones. */
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Before anybody asks PoCL for its devices. */
-__attribute__((constructor)) static void place_threads(void) {
+/* Before PoCL looks for its devices, which is when it starts its threads. */
+static void place_threads(void) {
     cpu_set_t allowed;
-    if (getenv("AVIARY_SLICE_MS") && sched_getaffinity(0, sizeof allowed, &allowed) == 0
+    if (aviary_takes_turns() && sched_getaffinity(0, sizeof allowed, &allowed) == 0
         && CPU_COUNT(&allowed) == sysconf(_SC_NPROCESSORS_ONLN))
         setenv("POCL_AFFINITY", "1", 0);
 }
@@ -19,10 +20,12 @@ __attribute__((constructor)) static void place_threads(void) {
  * it would end late, and its session pay for what the other one did meanwhile. Threads with this policy wait until who computes is done
  * or has had its turn. PoCL's are started by the first call that looks for devices, and take on the policy of who makes it. */
 static int become_patient(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, place_threads);
     const struct sched_param none = {0};
     int policy = sched_getscheduler(0);
     int is_ordinary = policy != -1 && (policy & ~SCHED_RESET_ON_FORK) == SCHED_OTHER;
-    if (!is_ordinary || !getenv("AVIARY_SLICE_MS") || sched_setscheduler(0, SCHED_BATCH | policy, &none) != 0)
+    if (!is_ordinary || !aviary_takes_turns() || sched_setscheduler(0, SCHED_BATCH | policy, &none) != 0)
         return -1;
     return policy;
 }

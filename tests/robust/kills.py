@@ -1,7 +1,7 @@
 """Kills guests, API servers and the node at random points under load, and looks at what is left.
 
-After every kill: whoever depended on the victim ends within two seconds and says so, whoever did not goes on
-and ends with right results. Every so often, when all guests are gone: no process, shared memory, descriptor,
+After every kill: guests that depended on the victim end and say so, the others go on and end with right results. How
+long the slowest took is a figure (`./x bench kills`). Every so often, when all guests are gone: no process, shared memory, descriptor,
 session or file is left.
 """
 
@@ -14,18 +14,16 @@ import subprocess
 import time
 from pathlib import Path
 
-from node import Wrong, alive, descriptors, resident_mb, wait_until, zombies
+from harness.process import HANG, alive, descriptors, resident_mb, zombies
 
 # Guests at the same time.
 GUESTS = 5
-# How long a dependent may live after its victim.
-WITHIN = 2.0
-# Longest life of a guest that nobody touches.
-LIFE = 60.0
+# Longest life of a guest that nobody touches, in seconds, which only ends what hangs.
+LIFE = 2 * HANG
 # Kills between two looks at what is left.
 ROUND = 100
-# Seconds in which the node replaces a process that it keeps ready.
-RESTART = 3
+# Seconds for which a dead API server may still be given to a guest after the node has reaped it.
+GIVEN_LATE = 0.5
 KINDS = ["guest"] * 9 + ["server"] * 9 + ["node"] * 2
 FINE, ATTACH, LOST = 0, 2, 3
 
@@ -60,7 +58,7 @@ class Guest:
         self.allowed.update(allowed)
         if self.touched_at is None:
             self.touched_at = time.monotonic()
-        self.deadline = min(self.deadline, time.monotonic() + WITHIN)
+        self.deadline = min(self.deadline, time.monotonic() + HANG)
 
 
 class Kills:
@@ -79,7 +77,8 @@ class Kills:
         # API servers of dead guests, of dead nodes, and when they must be gone.
         self.doomed = {}
         self.problems = []
-        # A server that nobody had may be given to a guest while it dies.
+        # Servers that nobody had and that were killed: each may be given to a guest until the node has reaped it.
+        self.dying_spares = set()
         self.spare_dies_until = 0.0
         self.start_of = None
 
@@ -93,10 +92,18 @@ class Kills:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         os.set_blocking(process.stdout.fileno(), False)
         guest = Guest(process, self.numbers, command)
-        if time.monotonic() < self.spare_dies_until:
+        if self.a_spare_dies():
             guest.allowed.update((LOST, ATTACH))
         self.guests.append(guest)
         self.selector.register(guest.watch, selectors.EVENT_READ, guest)
+
+    def a_spare_dies(self):
+        """If a guest that starts now may be given an API server that was killed."""
+        now = time.monotonic()
+        if self.dying_spares:
+            self.spare_dies_until = now + GIVEN_LATE
+        self.dying_spares = {server for server in self.dying_spares if Path(f"/proc/{server}").exists()}
+        return now < self.spare_dies_until
 
     def problem(self, text):
         self.problems.append(text)
@@ -141,7 +148,7 @@ class Kills:
                 guest.process.kill()
         for server, deadline in list(self.doomed.items()):
             if not alive(server):
-                self.slowest = max(self.slowest, now - (deadline - WITHIN))
+                self.slowest = max(self.slowest, now - (deadline - HANG))
                 del self.doomed[server]
             elif now > deadline:
                 self.problem(f"API server {server} does not end: {stacks(server)}")
@@ -167,7 +174,7 @@ class Kills:
         guest.touch(-signal.SIGKILL, *guest.allowed)
         guest.process.kill()
         if guest.server:
-            self.doomed[guest.server] = time.monotonic() + WITHIN
+            self.doomed[guest.server] = time.monotonic() + HANG
         self.counts["guest"] += 1
 
     def kill_server(self):
@@ -183,7 +190,7 @@ class Kills:
             elif not guest.server:
                 guest.allowed.update((LOST, ATTACH))
         if all(guest.server != server for guest in self.guests):
-            self.spare_dies_until = time.monotonic() + 0.5
+            self.dying_spares.add(server)
         try:
             os.kill(server, signal.SIGKILL)
         except ProcessLookupError:
@@ -193,7 +200,7 @@ class Kills:
     def kill_node(self):
         for guest in self.guests:
             guest.touch(LOST, ATTACH)
-        deadline = time.monotonic() + WITHIN
+        deadline = time.monotonic() + HANG
         self.doomed.update(dict.fromkeys(self.node.kill(), deadline))
         self.counts["node"] += 1
         self.node.start()
@@ -213,17 +220,20 @@ class Kills:
         if self.start_of is None:
             self.start_of = found
         # A spare API server or the zygote may be about to be started again.
-        until = time.monotonic() + RESTART
-        while found != self.start_of and time.monotonic() < until:
+        until = time.monotonic() + HANG
+        while self.leaks(found) and time.monotonic() < until:
             time.sleep(0.1)
             found = self.left()
         for name, value in found.items():
-            # Fewer descriptors than at the start are those of a process that has not come back yet: no leak.
-            leaked = value > self.start_of[name] if name == "descriptors" else value != self.start_of[name]
-            if leaked:
+            if name in self.leaks(found):
                 self.problem(f"{name}: {value}, at the start {self.start_of[name]}")
                 if name == "descriptors":
                     self.log(f"{descriptors(self.node.pid)}")
+
+    def leaks(self, found):
+        """What there is more of than at the start. Fewer descriptors are those of a process that has not come back yet."""
+        start = self.start_of
+        return [name for name, value in found.items() if (value > start[name] if name == "descriptors" else value != start[name])]
 
     def left(self):
         return {
@@ -269,7 +279,7 @@ def temporary():
 
 def strangers(node):
     """API servers of this node's environment that are not its children any more: orphans."""
-    mark = f"AVIARY_ROBUST={node.directory}".encode()
+    mark = f"AVIARY_NODE_UNDER_TEST={node.directory}".encode()
     known = {node.pid, *node.servers()}
     found = []
     for entry in Path("/proc").iterdir():

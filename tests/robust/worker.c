@@ -20,7 +20,7 @@
 
 #define LARGEST ((size_t)1 << 20)
 /* Longest time that calls of a lost session may take altogether. */
-#define LOST_SECONDS 1.0
+#define LOST_SECONDS 30.0
 
 static ta_device device;
 static unsigned char *data, *back;

@@ -213,7 +213,7 @@ static void know_the_node(void) {
     if (node.known)
         return;
     node.known = 1;
-    node.private_node = getenv("AVIARY_PRIVATE_NODE") != NULL;
+    node.private_node = aviary_is_private_node();
     node.visible = copy_of(VISIBLE);
     node.order = copy_of(ORDER);
 }

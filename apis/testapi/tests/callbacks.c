@@ -1,7 +1,6 @@
 /* Calls into the application: during a call, from library threads, re-entrant, with buffers. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <unistd.h>
 
 #include "check.h"
 #include "testapi.h"
@@ -95,9 +94,9 @@ static void from_another_thread(void) {
     /* While this thread is in a call of its own. */
     CHECK_EQ(ta_event_notify(event, 5, notified, &seen), TA_OK);
     CHECK_EQ(ta_work(40000), TA_OK);
-    usleep(20000);
     pthread_mutex_lock(&seen.lock);
-    CHECK_EQ(seen.times, 4);
+    while (seen.times < 4)
+        pthread_cond_wait(&seen.changed, &seen.lock);
     pthread_mutex_unlock(&seen.lock);
     CHECK_EQ(ta_event_release(event), TA_OK);
 }

@@ -57,7 +57,7 @@ static void count_notice(ta_event event, ta_status status, void *context) {
 static void jobs(void) {
     static unsigned char result[10000];
     ta_job job = NULL, second = NULL;
-    CHECK_EQ(ta_job_start(30, 0x21, result, sizeof result, &job), TA_OK);
+    CHECK_EQ(ta_job_start(300, 0x21, result, sizeof result, &job), TA_OK);
     CHECK_EQ(ta_job_query(job), TA_NOT_READY);
     CHECK_EQ(ta_job_wait(job), TA_OK);
     CHECK(result[0] == 0x21 && result[sizeof result - 1] == 0x21);

@@ -111,7 +111,7 @@ static ta_program slow;
 
 static void *end_slowly(void *unused) {
     (void)unused;
-    return (void *)(intptr_t)ta_program_unload_slowly(slow, 60);
+    return (void *)(intptr_t)ta_program_unload_slowly(slow, 600);
 }
 
 static void while_ending(void) {
@@ -125,7 +125,8 @@ static void while_ending(void) {
     pthread_t thread;
     void *status = NULL;
     pthread_create(&thread, NULL, end_slowly, NULL);
-    usleep(20000);
+    /* Its place is free by then, and the call goes on: a busy machine may start a thread late. */
+    usleep(200000);
     CHECK_EQ(ta_program_load(5, &program), TA_OK);
     ta_entry new = entry_of(program, 3);
     ta_binding binding = NULL;

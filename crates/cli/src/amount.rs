@@ -70,7 +70,7 @@ pub fn add_limits(tenants: &mut Tenants, limits: &[(LimitPlace, u64)]) {
 }
 
 /// A number with an optional K, M, G or T (powers of 1024), also written KiB and so on.
-fn parse_amount(text: &str) -> Option<u64> {
+pub fn parse_amount(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = &text[digits.len()..];
     let shift = match unit.strip_suffix("iB").filter(|short| !short.is_empty()).unwrap_or(unit) {

@@ -6,6 +6,7 @@ use aviary_node::{
     DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler,
     Tenant, Tenants, VmSettings, precedence,
 };
+use aviary_wire::tenant::is_reserved;
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,8 @@ pub enum ConfigError {
     TwoTenants(PathBuf, String, String, String),
     /// {0}: `{1}` cannot be the name of a tenant or VM: letters, digits, `-`, `_` and `.` can be in it
     BadName(PathBuf, String),
+    /// {0}: `{1}` is the name of a local user without a tenant: no tenant, certificate or VM can have it; for limits of that user make a tenant of another name with its id in `users`
+    ReservedName(PathBuf, String),
     /// {0}: the socket of VM `{1}` must be an absolute path
     RelativeSocket(PathBuf, String),
     /// {0}: mode of VM `{1}`: {2}
@@ -58,6 +61,7 @@ pub struct Fixed {
     api_server_users: Option<String>,
     api_dirs: Vec<PathBuf>,
     sandbox: SandboxConfig,
+    pass_environment: Vec<String>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -76,6 +80,9 @@ pub struct FileConfig {
     pub api_server_users: Option<String>,
     #[serde(default)]
     pub api_dirs: Vec<PathBuf>,
+    /// Variables that API servers get beside the usual ones; a name may end with `*`.
+    #[serde(default)]
+    pub pass_environment: Vec<String>,
     /// Devices that a tenant may use, of every tenant that says nothing else.
     only_devices: Option<Vec<String>>,
     /// Of every tenant that says nothing else.
@@ -238,9 +245,8 @@ impl FileConfig {
     fn check_tenants(&self, path: &Path) -> Result<(), ConfigError> {
         let mut owners: BTreeMap<String, &String> = BTreeMap::new();
         for (name, tenant) in &self.tenants {
-            if !is_plain(name) {
-                return Err(ConfigError::BadName(path.into(), name.clone()));
-            }
+            check_name(path, name)?;
+            tenant.certificates.iter().try_for_each(|shown| check_reserved(path, shown))?;
             if tenant.weight == Some(0) {
                 return Err(ConfigError::NoWeight(path.into(), name.clone()));
             }
@@ -266,9 +272,7 @@ impl FileConfig {
     fn check_vms(&self, path: &Path) -> Result<(), ConfigError> {
         let mut owners: BTreeMap<&Path, &String> = BTreeMap::new();
         for (name, vm) in &self.vms {
-            if let Some(wrong) = [Some(name), vm.tenant.as_ref()].into_iter().flatten().find(|name| !is_plain(name)) {
-                return Err(ConfigError::BadName(path.into(), wrong.clone()));
-            }
+            [Some(name), vm.tenant.as_ref()].into_iter().flatten().try_for_each(|name| check_name(path, name))?;
             if !vm.socket.is_absolute() {
                 return Err(ConfigError::RelativeSocket(path.into(), name.clone()));
             }
@@ -333,6 +337,7 @@ impl FileConfig {
             api_server_users: self.api_server_users.clone(),
             api_dirs: self.api_dirs.clone(),
             sandbox: self.sandbox.clone(),
+            pass_environment: self.pass_environment.clone(),
         }
     }
 
@@ -396,6 +401,18 @@ fn is_long(name: &str) -> bool {
     name.strip_suffix('*').unwrap_or(name).len() > DEVICE_NAME
 }
 
+/// Of a tenant or VM.
+fn check_name(path: &Path, name: &str) -> Result<(), ConfigError> {
+    if !is_plain(name) {
+        return Err(ConfigError::BadName(path.into(), name.to_owned()));
+    }
+    check_reserved(path, name)
+}
+
+fn check_reserved(path: &Path, name: &str) -> Result<(), ConfigError> {
+    if is_reserved(name) { Err(ConfigError::ReservedName(path.into(), name.to_owned())) } else { Ok(()) }
+}
+
 fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
 }
@@ -411,6 +428,9 @@ fn vm_at(name: &str, socket: &Path) -> VmSettings {
 pub fn parse_vm(text: &str) -> Result<VmSettings, String> {
     let wrong = || format!("`{text}`: expected NAME=SOCKET, such as build=/run/aviary/build.sock");
     let (name, socket) = text.split_once('=').filter(|(name, _)| is_plain(name)).ok_or_else(wrong)?;
+    if is_reserved(name) {
+        return Err(format!("`{name}` is the name of a local user without a tenant: no VM can have it"));
+    }
     let socket = std::path::absolute(socket).map_err(|_| wrong())?;
     Ok(vm_at(name, &socket))
 }
@@ -484,9 +504,10 @@ mod tests {
 
     #[test]
     fn a_whole_file() {
-        let text = "spares = 3\nattach_rate = 7\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
+        let text = "spares = 3\nattach_rate = 7\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
         let config = read(text).unwrap();
         assert_eq!((config.spares, config.attach_rate), (Some(3), Some(7)));
+        assert_eq!(config.pass_environment, ["MY_*"]);
         assert_eq!(config.limits()["memory"], 2048);
         assert_eq!(config.tenants()[0].limits["memory"], 5);
     }
@@ -558,8 +579,25 @@ mod tests {
         assert_eq!(config.vms()[0].tenant, "a");
         assert_eq!(parse_vm("a=/run/a.sock"), Ok(vm_at("a", Path::new("/run/a.sock"))));
         assert!(parse_vm("a=x.sock").is_ok_and(|vm| vm.socket.is_absolute()));
+        assert!(parse_vm("uid-0=/run/a.sock").unwrap_err().contains("local user"));
         assert!(parse_vm("/run/a.sock").is_err() && parse_vm("a b=/x").is_err() && parse_vm("a=").is_err());
         assert_eq!(config.fixed(), read("").unwrap().fixed(), "a running node takes them over");
+    }
+
+    #[test]
+    fn names_of_local_users_are_nobody_elses() {
+        for wrong in [
+            "[tenants.uid-0]\n",
+            "[tenants.uid-1001]\nusers = [1001]\n",
+            "[tenants.uid-x]\n",
+            "[tenants.a]\ncertificates = [\"b\", \"uid-0\"]\n",
+            "[vms.uid-0]\nsocket = \"/a\"\n",
+            "[vms.a]\nsocket = \"/a\"\ntenant = \"uid-0\"\n",
+        ] {
+            let error = read(wrong).unwrap_err();
+            assert!(matches!(error, ConfigError::ReservedName(..)), "{wrong}: {error}");
+        }
+        assert!(read("[tenants.my-uid-0]\ncertificates = [\"uid\"]\n").is_ok());
     }
 
     #[test]

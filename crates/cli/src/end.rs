@@ -1,6 +1,6 @@
 //! `aviary end`: sessions that an operator ends.
 
-use crate::which_node::WhichNode;
+use crate::{terminal::say, which_node::WhichNode};
 use aviary_node::{EndReport, EndRequest, Request, SessionReport, ask};
 use clap::Args;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ struct Which {
     /// Numbers of sessions, as `aviary ps` lists them.
     #[arg(value_name = "SESSION")]
     sessions: Vec<u64>,
-    /// All sessions of this tenant.
+    /// All sessions and API servers of this tenant.
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     /// All sessions that go on with what the configuration does not give them any more: `aviary ps` says which and why.
@@ -50,10 +50,14 @@ pub fn run(command: EndCommand) -> anyhow::Result<ExitCode> {
     let report: EndReport = ask(&command.node.socket(), &Request::End(command.which.request()))?;
     if command.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
-    } else if report.ended.is_empty() && report.unknown.is_empty() {
+    } else if report.ended.is_empty() && report.servers.is_empty() && report.unknown.is_empty() {
         println!("there are no such sessions");
     } else {
-        report.ended.iter().for_each(|session| println!("{}", line(session)));
+        report.ended.iter().for_each(|session| say(line(session)));
+        for server in &report.servers {
+            let tenant = &server.tenant;
+            say(format!("API server {} of tenant {tenant} ended, which had no session", server.server));
+        }
     }
     for session in &report.unknown {
         eprintln!("aviary: there is no session {session} (`aviary ps` lists them)");
@@ -63,7 +67,7 @@ pub fn run(command: EndCommand) -> anyhow::Result<ExitCode> {
 
 fn line(session: &SessionReport) -> String {
     let SessionReport { session: id, guest, .. } = session;
-    let (program, tenant) = (session.program.escape_debug(), session.tenant.escape_debug());
-    let vm = session.vm.as_ref().map(|vm| format!(" in VM {}", vm.escape_debug())).unwrap_or_default();
+    let (program, tenant) = (&session.program, &session.tenant);
+    let vm = session.vm.as_ref().map(|vm| format!(" in VM {vm}")).unwrap_or_default();
     format!("session {id} ended: {program} (process {guest}{vm}) of tenant {tenant}")
 }

@@ -20,6 +20,7 @@ mod serve;
 mod signals;
 mod spec;
 mod tenant;
+mod terminal;
 mod top;
 mod vm;
 mod vm_device;

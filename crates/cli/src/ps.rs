@@ -1,6 +1,8 @@
 //! `aviary ps`: who uses what.
 
+use crate::terminal::say;
 use aviary_node::{Address, NodeReport, SessionReport, default_socket, private_nodes, query};
+use aviary_wire::shown;
 use clap::Args;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
@@ -39,15 +41,20 @@ fn print(reports: &[NodeReport]) {
         println!("no node is running");
     }
     for report in reports {
-        println!("node {} (pid {}, {} spare)", report.address, report.pid, report.spares);
+        say(format_args!("node {} (pid {}, {} spare)", report.address, report.pid, report.spares));
         let rows: Vec<[String; 10]> = report.sessions.iter().map(row).collect();
         print_table(
             &["SESSION", "API", "PROGRAM", "PID", "USER", "TENANT", "SERVER", "TIME", "CALLS", "COUNTERS"],
             &rows,
         );
+        for server in &report.servers {
+            let tenant = server.tenant.escape_debug();
+            println!("  API server {} of tenant {tenant} has no session: {}", server.server, server.state);
+        }
         for session in &report.sessions {
             if let Some(why) = &session.outdated {
-                println!("  session {} goes on as it began, but {why} (`aviary end {0}` ends it)", session.session);
+                let id = session.session;
+                say(format_args!("  session {id} goes on as it began, but {why} (`aviary end {id}` ends it)"));
             }
         }
     }
@@ -58,13 +65,10 @@ fn row(session: &SessionReport) -> [String; 10] {
     [
         session.session.to_string(),
         api.to_owned(),
-        session
-            .vm
-            .as_ref()
-            .map_or_else(|| session.program.clone(), |vm| format!("{} (VM {vm})", session.program.escape_debug())),
+        session.vm.as_ref().map_or_else(|| session.program.clone(), |vm| format!("{} (VM {vm})", session.program)),
         session.guest.to_string(),
         session.uid.to_string(),
-        session.tenant.escape_debug().to_string(),
+        session.tenant.clone(),
         session.server.to_string(),
         duration(session.seconds),
         session.counters.get("calls").map_or_else(|| "-".into(), u64::to_string),
@@ -85,6 +89,8 @@ fn print_table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) {
     if rows.is_empty() {
         return;
     }
+    // Names of programs and APIs are guests': nothing that a terminal obeys reaches it.
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(shown)).collect();
     let width = |column: usize| {
         rows.iter().map(|row| row[column].chars().count()).chain([head[column].len()]).max().unwrap_or(0)
     };
@@ -94,7 +100,7 @@ fn print_table<const N: usize>(head: &[&str; N], rows: &[[String; N]]) {
         println!("  {}", padded.collect::<Vec<_>>().join("  ").trim_end());
     };
     line(head.to_vec());
-    for row in rows {
+    for row in &rows {
         line(row.iter().map(String::as_str).collect());
     }
 }

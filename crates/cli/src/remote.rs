@@ -1,12 +1,15 @@
 //! Nodes of other machines: addresses, options of both ends, keys, the gateway process.
 
+use crate::amount::parse_amount;
 use anyhow::{Context, bail};
 use aviary_node::{Address, GatewayCommand};
 use aviary_relay::{
-    ClientSecurity, Compression, GatewayOptions, NodeSecurity, Relay, RelayOptions, revoke, write_identities,
+    ClientSecurity, Compression, Days, GatewayOptions, NodeSecurity, Relay, RelayOptions, Standing, list, revoke,
+    write_identities,
 };
 use aviary_transport::RemoteAddress;
 use clap::{Args, Subcommand};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use std::{
     fs::File,
     os::fd::AsFd,
@@ -91,18 +94,51 @@ fn check_plain(address: &RemoteAddress) -> anyhow::Result<()> {
     bail!("--plain-loopback is for loopback addresses, which {address} is not; use --tls-dir")
 }
 
+/// Guests of a plain address show nothing and are served as the node's own user.
+fn check_plain_node(root: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        !root,
+        "--plain-loopback: this node runs as root, and every process of this machine that reaches the address would be its own user; use --tls-dir (`aviary tls init DIR` makes one) or run the node as another user"
+    );
+    Ok(())
+}
+
 /// Options of `aviary serve` for other machines.
 #[derive(Args)]
 pub struct ServeArgs {
     /// Folder with node.pem, node.key, ca.pem and tokens, as `aviary tls init` writes it (with HOST:PORT addresses).
     #[arg(long, value_name = "DIR")]
     tls_dir: Option<PathBuf>,
-    /// No TLS; for loopback addresses only, where every local process may then attach.
+    /// No TLS; for loopback addresses only, where every local process may then attach as the node's own user. Not for a node that is root.
     #[arg(long, conflicts_with = "tls_dir")]
     plain_loopback: bool,
     /// Never compress what goes to guests of other machines.
     #[arg(long)]
     no_compression: bool,
+    /// Give a silent peer of another machine up after so many seconds, also where its --keepalive is longer.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    longest_keepalive: u64,
+    /// Memory of this machine that the data of one connection of another machine may fill, such as 8G; where the tenant
+    /// has a limit of device_memory, four times that (at least 1G) if it is less [default: a quarter of the machine's]
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_size)]
+    remote_memory: Option<u64>,
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}`: expected an amount such as 8G");
+    parse_amount(text).filter(|amount| *amount > 0).ok_or_else(wrong)
+}
+
+/// A quarter of the machine's memory; 1 GiB where the kernel does not say how much there is.
+fn usual_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    memory_of(&text).map_or(1 << 30, |bytes| bytes / 4)
+}
+
+/// From what /proc/meminfo says, in bytes.
+fn memory_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 impl ServeArgs {
@@ -112,6 +148,7 @@ impl ServeArgs {
         match (&self.tls_dir, self.plain_loopback) {
             (_, true) => {
                 addresses.iter().try_for_each(check_plain)?;
+                check_plain_node(rustix::process::geteuid().is_root())?;
                 arguments.push("--plain-loopback".into());
             }
             (Some(folder), _) => {
@@ -125,6 +162,9 @@ impl ServeArgs {
         if self.no_compression {
             arguments.push("--no-compression".into());
         }
+        let memory = self.remote_memory.unwrap_or_else(usual_memory);
+        arguments.extend(["--remote-memory".into(), memory.to_string().into()]);
+        arguments.extend(["--longest-keepalive".into(), self.longest_keepalive.to_string().into()]);
         Ok(GatewayCommand { program: "/proc/self/exe".into(), arguments })
     }
 }
@@ -139,8 +179,15 @@ pub struct GatewayCommandLine {
     options: ServeArgs,
 }
 
-/// Standard input is the connection; standard output goes to the node.
+/// A crash of this process must not write the node's key to a file, and no other process of its user reads its memory.
+fn keep_secrets() -> anyhow::Result<()> {
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).context("no limit of core files")?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).context("this process stays dumpable")
+}
+
+/// Standard input is the connection; standard output goes to the node, which answers there.
 pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
+    keep_secrets()?;
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let report = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     // Otherwise the connection would stay open after its copy is closed.
@@ -157,7 +204,16 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
         eprintln!("aviary gateway: {error}");
     }
     let compression = compression(command.options.no_compression);
-    let options = GatewayOptions { socket, node: command.node, report, security, compression };
+    let memory = command.options.remote_memory.unwrap_or_else(usual_memory);
+    let options = GatewayOptions {
+        socket,
+        node: command.node,
+        report,
+        security,
+        compression,
+        longest_patience: Duration::from_secs(command.options.longest_keepalive),
+        memory: usize::try_from(memory).unwrap_or(usize::MAX),
+    };
     match aviary_relay::gateway(options) {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(why) => {
@@ -187,11 +243,18 @@ enum TlsSubcommand {
         /// The tenant's name.
         #[arg(long, value_name = "NAME", default_value = "default")]
         tenant: String,
-        /// How long node and tenant certificates are valid.
-        #[arg(long, default_value = "825", allow_negative_numbers = true)]
+        /// For how many days the tenant's certificate is valid.
+        #[arg(long, default_value = "30", allow_negative_numbers = true)]
         days: i64,
+        /// For how many days the node's certificate is valid.
+        #[arg(long, value_name = "DAYS", default_value = "365")]
+        node_days: i64,
+        /// Also make a token, which is as good as a certificate in the hands of anybody who has read it.
+        #[arg(long)]
+        token: bool,
     },
-    /// Take a tenant's certificate and its tokens back. Who is attached stays (`aviary end --tenant`); nobody attaches with them any more.
+    /// Take back all certificates that were ever made for a tenant, and its tokens. Sessions go on (`aviary end --tenant`);
+    /// nobody attaches with them any more.
     Revoke {
         /// The folder that `aviary tls init` wrote.
         #[arg(value_name = "DIR")]
@@ -199,36 +262,105 @@ enum TlsSubcommand {
         /// The tenant's name.
         #[arg(long, value_name = "NAME")]
         tenant: String,
-        /// Its certificate, where DIR/tenant-NAME does not have it any more.
+        /// One more certificate of the tenant, which the index of DIR does not know.
         #[arg(long, value_name = "FILE")]
         certificate: Option<PathBuf>,
+    },
+    /// Show the certificates that were made for tenants, and tenants with tokens.
+    List {
+        /// The folder that `aviary tls init` wrote.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
 }
 
 pub fn tls(command: TlsCommand) -> anyhow::Result<ExitCode> {
     match command.command {
-        TlsSubcommand::Init { directory, name, tenant, days } => init(&directory, name, &tenant, days)?,
+        TlsSubcommand::Init { directory, name, tenant, days, node_days, token } => {
+            init(&directory, name, &tenant, Days { node: node_days, tenant: days }, token)?;
+        }
         TlsSubcommand::Revoke { directory, tenant, certificate } => {
             let revoked = revoke(&directory, &tenant, certificate.as_deref())?;
-            println!("revoked: certificate {} of {tenant}, {} tokens", revoked.fingerprint, revoked.tokens);
+            warn_of_adoption(&directory, revoked.adopted);
+            let (certificates, tokens) = (revoked.certificates.len(), revoked.tokens);
+            println!("revoked: {certificates} certificates and {tokens} tokens of {tenant}");
+            revoked.certificates.iter().for_each(|fingerprint| println!("         {fingerprint}"));
         }
+        TlsSubcommand::List { directory } => print_list(&directory)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: i64) -> anyhow::Result<()> {
+/// An older aviary kept no index.
+fn warn_of_adoption(directory: &Path, adopted: Option<usize>) {
+    if let Some(count) = adopted {
+        eprintln!(
+            "aviary: {} had no index of what was issued: the {count} certificates that are in it were entered; others that \
+             were made before must be revoked by their files (`aviary tls revoke --certificate FILE`), or make a new CA",
+            directory.display()
+        );
+    }
+}
+
+fn print_list(directory: &Path) -> anyhow::Result<()> {
+    let listing = list(directory, std::time::SystemTime::now().into())?;
+    warn_of_adoption(directory, listing.adopted);
+    for (certificate, standing) in &listing.certificates {
+        let standing = match standing {
+            Standing::Valid => "valid",
+            Standing::Expired => "expired",
+            Standing::Revoked => "revoked",
+        };
+        println!("{standing:<8} {certificate}");
+    }
+    listing.tokens.iter().for_each(|tenant| println!("token    {tenant}"));
+    Ok(())
+}
+
+fn init(directory: &Path, mut name: Vec<String>, tenant: &str, days: Days, token: bool) -> anyhow::Result<()> {
     name.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
     if let Ok(own) = std::fs::read_to_string("/proc/sys/kernel/hostname") {
         name.push(own.trim().to_owned());
     }
     name.sort();
     name.dedup();
-    let written = write_identities(directory, &name, tenant, days)?;
+    let written = write_identities(directory, &name, tenant, days, token)?;
+    warn_of_adoption(directory, written.adopted);
     if let Some(node) = written.node {
         println!("node:   aviary serve --listen HOST:PORT --tls-dir {}", node.display());
         println!("        (its certificate is for {})", name.join(", "));
     }
     println!("tenant: copy {} to the tenant's machine, then", written.tenant.display());
     println!("        aviary run --server HOST:PORT --tls-dir {} -- CMD", written.tenant.display());
+    println!(
+        "        (for {} days; {} makes further tenants: keep it elsewhere)",
+        days.tenant,
+        directory.join("ca").display()
+    );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_root_has_no_plain_address() {
+        assert!(check_plain_node(false).is_ok());
+        let why = check_plain_node(true).unwrap_err().to_string();
+        assert!(why.contains("root") && why.contains("--tls-dir"), "{why}");
+    }
+
+    #[test]
+    fn the_machine_says_how_much_memory_it_has() {
+        assert_eq!(memory_of("MemFree: 1 kB\nMemTotal:       16384 kB\n"), Some(16 << 20));
+        for other in ["", "MemTotal: many kB", "MemTotal: 5", "MemTotal: 18446744073709551615 kB"] {
+            assert_eq!(memory_of(other), None, "{other:?}");
+        }
+        assert!(usual_memory() > 1 << 20);
+        assert_eq!(
+            (parse_size("2G").is_ok(), parse_size("0").is_ok(), parse_size("much").is_ok()),
+            (true, false, false)
+        );
+    }
 }

@@ -76,6 +76,7 @@ pub struct RunCommand {
 }
 
 pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
+    crate::serve::warn_of_runtime_directory();
     let search = apis::search_path(&command.api_dir)?;
     let mut apis = apis::select(&search, &command.api)?;
     if command.api.is_empty() && command.server.is_none() {
@@ -179,10 +180,9 @@ impl Backend {
 }
 
 fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf>) -> anyhow::Result<Node> {
-    let mut servers = ApiServerCommand::own()?;
-    // What this environment says of devices is the program's wish, not a limit of the node's.
-    servers.environment.push(("AVIARY_PRIVATE_NODE".into(), "1".into()));
+    let servers = ApiServerCommand::own()?;
     let mut config = NodeConfig::new(PathBuf::new(), servers);
+    config.launch_slice = crate::serve::launch_slice()?;
     config.modules = modules;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);

@@ -10,7 +10,7 @@ use crate::{
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
     ApiServerCommand, DeviceSettings, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules,
-    SandboxSettings, Scheduler, Settings, Tenants, UserRange, VmSettings, default_socket,
+    SandboxSettings, Scheduler, Settings, Tenants, UserRange, VmSettings, default_socket, runtime_directory,
 };
 use aviary_sandbox::Mode;
 use clap::Args;
@@ -32,6 +32,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   log_level = "info"
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
+  pass_environment = ["ACME_*"] # variables that API servers get beside those that vendors' libraries usually look at
   only_devices = ["NVIDIA H100*"]   # devices that a tenant may use, by the names that the vendors' libraries give [all]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
@@ -113,6 +114,10 @@ pub struct ServeCommand {
     /// How long a tenant has a scheduled device at a time, such as 6ms [default: 6ms]
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
     slice: Option<Duration>,
+    /// Pass these variables of the environment on to API servers, beside those that vendors' libraries usually look at; the
+    /// name may end with * (repeatable).
+    #[arg(long, value_name = "NAME")]
+    pass_environment: Vec<String>,
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
@@ -125,6 +130,7 @@ pub struct ServeCommand {
 }
 
 pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
+    warn_of_runtime_directory();
     // Holds the socket of a node that only other machines use.
     let directory = PrivateDir::create()?;
     let reloads = command.config.is_some();
@@ -140,6 +146,13 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
             None if node.is_finished() => bail!("the node ended unexpectedly"),
             None => signals.wait(node.ended()).context("cannot wait for signals")?,
         }
+    }
+}
+
+/// What lies elsewhere then would be looked for in vain.
+pub fn warn_of_runtime_directory() {
+    if let Err(error) = runtime_directory() {
+        eprintln!("aviary: warning: {error}");
     }
 }
 
@@ -182,7 +195,7 @@ impl Source {
         let mut present = present.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = file.devices(self.file.as_deref(), &present, &apis::select(&self.modules, &[])?)?;
         if rules.shortest_slice() != present.shortest_slice() {
-            let text = "long launches still run in parts as long as the slice was when the node was started";
+            let text = "long launches of sessions that run go on in parts as long as the slice was when they began";
             notes.push(text.into());
         }
         *present = rules.clone();
@@ -194,11 +207,21 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level, api_server_users, api_dirs and [sandbox] take effect when the node is started again";
+            let text = "listen, mode, spares, log_level, api_server_users, api_dirs, pass_environment and [sandbox] take effect when the node is started again";
             settings.notes.push(text.into());
         }
         Ok(settings)
     }
+}
+
+/// What `AVIARY_SLICE_MS` says: how long a part of a kernel in parts shall take (apis/opencl/README.md). `None`: nothing.
+pub fn launch_slice() -> anyhow::Result<Option<Duration>> {
+    let Ok(text) = std::env::var("AVIARY_SLICE_MS") else { return Ok(None) };
+    let seconds = text.trim().parse::<f64>().ok().map(|milliseconds| milliseconds / 1000.0);
+    let slice = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    slice
+        .map(Some)
+        .ok_or_else(|| anyhow!("AVIARY_SLICE_MS is {text:?}, expected milliseconds such as 6 or 0.5; 0: off"))
 }
 
 /// Command line before file before defaults.
@@ -222,6 +245,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         (None, false) => directory.path().join("node.sock"),
     };
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
+    config.launch_slice = launch_slice()?;
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
         let gateway = command.remote.gateway(&others)?;
@@ -235,6 +259,8 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.log = command.log_level.or(text_level).unwrap_or(config.log);
     let directories: Vec<PathBuf> = command.api_dir.into_iter().chain(file.api_dirs.iter().cloned()).collect();
     config.modules = apis::search_path(&directories)?;
+    config.pass_environment =
+        command.pass_environment.into_iter().chain(file.pass_environment.iter().cloned()).collect();
     config.server_users = server_users(file.api_server_users.as_deref())?;
     config.sandbox = sandbox(command.sandbox, &file.sandbox, config.server_users.is_some())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;

@@ -1,7 +1,7 @@
 //! `aviary tenant` and `aviary reload`: what a running node's tenants have and may have.
 
 use crate::amount::{LimitPlace, parse_limit, parse_limit_place};
-use crate::which_node::WhichNode;
+use crate::{terminal::say, which_node::WhichNode};
 use aviary_node::{AccountReport, DeviceLimitChange, Request, TenantChange, TenantReport, ask};
 use clap::{Args, Subcommand};
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ pub struct ReloadCommand {
 
 pub fn reload(command: &ReloadCommand) -> anyhow::Result<ExitCode> {
     let notes: Vec<String> = ask(&command.node.socket(), &Request::Reload)?;
-    notes.iter().for_each(|note| println!("{note}"));
+    notes.iter().for_each(say);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -81,7 +81,7 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
             if node.json {
                 println!("{}", serde_json::to_string_pretty(&tenants)?);
             } else {
-                tenants.iter().for_each(|tenant| println!("{}", line(tenant)));
+                tenants.iter().for_each(|tenant| say(line(tenant)));
             }
         }
         Action::Show { name, node } => {
@@ -116,7 +116,6 @@ fn all(node: &Node) -> anyhow::Result<Vec<TenantReport>> {
 fn line(tenant: &TenantReport) -> String {
     let accounts: Vec<String> = tenant.accounts.iter().map(account).collect();
     let TenantReport { name, sessions, weight, priority, .. } = tenant;
-    let name = name.escape_debug();
     format!("{name}  sessions={sessions} weight={weight} priority={priority}  {}", accounts.join(" "))
         .trim_end()
         .to_owned()
@@ -135,28 +134,33 @@ fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
     }
     let most = |most: Option<usize>| most.map_or_else(|| "no limit".into(), |most| most.to_string());
     let list = |names: &[String]| if names.is_empty() { "none".into() } else { names.join(", ") };
-    println!("tenant        {}", tenant.name.escape_debug());
-    println!("users         {}", list(&tenant.users.iter().map(u32::to_string).collect::<Vec<_>>()));
-    println!("certificates  {}", list(&tenant.certificates));
-    println!("weight        {}", tenant.weight);
-    println!("priority      {}", tenant.priority);
-    println!("sessions      {} (most: {})", tenant.sessions, most(tenant.most_sessions));
-    println!("threads       {} per session", most(tenant.threads));
-    println!("APIs          {}", tenant.apis.as_ref().map_or_else(|| "all".into(), |apis| list(apis)));
-    println!("devices       {}", tenant.only_devices.as_ref().map_or_else(|| "all".into(), |names| list(names)));
+    say(format_args!("tenant        {}", tenant.name));
+    say(format_args!("users         {}", list(&tenant.users.iter().map(u32::to_string).collect::<Vec<_>>())));
+    say(format_args!("certificates  {}", list(&tenant.certificates)));
+    say(format_args!("weight        {}", tenant.weight));
+    say(format_args!("priority      {}", tenant.priority));
+    say(format_args!("sessions      {} (most: {})", tenant.sessions, most(tenant.most_sessions)));
+    say(format_args!("threads       {} per session", most(tenant.threads)));
+    say(format_args!("APIs          {}", tenant.apis.as_ref().map_or_else(|| "all".into(), |apis| list(apis))));
+    say(format_args!(
+        "devices       {}",
+        tenant.only_devices.as_ref().map_or_else(|| "all".into(), |names| list(names))
+    ));
     match &tenant.functions.allow {
-        Some(allowed) => println!("functions     only {}", list(allowed)),
-        None => println!("functions     all but {}", list(&tenant.functions.deny)),
+        Some(allowed) => say(format_args!("functions     only {}", list(allowed))),
+        None => say(format_args!("functions     all but {}", list(&tenant.functions.deny))),
     }
     for account in &tenant.accounts {
         let limit = account.limit.map_or_else(|| "none".into(), |limit| limit.to_string());
         let AccountReport { resource, used, peak, refused, .. } = account;
         let device = account.device.as_ref().map(|device| format!(" on {device:?}")).unwrap_or_default();
-        println!("resource      {resource}{device}: used {used}, limit {limit}, peak {peak}, refused {refused}");
+        say(format_args!(
+            "resource      {resource}{device}: used {used}, limit {limit}, peak {peak}, refused {refused}"
+        ));
     }
     for limit in &tenant.device_limits {
         let most = limit.limit.map_or_else(|| "none".into(), |limit| limit.to_string());
-        println!("limit         {} on each {:?}: {most}", limit.resource, limit.device);
+        say(format_args!("limit         {} on each {:?}: {most}", limit.resource, limit.device));
     }
     Ok(())
 }

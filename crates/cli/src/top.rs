@@ -2,6 +2,7 @@
 
 use crate::which_node::WhichNode;
 use aviary_node::{NodeReport, Request, TenantReport, ask, query};
+use aviary_wire::{Shown, shown};
 use clap::Args;
 use std::{
     collections::BTreeMap,
@@ -92,7 +93,7 @@ fn picture(before: &Look, now: &Look) -> String {
         let active = |i: usize| spent[i] > 0 || device.tenants[i].waiting > 0;
         let weights: u32 = (0..spent.len()).filter(|i| active(*i)).map(|i| device.tenants[i].weight).sum();
         let busy = whole as f64 / 1e7 / seconds;
-        let _ = writeln!(text, "\n{}: {busy:.0}% busy", device.device.escape_debug());
+        let _ = writeln!(text, "\n{}: {busy:.0}% busy", Shown(&device.device));
         let _ = writeln!(
             text,
             "  {:20} {:22} {:>6} {:>6} {:>8} {:>8}",
@@ -104,7 +105,7 @@ fn picture(before: &Look, now: &Look) -> String {
             let _ = writeln!(
                 text,
                 "  {:20} [{}] {:>5.1}% {:>5.1}% {:>8} {:>8}",
-                tenant.tenant.escape_debug().to_string(),
+                shown(&tenant.tenant),
                 bar(share, due),
                 100.0 * share,
                 100.0 * due,
@@ -122,17 +123,11 @@ fn picture(before: &Look, now: &Look) -> String {
         let held = tenant.accounts.iter().filter(|a| a.used > 0 || a.limit.is_some()).map(|account| {
             let limit = account.limit.filter(|l| *l != u64::MAX).map_or(String::new(), |l| format!("/{l}"));
             let device = account.device.as_ref().map_or(String::new(), |device| format!("@{device:?}"));
-            format!("{}{device}={}{limit}", account.resource, account.used)
+            format!("{}{device}={}{limit}", Shown(&account.resource), account.used)
         });
         let held: Vec<String> = held.collect();
-        let _ = writeln!(
-            text,
-            "  {:20} {:>8} {:>10.0}  {}",
-            tenant.name.escape_debug().to_string(),
-            tenant.sessions,
-            rate,
-            held.join(" ")
-        );
+        let _ =
+            writeln!(text, "  {:20} {:>8} {:>10.0}  {}", shown(&tenant.name), tenant.sessions, rate, held.join(" "));
     }
     text
 }
@@ -222,7 +217,8 @@ impl Exposition {
     }
 
     fn sample(&mut self, labels: &[(&str, &str)], value: u64) {
-        let escaped = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        // Programs and API servers choose some of them: neither a line nor anything that a terminal obeys.
+        let escaped = |text: &str| shown(text).replace('\\', "\\\\").replace('"', "\\\"");
         let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{}\"", escaped(text))).collect();
         let _ = writeln!(self.0, "{}{{{}}} {value}", self.1, labels.join(","));
     }
@@ -243,7 +239,7 @@ mod tests {
     fn labels_are_escaped() {
         let mut text = Exposition::default();
         text.family("a", "gauge", "What.");
-        text.sample(&[("tenant", "x\"\\\n")], 3);
-        assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\n\"} 3\n");
+        text.sample(&[("tenant", "x\"\\\n\x1b")], 3);
+        assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\\\n\\\\u{1b}\"} 3\n");
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -225,4 +225,43 @@ fn a_server_is_used_and_not_started() {
     assert_eq!(text(&output.unwrap().stdout), "unix:/somewhere/node.sock\n");
     let wrong = builds.aviary(&["run", "--server", "nonsense", "--", "true"]).output().unwrap();
     assert!(text(&wrong.stderr).contains("expected unix:"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn a_programs_name_does_nothing_to_the_terminal() {
+    let builds = Builds::new("terminal");
+    let daemon = builds.serve();
+    // Of the whole process; the node reads it when it is asked.
+    fs::write("/proc/self/comm", "a\x1b[2J\rb").unwrap();
+    let _attached = UnixStream::connect(builds.socket()).unwrap();
+    let address = format!("unix:{}", builds.socket().display());
+    let listed = || text(&builds.aviary(&["ps", "--server", &address]).output().unwrap().stdout);
+    eventually("the session", || listed().contains("(attaching)"));
+    let listed = listed();
+    assert!(listed.contains(r"a\u{1b}[2J\rb"), "{listed:?}");
+    assert!(!listed.chars().any(|letter| letter.is_control() && letter != '\n'), "{listed:?}");
+    drop(daemon);
+}
+
+#[test]
+fn names_of_local_users_get_no_certificate() {
+    let builds = Builds::new("names");
+    let folder = builds.0.join("tls");
+    let init =
+        |name: &str| builds.aviary(&["tls", "init", folder.to_str().unwrap(), "--tenant", name]).output().unwrap();
+    let refused = init("uid-0");
+    assert!(!refused.status.success() && text(&refused.stderr).contains("local user"), "{refused:?}");
+    assert!(!folder.exists(), "nothing was made");
+    assert!(init("alice").status.success());
+}
+
+#[test]
+fn a_node_of_root_has_no_plain_address() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let builds = Builds::new("plain");
+    let done = builds.aviary(&["serve", "--listen", "127.0.0.1:1", "--plain-loopback"]).output().unwrap();
+    let why = text(&done.stderr);
+    assert!(!done.status.success() && why.contains("runs as root") && why.contains("--tls-dir"), "{why}");
 }

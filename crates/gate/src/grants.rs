@@ -1,7 +1,7 @@
 //! What the node and one API server share about the devices that a session uses: who may give them work now.
 //!
-//! One page per session, written by that session's API server and the node, never by a guest. FairGV's board
-//! is one page for all; here a broken API server reaches nobody's grant but its own.
+//! One page per session, made by the node, written by that session's API server and the node, never by a guest. FairGV's
+//! board is one page for all; here a broken API server reaches nobody's grant but its own.
 
 use crate::sealed::{Atomics, SealedPage};
 use crate::text::Text;
@@ -166,7 +166,7 @@ impl GrantPage {
         &self.0.seats
     }
 
-    /// By the node, or by the API server that was told so: from now on it matters who gives devices work. Never taken back.
+    /// By the node: from now on it matters who gives devices work. Never taken back.
     pub fn schedule(&self) {
         self.0.scheduled.store(1, Ordering::Relaxed);
     }

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use aviary_ring::is_ordinary_memory;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -40,8 +41,8 @@ impl<T: Atomics> SealedPage<T> {
         Ok(fd)
     }
 
-    /// Maps a page that somebody else made. Fails unless it is sealed at its full size: otherwise its maker could
-    /// truncate it and kill the reader with SIGBUS.
+    /// Maps a page. Fails unless it is sealed at its full size and of ordinary memory: otherwise its maker could truncate
+    /// it, or take huge pages out of it that the system has no others of, and kill the reader with SIGBUS.
     pub fn open(fd: BorrowedFd<'_>) -> rustix::io::Result<Self> {
         Self::map(fd, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -53,7 +54,7 @@ impl<T: Atomics> SealedPage<T> {
 
     fn map(fd: BorrowedFd<'_>, access: ProtFlags) -> rustix::io::Result<Self> {
         let sealed = rustix::fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
-        if !sealed || rustix::fs::fstat(fd)?.st_size < Self::BYTES as i64 {
+        if !sealed || !is_ordinary_memory(fd).unwrap_or(false) || rustix::fs::fstat(fd)?.st_size < Self::BYTES as i64 {
             return Err(rustix::io::Errno::INVAL);
         }
         // SAFETY: a new mapping at an address the kernel chooses replaces nothing.
@@ -104,6 +105,26 @@ mod tests {
         let reader = SealedPage::<Words>::open_to_read(fd.as_fd()).unwrap();
         page.0[699].store(7, Ordering::Relaxed);
         assert_eq!(reader.0[699].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    fn a_new_page_is_sealed_against_every_change_of_its_size() {
+        let fd = SealedPage::<Words>::create("test").unwrap();
+        let seals = rustix::fs::fcntl_get_seals(&fd).unwrap();
+        assert_eq!(seals, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+        assert!(rustix::fs::ftruncate(&fd, 4096).is_err() && rustix::fs::ftruncate(&fd, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn huge_pages_are_not_mapped() {
+        // Making the file takes none; a system without support for them has none to refuse.
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        let Ok(huge) = rustix::fs::memfd_create("test", flags) else { return };
+        rustix::fs::ftruncate(&huge, 2 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert!(!is_ordinary_memory(huge.as_fd()).unwrap());
+        assert!(SealedPage::<Words>::open(huge.as_fd()).is_err());
+        assert!(SealedPage::<Words>::open_to_read(huge.as_fd()).is_err());
     }
 
     #[test]

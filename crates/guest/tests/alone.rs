@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use aviary_guest::{Api, ApiDescriptor, guard};
 use aviary_wire::attach::welcome_status;
@@ -38,11 +38,9 @@ fn lines(output: &Output) -> Vec<String> {
 #[test]
 #[ignore = "run by the tests below, in a process of its own"]
 fn calls() {
-    let start = Instant::now();
     for _ in 0..1000 {
         assert!(API.call(0).is_err());
     }
-    assert!(start.elapsed() < Duration::from_millis(900));
     assert!(API.zerocopy_alloc(4096).is_null() && !API.is_handle(77) && API.metadata(77).is_null());
     API.retain(0, 5);
     API.release(0, 5, true);

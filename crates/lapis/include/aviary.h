@@ -42,6 +42,13 @@ int aviary_device_gets_work(uint64_t device);
 /* Server: for how many nanoseconds a call that waits for a device should look by itself whether that is through before it sleeps over
  * it. 0 but for programs that have the device, call often and are to be kept awake for it (`awake` of a device). */
 uint64_t aviary_watch_time(void);
+/* Server, in a call: nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole.
+ * The same in all calls of a session. */
+uint64_t aviary_slice_time(void);
+/* Server, in a call: whether the session takes turns on devices with others. */
+int aviary_takes_turns(void);
+/* Server, in a call: whether the node serves one program only (`aviary run`), and has that one's environment. */
+int aviary_is_private_node(void);
 /* Guest only: whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a
  * VM's pinned memory), so that nothing is gained by moving them in parts. */
 int aviary_is_shared(const void *pointer, size_t size);

@@ -4,12 +4,13 @@ use crate::{
     NodeError,
     epoll::Token,
     guest::Guest,
+    life::SessionState,
     node::{Core, Goal, State},
     permissions::Permissions,
-    sessions::Session,
+    sessions::{Party, Session},
     tenancy::Identity,
 };
-use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status};
+use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status, tenant::is_reserved};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with};
@@ -24,6 +25,8 @@ const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connections of one user that wait for their turn; more are refused, which costs a descriptor less.
 const MOST_WAITING: usize = 256;
+/// Connections of one process: each of its guest libraries makes one.
+const MOST_OF_ONE: usize = 64;
 /// Connections accepted before other events have their turn.
 const ACCEPTED_AT_A_TIME: usize = 16;
 
@@ -36,26 +39,13 @@ pub(crate) struct Newcomer {
 }
 
 impl Newcomer {
-    /// Who must not attach too often.
-    fn key(&self) -> String {
+    /// Whose sessions it is counted among, and who must not attach too often.
+    fn party(&self, state: &State) -> Party {
         match &self.identity {
-            Identity::Remote(name) => format!("tenant {name}"),
-            _ => self.whose(),
-        }
-    }
-
-    /// Whose sessions are counted.
-    fn whose(&self) -> String {
-        match &self.identity {
-            Identity::Vm(guest) => format!("VM {}", guest.vm),
-            _ => format!("user {}", self.guest.uid),
-        }
-    }
-
-    fn sessions(&self, state: &State) -> usize {
-        match &self.identity {
-            Identity::Vm(guest) => state.registry.sessions_of_vm(&guest.vm),
-            _ => state.registry.sessions_of_user(self.guest.uid),
+            Identity::User | Identity::Loopback => Party::User(self.guest.uid),
+            // Names of several certificates may be one tenant's.
+            Identity::Remote(name) => Party::Tenant(state.tenants.named(name).name),
+            Identity::Vm(guest) => Party::Vm(guest.vm.clone()),
         }
     }
 }
@@ -113,9 +103,7 @@ impl Core {
 
     /// One connection; more of them make the listener readable again, after other events had their turn.
     pub(crate) fn accept_remote(&self, place: u64) {
-        let (Some(listener), Some((_, command))) = (self.remote.get(place as usize), &self.config.remote) else {
-            return;
-        };
+        let Some(listener) = self.remote.get(place as usize) else { return };
         let socket = match accept_with(listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
             Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => return,
@@ -128,12 +116,45 @@ impl Core {
             return;
         }
         let mut state = self.state();
-        let watched = state.gateways.start(command, &self.config.socket, socket).and_then(|id| {
-            let Some(gateway) = state.gateways.get(id) else { return Ok(()) };
-            self.epoll.add(gateway.exit.as_fd(), Token::GatewayExit(id))
+        let (id, displaced) = state.gateways.arrive(socket, Instant::now());
+        if let Some(other) = displaced {
+            self.turn_out(&mut state, other, "a newer one has come");
+        }
+        let watched = state.gateways.silent(id).map(|socket| self.epoll.add(socket, Token::Stranger(id)));
+        if let Some(Err(error)) = watched {
+            self.tell_refusal(&mut state, format_args!("connection refused: {error}"));
+            state.gateways.turn_out(id);
+        }
+    }
+
+    /// A process is started for a connection that says something, and for no other.
+    pub(crate) fn hear_stranger(&self, id: u64) {
+        let (mut state, Some((_, command))) = (self.state(), &self.config.remote) else { return };
+        let Some(socket) = state.gateways.take_silent(id) else { return };
+        // The gateway's copy would keep it registered.
+        self.epoll.remove(socket.as_fd());
+        let started = state.gateways.start(command, &self.config.socket, id, socket).and_then(|started| {
+            let exit = started.then(|| state.gateways.get(id)).flatten().map(|gateway| gateway.exit.as_fd());
+            exit.map_or(Ok(()), |exit| self.epoll.add(exit, Token::GatewayExit(id)))
         });
-        if let Err(error) = watched {
-            self.log.warn(format_args!("connection refused: {error}"));
+        if let Err(error) = started {
+            self.tell_refusal(&mut state, format_args!("connection refused: {error}"));
+        }
+    }
+
+    /// Strangers that are silent or slow.
+    pub(crate) fn turn_out_overdue(&self, now: Instant) {
+        let mut state = self.state();
+        for id in state.gateways.overdue(now) {
+            self.turn_out(&mut state, id, "its time to show who it is is over");
+        }
+    }
+
+    /// Its connection is closed now, or when its process has been reaped.
+    fn turn_out(&self, state: &mut State, id: u64, why: &str) {
+        self.log.debug(format_args!("connection {id} of a stranger ends: {why}"));
+        if let Some(socket) = state.gateways.turn_out(id) {
+            self.epoll.remove(socket.as_fd());
         }
     }
 
@@ -148,21 +169,20 @@ impl Core {
     fn admit(&self, state: &mut State, socket: OwnedFd) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
-            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+            Err(error) => return self.tell_refusal(state, format_args!("connection refused: {error}")),
         };
         let (identity, guest) = match self.identify(state, guest, &socket) {
             Ok(identified) => identified,
-            Err(error) => return self.log.warn(format_args!("connection refused: {error}")),
+            Err(error) => {
+                refuse(&socket, &error.to_string());
+                return self.tell_refusal(state, format_args!("connection of process {} refused: {error}", guest.pid));
+            }
         };
         let newcomer = Newcomer { identity, guest, socket };
-        // Whoever is the node's user may end the node; and one more connection to an API server costs little.
-        let own = matches!(newcomer.identity, Identity::User) && guest.uid == rustix::process::geteuid().as_raw();
-        let passed = match own || state.registry.server_of(&guest).is_some() {
+        // The node's own user may end the node.
+        let passed = match newcomer.identity.is_nodes_own(guest.uid) {
             true => Some(newcomer),
-            false if state.throttle.waiting(&newcomer.key()) >= MOST_WAITING => {
-                return refuse(&newcomer.socket, &format!("{} attaches too often", newcomer.key()));
-            }
-            false => state.throttle.pass(&newcomer.key(), newcomer, Instant::now()),
+            false => take_turn(state, newcomer),
         };
         if let Some(newcomer) = passed {
             self.welcome(state, newcomer);
@@ -172,7 +192,8 @@ impl Core {
     /// Connections that had to wait for their turn.
     pub(crate) fn welcome_due(&self) {
         let mut state = self.state();
-        while let Some(newcomer) = state.throttle.due(Instant::now()) {
+        let now = Instant::now();
+        while let Some(newcomer) = state.throttle.due(now).or_else(|| state.further.due(now)) {
             if !has_hung_up(&newcomer.socket) {
                 self.welcome(&mut state, newcomer);
             }
@@ -180,23 +201,20 @@ impl Core {
     }
 
     fn welcome(&self, state: &mut State, newcomer: Newcomer) {
-        if newcomer.sessions(state) >= state.sessions_per_user {
-            let why = format!("{} has {} sessions already", newcomer.whose(), state.sessions_per_user);
-            self.log.warn(format_args!("connection of process {} refused: {why}", newcomer.guest.pid));
-            return refuse(&newcomer.socket, &why);
+        if let Err(why) = check_room(state, &newcomer) {
+            return self.turn_down(state, &newcomer, &why, &why);
+        }
+        let own = newcomer.identity.is_nodes_own(newcomer.guest.uid);
+        let tenant = match self.tenant_for(state, &newcomer.guest, &newcomer.identity) {
+            Ok(tenant) => tenant,
+            Err(why) => return self.turn_down(state, &newcomer, &why, &why),
+        };
+        // Who its API server will be must be clear before there is one.
+        if let Err(error) = state.user_for(&tenant, own) {
+            let told = "the node has no user id for the tenant's API servers; its log says why";
+            return self.turn_down(state, &newcomer, told, &error.to_string());
         }
         let Newcomer { identity, guest, socket } = newcomer;
-        let tenant = self.tenant_for(state, &guest, &identity).and_then(|tenant| {
-            // Who its API server will be must be clear before there is one.
-            state.user_for(&tenant).map(|_| tenant).map_err(|error| error.to_string())
-        });
-        let tenant = match tenant {
-            Ok(tenant) => tenant,
-            Err(why) => {
-                self.log.warn(format_args!("connection of process {} refused: {why}", guest.pid));
-                return refuse(&socket, &why);
-            }
-        };
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
@@ -205,26 +223,80 @@ impl Core {
             tenant,
             permissions: Permissions::default(),
             since: SystemTime::now(),
-            pending: Some(socket),
-            moved: false,
+            state: SessionState::Offered { socket, moved: false },
             api: String::new(),
-            stats: None,
+            pages: None,
         };
         self.place(state, id, session);
     }
 
-    /// Who speaks, and as which guest it is served.
+    /// `told`: to the guest, who need not know where the node has its files; `why`: in the log.
+    fn turn_down(&self, state: &mut State, newcomer: &Newcomer, told: &str, why: &str) {
+        refuse(&newcomer.socket, told);
+        self.tell_refusal(state, format_args!("connection of process {} refused: {why}", newcomer.guest.pid));
+    }
+
+    /// Guests decide how often there is one: at most ten a second are told.
+    pub(crate) fn tell_refusal(&self, state: &mut State, text: std::fmt::Arguments<'_>) {
+        if state.refusals.admit(Instant::now()) {
+            self.log.warn(text);
+        }
+    }
+
+    /// Once in a second in which there were more.
+    pub(crate) fn tell_refusals_left_out(&self) {
+        if let Some(count) = self.state().refusals.settle(Instant::now()) {
+            self.log.warn(format_args!("{count} more connections were refused in that second"));
+        }
+    }
+
+    /// The guest at the other end, and as which it is served. A tenant that has taken its API server over would be
+    /// another tenant by attaching from there, with a fresh quota, as often as there are user ids.
     fn identify(&self, state: &mut State, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
+        if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
+            return Err(NodeError::ApiServerUser(guest.uid));
+        }
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
             let process = guest.within(&in_vm.origin);
             return Ok((Identity::Vm(in_vm), process));
         }
-        Ok(match state.gateways.admit(guest).transpose()? {
-            Some((tenant, first)) if !tenant.is_empty() => (Identity::Remote(tenant), first),
-            Some((_, first)) => (Identity::User, first),
-            None => (Identity::User, guest),
-        })
+        let Some((tenant, first)) = state.gateways.admit(guest).transpose()? else {
+            return Ok((Identity::User, guest));
+        };
+        if is_reserved(&tenant) {
+            return Err(NodeError::ReservedName(tenant));
+        }
+        let remote = !tenant.is_empty();
+        let memory = if remote { state.tenants.named(&tenant).remote_memory() } else { u64::MAX };
+        state.gateways.tell_memory(guest.pid, memory);
+        Ok((if remote { Identity::Remote(tenant) } else { Identity::Loopback }, first))
     }
+}
+
+/// `None`: it waits, or was refused.
+fn take_turn(state: &mut State, newcomer: Newcomer) -> Option<Newcomer> {
+    let party = newcomer.party(state).to_string();
+    let throttle = match state.registry.server_of(&newcomer.guest) {
+        Some(_) => &mut state.further,
+        None => &mut state.throttle,
+    };
+    if throttle.waiting(&party) >= MOST_WAITING {
+        refuse(&newcomer.socket, &format!("{party} attaches too often"));
+        return None;
+    }
+    throttle.pass(&party, newcomer, Instant::now())
+}
+
+fn check_room(state: &State, newcomer: &Newcomer) -> Result<(), String> {
+    let (party, most) = (newcomer.party(state), state.sessions_per_user);
+    if state.registry.sessions_of_party(&party) >= most {
+        return Err(format!("{party} has {most} sessions already"));
+    }
+    let server = state.registry.server_of(&newcomer.guest);
+    if server.is_some_and(|server| state.registry.sessions_of(server).len() >= MOST_OF_ONE) {
+        return Err(format!("the process has {MOST_OF_ONE} connections already"));
+    }
+    Ok(())
 }
 
 pub(crate) fn spare_descriptor() -> Option<OwnedFd> {

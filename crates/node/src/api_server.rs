@@ -19,7 +19,7 @@ use std::{
 pub struct ApiServerCommand {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
-    /// Added to the node's own environment.
+    /// All of its environment. A node that starts puts before it what passes of its own.
     pub environment: Vec<(OsString, OsString)>,
 }
 
@@ -85,26 +85,25 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    pub fn spawn(command: &ApiServerCommand) -> Result<Self, NodeError> {
-        Self::try_spawn(command).map_err(|error| NodeError::Spawn(command.program.clone(), error))
+    /// `log`: its standard error; `None`: the node's.
+    pub fn spawn(command: &ApiServerCommand, log: Option<OwnedFd>) -> Result<Self, NodeError> {
+        Self::try_spawn(command, log).map_err(|error| NodeError::Spawn(command.program.clone(), error))
     }
 
-    fn try_spawn(command: &ApiServerCommand) -> io::Result<Self> {
+    fn try_spawn(command: &ApiServerCommand, log: Option<OwnedFd>) -> io::Result<Self> {
         let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut process = Command::new(&command.program);
         process
             .arg0("aviary")
             .args(&command.arguments)
             .arg(theirs.as_raw_fd().to_string())
-            // A vendor library that is itself an Aviary library must not find this node.
-            .env_remove("AVIARY_SERVER")
-            // Which kind of node this is only its own command says.
-            .env_remove("AVIARY_PRIVATE_NODE")
+            .env_clear()
             .envs(command.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
+            .stdout(Stdio::null())
+            .stderr(log.map_or_else(Stdio::inherit, Stdio::from));
         // Signals from the terminal are for the guest: its API server ends after it.
-        aviary_server::process::prepare_to_spawn(&mut process, theirs);
+        aviary_control::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
         match pidfd(child.id()) {
             Ok(exit) => Ok(Self { pid: child.id(), control, exit }),

@@ -1,9 +1,10 @@
 //! How sessions, API servers and the node end.
 
 use crate::{
-    NodeError, SessionReport,
+    NodeError, ServerReport, SessionReport,
     api_server::Ending,
     epoll::Token,
+    life::{Doom, ServerEvent, ServerState, SessionState},
     node::{Core, State},
     pool::REFILL_BACKOFF,
     report,
@@ -21,8 +22,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an API server may go on after its guest process has ended.
-const GRACE: Duration = Duration::from_millis(1600);
 /// How long API servers get to end when the node ends.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -41,6 +40,9 @@ pub enum EndRequest {
 pub struct EndReport {
     /// As they were, with those that end because their process's API server does.
     pub ended: Vec<SessionReport>,
+    /// API servers of the tenant that had no session any more.
+    #[serde(default)]
+    pub servers: Vec<ServerReport>,
     /// Numbers that no session has.
     pub unknown: Vec<u64>,
 }
@@ -99,8 +101,22 @@ impl Core {
             }
             EndRequest::Outdated => (state.outdated_sessions(), BTreeSet::new()),
         };
-        let servers: BTreeSet<u64> =
+        let mut servers: BTreeSet<u64> =
             chosen.iter().filter_map(|id| Some(state.registry.sessions.get(id)?.server)).collect();
+        let mut alone = Vec::new();
+        if let EndRequest::Tenant(name) = request {
+            // A seat is taken for as long as the process lives, whatever it says of its sessions.
+            let seated = |server: &Server| server.seat.as_ref().is_some_and(|seat| seat.tenant == *name);
+            servers.extend(state.registry.servers.iter().filter(|(_, server)| seated(server)).map(|(id, _)| *id));
+            for (_, server) in state.registry.without_sessions().filter(|(id, _)| servers.contains(id)) {
+                self.log.warn(format_args!(
+                    "ended: tenant={} API server {}: by an operator (aviary end)",
+                    name.escape_debug(),
+                    server.process.pid()
+                ));
+                alone.push(report::server(server));
+            }
+        }
         let mut ended = Vec::new();
         for (id, session) in &state.registry.sessions {
             if servers.contains(&session.server) {
@@ -110,7 +126,7 @@ impl Core {
             }
         }
         servers.into_iter().for_each(|server| end_server(&mut state.registry, server));
-        Ok(EndReport { ended, unknown: unknown.into_iter().collect() })
+        Ok(EndReport { ended, servers: alone, unknown: unknown.into_iter().collect() })
     }
 
     fn tell_end(&self, id: u64, session: &Session, why: fmt::Arguments<'_>) {
@@ -124,8 +140,10 @@ impl Core {
         let Some(mut session) = state.registry.sessions.remove(&id) else { return };
         self.unschedule(id);
         let clean = status == Ending::Status(0);
-        if clean && session.pending.is_some() && !session.moved {
-            session.moved = true;
+        if let SessionState::Offered { moved: moved @ false, .. } = &mut session.state
+            && clean
+        {
+            *moved = true;
             return self.place(state, id, session);
         }
         if clean {
@@ -136,7 +154,7 @@ impl Core {
     }
 
     /// Stops watching an API server that has ended, and reaps it.
-    pub(crate) fn release(&self, server: Server) -> Ending {
+    pub(crate) fn release(&self, mut server: Server) -> Ending {
         self.epoll.remove(server.process.control.as_fd());
         self.epoll.remove(server.process.exit.as_fd());
         if let Some(exit) = &server.guest_exit {
@@ -144,6 +162,11 @@ impl Core {
         }
         let pid = server.process.pid();
         let status = server.process.wait();
+        let untold = server.lines.finish();
+        if let Some(untold) = untold {
+            self.tell_untold(pid, untold);
+        }
+        self.hear_last_words(&mut server.log, pid);
         self.log.debug(format_args!("API server {pid} ended: {status}"));
         status
     }
@@ -165,20 +188,27 @@ impl Core {
             return;
         }
         registry.retire(id);
-        let Some(server) = registry.servers.get_mut(&id) else { return };
-        server.kill_at = Some(Instant::now() + GRACE);
+        registry.change(id, ServerEvent::GuestEnded, Instant::now());
     }
 
-    /// The API server of a dead guest gives its resources back even if the vendor
-    /// library hangs, or if a stray process still holds the guest's socket.
+    /// The API server of a dead guest gives its resources back even if the vendor library hangs, or if a stray process
+    /// still holds the guest's socket. One that says it has no session any more, and stays, would have the device unseen.
     pub(crate) fn kill_orphans(&self) {
         let now = Instant::now();
-        for server in self.state().registry.servers.values_mut() {
-            if server.kill_at.is_some_and(|at| at <= now) {
-                server.kill_at = None;
-                self.log.warn(format_args!("API server {} goes on without its guest: killed", server.process.pid()));
-                server.process.signal(Signal::KILL);
+        let mut state = self.state();
+        let is_due = |server: &Server| server.state.kill_at().is_some_and(|at| at <= now);
+        let due: Vec<u64> =
+            state.registry.servers.iter().filter(|(_, server)| is_due(server)).map(|(id, _)| *id).collect();
+        for id in due {
+            let Some(server) = state.registry.servers.get(&id) else { continue };
+            let pid = server.process.pid();
+            match server.state {
+                ServerState::Doomed { why: Doom::GuestEnded, .. } => {
+                    self.log.warn(format_args!("API server {pid} goes on without its guest: killed"));
+                }
+                state => self.log.warn(format_args!("API server {pid} goes on although {}: killed", state.told())),
             }
+            end_server(&mut state.registry, id);
         }
     }
 
@@ -231,6 +261,7 @@ fn end_server(registry: &mut Registry, id: u64) {
     if let Some(server) = registry.servers.get(&id) {
         server.process.signal(Signal::KILL);
     }
+    registry.change(id, ServerEvent::Killed, Instant::now());
 }
 
 fn ends_within(server: &Server, time: Duration) -> bool {

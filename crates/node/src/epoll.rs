@@ -17,6 +17,8 @@ pub enum Token {
     Wake,
     /// The control socket of an API server.
     Control(u64),
+    /// An API server says something for the log.
+    Log(u64),
     /// An API server process ended.
     ServerExit(u64),
     /// The guest process of an API server ended.
@@ -34,6 +36,8 @@ pub enum Token {
     Vm(u64),
     /// A VM's device ended.
     DeviceExit(u64),
+    /// A connection of another machine says its first byte.
+    Stranger(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -53,6 +57,8 @@ impl Token {
             Token::Overdue => (9, 0),
             Token::Vm(id) => (10, id),
             Token::DeviceExit(id) => (11, id),
+            Token::Log(id) => (12, id),
+            Token::Stranger(id) => (13, id),
         };
         kind << SHIFT | id
     }
@@ -71,7 +77,9 @@ impl Token {
             8 => Token::GatewayExit(id),
             9 => Token::Overdue,
             10 => Token::Vm(id),
-            _ => Token::DeviceExit(id),
+            11 => Token::DeviceExit(id),
+            12 => Token::Log(id),
+            _ => Token::Stranger(id),
         }
     }
 }
@@ -115,8 +123,15 @@ mod tests {
 
     #[test]
     fn tokens_survive() {
-        let with_id =
-            [Token::Control(7), Token::ServerExit(1 << 40), Token::GuestExit(0), Token::Vm(3), Token::DeviceExit(4)];
+        let with_id = [
+            Token::Control(7),
+            Token::Log(6),
+            Token::ServerExit(1 << 40),
+            Token::GuestExit(0),
+            Token::Vm(3),
+            Token::DeviceExit(4),
+            Token::Stranger(5),
+        ];
         for token in
             [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)
         {

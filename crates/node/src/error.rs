@@ -17,10 +17,16 @@ pub enum NodeError {
     Listen(PathBuf, io::Error),
     /// cannot listen on {0}: {1}
     ListenRemote(RemoteAddress, io::Error),
-    /// too many connections of {0} that have not shown who they are
+    /// too many connections of other machines are served for one more of {0}
     Crowded(String),
+    /// user {0} is one of this node's API servers (api_server_users), which attach nowhere; run guests as users outside of that range
+    ApiServerUser(u32),
+    /// `{0}` is the name of a local user without a tenant: a guest of another machine cannot have it; give it a certificate or token with another name
+    ReservedName(String),
     /// gateway {0} attached without saying for whom
     NoTenant(u32),
+    /// XDG_RUNTIME_DIR={0} is not used: {1}; sockets and private folders of this user must lie where nobody else can put files (with sudo, leave the variable out)
+    RuntimeDirectory(PathBuf, String),
     /// cannot create a private directory under {0}: {1}
     PrivateDir(PathBuf, io::Error),
     /// cannot start an API server ({0}): {1}

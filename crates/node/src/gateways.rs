@@ -1,29 +1,29 @@
 //! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
 
-use crate::{NodeError, guest::Guest};
+use crate::{NodeError, guest::Guest, strangers::Strangers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::{
     collections::HashMap,
     ffi::OsString,
-    fs::File,
-    io::{self, Read},
-    net::{IpAddr, TcpStream},
-    os::{fd::OwnedFd, unix::process::CommandExt},
+    io::{self, Read, Write},
+    net::TcpStream,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    time::Instant,
 };
 
-/// Connections at a time that have not shown who they are.
-const UNKNOWN: usize = 64;
-/// The same for one address, so that one source cannot take all the places.
-const UNKNOWN_OF_ONE: usize = 16;
+/// Processes at a time. Those of strangers have far fewer places: tenants that are known do not compete with them.
 const ALL: usize = 4096;
 const LONGEST_REPORT: usize = 192;
 
-/// The command line of a gateway. Its standard input is the connection, its standard output tells the tenant.
+/// The command line of a gateway. Its standard input is the connection; on its standard output, a socket, it tells the
+/// tenant and reads how much memory that may make it hold.
 #[derive(Debug, Clone)]
 pub struct GatewayCommand {
     pub program: PathBuf,
@@ -35,8 +35,7 @@ pub struct Gateway {
     child: Child,
     /// Readable when the process has ended.
     pub exit: OwnedFd,
-    report: File,
-    source: Option<IpAddr>,
+    report: UnixStream,
     /// Once it has told.
     origin: Option<Origin>,
     /// As whom it attached.
@@ -59,33 +58,102 @@ impl Origin {
     }
 }
 
+/// Connections of other machines: silent ones, then, each in a process, those of strangers and of tenants.
 #[derive(Debug, Default)]
 pub struct Gateways {
     list: HashMap<u64, Gateway>,
+    silent: HashMap<u64, TcpStream>,
+    strangers: Strangers,
     last: u64,
 }
 
 impl Gateways {
-    /// Starts a gateway for an accepted connection, unless there are too many.
-    pub fn start(&mut self, command: &GatewayCommand, node: &Path, socket: OwnedFd) -> Result<u64, NodeError> {
+    /// A connection that has said nothing yet: its id, and the one that has to go for it.
+    pub fn arrive(&mut self, socket: OwnedFd, now: Instant) -> (u64, Option<u64>) {
         let socket = TcpStream::from(socket);
         let source = socket.peer_addr().ok().map(|address| address.ip());
-        self.check_room(source)?;
-        let failed = |error: io::Error| NodeError::Spawn(command.program.clone(), error);
-        let gateway = spawn(command, node, socket, source).map_err(failed)?;
+        if self.strangers.is_full() {
+            self.ask_all();
+        }
         self.last += 1;
-        self.list.insert(self.last, gateway);
-        Ok(self.last)
+        self.silent.insert(self.last, socket);
+        (self.last, self.strangers.arrive(self.last, source, now))
     }
 
-    fn check_room(&mut self, source: Option<IpAddr>) -> Result<(), NodeError> {
-        self.list.values_mut().for_each(Gateway::ask);
-        let unknown = self.list.values().filter(|gateway| gateway.origin.is_none());
-        let of_one = unknown.clone().filter(|gateway| source.is_some() && gateway.source == source).count();
-        if self.list.len() >= ALL || unknown.count() >= UNKNOWN || of_one >= UNKNOWN_OF_ONE {
-            return Err(NodeError::Crowded(source.map_or("another machine".into(), |ip| ip.to_string())));
+    pub fn silent(&self, id: u64) -> Option<BorrowedFd<'_>> {
+        self.silent.get(&id).map(AsFd::as_fd)
+    }
+
+    pub fn take_silent(&mut self, id: u64) -> Option<TcpStream> {
+        self.silent.remove(&id)
+    }
+
+    /// Starts a gateway for a connection that says something. False: it only said that it ends.
+    pub fn start(
+        &mut self,
+        command: &GatewayCommand,
+        node: &Path,
+        id: u64,
+        socket: TcpStream,
+    ) -> Result<bool, NodeError> {
+        let result = self.try_start(command, node, id, socket);
+        match result {
+            Ok(true) => self.strangers.speaks(id),
+            _ => self.strangers.leave(id),
         }
-        Ok(())
+        result
+    }
+
+    fn try_start(
+        &mut self,
+        command: &GatewayCommand,
+        node: &Path,
+        id: u64,
+        socket: TcpStream,
+    ) -> Result<bool, NodeError> {
+        let peeked = recv(&socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        if !peeked.is_ok_and(|(n, _)| n > 0) {
+            return Ok(false);
+        }
+        if self.list.len() >= ALL {
+            let peer = socket.peer_addr().map_or("another machine".into(), |peer| peer.ip().to_string());
+            return Err(NodeError::Crowded(peer));
+        }
+        let failed = |error: io::Error| NodeError::Spawn(command.program.clone(), error);
+        self.list.insert(id, spawn(command, node, socket).map_err(failed)?);
+        Ok(true)
+    }
+
+    /// Takes what gateways have told since: who has shown who it is is no stranger.
+    fn ask_all(&mut self) {
+        for (id, gateway) in &mut self.list {
+            gateway.ask();
+            if gateway.origin.is_some() {
+                self.strangers.leave(*id);
+            }
+        }
+    }
+
+    /// Strangers whose time is over.
+    pub fn overdue(&mut self, now: Instant) -> Vec<u64> {
+        if self.next_deadline().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.ask_all();
+        self.strangers.overdue(now)
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.strangers.next_deadline()
+    }
+
+    /// Ends a stranger's process, or gives its silent connection back.
+    pub fn turn_out(&mut self, id: u64) -> Option<TcpStream> {
+        self.strangers.leave(id);
+        if let Some(gateway) = self.list.get(&id) {
+            gateway.end();
+        }
+        self.take_silent(id)
     }
 
     pub fn get(&self, id: u64) -> Option<&Gateway> {
@@ -99,6 +167,7 @@ impl Gateways {
         gateway.ask();
         let Some(origin) = gateway.origin.clone() else { return Some(Err(NodeError::NoTenant(guest.pid))) };
         let id = *id;
+        self.strangers.leave(id);
         let mut others = self.list.iter().filter(|(other, _)| **other != id).map(|(_, gateway)| gateway);
         let same = others.find(|other| origin.process != 0 && other.origin.as_ref() == Some(&origin));
         let first = same.and_then(|other| other.guest).unwrap_or(guest);
@@ -108,6 +177,14 @@ impl Gateways {
         Some(Ok((origin.tenant, first)))
     }
 
+    /// Tells the gateway `pid` how many bytes of memory its arena may hold, at the time when it attaches.
+    pub fn tell_memory(&mut self, pid: u32, bytes: u64) {
+        if let Some(gateway) = self.list.values_mut().find(|gateway| gateway.child.id() == pid) {
+            // Without the line it ends by itself.
+            let _ = gateway.report.write_all(format!("{bytes:016x}\n").as_bytes());
+        }
+    }
+
     /// The exit of a gateway that is served as `guest` and lives.
     pub fn living(&self, guest: &Guest) -> Option<io::Result<OwnedFd>> {
         let gateway = self.list.values().find(|gateway| gateway.guest.as_ref() == Some(guest) && gateway.lives())?;
@@ -115,10 +192,12 @@ impl Gateways {
     }
 
     pub fn remove(&mut self, id: u64) -> Option<Gateway> {
+        self.strangers.leave(id);
         self.list.remove(&id)
     }
 
     pub fn drain(&mut self) -> Vec<Gateway> {
+        self.silent.clear();
         self.list.drain().map(|(_, gateway)| gateway).collect()
     }
 }
@@ -130,7 +209,7 @@ impl Gateway {
         if self.origin.is_some() {
             return;
         }
-        // Its line is shorter than what a pipe passes on in one piece.
+        // Its line is written at once, and shorter than what a socket cuts.
         if let Ok(n) = self.report.read(&mut line)
             && let Some(origin) = std::str::from_utf8(&line[..n]).ok().and_then(Origin::parse)
         {
@@ -152,23 +231,24 @@ impl Gateway {
     }
 }
 
-fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Option<IpAddr>) -> io::Result<Gateway> {
-    let (report, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    fcntl_setfl(&report, OFlags::NONBLOCK)?;
+fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream) -> io::Result<Gateway> {
+    let (report, theirs) = UnixStream::pair()?;
+    report.set_nonblocking(true)?;
     let mut child = Command::new(&command.program)
         .arg0("aviary")
         .args(&command.arguments)
         .arg("--node")
         .arg(node)
-        .env_remove("AVIARY_SERVER")
+        // It reads what strangers send, and needs nothing of the node's.
+        .env_clear()
         .stdin(Stdio::from(OwnedFd::from(socket)))
-        .stdout(Stdio::from(theirs))
+        .stdout(Stdio::from(OwnedFd::from(theirs)))
         // Signals from the terminal are for the node, which ends its gateways itself.
         .process_group(0)
         .spawn()?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(Gateway { child, exit, report: report.into(), source, origin: None, guest: None }),
+        Ok(exit) => Ok(Gateway { child, exit, report, origin: None, guest: None }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -180,6 +260,7 @@ fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream, source: Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::strangers::{FIRST_BYTE, PLACES};
 
     #[test]
     fn reports_are_understood() {
@@ -196,9 +277,9 @@ mod tests {
     fn gateway(line: &str) -> Gateway {
         let child = Command::new("sleep").arg("60").stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let exit = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
-        let (report, told) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        rustix::io::write(&told, line.as_bytes()).unwrap();
-        Gateway { child, exit, report: report.into(), source: None, origin: None, guest: None }
+        let (report, mut told) = UnixStream::pair().unwrap();
+        told.write_all(line.as_bytes()).unwrap();
+        Gateway { child, exit, report, origin: None, guest: None }
     }
 
     #[test]
@@ -225,6 +306,47 @@ mod tests {
         gateways.list[&1].end();
         gateways.list.get_mut(&1).unwrap().child.wait().unwrap();
         assert!(gateways.living(&first).is_none());
+        for gateway in gateways.drain() {
+            gateway.end();
+            let _ = gateway.wait();
+        }
+    }
+
+    #[test]
+    fn silent_connections_cost_no_process_and_tenants_take_no_strangers_place() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = || {
+            let there = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (there, OwnedFd::from(listener.accept().unwrap().0))
+        };
+        let (mut gateways, now) = (Gateways::default(), Instant::now());
+        let command = GatewayCommand { program: "/bin/true".into(), arguments: Vec::new() };
+        let mut peers = Vec::new();
+        for _ in 0..PLACES {
+            let (there, here) = connect();
+            assert_eq!(gateways.arrive(here, now).1, None);
+            peers.push(there);
+        }
+        assert_eq!((gateways.list.len(), gateways.silent.len()), (0, PLACES));
+        // One of them shows who it is: its place is free.
+        let socket = gateways.take_silent(1).unwrap();
+        gateways.list.insert(1, gateway("a\t7\n"));
+        drop(socket);
+        let (_peer, here) = connect();
+        let (known, displaced) = gateways.arrive(here, now);
+        assert_eq!(displaced, None);
+        // The next one displaces the oldest.
+        let (_other, here) = connect();
+        let (_, displaced) = gateways.arrive(here, now);
+        assert_eq!(displaced, Some(2));
+        assert!(gateways.turn_out(2).is_some() && gateways.turn_out(2).is_none());
+        // One hangs up without a word.
+        drop(peers.swap_remove(2));
+        let socket = gateways.take_silent(3).unwrap();
+        poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).unwrap();
+        assert!(!gateways.start(&command, Path::new("/"), 3, socket).unwrap());
+        assert_eq!((gateways.list.len(), known), (1, PLACES as u64 + 1));
+        assert_eq!(gateways.overdue(now + FIRST_BYTE).len(), PLACES - 1, "all but the tenant's and those that left");
         for gateway in gateways.drain() {
             gateway.end();
             let _ = gateway.wait();

@@ -4,7 +4,8 @@ use crate::{
     GatewayCommand, NodeError, NodeReport, PrivateDir,
     admin::{self, Request},
     api_server::ApiServerCommand,
-    listener::{Address, Listener},
+    environment::{self, Passing},
+    listener::{Address, Listener, listen_on},
     log::{Level, Log},
     node::{Core, Goal},
     report,
@@ -17,15 +18,17 @@ use crate::{
 use aviary_transport::RemoteAddress;
 use rustix::net::{Shutdown, shutdown};
 use std::{
-    fs::{self, Permissions},
+    ffi::OsString,
+    fs,
     io::{PipeReader, PipeWriter},
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::{fs::PermissionsExt, net::UnixListener},
+        unix::net::UnixListener,
     },
     path::{Path, PathBuf},
     sync::Arc,
     thread::JoinHandle,
+    time::Duration,
 };
 
 /// What may change while a node runs.
@@ -90,6 +93,9 @@ pub struct NodeConfig {
     pub sessions_per_user: usize,
     /// Processes of one user, VM or remote tenant that may attach in a second; 0: as many as it likes.
     pub attach_rate: u32,
+    /// Variables of the node's environment that API servers get beside those that vendors' libraries look at; a name may
+    /// end with `*`. Those of a private node get all.
+    pub pass_environment: Vec<String>,
     /// It serves one program, whose terminal its log goes to.
     pub private: bool,
     pub tenants: Tenants,
@@ -99,6 +105,9 @@ pub struct NodeConfig {
     pub sandbox: Option<SandboxSettings>,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
+    /// How long a part of an OpenCL kernel that runs in parts shall take (apis/opencl/README.md); zero: kernels run whole;
+    /// `None`: as long as the shortest slice of a device.
+    pub launch_slice: Option<Duration>,
     /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
     /// Where other machines connect, and what serves each of them.
@@ -121,11 +130,13 @@ impl NodeConfig {
             spares: 1,
             sessions_per_user: 4096,
             attach_rate: usual_rate(),
+            pass_environment: Vec::new(),
             private: false,
             tenants: Tenants::default(),
             server_users: None,
             sandbox: None,
             devices: Rules::default(),
+            launch_slice: None,
             reload: None,
             remote: None,
             vms: Vec::new(),
@@ -135,21 +146,18 @@ impl NodeConfig {
     }
 }
 
-/// Tells API servers to run what takes longer in parts (apis/opencl/README.md).
-const SLICE: &str = "AVIARY_SLICE_MS";
-
 impl NodeConfig {
     /// Whether devices are scheduled, or may be when the configuration is read again: sessions are prepared for it.
     pub(crate) fn may_schedule(&self) -> bool {
         !self.devices.0.is_empty() || self.reload.is_some()
     }
 
-    /// Launches longer than a slice run in parts where devices are scheduled, unless the environment says otherwise.
-    fn slice_launches(&mut self) {
-        let Some(slice) = self.devices.shortest_slice().filter(|_| std::env::var_os(SLICE).is_none()) else { return };
-        let milliseconds = (slice.as_secs_f64() * 1000.0).to_string();
+    /// API servers get what passes of this environment, and before it what their commands say themselves.
+    fn pass_on(&mut self, environment: impl Iterator<Item = (OsString, OsString)>) {
+        let passing = if self.private { Passing::Whole } else { Passing::Listed(&self.pass_environment) };
+        let passed: Vec<_> = environment::passed(environment, passing).collect();
         for command in self.zygote.iter_mut().chain([&mut self.api_server]) {
-            command.environment.push((SLICE.into(), milliseconds.clone().into()));
+            command.environment.splice(..0, passed.iter().cloned());
         }
     }
 }
@@ -168,12 +176,12 @@ pub struct Node {
 
 impl Node {
     pub fn start(mut config: NodeConfig) -> Result<Self, NodeError> {
-        config.slice_launches();
+        config.pass_on(std::env::vars_os());
         let log = Log::new(config.log);
         let address = Address::Unix(config.socket.clone());
         let listener = Listener::bind(&config.socket, config.mode)?;
         let admin_path = admin::admin_path(&config.socket);
-        let admin = Arc::new(bind_admin(&admin_path).map_err(|error| NodeError::Listen(admin_path.clone(), error))?);
+        let admin = Arc::new(bind_admin(&admin_path)?);
         let remote = config.remote.as_ref().map_or(Vec::new(), |(addresses, _)| addresses.clone());
         let vms = config.vms.clone();
         let core = Arc::new(Core::new(config, listener, log)?);
@@ -243,13 +251,14 @@ impl Drop for Node {
 }
 
 /// Called with the node's lock held, so that a socket found there is a dead node's.
-fn bind_admin(path: &Path) -> std::io::Result<UnixListener> {
+fn bind_admin(path: &Path) -> Result<UnixListener, NodeError> {
+    let failed = |error| NodeError::Listen(path.to_owned(), error);
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    let listener = UnixListener::from(listen_on(path, 0o600)?);
+    listener.set_nonblocking(false).map_err(failed)?;
     Ok(listener)
 }
 
@@ -292,6 +301,7 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
         spares: state.registry.spares(),
         zygote,
         sessions: state.registry.sessions.iter().map(|(id, session)| report::session(state, *id, session)).collect(),
+        servers: state.registry.without_sessions().map(|(_, server)| report::server(server)).collect(),
         devices: core.devices(),
     })
 }

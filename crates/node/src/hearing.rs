@@ -1,81 +1,186 @@
 //! What API servers say.
+//!
+//! An API server speaks for its own sessions only, and each of them starts and ends once. One that says anything else was
+//! taken over or is broken: it is ended.
 
 use crate::{
-    control::{self, Event, Received},
+    life::{Course, ServerEvent, SessionNews, SessionState},
+    log::Level,
     node::{Core, State},
+    sessions::Session,
 };
-use std::os::fd::{AsFd, OwnedFd};
+use aviary_control::{FromServer, Garbage, Received, is_api_name, receive};
+use rustix::process::Signal;
+use std::{
+    fmt,
+    os::fd::{AsFd, OwnedFd},
+    time::Instant,
+};
+
+/// Longest reason of a session's end that is told, in bytes.
+const REASON: usize = 512;
+
+/// What no honest API server says.
+#[derive(Debug, displaydoc::Display)]
+pub(crate) enum Lie {
+    /// it sent {0}
+    Garbage(Garbage),
+    /// it spoke of session {0}, which is another API server's
+    OthersSession(u64),
+    /// it said that session {0} has started, for the second time
+    StartedTwice(u64),
+    /// it said that session {0} uses an API, whose name is none
+    NoApi(u64),
+    /// it spoke like a zygote
+    LikeAZygote,
+}
 
 impl Core {
     /// Takes one message; more of them make the socket readable again.
     pub(crate) fn hear(&self, id: u64) {
         let mut state = self.state();
-        let Some(server) = state.registry.servers.get(&id) else { return };
-        match control::receive(server.process.control.as_fd()) {
-            Received::Event(event, descriptors) => self.note(&mut state, id, event, descriptors),
-            Received::Garbage(why) => {
-                let pid = server.process.pid();
-                self.log.warn(format_args!("API server {pid} sent a message that is not understood: {why}"));
+        let Some(server) = state.registry.heard(id) else { return };
+        match receive(server.process.control.as_fd()) {
+            Received::Message(message, descriptors) => {
+                if let Err(lie) = self.note(&mut state, id, message, descriptors) {
+                    self.end_liar(&mut state, id, &lie);
+                }
             }
+            Received::Garbage(garbage) => self.end_liar(&mut state, id, &Lie::Garbage(garbage)),
             Received::Nothing => {}
             Received::Closed => {
                 self.epoll.remove(server.process.control.as_fd());
                 state.registry.retire(id);
+                state.registry.change(id, ServerEvent::HungUp, Instant::now());
             }
         }
     }
 
-    /// An API server speaks for its own sessions only.
-    fn note(&self, state: &mut State, server: u64, event: Event, descriptors: Vec<OwnedFd>) {
-        let (Event::Started { session: id, .. }
-        | Event::Ended { session: id, .. }
-        | Event::Fetch { session: id, .. }
-        | Event::Fetched { session: id, .. }) = &event
-        else {
-            return;
-        };
-        let Some(session) = state.registry.sessions.get_mut(id).filter(|session| session.server == server) else {
-            return self.log.debug(format_args!("news of session {id}, which is not known"));
-        };
-        match event {
-            Event::Started { session: id, api } => {
-                self.log.info(format_args!("session {id}: {api} started"));
-                session.pending = None;
-                session.api = api;
-                // The statistics, and page and bell of the devices.
-                let mut descriptors = descriptors.into_iter();
-                session.stats = descriptors.next();
-                if let (Some(scheduling), Some(page), Some(bell)) =
-                    (&self.scheduling, descriptors.next(), descriptors.next())
-                {
-                    let share = state.tenants.called(&session.tenant).share();
-                    let process = state.registry.servers.get(&server).map_or(0, |known| known.process.pid());
-                    scheduling.enter(id, &session.tenant, share, process, &page, bell);
-                }
-            }
-            Event::Ended { session: id, reason } => {
-                let separator = if reason.is_empty() { "" } else { ": " };
-                self.log.info(format_args!("session {id}: ended{separator}{}", reason.escape_debug()));
-                state.registry.sessions.remove(&id);
-                self.unschedule(id);
-            }
-            Event::Fetch { session: asker, request, name } => self.ask_for(state, asker, request, &name),
-            Event::Fetched { session: giver, asker, request, note } => {
-                self.hand_over(state, giver, asker, request, note, descriptors.first());
-            }
-            Event::Born { .. } | Event::Ready | Event::Unfit { .. } | Event::Unknown => {}
-        }
-    }
-
+    /// What an API server said before it ended.
     pub(crate) fn hear_rest(&self, id: u64) {
         loop {
             let mut state = self.state();
-            let Some(server) = state.registry.servers.get(&id) else { return };
-            match control::receive(server.process.control.as_fd()) {
-                Received::Event(event, descriptors) => self.note(&mut state, id, event, descriptors),
-                Received::Garbage(_) => {}
+            let Some(server) = state.registry.heard(id) else { return };
+            match receive(server.process.control.as_fd()) {
+                Received::Message(message, descriptors) => {
+                    if let Err(lie) = self.note(&mut state, id, message, descriptors) {
+                        return self.end_liar(&mut state, id, &lie);
+                    }
+                }
+                Received::Garbage(garbage) => return self.end_liar(&mut state, id, &Lie::Garbage(garbage)),
                 Received::Nothing | Received::Closed => return,
             }
+        }
+    }
+
+    fn note(&self, state: &mut State, server: u64, message: FromServer, fds: Vec<OwnedFd>) -> Result<(), Lie> {
+        let (FromServer::Started { session, .. }
+        | FromServer::Ended { session, .. }
+        | FromServer::Fetch { session, .. }
+        | FromServer::Fetched { session, .. }) = message
+        else {
+            // Both the zygote and its copy say that the copy was born.
+            return if matches!(message, FromServer::Born { .. }) { Ok(()) } else { Err(Lie::LikeAZygote) };
+        };
+        match state.registry.sessions.get(&session) {
+            Some(known) if known.server != server => return Err(Lie::OthersSession(session)),
+            Some(_) => {}
+            None => {
+                // It ended a moment ago, and somebody has just fetched what it offered.
+                self.tell_of(state, server, Level::Debug, format_args!("news of session {session}, which is over"));
+                return Ok(());
+            }
+        }
+        match message {
+            FromServer::Started { session, api } => self.begin(state, server, session, api),
+            FromServer::Ended { session, reason } => {
+                self.conclude(state, server, session, &reason);
+                Ok(())
+            }
+            FromServer::Fetch { session: asker, request, name } => {
+                self.ask_for(state, server, asker, request, name);
+                Ok(())
+            }
+            FromServer::Fetched { session: giver, asker, request, note } => {
+                self.hand_over(state, server, (giver, asker), request, note, fds.first());
+                Ok(())
+            }
+            FromServer::Born { .. } | FromServer::Ready | FromServer::Unfit { .. } => Err(Lie::LikeAZygote),
+        }
+    }
+
+    fn begin(&self, state: &mut State, server: u64, id: u64, api: String) -> Result<(), Lie> {
+        if !is_api_name(&api) {
+            return Err(Lie::NoApi(id));
+        }
+        let State { registry, tenants, .. } = &mut *state;
+        let Some(session) = registry.sessions.get_mut(&id) else { return Ok(()) };
+        if session.state.change(SessionNews::Started) != Course::Begins {
+            return Err(Lie::StartedTwice(id));
+        }
+        session.api = api.clone();
+        let devices = session.pages.as_mut().and_then(|pages| pages.devices.take());
+        if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
+            let share = tenants.called(&session.tenant).share();
+            let process = registry.servers.get(&server).map_or(0, |known| known.process.pid());
+            scheduling.enter(id, &session.tenant, share, process, page, bell);
+        }
+        self.tell_of(state, server, Level::Info, format_args!("session {id}: {api} started"));
+        Ok(())
+    }
+
+    fn conclude(&self, state: &mut State, server: u64, id: u64, reason: &str) {
+        let known = state.registry.sessions.get_mut(&id);
+        if known.is_none_or(|session| session.state.change(SessionNews::Ended) != Course::IsOver) {
+            return;
+        }
+        state.registry.sessions.remove(&id);
+        self.unschedule(id);
+        state.registry.look_for_sessions(server, Instant::now());
+        let separator = if reason.is_empty() { "" } else { ": " };
+        let reason = reason[..reason.floor_char_boundary(REASON)].escape_debug();
+        self.tell_of(state, server, Level::Info, format_args!("session {id}: ended{separator}{reason}"));
+    }
+
+    /// One line in the log, and that is the last.
+    fn end_liar(&self, state: &mut State, id: u64, lie: &Lie) {
+        let Some(server) = state.registry.servers.get(&id) else { return };
+        self.epoll.remove(server.process.control.as_fd());
+        let pid = server.process.pid();
+        let tenant = server.seat.as_ref().map_or("", |seat| &seat.tenant).escape_debug();
+        let lie = lie.to_string();
+        self.log.warn(format_args!("API server {pid} of tenant {tenant} is ended: {}", lie.escape_debug()));
+        server.process.signal(Signal::KILL);
+        state.registry.retire(id);
+        state.registry.change(id, ServerEvent::Killed, Instant::now());
+    }
+
+    /// A line that an API server causes: not too many.
+    pub(crate) fn tell_of(&self, state: &mut State, server: u64, level: Level, line: fmt::Arguments<'_>) {
+        let Some(server) = state.registry.servers.get_mut(&server).filter(|_| self.log.tells(level)) else { return };
+        let now = Instant::now();
+        let pid = server.process.pid();
+        let (left_out, admitted) = (server.lines.settle(now), server.lines.admit(now));
+        if let Some(left_out) = left_out {
+            self.tell_untold(pid, left_out);
+        }
+        if !admitted {
+            return;
+        }
+        self.log.at(level, line);
+    }
+
+    pub(crate) fn tell_untold(&self, pid: u32, untold: u64) {
+        self.log.warn(format_args!("{untold} lines of API server {pid} were not told"));
+    }
+}
+
+impl Session {
+    /// The node's copy of the guest's socket, until an API server has said that it serves the session.
+    pub fn socket(&self) -> Option<&OwnedFd> {
+        match &self.state {
+            SessionState::Offered { socket, .. } => Some(socket),
+            SessionState::Running => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The node's socket: addresses, permissions, one node per socket.
 
-use crate::NodeError;
-use rustix::fs::{FlockOperation, flock};
+use crate::{NodeError, private::runtime_directory};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
     io,
     os::{
         fd::OwnedFd,
-        unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     str::FromStr,
@@ -17,6 +17,7 @@ use std::{
 };
 
 const BACKLOG: i32 = 1024;
+const LOCK_MODE: u32 = 0o600;
 /// A node that was killed while it started a process is gone when that process has closed what it inherited.
 const PREDECESSOR: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(10);
@@ -54,10 +55,8 @@ impl Address {
 
 /// Where `aviary serve` listens by default.
 pub fn default_socket() -> PathBuf {
-    let base = match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) if !rustix::process::geteuid().is_root() => PathBuf::from(directory),
-        _ => PathBuf::from("/run"),
-    };
+    let own = if rustix::process::geteuid().is_root() { None } else { runtime_directory().unwrap_or(None) };
+    let base = own.unwrap_or_else(|| PathBuf::from("/run"));
     base.join("aviary").join("node.sock")
 }
 
@@ -110,10 +109,17 @@ fn create_parent(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `None`: somebody else holds it.
+/// `None`: somebody else holds it. A lock can be held by all who can open the file, if only to read it, and then no node
+/// starts: nobody but the node's user can, also where an earlier version made it.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     loop {
-        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        // In a folder that others can write to, a link of theirs would have the permissions of any file changed.
+        let flags = OFlags::NOFOLLOW.bits() as i32;
+        let options = &mut File::options();
+        let file = options.write(true).create(true).truncate(false).mode(LOCK_MODE).custom_flags(flags).open(path)?;
+        if file.metadata()?.mode() & 0o777 != LOCK_MODE {
+            file.set_permissions(Permissions::from_mode(LOCK_MODE))?;
+        }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             other => other?,
@@ -140,7 +146,8 @@ fn remove_stale(path: &Path) -> Result<(), NodeError> {
     fs::remove_file(path).map_err(failed)
 }
 
-fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
+/// Nobody can connect before the permissions are `mode`.
+pub fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
     let failed = |errno: rustix::io::Errno| NodeError::Listen(path.into(), errno.into());
     let socket = stream_socket().map_err(failed)?;
     bind(&socket, &socket_address(path)?).map_err(failed)?;
@@ -205,6 +212,28 @@ mod tests {
         fs::write(&path, "precious").unwrap();
         assert!(matches!(Listener::bind(&path, 0o600), Err(NodeError::NotASocket(_))));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn nobody_else_can_open_the_lock() {
+        let directory = PrivateDir::create().unwrap();
+        let path = directory.path().join("node.sock");
+        let mode = || fs::metadata(path.with_extension("lock")).unwrap().permissions().mode() & 0o777;
+        let listener = Listener::bind(&path, 0o666).unwrap();
+        assert_eq!(mode(), 0o600);
+        drop(listener);
+        // Left by an earlier version that was killed.
+        fs::write(path.with_extension("lock"), "").unwrap();
+        fs::set_permissions(path.with_extension("lock"), Permissions::from_mode(0o644)).unwrap();
+        let listener = Listener::bind(&path, 0o666).unwrap();
+        assert_eq!(mode(), 0o600);
+        drop(listener);
+        let precious = directory.path().join("precious");
+        fs::write(&precious, "").unwrap();
+        fs::set_permissions(&precious, Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&precious, path.with_extension("lock")).unwrap();
+        assert!(matches!(Listener::bind(&path, 0o666), Err(NodeError::Listen(..))));
+        assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o644);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One line per event on standard error.
 
+use aviary_wire::Shown;
 use std::{fmt, io::Write, str::FromStr};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,12 +27,32 @@ impl FromStr for Level {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Log {
-    level: Level,
+    /// `None`: nothing is told.
+    level: Option<Level>,
 }
 
 impl Log {
     pub fn new(level: Level) -> Self {
-        Self { level }
+        Self { level: Some(level) }
+    }
+
+    #[cfg(test)]
+    pub fn silent() -> Self {
+        Self { level: None }
+    }
+
+    /// Whether lines of this level are written.
+    pub fn tells(&self, level: Level) -> bool {
+        self.level.is_some_and(|told| level <= told)
+    }
+
+    pub fn at(&self, level: Level, message: impl fmt::Display) {
+        match level {
+            Level::Error => self.error(message),
+            Level::Warn => self.warn(message),
+            Level::Info => self.info(message),
+            Level::Debug => self.debug(message),
+        }
     }
 
     pub fn error(&self, message: impl fmt::Display) {
@@ -50,14 +71,25 @@ impl Log {
         self.line(Level::Debug, "debug", message);
     }
 
-    /// One `write` per line, so that lines of several processes do not mix.
-    fn line(&self, level: Level, name: &str, message: impl fmt::Display) {
-        if level <= self.level {
-            let line = format!("aviary[node]: {name}: {message}\n");
-            // A closed standard error must not end the node.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+    /// A line of an API server, at every level.
+    pub fn passed(&self, line: &str) {
+        if self.level.is_some() {
+            write(line);
         }
     }
+
+    fn line(&self, level: Level, name: &str, message: impl fmt::Display) {
+        if self.tells(level) {
+            write(&format!("aviary[node]: {name}: {message}"));
+        }
+    }
+}
+
+/// One `write` per line, so that lines of several processes do not mix. Names, reasons and whole lines of guests and API
+/// servers are in it: nothing that a terminal obeys passes, and no end of a line.
+fn write(line: &str) {
+    // A closed standard error must not end the node.
+    let _ = std::io::stderr().write_all(format!("{}\n", Shown(line)).as_bytes());
 }
 
 #[cfg(test)]

@@ -8,16 +8,17 @@ use crate::{
     claims,
     epoll::{Epoll, Token},
     gateways::Gateways,
+    line_limit::LineLimit,
     listener::Listener,
     log::Log,
     scheduling::{DeviceReport, Scheduling},
     server_users::ServerUsers,
     sessions::Registry,
-    throttle::Throttle,
+    throttle::{Throttle, further_rate},
     vms::Vms,
     zygote::Zygote,
 };
-use aviary_server::ServerUser;
+use aviary_control::ServerUser;
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -71,7 +72,11 @@ pub(crate) struct State {
     pub listener: Option<Listener>,
     pub gateways: Gateways,
     pub vms: Vms,
+    /// Processes that attach, and further connections of processes that have an API server.
     pub throttle: Throttle<Newcomer>,
+    pub further: Throttle<Newcomer>,
+    /// Lines of the log about connections that were refused.
+    pub refusals: LineLimit,
     pub refill_at: Option<Instant>,
     pub zygote: Option<Zygote>,
     /// When the next zygote is started.
@@ -80,8 +85,9 @@ pub(crate) struct State {
 
 impl State {
     /// Who this tenant's API servers are; `None`: who the node is.
-    pub fn user_for(&mut self, tenant: &str) -> Result<Option<ServerUser>, NodeError> {
-        self.server_users.as_mut().map_or(Ok(None), |users| users.of(tenant))
+    /// `own`: the kernel says that the guest is the node's own user.
+    pub fn user_for(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
+        self.server_users.as_mut().map_or(Ok(None), |users| users.of(tenant, own))
     }
 }
 
@@ -133,13 +139,15 @@ impl Core {
             gateways,
             vms,
             throttle: Throttle::new(config.attach_rate),
+            further: Throttle::new(further_rate(config.attach_rate)),
+            refusals: LineLimit::default(),
             refill_at,
             zygote: None,
             zygote_at,
         });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
         let scheduling = match config.may_schedule() {
-            true => Some(Scheduling::start(config.devices.clone(), log)?),
+            true => Some(Scheduling::start(config.devices.clone(), config.launch_slice, log)?),
             false => None,
         };
         if let Some(scheduling) = &scheduling {
@@ -197,7 +205,10 @@ impl Core {
                 self.handle(token);
             }
             self.welcome_due();
+            self.tell_refusals_left_out();
+            self.resume_logs();
             self.kill_orphans();
+            self.turn_out_overdue(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
             }
@@ -207,7 +218,14 @@ impl Core {
     fn next_deadline(&self) -> Option<Instant> {
         let state = self.state();
         let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
-        of_servers.chain(state.vms.next_listen()).chain(state.throttle.next_due()).min()
+        of_servers
+            .chain(state.vms.next_listen())
+            .chain(state.gateways.next_deadline())
+            .chain(state.throttle.next_due())
+            .chain(state.further.next_due())
+            .chain(state.refusals.next_settle())
+            .chain(state.next_log_event())
+            .min()
     }
 
     fn handle(&self, token: Token) {
@@ -217,6 +235,7 @@ impl Core {
                 let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
             }
             Token::Control(id) => self.hear(id),
+            Token::Log(id) => self.hear_log(id),
             Token::ServerExit(id) => self.reap(id),
             Token::GuestExit(id) => self.guest_ended(id),
             Token::Zygote => self.hear_zygote(),
@@ -226,6 +245,7 @@ impl Core {
             Token::Overdue => self.end_overdue(),
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
+            Token::Stranger(id) => self.hear_stranger(id),
         }
     }
 }

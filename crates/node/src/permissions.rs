@@ -1,8 +1,8 @@
 //! What a session is told when it begins that it may do, and that its API server keeps to until it ends.
 
 use crate::Tenant;
+use aviary_control::FunctionRule;
 use aviary_gate::fits;
-use aviary_server::FunctionRule;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Permissions {

@@ -4,18 +4,20 @@ use crate::{
     NodeError,
     accepting::refuse,
     api_server::{ApiServer, ApiServerCommand, Ending},
-    control::{self, Event, Received},
     epoll::Token,
     guest::Guest,
+    life::ServerEvent,
     node::{Core, Goal, State},
     permissions::Permissions,
+    server_log,
     sessions::{Server, Session},
     zygote::Zygote,
 };
+use aviary_control::{FromServer, Received, receive};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::{
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
 
@@ -38,14 +40,15 @@ impl Core {
                 Err(error) => {
                     self.log.error(format_args!("session {id}, {}, refused: {error}", session.whose()));
                     return session
-                        .pending
-                        .iter()
+                        .socket()
+                        .into_iter()
                         .for_each(|socket| refuse(socket, "the node cannot start an API server"));
                 }
             };
             session.server = server;
-            match self.assign(state, id, &session) {
+            match self.assign(state, id, &mut session) {
                 Ok(pid) => {
+                    state.registry.change(server, ServerEvent::SessionGiven, Instant::now());
                     let (whose, tenant) = (session.whose(), session.tenant.escape_debug());
                     self.log.info(format_args!("session {id}: {whose}, tenant {tenant}, goes to API server {pid}"));
                     state.registry.sessions.insert(id, session);
@@ -54,10 +57,14 @@ impl Core {
                 Err(error) => {
                     self.log.warn(format_args!("session {id}: {error}"));
                     state.registry.retire(server);
+                    state.registry.look_for_sessions(server, Instant::now());
                 }
             }
         }
-        session.pending.iter().for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
+        session
+            .socket()
+            .into_iter()
+            .for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
     }
 
     fn server_for(&self, state: &mut State, guest: Guest) -> Result<u64, NodeError> {
@@ -86,6 +93,7 @@ impl Core {
             // Nobody would ever end it.
             process.signal(Signal::KILL);
             state.registry.retire(id);
+            state.registry.change(id, ServerEvent::Killed, Instant::now());
             return Err(error);
         }
         Ok(id)
@@ -107,14 +115,16 @@ impl Core {
     }
 
     fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
-        let process = self.new_api_server(state)?;
+        let (log, theirs) = server_log::pipe().map_err(NodeError::Watch)?;
+        let process = self.new_api_server(state, theirs)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
-        let id = state.registry.add_spare(process);
+        let id = state.registry.add_spare(process, log);
         let Some(server) = state.registry.servers.get(&id) else { return Ok(()) };
         let watched = self
             .epoll
             .add(server.process.control.as_fd(), Token::Control(id))
-            .and_then(|()| self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id)));
+            .and_then(|()| self.epoll.add(server.process.exit.as_fd(), Token::ServerExit(id)))
+            .and_then(|()| self.epoll.add(server.log.as_fd(), Token::Log(id)));
         if watched.is_err()
             && let Some(server) = state.registry.remove_server(id)
         {
@@ -124,10 +134,10 @@ impl Core {
         watched
     }
 
-    /// A copy of the zygote, or a process of its own.
-    fn new_api_server(&self, state: &mut State) -> Result<ApiServer, NodeError> {
+    /// A copy of the zygote, or a process of its own. Its lines for the log go to `log`.
+    fn new_api_server(&self, state: &mut State, log: OwnedFd) -> Result<ApiServer, NodeError> {
         if let Some(zygote) = state.zygote.as_ref().filter(|zygote| zygote.ready) {
-            match zygote.copy() {
+            match zygote.copy(&log) {
                 Ok(process) => return Ok(process),
                 // Not the zygote's fault, and a process of its own would need more.
                 Err(NodeError::Copy(error)) if is_exhausted(&error) => return Err(NodeError::Copy(error)),
@@ -142,8 +152,8 @@ impl Core {
             }
         }
         match &self.sandboxed {
-            Some(command) => sandboxed_alone(command),
-            None => ApiServer::spawn(&self.config.api_server),
+            Some(command) => sandboxed_alone(command, &log),
+            None => ApiServer::spawn(&self.config.api_server, Some(log)),
         }
     }
 
@@ -171,17 +181,21 @@ impl Core {
     pub(crate) fn hear_zygote(&self) {
         let mut state = self.state();
         let Some(zygote) = &mut state.zygote else { return };
-        match control::receive(zygote.process.control.as_fd()) {
-            Received::Event(Event::Ready, _) => {
+        match receive(zygote.process.control.as_fd()) {
+            Received::Message(FromServer::Ready, _) => {
                 zygote.ready = true;
                 self.log.debug(format_args!("zygote {} is ready", zygote.process.pid()));
             }
-            Received::Event(Event::Unfit { reason }, _) => {
+            Received::Message(FromServer::Unfit { reason }, _) => {
                 self.log.warn(format_args!("no zygote: {}", reason.escape_debug()));
                 self.end_zygote(&mut state);
             }
+            Received::Garbage(garbage) => {
+                self.log.warn(format_args!("no zygote: it sent {}", garbage.to_string().escape_debug()));
+                self.end_zygote(&mut state);
+            }
             Received::Closed => self.epoll.remove(zygote.process.control.as_fd()),
-            Received::Event(..) | Received::Garbage(_) | Received::Nothing => {}
+            Received::Message(..) | Received::Nothing => {}
         }
     }
 
@@ -204,9 +218,9 @@ impl Core {
 }
 
 /// A sandboxed API server that loads its modules itself: the copy of a process that has loaded nothing and then ends.
-fn sandboxed_alone(command: &ApiServerCommand) -> Result<ApiServer, NodeError> {
+fn sandboxed_alone(command: &ApiServerCommand, log: &OwnedFd) -> Result<ApiServer, NodeError> {
     let zygote = Zygote::start(command, &[])?;
-    let copied = zygote.copy();
+    let copied = zygote.copy(log);
     zygote.process.discard();
     copied
 }

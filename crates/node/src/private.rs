@@ -24,7 +24,7 @@ pub struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Under `$XDG_RUNTIME_DIR`, or `/tmp` where there is none.
+    /// Under `$XDG_RUNTIME_DIR`, or `/tmp` where there is none that only this user can write to.
     pub fn create() -> Result<Self, NodeError> {
         let parent = parent();
         remove_stale(&parent);
@@ -60,9 +60,26 @@ pub fn private_nodes() -> Vec<PathBuf> {
 }
 
 fn parent() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(directory) if Path::new(&directory).is_dir() => directory.into(),
-        _ => "/tmp".into(),
+    runtime_directory().unwrap_or(None).unwrap_or_else(|| "/tmp".into())
+}
+
+/// `$XDG_RUNTIME_DIR`, if there is one. An error: another user could put files there, so it is left alone.
+pub fn runtime_directory() -> Result<Option<PathBuf>, NodeError> {
+    let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_dir());
+    let Some(directory) = named else { return Ok(None) };
+    match check_own(&directory, rustix::process::geteuid().as_raw()) {
+        Ok(()) => Ok(Some(directory)),
+        Err(why) => Err(NodeError::RuntimeDirectory(directory, why)),
+    }
+}
+
+/// Whether only this user can put files there.
+fn check_own(directory: &Path, user: u32) -> Result<(), String> {
+    let found = fs::metadata(directory).map_err(|error| error.to_string())?;
+    match found.mode() & 0o777 {
+        _ if found.uid() != user => Err(format!("it belongs to user {}, this is user {user}", found.uid())),
+        mode if mode & 0o022 != 0 => Err(format!("others can write to it (permissions {mode:o}, expected 700)")),
+        _ => Ok(()),
     }
 }
 
@@ -118,6 +135,20 @@ mod tests {
         fs::write(path.join("file"), "x").unwrap();
         drop(directory);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_runtime_directory_is_this_users_alone() {
+        let directory = PrivateDir::create().unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(check_own(directory.path(), user), Ok(()));
+        let why = check_own(directory.path(), user + 1).unwrap_err();
+        assert!(why.contains(&format!("belongs to user {user}")), "{why}");
+        for mode in [0o770, 0o702, 0o777] {
+            fs::set_permissions(directory.path(), fs::Permissions::from_mode(mode)).unwrap();
+            assert!(check_own(directory.path(), user).unwrap_err().contains(&format!("{mode:o}")));
+        }
+        assert!(check_own(&directory.path().join("none"), user).is_err());
     }
 
     #[test]

@@ -1,8 +1,13 @@
 //! What `aviary ps` and `aviary tenant` are told.
 
-use crate::{DeviceReport, Tenant, node::State, sessions::Session, stats};
+use crate::{
+    DeviceReport, Tenant,
+    node::State,
+    sessions::{Server, Session},
+    stats,
+};
+use aviary_control::FunctionRule;
 use aviary_gate::{Balance, DeviceLimit, Kind};
-use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -16,6 +21,9 @@ pub struct NodeReport {
     #[serde(default)]
     pub zygote: u32,
     pub sessions: Vec<SessionReport>,
+    /// API servers that had sessions and have none.
+    #[serde(default)]
+    pub servers: Vec<ServerReport>,
     /// Devices that are scheduled.
     #[serde(default)]
     pub devices: Vec<DeviceReport>,
@@ -43,6 +51,30 @@ pub struct SessionReport {
     pub counters: BTreeMap<String, u64>,
 }
 
+/// An API server without a session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ServerReport {
+    /// Process id.
+    pub server: u32,
+    /// Of the process that it served; one on another machine is its gateway's.
+    pub guest: u32,
+    pub uid: u32,
+    pub tenant: String,
+    /// For people: why it is still there.
+    pub state: String,
+}
+
+pub(crate) fn server(server: &Server) -> ServerReport {
+    let guest = server.guest.as_ref();
+    ServerReport {
+        server: server.process.pid(),
+        guest: guest.map_or(0, |guest| guest.pid),
+        uid: guest.map_or(0, |guest| guest.uid),
+        tenant: server.seat.as_ref().map_or_else(String::new, |seat| seat.tenant.clone()),
+        state: server.state.told().to_owned(),
+    }
+}
+
 pub(crate) fn session(state: &State, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
     SessionReport {
@@ -56,7 +88,7 @@ pub(crate) fn session(state: &State, id: u64, session: &Session) -> SessionRepor
         outdated: state.outdated(session),
         server: state.registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
-        counters: session.stats.as_ref().map(stats::read).unwrap_or_default(),
+        counters: session.pages.as_ref().map(|pages| stats::read(&pages.stats)).unwrap_or_default(),
     }
 }
 

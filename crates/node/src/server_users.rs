@@ -8,7 +8,7 @@ use crate::{
     claims::{self, Claims},
     tenant::name_of_user,
 };
-use aviary_server::ServerUser;
+use aviary_control::ServerUser;
 use std::{
     collections::BTreeMap,
     fs::{self, DirBuilder, Permissions},
@@ -40,6 +40,13 @@ impl FromStr for UserRange {
         let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
         // The highest one means nobody to the kernel.
         if first == 0 || last < first || last == u32::MAX { Err(wrong()) } else { Ok(Self(first..=last)) }
+    }
+}
+
+impl UserRange {
+    /// Whether a user is one that API servers have.
+    pub fn has(&self, uid: u32) -> bool {
+        self.0.contains(&uid)
     }
 }
 
@@ -86,7 +93,7 @@ pub struct ServerUsers {
     groups: Vec<u32>,
     /// What vendors' libraries keep in files, such as compiled kernels, a folder for each tenant.
     homes: PrivateDir,
-    /// Whose tenant's API servers run as the node does.
+    /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
 }
 
@@ -113,10 +120,11 @@ impl ServerUsers {
         self.claims.is_some()
     }
 
-    /// Who a tenant's API servers are; `None`: as the node. That holds for the node's own user as a tenant only, from
-    /// whom there is nothing to protect.
-    pub fn of(&mut self, tenant: &str) -> Result<Option<ServerUser>, NodeError> {
-        if tenant == self.own {
+    /// Who a tenant's API servers are; `None`: as the node. That holds only where the kernel says that the guest is the
+    /// node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name alone
+    /// decides nothing: another guest that got it would be root.
+    pub fn of(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
+        if own && tenant == self.own {
             return Ok(None);
         }
         if let Some(user) = self.by_tenant.get(tenant) {
@@ -205,20 +213,20 @@ mod tests {
         let new = |range| ServerUsers::new(UserRange(range), claims.path()).unwrap();
         let mut users = new(70_000..=70_001);
         let own = users.own.clone();
-        let one = users.of("one").unwrap().unwrap();
-        assert_eq!(one, users.of("one").unwrap().unwrap());
-        let two = users.of("two").unwrap().unwrap();
+        let one = users.of("one", false).unwrap().unwrap();
+        assert_eq!(one, users.of("one", true).unwrap().unwrap(), "root as a member of a tenant");
+        let two = users.of(&own, false).unwrap().unwrap();
         assert_eq!((one.id, two.id), (70_000, 70_001));
         let home = fs::metadata(&two.home).unwrap();
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
-        assert!(matches!(users.of("three"), Err(NodeError::ServerUser(..))));
-        assert_eq!(users.of(&own).unwrap(), None);
+        assert!(matches!(users.of("three", false), Err(NodeError::ServerUser(..))));
+        assert_eq!(users.of(&own, true).unwrap(), None, "the kernel says so");
         // Another node of this machine.
         let mut others = new(70_000..=70_002);
         assert!(others.are_claimed());
-        assert_eq!(others.of("one").unwrap().unwrap().id, 70_002);
-        assert!(matches!(others.of("two"), Err(NodeError::ServerUser(..))));
+        assert_eq!(others.of("one", false).unwrap().unwrap().id, 70_002);
+        assert!(matches!(others.of("two", false), Err(NodeError::ServerUser(..))));
         drop(users);
-        assert_eq!(new(70_000..=70_002).of("two").unwrap().unwrap().id, 70_000);
+        assert_eq!(new(70_000..=70_002).of("two", false).unwrap().unwrap().id, 70_000);
     }
 }

@@ -1,13 +1,45 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
 use crate::{
-    accounts::Seat, api_server::ApiServer, guest::Guest, permissions::Permissions, tenancy::Identity, vms::VmGuest,
+    accounts::Seat,
+    api_server::ApiServer,
+    guest::Guest,
+    life::{ServerEvent, ServerState, SessionState},
+    line_limit::LineLimit,
+    permissions::Permissions,
+    server_log::ServerLog,
+    tenancy::Identity,
+    vms::VmGuest,
 };
+use aviary_control::stats::StatsPage;
+use aviary_gate::GrantPage;
+use aviary_wire::Shown;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
     os::fd::OwnedFd,
     time::{Instant, SystemTime},
 };
+
+/// Whose sessions are counted together, and how often it attaches: all remote guests reach the node by way of one user's
+/// gateways, and all of a VM by way of its device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    User(u32),
+    /// Of other machines.
+    Tenant(String),
+    Vm(String),
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Party::User(uid) => write!(f, "user {uid}"),
+            Party::Tenant(name) => write!(f, "tenant {}", Shown(name)),
+            Party::Vm(name) => write!(f, "VM {}", Shown(name)),
+        }
+    }
+}
 
 /// One accepted connection, handed to an API server.
 #[derive(Debug)]
@@ -20,19 +52,34 @@ pub struct Session {
     /// With which it goes on whatever the configuration says later.
     pub permissions: Permissions,
     pub since: SystemTime,
-    /// The node's copy of the socket, kept until the API server has said that it
-    /// took the session: if it ends before, the session goes to another one.
-    pub pending: Option<OwnedFd>,
-    /// It was handed on once already.
-    pub moved: bool,
+    pub state: SessionState,
+    /// Empty until it has started.
     pub api: String,
-    pub stats: Option<OwnedFd>,
+    /// What it shares with its API server; `None`: it was given to none yet.
+    pub pages: Option<SessionPages>,
+}
+
+/// Pages that the node makes for one session in one API server. No other process of the node's ever maps them.
+#[derive(Debug)]
+pub struct SessionPages {
+    pub stats: StatsPage,
+    /// Page and bell, where devices may be scheduled, until the session has started: then the scheduler has them.
+    pub devices: Option<(GrantPage, OwnedFd)>,
 }
 
 impl Session {
     /// The process in a virtual machine for which `guest`, the VM's device, has attached.
     pub fn in_vm(&self) -> Option<&VmGuest> {
         if let Identity::Vm(guest) = &self.identity { Some(guest) } else { None }
+    }
+
+    /// Whose sessions it is counted among.
+    pub fn party(&self) -> Party {
+        match &self.identity {
+            Identity::User | Identity::Loopback => Party::User(self.guest.uid),
+            Identity::Remote(_) => Party::Tenant(self.tenant.clone()),
+            Identity::Vm(guest) => Party::Vm(guest.vm.clone()),
+        }
     }
 
     /// For people: the guest's process id, in its VM if it is in one.
@@ -58,13 +105,15 @@ impl Session {
 #[derive(Debug)]
 pub struct Server {
     pub process: ApiServer,
+    pub log: ServerLog,
     pub guest: Option<Guest>,
     /// From its first session to its end.
     pub seat: Option<Seat>,
     /// Watches the guest process.
     pub guest_exit: Option<OwnedFd>,
-    /// The guest is gone: the process is killed if it is still there then.
-    pub kill_at: Option<Instant>,
+    pub state: ServerState,
+    /// Of the log.
+    pub lines: LineLimit,
 }
 
 #[derive(Debug, Default)]
@@ -78,9 +127,10 @@ pub struct Registry {
 }
 
 impl Registry {
-    pub fn add_spare(&mut self, process: ApiServer) -> u64 {
+    pub fn add_spare(&mut self, process: ApiServer, log: ServerLog) -> u64 {
         self.last_server += 1;
-        let server = Server { process, guest: None, seat: None, guest_exit: None, kill_at: None };
+        let (state, lines) = (ServerState::Spare, LineLimit::default());
+        let server = Server { process, log, guest: None, seat: None, guest_exit: None, state, lines };
         self.servers.insert(self.last_server, server);
         self.spares.push(self.last_server);
         self.last_server
@@ -135,21 +185,40 @@ impl Registry {
         self.sessions.iter().filter(|(_, session)| session.server == server).map(|(id, _)| *id).collect()
     }
 
-    pub fn sessions_of_user(&self, uid: u32) -> usize {
-        self.sessions.values().filter(|session| session.in_vm().is_none() && session.guest.uid == uid).count()
-    }
-
-    pub fn sessions_of_vm(&self, name: &str) -> usize {
-        let of_vm = |session: &&Session| session.in_vm().is_some_and(|guest| guest.vm == name);
-        self.sessions.values().filter(of_vm).count()
+    pub fn sessions_of_party(&self, party: &Party) -> usize {
+        self.sessions.values().filter(|session| session.party() == *party).count()
     }
 
     pub fn sessions_of_tenant(&self, name: &str) -> usize {
         self.sessions.values().filter(|session| session.tenant == name).count()
     }
 
-    /// When the next API server without a guest is due to be killed.
+    /// When the next API server is due to be killed.
     pub fn next_kill(&self) -> Option<Instant> {
-        self.servers.values().filter_map(|server| server.kill_at).min()
+        self.servers.values().filter_map(|server| server.state.kill_at()).min()
+    }
+
+    /// An API server, unless it is not heard any more.
+    pub fn heard(&self, id: u64) -> Option<&Server> {
+        self.servers.get(&id).filter(|server| server.state != ServerState::Killed)
+    }
+
+    pub fn change(&mut self, server: u64, event: ServerEvent, now: Instant) {
+        if let Some(server) = self.servers.get_mut(&server) {
+            server.state = server.state.after(event, now);
+        }
+    }
+
+    /// After an API server has lost a session: whether that was its last one.
+    pub fn look_for_sessions(&mut self, server: u64, now: Instant) {
+        if !self.sessions.values().any(|session| session.server == server) {
+            self.change(server, ServerEvent::LastSessionOver, now);
+        }
+    }
+
+    /// API servers that had a guest and have no session.
+    pub fn without_sessions(&self) -> impl Iterator<Item = (&u64, &Server)> {
+        let busy: BTreeSet<u64> = self.sessions.values().map(|session| session.server).collect();
+        self.servers.iter().filter(move |(id, server)| server.guest.is_some() && !busy.contains(id))
     }
 }

@@ -3,21 +3,25 @@
 use crate::{
     NodeError, Settings, Tenant, TenantChange,
     accounts::Seat,
-    control::{self, Assignment},
     guest::Guest,
     node::{Core, State},
     report::{self, TenantReport},
-    sessions::Session,
+    sessions::{Session, SessionPages},
+    throttle::further_rate,
     vms::VmGuest,
 };
-use aviary_gate::{DEVICE_LIMITS, PageError};
-use std::os::fd::AsFd;
+use aviary_control::{Assignment, DeviceDescriptors, Patience, SessionDescriptors, ToServer, stats::StatsPage};
+use aviary_gate::{DEVICE_LIMITS, GrantPage, PageError};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Who says whose a new session is, beside the kernel.
 #[derive(Debug)]
 pub(crate) enum Identity {
-    /// Nobody.
+    /// Nobody: a process of this machine, and the kernel says whose.
     User,
+    /// Nobody, and the kernel does not say either (`--plain-loopback`): any process of this machine.
+    Loopback,
     /// What a certificate or token from another machine shows.
     Remote(String),
     /// The socket at which a virtual machine attached.
@@ -25,10 +29,17 @@ pub(crate) enum Identity {
 }
 
 impl Identity {
+    /// Whether the kernel says that the guest, of user `uid`, is the node's own user, who may end the node and read what
+    /// it reads. A tenant's name, which others choose, decides nothing here.
+    pub fn is_nodes_own(&self, uid: u32) -> bool {
+        matches!(self, Self::User) && uid == rustix::process::geteuid().as_raw()
+    }
+
     /// For people; `uid` is the guest's.
     pub fn who(&self, uid: u32) -> String {
         match self {
             Self::User => format!("user {uid}"),
+            Self::Loopback => "who shows nothing (--plain-loopback)".into(),
             Self::Remote(name) => format!("who shows {:?}", name),
             Self::Vm(guest) => format!("VM {}", guest.vm.escape_debug()),
         }
@@ -48,11 +59,17 @@ impl State {
     /// Whose a guest is, as the configuration says now. `None`: a VM that may not attach any more.
     pub fn owner(&self, identity: &Identity, uid: u32) -> Option<Tenant> {
         Some(match identity {
-            Identity::User => self.tenants.of(uid),
+            Identity::User | Identity::Loopback => self.tenants.of(uid),
             Identity::Remote(name) => self.tenants.named(name),
             Identity::Vm(guest) => self.tenants.called(self.vms.tenant_of(&guest.vm)?),
         })
     }
+}
+
+/// Descriptors for an API server.
+struct NewPages {
+    stats: OwnedFd,
+    devices: Option<(OwnedFd, OwnedFd)>,
 }
 
 impl Core {
@@ -74,9 +91,10 @@ impl Core {
     }
 
     /// Hands a session to its API server, which gets a place in the tenant's page with its first one.
-    pub(crate) fn assign(&self, state: &mut State, id: u64, session: &Session) -> Result<u32, NodeError> {
+    pub(crate) fn assign(&self, state: &mut State, id: u64, session: &mut Session) -> Result<u32, NodeError> {
         let gone = || NodeError::HandOver(0, std::io::ErrorKind::NotFound.into());
-        let user = state.user_for(&session.tenant)?;
+        let own = session.identity.is_nodes_own(session.guest.uid);
+        let user = state.user_for(&session.tenant, own)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
         let tenant = state.tenants.called(&session.tenant);
         let permissions = &session.permissions;
@@ -84,27 +102,64 @@ impl Core {
             Some(seat) => seat,
             none => none.insert(state.accounts.seat(&tenant)?),
         };
-        let socket = session.pending.as_ref().ok_or_else(gone)?;
+        let socket = session.socket().ok_or_else(gone)?;
         let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
         let assignment = Assignment {
             session: id,
-            tenant: &seat.tenant,
+            tenant: seat.tenant.clone(),
             guest: session.guest_pid(),
-            modules: &self.config.modules,
+            modules: self.config.modules.clone(),
             slot: seat.slot,
             threads: permissions.threads,
-            apis: permissions.apis.as_deref(),
-            functions: &permissions.functions,
-            only_devices: permissions.only_devices.as_deref(),
+            apis: permissions.apis.clone(),
+            functions: permissions.functions.clone(),
+            only_devices: permissions.only_devices.clone(),
             schedulable: self.scheduling.is_some(),
-            scheduled: self.scheduling.as_ref().is_some_and(|scheduling| scheduling.has_rules()),
+            slice_ns: self.slice(),
             private: self.config.private,
+            own,
+            in_vm: session.in_vm().is_some(),
             user,
+            ..Assignment::default()
         };
         let pid = server.process.pid();
-        control::send(server.process.control.as_fd(), &assignment, &[socket.as_fd(), page])
-            .map(|()| pid)
-            .map_err(|error| NodeError::HandOver(pid, error))
+        server.log.serves(id);
+        let failed = |error: std::io::Error| NodeError::HandOver(pid, error);
+        let (pages, theirs) = self.new_pages().map_err(|errno| failed(errno.into()))?;
+        let devices = theirs.devices.as_ref();
+        let devices = devices.map(|(page, bell)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
+        let descriptors =
+            SessionDescriptors { guest: socket.as_fd(), tenant_page: page, stats: theirs.stats.as_fd(), devices };
+        let message = ToServer::Assign(Box::new(assignment));
+        let sent = aviary_control::send(server.process.control.as_fd(), &message, &descriptors.list(), Patience::None);
+        sent.map_err(failed)?;
+        session.pages = Some(pages);
+        Ok(pid)
+    }
+
+    /// Nanoseconds that a part of long work shall take now; 0: work goes whole.
+    fn slice(&self) -> u64 {
+        match &self.scheduling {
+            Some(scheduling) => scheduling.slice(),
+            None => self.config.launch_slice.map_or(0, |slice| u64::try_from(slice.as_nanos()).unwrap_or(0)),
+        }
+    }
+
+    /// What one session shares with one API server. Each time new: a process that an earlier one has left behind may
+    /// still have the last ones.
+    fn new_pages(&self) -> rustix::io::Result<(SessionPages, NewPages)> {
+        let stats = StatsPage::create()?;
+        let shown = StatsPage::open(stats.as_fd())?;
+        let Some(scheduling) = &self.scheduling else {
+            return Ok((SessionPages { stats: shown, devices: None }, NewPages { stats, devices: None }));
+        };
+        let page = GrantPage::create()?;
+        let own = GrantPage::open(page.as_fd())?;
+        scheduling.prepare(&own);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let own_bell = rustix::io::fcntl_dupfd_cloexec(&bell, 3)?;
+        let pages = SessionPages { stats: shown, devices: Some((own, own_bell)) };
+        Ok((pages, NewPages { stats, devices: Some((page, bell)) }))
     }
 
     /// An API server was reaped: what it held is its tenant's again.
@@ -152,6 +207,7 @@ impl Core {
         state.tenants = tenants;
         state.sessions_per_user = sessions_per_user;
         state.throttle.set_rate(attach_rate);
+        state.further.set_rate(further_rate(attach_rate));
         notes.extend(self.change_vms(&mut state, &vms));
         for name in state.accounts.names() {
             let tenant = state.tenants.called(&name);

@@ -1,10 +1,13 @@
 //! Who a user is to this node, and what that tenant's sessions may use.
 
 use crate::scheduling::Share;
+use aviary_control::FunctionRule;
 use aviary_gate::{DeviceLimit, precedence};
-use aviary_server::FunctionRule;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Bytes that a connection from another machine may fill, whatever its tenant's limits are.
+const LEAST_REMOTE_MEMORY: u64 = 1 << 30;
 
 /// Limits by resource name.
 pub type Limits = BTreeMap<String, u64>;
@@ -63,6 +66,13 @@ impl Tenant {
         self.device_limits.retain(|other| (&other.device, &other.resource) != (&limit.device, &limit.resource));
         self.device_limits.push(limit);
         self.device_limits.sort_by_key(|limit| precedence(&limit.device));
+    }
+
+    /// Bytes of this machine's memory that one of its connections from another machine may fill with data: a few times what
+    /// it may have on devices, because what crosses goes there and comes from there.
+    pub fn remote_memory(&self) -> u64 {
+        let of_device = |memory: &u64| memory.saturating_mul(4).max(LEAST_REMOTE_MEMORY);
+        self.limits.get("device_memory").map_or(u64::MAX, of_device)
     }
 
     fn shows(&self, name: &str) -> bool {
@@ -169,6 +179,16 @@ fn user_of_name(name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_remote_connection_may_fill_a_few_times_the_memory_of_the_device() {
+        let mut tenant = Tenant::new("a");
+        assert_eq!(tenant.remote_memory(), u64::MAX, "the node's own limit holds");
+        for (device, remote) in [(0, 1 << 30), (8 << 30, 32 << 30), (u64::MAX, u64::MAX)] {
+            tenant.limits.insert("device_memory".into(), device);
+            assert_eq!(tenant.remote_memory(), remote);
+        }
+    }
 
     fn limits(pairs: &[(&str, u64)]) -> Limits {
         pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()

@@ -21,6 +21,14 @@ pub fn usual_rate() -> u32 {
     u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(FOR_EACH_PROCESSOR)
 }
 
+/// Further connections of processes that have an API server already, in a second: none costs more than a thread there.
+const FURTHER: u32 = 100;
+
+/// Beside `rate` processes that attach. 0: as many as it likes.
+pub fn further_rate(rate: u32) -> u32 {
+    if rate == 0 { 0 } else { rate.max(FURTHER) }
+}
+
 /// Connections `T` that wait, and who may have the next one when.
 #[derive(Debug)]
 pub struct Throttle<T> {
@@ -131,5 +139,6 @@ mod tests {
         assert_eq!(at_once(&mut throttle), 1000);
         assert!(throttle.due(now + Duration::from_secs(1)).is_some(), "who waits keeps its turn");
         assert!(usual_rate() >= FOR_EACH_PROCESSOR);
+        assert_eq!([0, 1, 500].map(further_rate), [0, 100, 500]);
     }
 }

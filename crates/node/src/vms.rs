@@ -242,7 +242,8 @@ fn spawn(command: &VmDeviceCommand, node: &Path, vm: &Vm) -> io::Result<Device> 
         .arg(node)
         .arg("--name")
         .arg(&vm.settings.name)
-        .env_remove("AVIARY_SERVER")
+        // It reads what the VM's kernel writes, and needs nothing of the node's.
+        .env_clear()
         .stdin(Stdio::from(vm.listener.socket.try_clone()?))
         .stdout(Stdio::null())
         // Signals from the terminal are for the node, which ends its devices itself.

@@ -6,8 +6,8 @@
 use crate::{
     NodeError,
     api_server::{ApiServer, ApiServerCommand},
-    control::{self, Event, Received},
 };
+use aviary_control::{FromServer, Patience, Received, ToZygote, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::{
@@ -30,9 +30,10 @@ pub struct Zygote {
 impl Zygote {
     /// Starts one; it is ready some time later.
     pub fn start(command: &ApiServerCommand, modules: &[PathBuf]) -> Result<Self, NodeError> {
-        let process = ApiServer::spawn(command)?;
-        let request = serde_json::json!({ "preload": modules });
-        match control::send(process.control.as_fd(), &request, &[]) {
+        // It runs nothing of a guest's, so its messages need no pipe.
+        let process = ApiServer::spawn(command, None)?;
+        let request = ToZygote::Preload { modules: modules.to_vec() };
+        match send(process.control.as_fd(), &request, &[], Patience::None) {
             Ok(()) => Ok(Self { process, ready: false }),
             Err(error) => {
                 process.discard();
@@ -41,15 +42,14 @@ impl Zygote {
         }
     }
 
-    /// A new API server.
-    pub fn copy(&self) -> Result<ApiServer, NodeError> {
-        self.try_copy().map_err(NodeError::Copy)
+    /// A new API server, whose lines for the node's log go to `log`.
+    pub fn copy(&self, log: &OwnedFd) -> Result<ApiServer, NodeError> {
+        self.try_copy(log).map_err(NodeError::Copy)
     }
 
-    fn try_copy(&self) -> io::Result<ApiServer> {
+    fn try_copy(&self, log: &OwnedFd) -> io::Result<ApiServer> {
         let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let request = serde_json::json!({ "copy": true });
-        control::send(self.process.control.as_fd(), &request, &[theirs.as_fd()])?;
+        send(self.process.control.as_fd(), &ToZygote::Copy, &[theirs.as_fd(), log.as_fd()], Patience::None)?;
         // The only copies left are the zygote's and the new process's: their deaths can be seen.
         drop(theirs);
         ApiServer::adopt(birth(&control)?, control)
@@ -69,9 +69,10 @@ fn birth(control: &OwnedFd) -> io::Result<u32> {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        match control::receive(control.as_fd()) {
-            Received::Event(Event::Born { pid }, _) => return Ok(pid),
-            Received::Event(..) | Received::Garbage(_) => return Err(io::ErrorKind::InvalidData.into()),
+        match receive(control.as_fd()) {
+            Received::Message(FromServer::Born { pid }, _) => return Ok(pid),
+            Received::Message(..) => return Err(io::ErrorKind::InvalidData.into()),
+            Received::Garbage(garbage) => return Err(io::Error::new(io::ErrorKind::InvalidData, garbage)),
             Received::Closed => return Err(io::ErrorKind::UnexpectedEof.into()),
             Received::Nothing => {}
         }

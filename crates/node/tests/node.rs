@@ -4,22 +4,21 @@
 //! does what the guest's bytes say: `c` crash, `h` hang for ever, `a` allocate 2 of `memory` (it answers y or n), `f` and a
 //! number fetch what the session of that number offers (it answers y or n; every session offers one thing).
 
+use aviary_control::{
+    Assignment, FromServer, OfferName, Patience, Received, SessionDescriptors, ToServer, Wanted, receive, send,
+};
 use aviary_gate::{Gate, Kind, Resource, Seat, TenantPage};
 use aviary_node::{
     ApiServerCommand, EndReport, EndRequest, Level, Node, NodeConfig, PrivateDir, Reload, Request, Settings, Tenant,
     TenantChange, TenantReport, Tenants, ask, query,
 };
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
-};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
     collections::BTreeMap,
     env,
     ffi::OsString,
-    io::{BufRead, BufReader, IoSlice, IoSliceMut, Lines, Read, Write},
-    mem::MaybeUninit,
+    io::{BufRead, BufReader, Lines, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
@@ -51,17 +50,19 @@ fn fake_api_server() {
     let open = Arc::new(AtomicUsize::new(0));
     let mut guests: BTreeMap<u64, UnixStream> = BTreeMap::new();
     while let Some((message, descriptors)) = take_message(control.as_fd()) {
-        if let Some(wanted) = message.get("fetch") {
-            hand_over(control.as_fd(), wanted);
-            continue;
-        }
-        if let Some(fetched) = message.get("fetched") {
-            let guest = guests.get_mut(&fetched["request"].as_u64().unwrap()).unwrap();
-            let good = !descriptors.is_empty() && fetched["note"] == 7;
-            let _ = guest.write_all(if good { b"y" } else { b"n" });
-            continue;
-        }
-        let (session, guest, gate) = take_session(&message, descriptors);
+        let assignment = match message {
+            ToServer::Assign(assignment) => assignment,
+            ToServer::Fetch(wanted) => {
+                hand_over(control.as_fd(), &wanted);
+                continue;
+            }
+            ToServer::Fetched { request, note } => {
+                let good = !descriptors.is_empty() && note == 7;
+                let _ = guests.get_mut(&request).unwrap().write_all(if good { b"y" } else { b"n" });
+                continue;
+            }
+        };
+        let (session, guest, gate) = take_session(&assignment, descriptors);
         guests.insert(session, UnixStream::from(guest.try_clone().unwrap()));
         // The first API server to create the mark ends although a session was given to it.
         if env::var_os(MARK).is_some_and(|mark| std::fs::File::create_new(mark).is_ok()) {
@@ -70,9 +71,9 @@ fn fake_api_server() {
         open.fetch_add(1, Ordering::SeqCst);
         let (control, open) = (Arc::clone(&control), Arc::clone(&open));
         std::thread::spawn(move || {
-            tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"started","api":"fake"}}"#));
+            tell(control.as_fd(), &FromServer::Started { session, api: "fake".into() });
             serve(guest.into(), &gate, session, control.as_fd());
-            tell(control.as_fd(), &format!(r#"{{"session":{session},"event":"ended","reason":"bye"}}"#));
+            tell(control.as_fd(), &FromServer::Ended { session, reason: "bye".into() });
             if open.fetch_sub(1, Ordering::SeqCst) == 1 {
                 std::process::exit(0);
             }
@@ -96,8 +97,8 @@ fn serve(mut guest: UnixStream, gate: &Gate, session: u64, control: BorrowedFd<'
             }
             b'f' => {
                 let _ = guest.read(&mut byte);
-                let name = format!(r#"{{"session":{},"secret":[1,2]}}"#, byte[0]);
-                tell(control, &format!(r#"{{"session":{session},"event":"fetch","request":{session},"name":{name}}}"#));
+                let name = OfferName { session: byte[0].into(), secret: [1, 2] };
+                tell(control, &FromServer::Fetch { session, request: session, name });
             }
             _ => {}
         }
@@ -105,46 +106,35 @@ fn serve(mut guest: UnixStream, gate: &Gate, session: u64, control: BorrowedFd<'
 }
 
 /// Gives what was asked for.
-fn hand_over(control: BorrowedFd<'_>, wanted: &serde_json::Value) {
-    assert_eq!(wanted["name"]["secret"], serde_json::json!([1, 2]));
-    let giver = &wanted["name"]["session"];
-    let event = serde_json::json!({
-        "session": giver, "event": "fetched", "asker": wanted["asker"], "request": wanted["request"], "note": 7
-    });
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let standard_error = std::io::stderr();
-    let descriptors = [standard_error.as_fd()];
-    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let text = event.to_string();
-    let _ = sendmsg(control, &[IoSlice::new(text.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL);
+fn hand_over(control: BorrowedFd<'_>, wanted: &Wanted) {
+    assert_eq!(wanted.name.secret, [1, 2]);
+    let (session, asker, request) = (wanted.name.session, wanted.asker, wanted.request);
+    let event = FromServer::Fetched { session, asker, request, note: 7 };
+    let _ = send(control, &event, &[std::io::stderr().as_fd()], Patience::Waits);
 }
 
-fn take_message(control: BorrowedFd<'_>) -> Option<(serde_json::Value, Vec<OwnedFd>)> {
-    let mut bytes = [0; 65536];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let message = recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
-    let content = serde_json::from_slice(&bytes[..message.bytes]).ok()?;
-    let descriptors = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors.collect::<Vec<_>>()),
-        _ => None,
-    });
-    Some((content, descriptors.unwrap_or_default()))
+fn take_message(control: BorrowedFd<'_>) -> Option<(ToServer, Vec<OwnedFd>)> {
+    loop {
+        poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], None).ok()?;
+        match receive(control) {
+            Received::Message(message, descriptors) => return Some((message, descriptors)),
+            Received::Nothing => {}
+            Received::Closed | Received::Garbage(_) => return None,
+        }
+    }
 }
 
-fn take_session(config: &serde_json::Value, descriptors: Vec<OwnedFd>) -> (u64, OwnedFd, Gate) {
-    assert_eq!(config["modules"], serde_json::json!(["/modules"]));
-    let [socket, page]: [OwnedFd; 2] = descriptors.try_into().expect("a socket and a page");
-    let slot = config["slot"].as_u64().expect("a slot") as u32;
-    let seat = Seat::new(TenantPage::open(page.as_fd()).expect("a page"), slot).expect("a slot");
+fn take_session(assignment: &Assignment, descriptors: Vec<OwnedFd>) -> (u64, OwnedFd, Gate) {
+    assert_eq!(assignment.modules, [Path::new("/modules")]);
+    let SessionDescriptors { guest, tenant_page, .. } = SessionDescriptors::of(descriptors).expect("descriptors");
+    let page = TenantPage::open(tenant_page.as_fd()).expect("a page");
+    let seat = Seat::new(page, assignment.slot).expect("a slot");
     let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
-    (config["session"].as_u64().expect("a number"), socket, gate)
+    (assignment.session, guest, gate)
 }
 
-fn tell(control: BorrowedFd<'_>, text: &str) {
-    let _ =
-        sendmsg(control, &[IoSlice::new(text.as_bytes())], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL);
+fn tell(control: BorrowedFd<'_>, event: &FromServer) {
+    let _ = send(control, event, &[], Patience::Waits);
 }
 
 /// Not a test: a guest in a process of its own. Prints its API server, sends what it reads.

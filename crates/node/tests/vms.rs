@@ -1,19 +1,17 @@
 //! Virtual machines at a node: this test program plays the device and the API servers, the tests are the VMMs.
 
+use aviary_control::{FromServer, Patience, Received, SessionDescriptors, ToServer, receive};
 use aviary_node::{
     ApiServerCommand, Level, Node, NodeConfig, PrivateDir, Reload, Settings, Tenants, VmDeviceCommand, VmSettings,
 };
 use aviary_wire::Origin;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix, SocketType, bind,
-    connect, recvmsg, send, socket,
-};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, socket};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
     env,
     ffi::OsString,
-    io::{BufRead, BufReader, IoSliceMut, Read, Write},
-    mem::MaybeUninit,
+    io::{BufRead, BufReader, Read, Write},
     os::{
         fd::AsFd,
         unix::{
@@ -47,20 +45,15 @@ fn fake_api_server() {
     let control = pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap();
     let guests = Arc::new(AtomicUsize::new(0));
     loop {
-        let (mut bytes, mut space) = ([0; 65536], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))]);
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let length =
-            recvmsg(&control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags).map_or(0, |got| got.bytes);
-        let Ok(config) = serde_json::from_slice::<serde_json::Value>(&bytes[..length]) else { std::process::exit(0) };
-        let guest = ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
-        let mut guest = UnixStream::from(guest.expect("a socket"));
-        let started = format!(r#"{{"session":{},"event":"started","api":"fake"}}"#, config["session"]);
-        send(&control, started.as_bytes(), SendFlags::NOSIGNAL).unwrap();
-        writeln!(guest, "{} {}", std::process::id(), config["guest"]).unwrap();
+        poll(&mut [PollFd::new(&control, PollFlags::IN)], None).unwrap();
+        let (assignment, descriptors) = match receive(control.as_fd()) {
+            Received::Message(ToServer::Assign(assignment), descriptors) => (assignment, descriptors),
+            _ => std::process::exit(0),
+        };
+        let mut guest = UnixStream::from(SessionDescriptors::of(descriptors).expect("descriptors").guest);
+        let started = FromServer::Started { session: assignment.session, api: "fake".into() };
+        aviary_control::send(control.as_fd(), &started, &[], Patience::Waits).unwrap();
+        writeln!(guest, "{} {}", std::process::id(), assignment.guest).unwrap();
         guests.fetch_add(1, Ordering::SeqCst);
         let left = guests.clone();
         std::thread::spawn(move || {

@@ -18,14 +18,19 @@ use aviary_transport::{Arena, Consumer, ControlSocket, LaneEnd, LaneError, LaneW
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, MAX_MESSAGE, kind};
 
-use crate::frame::Kind;
 use crate::inbox::{Inbox, Parcel};
 use crate::link::{Compression, Link};
 use crate::outbox::{Gathered, Outbox, WINDOW};
 use crate::output::Output;
+use crate::touched::Touched;
 
-/// Lanes of one guest at a time; the API server has a lower limit.
-const MAX_LANES: usize = 16 << 10;
+/// Lanes of one guest at a time, as many as an API server takes. Each costs two threads here.
+const MAX_LANES: usize = 1024;
+/// Bytes of memory that what arrived for one lane may take until its ring has room: an honest peer sends a window and a
+/// message beyond it, of which the shortest have about three times their size here.
+const LANE_HELD: usize = 4 * WINDOW + MAX_MESSAGE;
+/// The same for all lanes of a connection together.
+const ALL_HELD: usize = 8 * MAX_MESSAGE;
 /// Messages that arrived before the peer went are still delivered, for at most this long.
 const DRAIN: Duration = Duration::from_secs(1);
 /// How long the other end gets to finish.
@@ -51,6 +56,8 @@ pub(crate) struct Carrier {
     /// Which end of the local lanes this process holds.
     side: Side,
     arena: Arc<Arena>,
+    /// What the peer makes this process's arena hold. `None`: the peer is the node, which is trusted that far.
+    touched: Option<Touched>,
     control: ControlSocket,
     pub outbox: Outbox,
     lanes: Mutex<HashMap<u32, Lane>>,
@@ -70,10 +77,28 @@ fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<Jo
 }
 
 impl Carrier {
-    pub fn new(side: Side, arena: Arc<Arena>, control: ControlSocket, output: Output) -> Arc<Self> {
+    /// For a guest.
+    pub fn relay(arena: Arc<Arena>, control: ControlSocket, output: Output) -> Arc<Self> {
+        Self::new(Side::Server, arena, None, control, output)
+    }
+
+    /// For an API server. `memory`: bytes that the peer may make the arena hold.
+    pub fn gateway(arena: Arc<Arena>, memory: usize, control: ControlSocket, output: Output) -> Arc<Self> {
+        let touched = Touched::new(arena.size(), memory);
+        Self::new(Side::Guest, arena, Some(touched), control, output)
+    }
+
+    fn new(
+        side: Side,
+        arena: Arc<Arena>,
+        touched: Option<Touched>,
+        control: ControlSocket,
+        output: Output,
+    ) -> Arc<Self> {
         Arc::new(Carrier {
             side,
             arena,
+            touched,
             control,
             outbox: Outbox::default(),
             lanes: Mutex::default(),
@@ -111,7 +136,7 @@ impl Carrier {
             move || carrier.listen(&events)
         })?);
         self.output.start(&self);
-        self.outbox.first(Kind::Ping, 0, &self.clock().to_le_bytes());
+        self.outbox.ping(self.clock());
         let reason = self.conclude(&ended, &socket);
         for thread in threads {
             let _ = thread.join();
@@ -145,7 +170,7 @@ impl Carrier {
                     Side::Guest => "the API server has gone",
                 };
                 self.output.finish(DRAIN);
-                self.outbox.first(Kind::Bye, 0, &[]);
+                self.outbox.farewell("");
                 self.outbox.finish();
                 // The other side still says what it has to.
                 let _ = self.await_remote(ended, FAREWELL);
@@ -230,7 +255,7 @@ impl Carrier {
     fn heard(self: &Arc<Self>, message: Control) -> Result<(), String> {
         match (message.kind, self.side) {
             (control_kind::LANE_OPEN, Side::Server) => {
-                self.outbox.control(message.lane, &message.to_bytes());
+                self.send_control(message)?;
                 self.open_lane(message).map_err(|e| e.to_string())
             }
             // The lane's messages go first.
@@ -239,18 +264,19 @@ impl Carrier {
                 if let Some(pump) = pump {
                     let _ = pump.join();
                 }
-                self.outbox.control(message.lane, &message.to_bytes());
+                self.send_control(message)?;
                 if self.side == Side::Guest {
                     self.forget(message.lane);
                 }
                 Ok(())
             }
-            (control_kind::FAREWELL, Side::Guest) => {
-                self.outbox.control(message.lane, &message.to_bytes());
-                Ok(())
-            }
+            (control_kind::FAREWELL, Side::Guest) => self.send_control(message),
             (other, _) => Err(format!("a control message of the unexpected kind {other}")),
         }
+    }
+
+    fn send_control(&self, message: Control) -> Result<(), String> {
+        self.outbox.control(message.lane, &message.to_bytes()).map_err(|_| "the connection is over".to_owned())
     }
 
     fn forget(&self, number: u32) {
@@ -260,6 +286,12 @@ impl Carrier {
             lane.end();
         }
         self.outbox.forget(number);
+    }
+
+    /// Before something is written to the arena.
+    fn touch(&self, offset: u64, length: usize) -> Result<(), String> {
+        let touched = self.touched.as_ref().map_or(Ok(()), |touched| touched.touch(offset, length));
+        touched.map_err(|full| full.to_string())
     }
 
     fn open_lane(self: &Arc<Self>, open: Control) -> Result<(), LaneError> {
@@ -281,7 +313,7 @@ impl Carrier {
         if self.side == Side::Guest {
             self.control.send(open, None).map_err(|_| LaneError::Dead)?;
         }
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(Inbox::new(self.output.total.clone()));
         let no_thread = LaneError::Socket;
         let pump = thread(&format!("out-{number}"), {
             let carrier = self.clone();
@@ -320,6 +352,10 @@ impl Carrier {
             };
             if regions.iter().any(|r| self.arena.pointer(r.offset, r.length).is_err()) {
                 return self.broken("a message of the local peer names memory outside the arena");
+            }
+            // What the API server answers it has written there, because the peer asked for it.
+            if let Err(why) = regions.iter().try_for_each(|region| self.touch(region.offset, region.length)) {
+                return self.broken(&why);
             }
             let urgent = self.side == Side::Guest || somebody_waits(&message);
             let passed = if regions.is_empty() && batch.take(&message, urgent) {
@@ -370,13 +406,13 @@ impl Carrier {
     pub fn delivered(&self, lane: u32, sum: &mut usize, bytes: usize) {
         *sum += bytes;
         if *sum >= WINDOW / 4 {
-            self.outbox.first(Kind::Credit, lane, &(*sum as u64).to_le_bytes());
+            self.outbox.grant(lane, *sum as u64);
             *sum = 0;
         }
     }
 
     fn broken(&self, why: &str) {
-        self.outbox.first(Kind::Bye, 0, why.as_bytes());
+        self.outbox.farewell(why);
         self.outbox.finish();
     }
 
@@ -384,7 +420,9 @@ impl Carrier {
 
     pub fn arrived_region(&self, payload: &[u8]) -> Result<(), String> {
         let (offset, data) = payload.split_first_chunk::<8>().ok_or("a region without an offset")?;
-        self.arena.write(u64::from_le_bytes(*offset), data).map_err(|e| e.to_string())
+        let offset = u64::from_le_bytes(*offset);
+        self.touch(offset, data.len())?;
+        self.arena.write(offset, data).map_err(|e| e.to_string())
     }
 
     /// Whole messages.
@@ -400,7 +438,7 @@ impl Carrier {
     }
 
     fn accept(&self, inbox: &Inbox, parcel: Parcel) -> Result<(), String> {
-        if inbox.bytes() > 2 * WINDOW + MAX_MESSAGE {
+        if inbox.held() > LANE_HELD || self.output.total.get() > ALL_HELD {
             return Err("the peer sends more than it may".into());
         }
         inbox.push(parcel);
@@ -412,17 +450,17 @@ impl Carrier {
         let message = Control::from_bytes(bytes);
         match (message.kind, self.side) {
             (control_kind::LANE_OPEN, Side::Guest) => {
-                if self.output.inbox(message.lane).is_some() {
+                if Output::has(message.lane) {
                     return Err("a lane with a reserved number".into());
                 }
+                self.touch(message.offset, usize::try_from(message.length).unwrap_or(usize::MAX))?;
                 self.open_lane(message).map_err(|e| e.to_string())
             }
             (control_kind::LANE_CLOSE, Side::Guest) | (control_kind::FAREWELL, Side::Server) => {
                 match locked(&self.lanes).get(&message.lane) {
-                    Some(lane) => lane.inbox.push(Parcel::Control(message)),
-                    None => self.control.send(message, None).map_err(|e| e.to_string())?,
+                    Some(lane) => self.accept(&lane.inbox, Parcel::Control(message)),
+                    None => self.control.send(message, None).map_err(|e| e.to_string()),
                 }
-                Ok(())
             }
             (control_kind::LANE_CLOSED, Side::Server) => {
                 // Its memory is the guest's again: nobody here may use it any more.
@@ -459,3 +497,7 @@ fn somebody_waits(message: &[u8]) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+#[path = "carrier_tests.rs"]
+mod tests;

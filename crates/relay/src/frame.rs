@@ -13,6 +13,8 @@ pub const PIECE: usize = 64 << 10;
 pub const FRAME_HEADER: usize = 12;
 const PACKET_HEADER: usize = 4;
 const COMPRESSED: u32 = 1 << 31;
+/// Bytes that a byte of LZ4 stands for at most.
+const EXPANSION: usize = 255;
 const MORE: u8 = 1;
 
 /// What a frame is.
@@ -139,6 +141,10 @@ impl Packets {
         if size > MAX_PACKET {
             return Err(FrameError::Packet(size));
         }
+        // Before memory is taken for it.
+        if size > packed.len().saturating_mul(EXPANSION) {
+            return Err(FrameError::Compression);
+        }
         self.unpacked.resize(size, 0);
         match lz4_flex::block::decompress_into(packed, &mut self.unpacked) {
             Ok(n) if n == size => Ok(Some(Frames(&self.unpacked))),
@@ -236,5 +242,27 @@ mod tests {
         bomb.buffer().extend_from_slice(&u32::MAX.to_le_bytes());
         bomb.buffer().extend_from_slice(&[0; 4]);
         assert_eq!(bomb.next_packet().err(), Some(FrameError::Packet(u32::MAX as usize)));
+    }
+
+    #[test]
+    fn a_packet_unpacks_to_no_more_than_its_bytes_can_mean() {
+        let claim = |size: usize, packed: usize| {
+            let mut packets = Packets::default();
+            packets.buffer().extend_from_slice(&((4 + packed) as u32 | COMPRESSED).to_le_bytes());
+            packets.buffer().extend_from_slice(&(size as u32).to_le_bytes());
+            packets.buffer().resize(8 + packed, 0);
+            assert_eq!(packets.next_packet().err(), Some(FrameError::Compression));
+            packets.unpacked.capacity()
+        };
+        assert_eq!(claim(MAX_PACKET, 1000), 0, "no memory is taken for the claim");
+        assert!(claim(MAX_PACKET, MAX_PACKET / EXPANSION + 1) >= MAX_PACKET, "what could be true is tried");
+        // The best that the compressor does stays below: an honest packet is never refused.
+        let mut stream = Vec::new();
+        let mut frames = Vec::new();
+        put_frame(&mut frames, Kind::Message, 1, &vec![0; MAX_PACKET - FRAME_HEADER]);
+        put_packet(&mut stream, &frames, true);
+        let mut packets = Packets::default();
+        packets.buffer().extend_from_slice(&stream);
+        assert_eq!(packets.next_packet().unwrap().unwrap().count(), 1);
     }
 }

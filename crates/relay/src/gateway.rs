@@ -1,7 +1,7 @@
 //! The node's side: a process of its own for each remote connection, which attaches to the node as a guest would.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use aviary_transport::{Arena, ControlSocket, Side, receive_greeting, send_greeting};
+use aviary_transport::{Arena, ControlSocket, receive_greeting, send_greeting};
 use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
-use aviary_wire::{Hello, WIRE_VERSION, Welcome};
+use aviary_wire::{Hello, WIRE_VERSION, Welcome, tenant::is_reserved};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::carrier::Carrier;
@@ -26,17 +26,26 @@ use crate::security::{Identity, NodeSecurity};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// A vendor library may take its time to start.
 const WELCOME: Duration = Duration::from_secs(60);
-const LONGEST_PATIENCE: u64 = 3600;
+/// The node's line about a tenant: 16 hexadecimal digits and the line's end.
+const LIMIT: usize = 17;
+const REVOKED: &str =
+    "the node does not take this certificate any more (`aviary tls revoke`); ask its operator for a new one";
+const UNKNOWN: &str = "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)";
 
 pub struct GatewayOptions {
     /// The accepted connection.
     pub socket: OwnedFd,
     /// The node's unix socket.
     pub node: PathBuf,
-    /// Where the node reads which tenant this is, and which of its processes.
+    /// Where the node reads which tenant this is and which of its processes, and then says how many bytes of memory the
+    /// tenant's arena may hold.
     pub report: File,
     pub security: NodeSecurity,
     pub compression: Compression,
+    /// Without a sign of life for so long a peer is given up, whatever it asks for.
+    pub longest_patience: Duration,
+    /// Bytes of memory that an arena may hold, whatever the tenant.
+    pub memory: usize,
 }
 
 /// Serves one connection and says why it ended.
@@ -54,38 +63,35 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
         drain(&mut socket);
         format!("no TLS session: {e}")
     })?;
-    let certified = options.security.by_certificate(tls.as_ref());
+    let tls_identity = options.security.by_certificate(tls.as_ref());
     let mut link = Link::new(socket, tls, HANDSHAKE).map_err(|e| e.to_string())?;
     let open = link.receive(Kind::Open, Instant::now() + HANDSHAKE).map_err(|e| e.to_string())?;
     let open = Open::from_bytes(&open).or_else(|e| refuse(&mut link, &e.to_string()))?;
     let tenant = if options.security.is_plain() {
         String::new()
     } else {
-        let shown = if open.token.is_empty() { certified } else { options.security.by_token(&open.token) };
-        match shown {
+        match options.security.identify(tls_identity, &open.token) {
+            Identity::Tenant(tenant) if is_reserved(&tenant) => {
+                return refuse(
+                    &mut link,
+                    &format!(
+                        "`{tenant}` is the name of a local user without a tenant, which no certificate or token can have; ask the node's operator for another one (`aviary tls init`)"
+                    ),
+                );
+            }
             Identity::Tenant(tenant) => tenant,
-            Identity::Revoked => {
-                return refuse(
-                    &mut link,
-                    "the node does not take this certificate any more (`aviary tls revoke`); ask its operator for a new one",
-                );
-            }
-            Identity::Unknown => {
-                return refuse(
-                    &mut link,
-                    "the node does not know this token; ask its operator for a tenant folder (`aviary tls init`)",
-                );
-            }
+            Identity::Revoked => return refuse(&mut link, REVOKED),
+            Identity::Unknown => return refuse(&mut link, UNKNOWN),
         }
     };
     known.store(true, Ordering::SeqCst);
     let mut report = options.report;
     let process = open.process.map(u128::from_be_bytes).unwrap_or_default();
     report.write_all(format!("{tenant}\t{process:032x}\n").as_bytes()).map_err(|e| format!("the node is gone: {e}"))?;
-    drop(report);
-    let attached = attach(&options.node, &open.hello);
+    let limits = Limits { report, memory: options.memory };
+    let attached = attach(&options.node, &open.hello, limits);
     let (carrier, welcome) = attached.or_else(|why| refuse(&mut link, &why))?;
-    let patience = Duration::from_secs(open.patience.clamp(1, LONGEST_PATIENCE));
+    let patience = Duration::from_secs(open.patience.max(1)).min(options.longest_patience);
     link.set_patience(patience).map_err(|e| e.to_string())?;
     link.send(Kind::Welcome, &welcome.to_bytes()).map_err(|e| e.to_string())?;
     let compression = if open.compress { options.compression } else { Compression::Off };
@@ -128,8 +134,25 @@ fn refuse<T>(link: &mut Link, why: &str) -> Result<T, String> {
     Err(why.to_owned())
 }
 
+/// What bounds a session's arena.
+struct Limits {
+    report: File,
+    memory: usize,
+}
+
+impl Limits {
+    /// Bytes that the arena may hold. The node has said what it says about the tenant before the session is handed over.
+    fn bytes(mut self) -> Result<usize, String> {
+        let mut line = [0; LIMIT];
+        self.report.read_exact(&mut line).map_err(|e| format!("the node does not say what the tenant may use: {e}"))?;
+        let of_tenant = std::str::from_utf8(&line).ok().and_then(|line| u64::from_str_radix(line.trim_end(), 16).ok());
+        let of_tenant = of_tenant.ok_or("the node does not say what the tenant may use")?;
+        Ok(usize::try_from(of_tenant).unwrap_or(usize::MAX).min(self.memory))
+    }
+}
+
 /// Attaches to the node in the remote guest's place.
-fn attach(node: &std::path::Path, theirs: &Hello) -> Result<(Arc<Carrier>, Welcome), String> {
+fn attach(node: &std::path::Path, theirs: &Hello, limits: Limits) -> Result<(Arc<Carrier>, Welcome), String> {
     let arena = Arena::create(usize::try_from(theirs.arena_size).unwrap_or(0)).map_err(|e| e.to_string())?;
     let socket = UnixStream::connect(node).map_err(|e| format!("the node does not answer its own gateway: {e}"))?;
     let (stdout, stdout_end) = new_pipe()?;
@@ -150,7 +173,7 @@ fn attach(node: &std::path::Path, theirs: &Hello) -> Result<(Arc<Carrier>, Welco
         return Err(welcome.text);
     }
     let output = Output::sources([Some(stdout), Some(stderr)]);
-    let carrier = Carrier::new(Side::Guest, arena, ControlSocket::new(socket.into()), output);
+    let carrier = Carrier::gateway(arena, limits.bytes()?, ControlSocket::new(socket.into()), output);
     Ok((carrier, Welcome { flags: welcome.flags & !welcome_flag::SAME_ADDRESS, ..welcome }))
 }
 

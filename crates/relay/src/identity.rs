@@ -5,12 +5,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use aviary_wire::tenant::is_reserved;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use thiserror::Error;
 
-use crate::security::{REVOKED, SecurityError, certificates, fingerprint_of};
+use crate::issued::{Certificate, Index, IndexError};
+use crate::security::{REVOKED, SecurityError};
 use time::{Duration, OffsetDateTime};
 
 /// A tenant's certificate carries its name as a host of this domain, which no node has.
@@ -24,6 +26,9 @@ pub enum IdentityError {
     /// `{0}` is no tenant's name: expected up to 40 of a-z, 0-9 and `-`
     #[error("`{0}` is no tenant's name: expected up to 40 of a-z, 0-9 and `-`")]
     Name(String),
+    /// `{0}` is the name of a local user without a tenant: choose one that does not begin with `uid-`
+    #[error("`{0}` is the name of a local user without a tenant: choose one that does not begin with `uid-`")]
+    Reserved(String),
     /// {0}: {1}
     #[error("{0}: {1}")]
     File(PathBuf, io::Error),
@@ -33,9 +38,20 @@ pub enum IdentityError {
     /// {0} has no node's certificate: expected a folder that `aviary tls init` wrote
     #[error("{0} has no node's certificate: expected a folder that `aviary tls init` wrote")]
     NoNode(PathBuf),
+    /// nothing was issued to tenant `{0}` under {1}: `aviary tls list` shows what was, --certificate names one by its file
+    #[error(
+        "nothing was issued to tenant `{0}` under {1}: `aviary tls list` shows what was, --certificate names one by its file"
+    )]
+    NothingIssued(String, PathBuf),
+    /// {0}: expected a certificate of tenant `{1}`, it is of `{2}`
+    #[error("{0}: expected a certificate of tenant `{1}`, it is of `{2}`")]
+    AnotherTenant(PathBuf, String, String),
     /// {0}
     #[error(transparent)]
     Unreadable(#[from] SecurityError),
+    /// {0}
+    #[error(transparent)]
+    Index(#[from] IndexError),
     /// no certificate can be made: {0}
     #[error("no certificate can be made: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -48,18 +64,41 @@ pub struct Written {
     pub node: Option<PathBuf>,
     /// For `aviary run --tls-dir`, on the tenant's machine.
     pub tenant: PathBuf,
+    /// There was no index of what was issued: so many certificates were found in the folder.
+    pub adopted: Option<usize>,
 }
 
-/// Makes what is missing under `directory`: a CA, the node's certificate for these host names, and a new tenant.
-pub fn write_identities(directory: &Path, names: &[String], tenant: &str, days: i64) -> Result<Written, IdentityError> {
-    check_name(tenant)?;
+/// For how many days certificates are valid.
+#[derive(Debug, Clone, Copy)]
+pub struct Days {
+    pub node: i64,
+    pub tenant: i64,
+}
+
+pub(crate) fn node_folder(directory: &Path) -> PathBuf {
+    directory.join("node")
+}
+
+/// Makes what is missing under `directory`: a CA, the node's certificate for these host names, and a new tenant, with a
+/// token if that is wanted.
+pub fn write_identities(
+    directory: &Path,
+    names: &[String],
+    tenant: &str,
+    days: Days,
+    token: bool,
+) -> Result<Written, IdentityError> {
+    check_new_name(tenant)?;
     make_folder(directory)?;
+    let mut index = Index::open(directory)?;
     let authority = Authority::open(&directory.join("ca"))?;
-    let mut written = Written { node: None, tenant: directory.join(format!("tenant-{tenant}")) };
-    let node = directory.join("node");
+    let folder = directory.join(format!("tenant-{tenant}"));
+    let mut written = Written { node: None, tenant: folder, adopted: index.adopted };
+    let node = node_folder(directory);
     if !node.join("node.pem").exists() {
         make_folder(&node)?;
-        authority.issue(&node, "node", names, "Aviary node", ExtendedKeyUsagePurpose::ServerAuth, days)?;
+        let issued = authority.issue(names, "Aviary node", ExtendedKeyUsagePurpose::ServerAuth, days.node)?;
+        authority.write(&node, "node", &issued)?;
         written.node = Some(node.clone());
     }
     if written.tenant.join("tenant.pem").exists() {
@@ -67,11 +106,22 @@ pub fn write_identities(directory: &Path, names: &[String], tenant: &str, days: 
     }
     make_folder(&written.tenant)?;
     let name = [format!("{tenant}{TENANT_DOMAIN}")];
-    authority.issue(&written.tenant, "tenant", &name, tenant, ExtendedKeyUsagePurpose::ClientAuth, days)?;
-    let token = random_token().map_err(|e| IdentityError::File("random numbers".into(), e))?;
-    write_private(&written.tenant.join("token"), &format!("{token}\n"))?;
-    append_private(&node.join("tokens"), &format!("{tenant} {token}\n"))?;
+    let issued = authority.issue(&name, tenant, ExtendedKeyUsagePurpose::ClientAuth, days.tenant)?;
+    let of_tenant = Certificate::of(issued.certificate.der());
+    index.add(of_tenant.ok_or_else(|| IndexError::NoTenant(written.tenant.clone()))?)?;
+    authority.write(&written.tenant, "tenant", &issued)?;
+    if token {
+        let token = random_token().map_err(|e| IdentityError::File("random numbers".into(), e))?;
+        write_private(&written.tenant.join("token"), &format!("{token}\n"))?;
+        append_private(&node.join("tokens"), &format!("{tenant} {token}\n"))?;
+    }
     Ok(written)
+}
+
+/// What exists already may have a reserved name, and can be revoked.
+fn check_new_name(tenant: &str) -> Result<(), IdentityError> {
+    check_name(tenant)?;
+    if is_reserved(tenant) { Err(IdentityError::Reserved(tenant.to_owned())) } else { Ok(()) }
 }
 
 fn check_name(tenant: &str) -> Result<(), IdentityError> {
@@ -85,28 +135,57 @@ fn check_name(tenant: &str) -> Result<(), IdentityError> {
 /// What was taken back.
 #[derive(Debug)]
 pub struct Revoked {
-    /// The certificate's fingerprint (SHA-256, hexadecimal).
-    pub fingerprint: String,
+    /// Fingerprints (SHA-256, hexadecimal) of the tenant's certificates, old ones and revoked ones included.
+    pub certificates: Vec<String>,
     /// How many tokens of the tenant.
     pub tokens: usize,
+    /// There was no index of what was issued: so many certificates were found in the folder.
+    pub adopted: Option<usize>,
 }
 
-/// Takes a tenant's certificate back, `certificate` or else the one under `directory`, and its tokens. Holds for who
-/// comes from now on.
+/// Takes back all certificates that were ever issued to a tenant, `certificate` too, and its tokens. Holds for those who
+/// come from now on.
 pub fn revoke(directory: &Path, tenant: &str, certificate: Option<&Path>) -> Result<Revoked, IdentityError> {
     check_name(tenant)?;
-    let node = directory.join("node");
+    let node = node_folder(directory);
     if !node.join("node.pem").exists() {
         return Err(IdentityError::NoNode(directory.to_owned()));
     }
+    let mut index = Index::open(directory)?;
     let usual = directory.join(format!("tenant-{tenant}")).join("tenant.pem");
-    let certificates = certificates(certificate.unwrap_or(&usual))?;
-    let fingerprint: String = fingerprint_of(&certificates[0]).iter().map(|byte| format!("{byte:02x}")).collect();
-    let list = node.join(REVOKED);
-    if !list.exists() || !read(&list)?.lines().any(|line| line.starts_with(&fingerprint)) {
-        append_private(&list, &format!("{fingerprint} {tenant}\n"))?;
+    for path in [certificate, usual.exists().then_some(&*usual)].into_iter().flatten() {
+        let found = Certificate::read(path)?;
+        if found.tenant != tenant {
+            return Err(IdentityError::AnotherTenant(path.into(), tenant.into(), found.tenant));
+        }
+        if !index.certificates.contains(&found) {
+            index.add(found)?;
+        }
     }
-    Ok(Revoked { fingerprint, tokens: remove_tokens(&node.join("tokens"), tenant)? })
+    let of_tenant = index.certificates.iter().filter(|certificate| certificate.tenant == tenant);
+    let certificates: Vec<String> = of_tenant.map(|certificate| certificate.fingerprint.clone()).collect();
+    let known = revoked_fingerprints(&node)?;
+    let new = certificates.iter().filter(|fingerprint| !known.contains(fingerprint));
+    append_private(&node.join(REVOKED), &new.map(|f| format!("{f} {tenant}\n")).collect::<String>())?;
+    let tokens = remove_tokens(&node.join("tokens"), tenant)?;
+    if certificates.is_empty() && tokens == 0 {
+        return Err(IdentityError::NothingIssued(tenant.to_owned(), directory.to_owned()));
+    }
+    Ok(Revoked { certificates, tokens, adopted: index.adopted })
+}
+
+/// As they are in the node's list.
+pub(crate) fn revoked_fingerprints(node: &Path) -> Result<Vec<String>, IdentityError> {
+    let list = node.join(REVOKED);
+    let text = if list.exists() { read(&list)? } else { String::new() };
+    Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+/// Tenants with tokens.
+pub(crate) fn token_holders(node: &Path) -> Result<Vec<String>, IdentityError> {
+    let path = node.join("tokens");
+    let text = if path.exists() { read(&path)? } else { String::new() };
+    Ok(text.lines().filter_map(|line| line.split_once(' ')).map(|(name, _)| name.to_owned()).collect())
 }
 
 /// Gateways read the file at any moment: it is replaced as a whole.
@@ -152,26 +231,32 @@ impl Authority {
         Ok(Authority { certificate, issuer: Issuer::new(params, key) })
     }
 
-    /// Writes a certificate, its key and the CA's certificate.
     fn issue(
         &self,
-        folder: &Path,
-        file: &str,
         names: &[String],
         common: &str,
         usage: ExtendedKeyUsagePurpose,
         days: i64,
-    ) -> Result<(), IdentityError> {
+    ) -> Result<Issued, IdentityError> {
         let key = KeyPair::generate()?;
         let mut params = parameters(names, common, days)?;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        write_private(&folder.join(format!("{file}.key")), &key.serialize_pem())?;
-        write_private(&folder.join(format!("{file}.pem")), &certificate.pem())?;
+        Ok(Issued { certificate: params.signed_by(&key, &self.issuer)?, key })
+    }
+
+    /// A certificate, its key and the CA's certificate.
+    fn write(&self, folder: &Path, file: &str, issued: &Issued) -> Result<(), IdentityError> {
+        write_private(&folder.join(format!("{file}.key")), &issued.key.serialize_pem())?;
+        write_private(&folder.join(format!("{file}.pem")), &issued.certificate.pem())?;
         write_private(&folder.join("ca.pem"), &self.certificate)
     }
+}
+
+struct Issued {
+    certificate: rcgen::Certificate,
+    key: KeyPair,
 }
 
 fn parameters(names: &[String], common: &str, days: i64) -> Result<CertificateParams, IdentityError> {
@@ -204,7 +289,11 @@ fn write_private(path: &Path, text: &str) -> Result<(), IdentityError> {
     append_private(path, text)
 }
 
-fn append_private(path: &Path, text: &str) -> Result<(), IdentityError> {
+pub(crate) fn append_private(path: &Path, text: &str) -> Result<(), IdentityError> {
     let file = File::options().append(true).create(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| IdentityError::File(path.into(), error))
 }
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

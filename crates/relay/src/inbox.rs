@@ -1,10 +1,16 @@
 //! What arrived for one lane and waits for room in its ring.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use aviary_wire::Control;
+
+/// What a parcel takes in memory besides its bytes.
+const PARCEL_COST: usize = 128;
+/// A batch that is shorter takes what arrives next, too.
+const SHORT_BATCH: usize = 4 << 10;
 
 pub enum Parcel {
     Message(Vec<u8>),
@@ -42,19 +48,22 @@ impl Batch {
 }
 
 impl Parcel {
-    fn bytes(&self) -> usize {
-        match self {
-            Parcel::Message(message) => message.len(),
-            Parcel::Batch(batch) => batch.bytes.len(),
-            Parcel::Control(_) => 0,
-        }
+    /// Bytes of memory that go with it.
+    fn held(&self) -> usize {
+        PARCEL_COST
+            + match self {
+                Parcel::Message(message) => message.len(),
+                Parcel::Batch(batch) => batch.bytes.len(),
+                Parcel::Control(_) => Control::SIZE,
+            }
     }
 }
 
 #[derive(Default)]
 struct State {
     queue: VecDeque<Parcel>,
-    bytes: usize,
+    /// Bytes of memory that the queue holds.
+    held: usize,
     waits: bool,
     /// The last parcel is being handled.
     busy: bool,
@@ -62,29 +71,71 @@ struct State {
     ended: bool,
 }
 
+impl State {
+    /// Says by how many bytes more memory is held.
+    fn push(&mut self, parcel: Parcel) -> usize {
+        let more = match (self.queue.back_mut(), &parcel) {
+            (Some(Parcel::Batch(last)), Parcel::Batch(next)) if last.bytes.len() < SHORT_BATCH => {
+                last.bytes.extend_from_slice(&next.bytes);
+                next.bytes.len()
+            }
+            _ => {
+                let held = parcel.held();
+                self.queue.push_back(parcel);
+                held
+            }
+        };
+        self.held += more;
+        more
+    }
+}
+
+/// What all inboxes of one connection hold, in bytes of memory.
+#[derive(Debug, Default, Clone)]
+pub struct Total(Arc<AtomicUsize>);
+
+impl Total {
+    pub fn get(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[derive(Default)]
 pub struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
+    total: Total,
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        let held = self.state().held;
+        self.total.0.fetch_sub(held, Ordering::Relaxed);
+    }
 }
 
 impl Inbox {
+    /// `total` counts it along.
+    pub fn new(total: Total) -> Self {
+        Inbox { state: Mutex::default(), changed: Condvar::default(), total }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn push(&self, parcel: Parcel) {
         let mut state = self.state();
-        state.bytes += parcel.bytes();
-        state.queue.push_back(parcel);
+        let more = state.push(parcel);
+        self.total.0.fetch_add(more, Ordering::Relaxed);
         if state.waits {
             self.changed.notify_all();
         }
     }
 
-    /// Bytes of messages that wait.
-    pub fn bytes(&self) -> usize {
-        self.state().bytes
+    /// Bytes of memory that what waits takes.
+    pub fn held(&self) -> usize {
+        self.state().held
     }
 
     /// Waits for the next parcel; `None`: nothing follows. Says that the one before was handled.
@@ -93,7 +144,8 @@ impl Inbox {
         state.busy = false;
         loop {
             if let Some(parcel) = state.queue.pop_front() {
-                state.bytes -= parcel.bytes();
+                state.held -= parcel.held();
+                self.total.0.fetch_sub(parcel.held(), Ordering::Relaxed);
                 state.busy = true;
                 return Some(parcel);
             }

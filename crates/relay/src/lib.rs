@@ -6,10 +6,12 @@
 #![forbid(unsafe_code)]
 
 mod carrier;
+mod first;
 mod frame;
 mod gateway;
 mod identity;
 mod inbox;
+mod issued;
 mod link;
 mod open;
 mod outbox;
@@ -18,9 +20,11 @@ mod processes;
 mod relay;
 mod security;
 mod stream;
+mod touched;
 
 pub use gateway::{GatewayOptions, gateway};
-pub use identity::{IdentityError, Revoked, Written, revoke, write_identities};
+pub use identity::{Days, IdentityError, Revoked, Written, revoke, write_identities};
+pub use issued::{Certificate, IndexError, Listing, Standing, list};
 pub use link::Compression;
 pub use relay::{Relay, RelayOptions};
 pub use security::{ClientSecurity, NodeSecurity, SecurityError};

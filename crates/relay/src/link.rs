@@ -139,7 +139,7 @@ impl NetReader {
                 Ok(None) => {}
                 Ok(Some(farewell)) => return farewell,
                 Err(broken) => {
-                    carrier.outbox.first(Kind::Bye, 0, broken.as_bytes());
+                    carrier.outbox.farewell(&broken);
                     return broken;
                 }
             }
@@ -157,6 +157,13 @@ impl NetReader {
                 }
             }
         }
+    }
+
+    /// As if these bytes had arrived.
+    #[cfg(test)]
+    pub fn feed(&mut self, bytes: &[u8], carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
+        self.packets.buffer().extend_from_slice(bytes);
+        self.handle_all(carrier)
     }
 
     fn handle_all(&mut self, carrier: &Arc<Carrier>) -> Result<Option<String>, String> {
@@ -240,7 +247,7 @@ fn handle(partial: &mut HashMap<u32, Vec<u8>>, carrier: &Arc<Carrier>, frame: Fr
             Ok(())
         }
         Kind::Ping => {
-            carrier.outbox.first(Kind::Pong, 0, &word(frame.payload)?.to_le_bytes());
+            carrier.outbox.pong(word(frame.payload)?);
             Ok(())
         }
         Kind::Pong => {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use aviary_transport::{Arena, Region};
 
+use crate::first::First;
 use crate::frame::{Kind, PIECE, put_frame, put_header};
 
 /// Bytes of messages that may be on the way on one lane.
@@ -20,8 +21,13 @@ const BATCH: usize = 4 << 10;
 const PACKET: usize = 64 << 10;
 /// What a region counts for besides its bytes.
 const REGION_COST: usize = 32;
-/// Messages that may wait on one lane before whoever sends there waits, too.
+/// Bytes of messages that may wait on one lane before its sender waits, too.
 const QUEUED: usize = 1 << 20;
+/// Bytes that may wait on all lanes together before every sender waits: a peer that reads nothing makes this process hold
+/// no more, however many lanes it has opened. Honest peers stay far below it, because they read.
+const ALL_QUEUED: usize = 512 << 20;
+/// What an entry of a queue takes in memory besides its bytes, its lane's entry included.
+const ITEM_COST: usize = 256;
 
 /// the connection is over
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +45,21 @@ enum Item {
 /// A message with its regions, sent piece by piece.
 struct Bulk {
     regions: VecDeque<Region>,
+    /// How many regions there were at first.
+    listed: usize,
     message: Vec<u8>,
     sent: usize,
+}
+
+impl Item {
+    /// Bytes of memory that go with it.
+    fn held(&self) -> usize {
+        ITEM_COST
+            + match self {
+                Item::Small { frames, .. } => frames.len(),
+                Item::Bulk(bulk) => bulk.message.len() + bulk.listed * size_of::<Region>(),
+            }
+    }
 }
 
 struct Lane {
@@ -49,19 +68,27 @@ struct Lane {
     queued: usize,
     /// Bytes of messages that the peer takes now; what is sent may exceed it once.
     credit: i64,
+    /// Nothing more is queued; what is there is still sent.
+    over: bool,
 }
 
 impl Lane {
     fn new() -> Self {
-        Lane { queue: VecDeque::new(), queued: 0, credit: WINDOW as i64 }
+        Lane { queue: VecDeque::new(), queued: 0, credit: WINDOW as i64, over: false }
+    }
+
+    /// Forgetting it changes nothing: it is over, or a new one would look alike.
+    fn is_dispensable(&self) -> bool {
+        self.queue.is_empty() && (self.over || self.credit == WINDOW as i64)
     }
 }
 
 #[derive(Default)]
 struct State {
-    /// Encoded frames that go before all others.
-    first: Vec<u8>,
+    first: First,
     lanes: HashMap<u32, Lane>,
+    /// Bytes of memory that the queues of all lanes hold.
+    held: usize,
     /// Lanes with something queued, each once.
     turns: VecDeque<u32>,
     /// Somebody waits for what is queued, as far as known.
@@ -107,11 +134,18 @@ impl Gathered {
     }
 }
 
-#[derive(Default)]
 pub struct Outbox {
     state: Mutex<State>,
     ready: Condvar,
     room: Condvar,
+    /// Bytes of memory that may wait before every sender waits.
+    most: usize,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Outbox::holding(ALL_QUEUED)
+    }
 }
 
 /// What the writer has to do.
@@ -125,6 +159,10 @@ pub enum Next {
 }
 
 impl Outbox {
+    fn holding(most: usize) -> Self {
+        Outbox { state: Mutex::default(), ready: Condvar::default(), room: Condvar::default(), most }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -135,27 +173,48 @@ impl Outbox {
         }
     }
 
-    /// A frame that depends on no order.
-    pub fn first(&self, kind: Kind, lane: u32, payload: &[u8]) {
+    fn first(&self, set: impl FnOnce(&mut First)) {
         let mut state = self.state();
-        put_frame(&mut state.first, kind, lane, payload);
+        set(&mut state.first);
         state.urgent = true;
         self.wake(&mut state);
     }
 
-    /// A control message, after everything that is queued on its lane.
-    pub fn control(&self, lane: u32, payload: &[u8]) {
-        let mut state = self.state();
-        let small = state.small(lane);
-        put_frame(small, Kind::Control, lane, payload);
-        state.urgent = true;
-        self.wake(&mut state);
+    /// Asks for a sign of life; `time` comes back.
+    pub fn ping(&self, time: u64) {
+        self.first(|first| first.ping = Some(time));
     }
 
-    /// Waits while much is queued on the lane.
+    /// Answers a ping.
+    pub fn pong(&self, time: u64) {
+        self.first(|first| first.pong = Some(time));
+    }
+
+    /// The peer may send so many more bytes of messages on this lane.
+    pub fn grant(&self, lane: u32, bytes: u64) {
+        self.first(|first| first.grant(lane, bytes));
+    }
+
+    /// Says why the connection ends. Whatever comes behind it the peer does not read.
+    pub fn farewell(&self, reason: &str) {
+        self.first(|first| first.part(reason));
+    }
+
+    /// A control message, after everything that is queued on its lane. Waits while much is queued.
+    pub fn control(&self, lane: u32, payload: &[u8]) -> Result<(), Over> {
+        let mut state = self.with_room(lane)?;
+        let mut frame = Vec::new();
+        put_frame(&mut frame, Kind::Control, lane, payload);
+        state.small(lane, &frame, 0);
+        state.urgent = true;
+        self.wake(&mut state);
+        Ok(())
+    }
+
+    /// Waits while much is queued, on the lane or altogether.
     fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, State>, Over> {
         let mut state = self.state();
-        while state.lanes.get(&lane).is_some_and(|l| l.queued > QUEUED) && !state.dead && !state.finished {
+        while !state.has_room(lane, self.most) && !state.dead && !state.finished {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.dead || state.finished { Err(Over) } else { Ok(state) }
@@ -167,10 +226,7 @@ impl Outbox {
             return Ok(());
         }
         let mut state = self.with_room(lane)?;
-        state.small(lane).extend_from_slice(&gathered.frames);
-        if let Some(Item::Small { bytes, .. }) = state.lane(lane).queue.back_mut() {
-            *bytes += gathered.bytes;
-        }
+        state.small(lane, &gathered.frames, gathered.bytes);
         state.queued(lane, gathered.bytes, gathered.urgent);
         self.wake_for(&mut state);
         gathered.frames.clear();
@@ -185,7 +241,8 @@ impl Outbox {
             return self.gathered(lane, &mut alone);
         }
         let mut state = self.with_room(lane)?;
-        state.push(lane, Item::Bulk(Bulk { regions: regions.into(), message: message.to_vec(), sent: 0 }));
+        let listed = regions.len();
+        state.push(lane, Item::Bulk(Bulk { regions: regions.into(), listed, message: message.to_vec(), sent: 0 }));
         state.queued(lane, message.len(), urgent);
         state.gathered += GATHERED;
         self.wake_for(&mut state);
@@ -210,12 +267,23 @@ impl Outbox {
         self.wake(&mut state);
     }
 
-    /// The lane is over; nothing is sent on it any more.
-    pub fn forget(&self, lane: u32) {
+    /// The lane is over: nothing more is queued on it, and nothing of it is remembered once what is queued was sent.
+    pub fn forget(&self, number: u32) {
         let mut state = self.state();
-        if state.lanes.get(&lane).is_some_and(|l| l.queue.is_empty()) {
-            state.lanes.remove(&lane);
+        state.first.forget(number);
+        if let Some(lane) = state.lanes.get_mut(&number) {
+            lane.over = true;
+            if lane.queue.is_empty() {
+                state.lanes.remove(&number);
+            }
         }
+    }
+
+    /// Bytes of memory that wait to be sent, what goes first included.
+    #[cfg(test)]
+    pub fn held(&self) -> usize {
+        let state = self.state();
+        state.held + state.lanes.len() * size_of::<Lane>() + state.first.held()
     }
 
     /// What is queued is still sent.
@@ -287,31 +355,44 @@ impl State {
         self.since.get_or_insert_with(Instant::now);
     }
 
+    fn has_room(&self, number: u32, most: usize) -> bool {
+        let much = |lane: &Lane| lane.queued > QUEUED;
+        self.held <= most && !self.lanes.get(&number).is_some_and(much)
+    }
+
     fn push(&mut self, number: u32, item: Item) {
+        self.held += item.held();
         if self.lane(number).queue.is_empty() {
             self.turns.push_back(number);
         }
         self.lane(number).queue.push_back(item);
     }
 
-    /// Where the lane's next small frame is encoded.
-    fn small(&mut self, number: u32) -> &mut Vec<u8> {
-        let last = self.lanes.get(&number).and_then(|lane| lane.queue.back());
-        if !matches!(last, Some(Item::Small { frames, .. }) if frames.len() < GATHERED) {
-            self.push(number, Item::Small { frames: Vec::new(), bytes: 0 });
-        }
+    /// Queues small frames, with so many bytes of messages in them, together with the lane's last ones.
+    fn small(&mut self, number: u32, more: &[u8], messages: usize) {
         match self.lane(number).queue.back_mut() {
-            Some(Item::Small { frames, .. }) => frames,
-            _ => unreachable!("it was pushed just now"),
+            Some(Item::Small { frames, bytes }) if frames.len() < GATHERED => {
+                frames.extend_from_slice(more);
+                *bytes += messages;
+                self.held += more.len();
+            }
+            _ => self.push(number, Item::Small { frames: more.to_vec(), bytes: messages }),
         }
     }
 
     fn fill(&mut self, arena: &Arena, out: &mut Vec<u8>) {
-        out.append(&mut self.first);
+        self.first.put(out);
         self.fill_small(out);
         self.fill_bulk(arena, out);
-        let lanes = &self.lanes;
-        self.turns.retain(|number| lanes.get(number).is_some_and(|lane| !lane.queue.is_empty()));
+        let State { turns, lanes, .. } = self;
+        turns.retain(|number| {
+            let Some(lane) = lanes.get(number) else { return false };
+            if lane.is_dispensable() {
+                lanes.remove(number);
+                return false;
+            }
+            !lane.queue.is_empty()
+        });
     }
 
     /// Small messages of all lanes.
@@ -322,7 +403,9 @@ impl State {
             let Some(lane) = self.lanes.get_mut(&number) else { continue };
             while out.len() < PACKET && lane.credit > 0 {
                 let Some(Item::Small { .. }) = lane.queue.front() else { break };
-                if let Some(Item::Small { frames, bytes }) = lane.queue.pop_front() {
+                let item = lane.queue.pop_front();
+                self.held -= item.as_ref().map_or(0, Item::held);
+                if let Some(Item::Small { frames, bytes }) = item {
                     out.extend_from_slice(&frames);
                     lane.credit -= bytes as i64;
                     lane.queued -= bytes;
@@ -346,7 +429,7 @@ impl State {
             lane.credit -= sent as i64;
             lane.queued -= sent;
             if bulk.regions.is_empty() && bulk.sent == bulk.message.len() {
-                lane.queue.pop_front();
+                self.held -= lane.queue.pop_front().as_ref().map_or(0, Item::held);
             }
             return;
         }

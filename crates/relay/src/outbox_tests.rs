@@ -136,3 +136,81 @@ fn who_nobody_waits_for_lingers() {
     assert_eq!(outbox.next(&arena, &mut frames, long, long), Next::Finished);
     assert_eq!(outbox.message(1, b"late", Vec::new(), true), Err(Over));
 }
+
+#[test]
+fn pings_and_credits_without_end_wait_as_one() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for time in 0..100_000 {
+        outbox.pong(time);
+        outbox.ping(time);
+        outbox.grant(time as u32 % 2, 5);
+        outbox.farewell(&"why ".repeat(1000));
+    }
+    assert!(outbox.held() < 300, "{}", outbox.held());
+    let frames = packet(&outbox, &arena);
+    let last = 99_999u64.to_le_bytes().to_vec();
+    let credit = 250_000u64.to_le_bytes().to_vec();
+    assert_eq!(frames[..2], [(Kind::Ping, 0, last.clone(), false), (Kind::Pong, 0, last, false)]);
+    assert_eq!(frames[2..4], [(Kind::Credit, 0, credit.clone(), false), (Kind::Credit, 1, credit, false)]);
+    assert_eq!((frames.len(), frames[4].0, frames[4].2.len()), (5, Kind::Bye, 200));
+    assert_eq!((packet(&outbox, &arena), outbox.held()), (Vec::new(), 0));
+}
+
+#[test]
+fn lanes_that_are_over_leave_nothing() {
+    let (outbox, arena) = (Outbox::default(), arena());
+    for lane in 1..1000 {
+        outbox.message(lane, b"the last", Vec::new(), true).unwrap();
+        outbox.message(lane, b"with a region", vec![region(0, 10)], true).unwrap();
+        outbox.grant(lane, 7);
+        outbox.control(lane, &[0; 32]).unwrap();
+        outbox.forget(lane);
+    }
+    assert!(outbox.held() > 1000 * ITEM_COST);
+    let (mut messages, mut controls) = (0, 0);
+    loop {
+        let frames = packet(&outbox, &arena);
+        messages += frames.iter().filter(|frame| frame.0 == Kind::Message).count();
+        controls += frames.iter().filter(|frame| frame.0 == Kind::Control).count();
+        assert!(frames.iter().all(|frame| frame.0 != Kind::Credit));
+        if frames.is_empty() {
+            break;
+        }
+    }
+    assert_eq!((messages, controls, outbox.held()), (2 * 999, 999, 0));
+}
+
+#[test]
+fn a_peer_that_does_not_read_stops_every_sender() {
+    const MOST: usize = 64 << 10;
+    const FRAMES: usize = 5000;
+    const LANES: u32 = 50;
+    const ALL_LANES: usize = LANES as usize * size_of::<Lane>();
+    let (outbox, arena) = (std::sync::Arc::new(Outbox::holding(MOST)), arena());
+    let senders = [0u32, 1].map(|sender| {
+        let outbox = outbox.clone();
+        std::thread::spawn(move || {
+            for n in 0..FRAMES as u32 {
+                match sender {
+                    // Of lanes that nobody knows.
+                    0 => outbox.control(n, &[0; 32]).unwrap(),
+                    _ => outbox.message((1 << 30) | (n % LANES), &[0; 1000], Vec::new(), true).unwrap(),
+                }
+            }
+        })
+    });
+    let mut sent = 0;
+    while sent < 2 * FRAMES {
+        let held = outbox.held();
+        // The entries of lanes are counted here, too.
+        assert!(held < MOST + 2 * (ITEM_COST + 2000) + MOST / ITEM_COST * size_of::<Lane>() + ALL_LANES, "{held}");
+        let mut frames = Vec::new();
+        outbox.next(&arena, &mut frames, NO_TIME, Duration::from_millis(1));
+        let (mut packets, mut stream) = (Packets::default(), Vec::new());
+        put_packet(&mut stream, &frames, false);
+        packets.buffer().extend_from_slice(&stream);
+        sent += packets.next_packet().unwrap().unwrap().count();
+    }
+    senders.into_iter().for_each(|sender| sender.join().unwrap());
+    assert!(outbox.held() <= ALL_LANES, "of the other lanes nothing is remembered");
+}

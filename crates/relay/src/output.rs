@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::carrier::Carrier;
-use crate::inbox::{Inbox, Parcel};
+use crate::inbox::{Inbox, Parcel, Total};
 
 /// Output travels on lanes of its own: standard output, then standard error.
 const LANES: [u32; 2] = [0xffff_ff01, 0xffff_ff02];
@@ -23,6 +23,8 @@ pub(crate) struct Output {
     sinks: Mutex<[Option<OwnedFd>; 2]>,
     sources: [Option<Mutex<File>>; 2],
     inboxes: [Arc<Inbox>; 2],
+    /// The connection's: the lanes' inboxes are counted along.
+    pub total: Total,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The application's descriptor takes nothing at the moment.
     stuck: AtomicBool,
@@ -41,22 +43,31 @@ impl Output {
     }
 
     fn new(sinks: [Option<OwnedFd>; 2], sources: [Option<OwnedFd>; 2]) -> Self {
+        let total = Total::default();
         Output {
             sinks: Mutex::new(sinks),
             sources: sources.map(|source| source.map(|fd| Mutex::new(File::from(fd)))),
-            inboxes: Default::default(),
+            inboxes: LANES.map(|_| Arc::new(Inbox::new(total.clone()))),
+            total,
             threads: Mutex::default(),
             stuck: AtomicBool::new(false),
             showing: AtomicBool::new(false),
         }
     }
 
-    /// Where messages on an output lane go; `None`: the lane is none of these.
+    /// Output's own lanes, which no thread's lane may be.
+    pub fn has(lane: u32) -> bool {
+        LANES.contains(&lane)
+    }
+
+    /// Where messages on an output lane go; `None`: the lane is none of these, or output comes from here.
     pub fn inbox(&self, lane: u32) -> Option<&Inbox> {
-        LANES.iter().position(|l| *l == lane).map(|at| {
-            self.showing.store(true, Ordering::Relaxed);
-            &*self.inboxes[at]
-        })
+        let at = LANES.iter().position(|l| *l == lane)?;
+        if self.sources[at].is_some() {
+            return None;
+        }
+        self.showing.store(true, Ordering::Relaxed);
+        Some(&*self.inboxes[at])
     }
 
     pub fn start(&self, carrier: &Arc<Carrier>) {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use aviary_transport::{Arena, ControlSocket, RemoteAddress, Side, receive_hello, send_greeting};
+use aviary_transport::{Arena, ControlSocket, RemoteAddress, receive_hello, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION, Welcome};
 
@@ -139,7 +139,7 @@ fn attach(
     send_greeting(guest.as_fd(), &answer.to_bytes(), &[]).map_err(|e| e.to_string())?;
     let control = guest.try_clone().map_err(|e| e.to_string())?;
     let control = ControlSocket::new(control.into());
-    Ok((Carrier::new(Side::Server, arena, control, output), link))
+    Ok((Carrier::relay(arena, control, output), link))
 }
 
 fn open_arena(hello: &Hello, fds: Vec<OwnedFd>) -> Result<(Arc<Arena>, Output), String> {

@@ -126,20 +126,27 @@ impl NodeSecurity {
         Ok(Some(connection.into()))
     }
 
-    /// Whom the certificate names.
-    pub(crate) fn by_certificate(&self, tls: Option<&Connection>) -> Identity {
-        let Some(certificate) = tls.and_then(|tls| tls.peer_certificates()?.first()) else { return Identity::Unknown };
-        let found = fingerprint_of(certificate);
-        if self.revoked.contains(&found) {
+    /// Whom the certificate names. `None`: the peer shows none.
+    pub(crate) fn by_certificate(&self, tls: Option<&Connection>) -> Option<Identity> {
+        let certificate = tls.and_then(|tls| tls.peer_certificates()?.first())?;
+        Some(self.named_by(certificate))
+    }
+
+    pub(crate) fn named_by(&self, certificate: &CertificateDer<'_>) -> Identity {
+        if self.revoked.contains(&fingerprint_of(certificate)) {
             return Identity::Revoked;
         }
-        let Ok(certificate) = webpki::EndEntityCert::try_from(certificate) else { return Identity::Unknown };
-        let name = certificate.valid_dns_names().find_map(|name| name.strip_suffix(TENANT_DOMAIN));
-        name.map_or(Identity::Unknown, |name| Identity::Tenant(name.to_owned()))
+        tenant_of(certificate).map_or(Identity::Unknown, Identity::Tenant)
+    }
+
+    /// A certificate decides alone: a token beside it changes nothing, so that a token that was taken from another
+    /// tenant makes nobody that tenant who has a certificate of its own, and helps no certificate that was revoked.
+    pub(crate) fn identify(&self, certified: Option<Identity>, token: &[u8]) -> Identity {
+        certified.unwrap_or_else(|| self.by_token(token))
     }
 
     /// Looks at every token and at all of each, so that the time tells nothing.
-    pub(crate) fn by_token(&self, token: &[u8]) -> Identity {
+    fn by_token(&self, token: &[u8]) -> Identity {
         let mut found = Identity::Unknown;
         for (name, known) in &self.tokens {
             if bool::from(known.as_bytes().ct_eq(token)) {
@@ -231,6 +238,12 @@ fn revoked(path: &Path) -> Result<Vec<[u8; 32]>, SecurityError> {
         fingerprint(first).map_err(|_| SecurityError::Revoked(path.into(), number + 1))
     };
     lines.map(entry).collect()
+}
+
+/// The tenant that a certificate names.
+pub(crate) fn tenant_of(certificate: &CertificateDer<'_>) -> Option<String> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    certificate.valid_dns_names().find_map(|name| name.strip_suffix(TENANT_DOMAIN)).map(str::to_owned)
 }
 
 /// The SHA-256 of a certificate.

@@ -14,6 +14,7 @@
 
 mod consumer;
 mod doorbell;
+mod file;
 mod forecast;
 #[cfg_attr(loom, path = "futex_model.rs")]
 pub mod futex;
@@ -27,6 +28,7 @@ mod wake;
 
 pub use consumer::Consumer;
 pub use doorbell::Doorbell;
+pub use file::is_ordinary_memory;
 pub use memory::RingMemory;
 pub use producer::Producer;
 pub use wait::{Liveness, WaitError};

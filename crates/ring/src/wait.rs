@@ -459,13 +459,20 @@ mod tests {
         fn wake_own(&self, _: &AtomicU32) {}
     }
 
+    /// Becomes true when it has been asked so often: a count, so that the speed of the machine does not matter. It is more
+    /// than a side asks while it is awake for `BESIDE`, and less than it asks in seconds.
+    fn asked_often() -> impl Fn() -> bool {
+        let (asked, enough) = (Cell::new(0), if cfg!(miri) { 1_000 } else { 1_000_000 });
+        move || asked.replace(asked.get() + 1) > enough
+    }
+
     #[test]
     fn who_is_woken_without_a_message_stays_awake_for_it() {
         let sleeps = |alert: Duration, waker: fn() -> u32| {
-            let (word, began) = (AtomicU32::new(0), Instant::now());
+            let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker };
             let flag = Flag { word: &word, doorbell: Some(&doorbell) };
-            let ready = || began.elapsed() > Duration::from_millis(5);
+            let ready = asked_often();
             assert!(sleep(&flag, &Liveness::notified(), alert, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
@@ -519,14 +526,14 @@ mod tests {
     #[cfg_attr(miri, ignore = "knows no CPUs")]
     fn who_is_awake_for_answers_lets_a_peer_on_its_cpu_go_first() {
         let sleeps = |advised: bool| {
-            let (word, began) = (AtomicU32::new(0), Instant::now());
+            let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker: || 0 };
             let flag = Flag { word: &word, doorbell: Some(&doorbell) };
             let mut spinner = Spinner::new(true);
             spinner.expect_answers();
             spinner.alert = Duration::from_nanos(1);
-            spinner.stay_awake(Duration::from_millis(if advised { 300 } else { 0 }));
-            let ready = || began.elapsed() > Duration::from_millis(5);
+            spinner.stay_awake(Duration::from_secs(if advised { 60 } else { 0 }));
+            let ready = asked_often();
             assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };

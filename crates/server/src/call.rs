@@ -176,9 +176,10 @@ impl Call {
         self.invalid = 0;
         self.result = None;
         self.complaint = None;
-        let replayable = self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
-        self.recording =
-            replayable.then(|| Box::new(Recording { request: self.request.clone(), ..Recording::default() }));
+        let log = &self.session.log;
+        let replayable = || self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
+        self.recording = (log.is_on() && replayable())
+            .then(|| Box::new(Recording { request: self.request.clone(), ..Recording::default() }));
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.

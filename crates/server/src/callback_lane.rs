@@ -95,6 +95,7 @@ mod tests {
         for _ in 0..1000 {
             assert!(lane.with(|_| ()).is_none());
         }
-        assert!(start.elapsed() < OPENING * 2);
+        // A wait for each would be 1000 of them; a busy machine adds seconds to the one.
+        assert!(start.elapsed() < OPENING * 30);
     }
 }

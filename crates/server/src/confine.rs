@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use aviary_sandbox::privileges;
+use rustix::io::Errno;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-use crate::config::ServerUser;
-use crate::processor;
+use aviary_control::ServerUser;
+use aviary_control::processor;
 
 /// Only the standard descriptors and `keep` stay open; the process can gain no privileges
 /// and leaves no core file with a tenant's data.
@@ -67,6 +68,21 @@ pub fn adopt_output(stdout: Option<RawFd>, stderr: Option<RawFd>) {
         }
     }
     line_buffered();
+}
+
+/// A copy of the zygote has the zygote's standard error twice, which is the node's log: from here on both are its own end
+/// of a pipe that the node reads.
+pub fn adopt_log(log: &OwnedFd, journal: RawFd) -> Result<(), Errno> {
+    let done = |result: libc::c_int| if result >= 0 { Ok(()) } else { Err(last_error()) };
+    // SAFETY: all are open descriptors of this process, which has one thread; replacing 2 and `journal` is the purpose,
+    // and what refers to them by number writes into the pipe from now on.
+    done(unsafe { libc::dup3(log.as_raw_fd(), journal, libc::O_CLOEXEC) })?;
+    // SAFETY: the same.
+    done(unsafe { libc::dup2(log.as_raw_fd(), 2) })
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 fn line_buffered() {

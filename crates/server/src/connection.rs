@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use aviary_control::Assignment;
+use aviary_control::stats::StatsPage;
 use aviary_gate::GrantPage;
 use aviary_transport::{Arena, ArenaError, ControlSocket, Extent, LaneWaker, Liveness, accept_lane, send_greeting};
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_flag, welcome_status};
@@ -16,17 +18,18 @@ use aviary_wire::{Control, Hello, WIRE_VERSION, Welcome};
 
 use crate::api::ApiDescriptor;
 use crate::clock;
-use crate::config::{MAX_ARENA, MAX_LANES, SessionConfig};
+use crate::config::{MAX_ARENA, MAX_LANES};
 use crate::devices::Devices;
 use crate::ffi;
 use crate::lane::Lane;
+use crate::log::ObjectLog;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::pieces::Pieces;
 use crate::policy::Policy;
 use crate::printed::Printed;
+use crate::refusal::Refusal;
 use crate::session::{Journal, Parts, Session, gate};
-use crate::stats::StatsPage;
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -53,14 +56,8 @@ pub struct Connection {
     pub started: Box<dyn Fn()>,
 }
 
-/// Why a guest was not admitted: what it is told.
-struct Refusal {
-    status: u64,
-    text: String,
-}
-
 fn refuse<T>(status: u64, text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal { status, text: text.into() })
+    Err(Refusal::new(status, text))
 }
 
 /// Serves a connection until it ends, and says why it ended.
@@ -73,14 +70,15 @@ pub fn serve(api: &'static ApiDescriptor, mut connection: Connection) -> String 
             Connected::new(session, arena, threads).run()
         }
         Err(refusal) => {
-            let config = serde_json::from_slice::<SessionConfig>(&connection.config);
-            if !config.is_ok_and(|config| config.private) {
-                connection.journal.note(&format!("{} refused: {}", api.name, refusal.text));
+            let config = Assignment::from_json(&connection.config).unwrap_or_default();
+            if !config.private {
+                connection.journal.note(&format!("{} refused: {}", api.name, refusal.whole()));
             }
             if let Ok(socket) = told {
-                send_welcome(socket.as_fd(), refusal.status, 0, connection.journal.session, &refusal.text);
+                let text = refusal.for_guest(config.own);
+                send_welcome(socket.as_fd(), refusal.status, 0, connection.journal.session, &text);
             }
-            format!("refused: {}", refusal.text)
+            format!("refused: {}", refusal.whole())
         }
     }
 }
@@ -96,18 +94,14 @@ fn admit(
     connection: &mut Connection,
     socket: OwnedFd,
 ) -> Result<(Arc<Session>, Arc<Arena>, usize), Refusal> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| Refusal {
-        status: welcome_status::FAILED,
-        text: format!("{what}: {error}"),
-    };
+    let failed = |what: &str, error: &dyn std::fmt::Display| Refusal::failed(what, error);
     let body = connection.hello.get(PREFIX..).unwrap_or_default();
     let hello = Hello::from_body(body).map_err(|e| failed("the greeting", &e))?;
-    let config: SessionConfig =
-        serde_json::from_slice(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
+    let config = Assignment::from_json(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
     check_identity(api, &hello)?;
     let arena = open_arena(&hello, &socket, connection.arena.take(), &config)?;
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
-        .or_else(|text| refuse(welcome_status::FAILED, text))?;
+        .map_err(|text| Refusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
     let page = connection.tenant_page.take();
     let gate = gate(api, &config, page.as_ref().map(AsFd::as_fd)).map_err(|e| failed("the tenant's accounts", &e))?;
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
@@ -115,12 +109,9 @@ fn admit(
     let devices = match connection.grants.take() {
         Some((page, bell)) => {
             let page = GrantPage::open(page.as_fd()).map_err(|e| failed("the grants", &e))?;
-            if config.scheduled {
-                page.schedule();
-            }
-            Devices::new(Some(page), Some(bell))
+            Devices::new(Some(page), Some(bell), config.slice_ns)
         }
-        None => Devices::new(None, None),
+        None => Devices::new(None, None, config.slice_ns),
     };
     let base = arena.pointer(0, arena.size()).map_err(|e| failed("the arena", &e))?;
     // SAFETY: `pointer` checked the range, `open` the seals; `Connected::conclude` keeps the arena mapped for good
@@ -130,8 +121,8 @@ fn admit(
     send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     let socket = Some(ControlSocket::new(socket));
     let policy = Policy::new(api, &config);
-    let (journal, printed) = (connection.journal, connection.printed.take());
-    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, journal, socket };
+    let (journal, printed, log) = (connection.journal, connection.printed.take(), ObjectLog::off());
+    let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, log, journal, socket };
     let session = Session::new(parts);
     clock::start();
     ffi::announce(&session);
@@ -160,7 +151,7 @@ fn open_arena(
     hello: &Hello,
     socket: &OwnedFd,
     file: Option<OwnedFd>,
-    config: &SessionConfig,
+    config: &Assignment,
 ) -> Result<Arc<Arena>, Refusal> {
     let limit = config.arena.unwrap_or(MAX_ARENA);
     if hello.arena_size > limit {
@@ -174,6 +165,13 @@ fn open_arena(
     }
     let arena = match file {
         _ if hello.flags & hello_flag::MIRRORED != 0 => Arena::mirror_of(hello.arena_address, hello.arena_size),
+        // A window is empty until its device maps memory into it: without one every access would be a fault.
+        _ if hello.flags & hello_flag::WINDOW != 0 && !config.in_vm => {
+            return refuse(
+                welcome_status::REFUSED,
+                "the greeting asks for a window on a virtual machine's memory, which only a VM's device may",
+            );
+        }
         _ if hello.flags & hello_flag::WINDOW != 0 => match rustix::io::fcntl_dupfd_cloexec(socket, 3) {
             Ok(socket) => Arena::window(hello.arena_address, hello.arena_size, socket),
             Err(error) => return refuse(welcome_status::FAILED, format!("the control socket: {error}")),
@@ -399,5 +397,22 @@ fn await_end(shadows: &mut Vec<Shadow>, at_most: Duration) {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn only_a_vms_device_has_a_window() {
+        let socket = OwnedFd::from(UnixStream::pair().unwrap().0);
+        let hello = Hello { flags: hello_flag::WINDOW, arena_size: 1 << 20, ..Hello::default() };
+        let open = |in_vm| open_arena(&hello, &socket, None, &Assignment { in_vm, ..Assignment::default() });
+        let refusal = open(false).err().unwrap();
+        assert_eq!(refusal.status, welcome_status::REFUSED);
+        assert!(refusal.for_guest(false).contains("only a VM's device"), "{refusal:?}");
+        assert!(open(true).is_ok());
     }
 }

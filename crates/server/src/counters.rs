@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock;
-use crate::stats::Stats;
+use aviary_control::stats::Stats;
 
 /// A busy lane reports at least this often.
 const CALLS_BETWEEN_REPORTS: u64 = 64;

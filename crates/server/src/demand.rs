@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::processor;
+use aviary_control::processor;
 
 /// How often a lane that is busy looks.
 const LOOK: Duration = Duration::from_millis(50);

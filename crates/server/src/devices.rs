@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, GrantPage, Manner, grant, monotonic};
 
-use crate::processor;
+use aviary_control::processor;
 use habits::{Interactive, Lingering, Waiting};
 use holding::{Holding, comes_behind_another};
 pub use measuring::{patience, wait_number};
@@ -59,6 +59,8 @@ pub struct Devices {
     bell: Option<OwnedFd>,
     known: Mutex<Vec<Known>>,
     interactive: Interactive,
+    /// See [`Devices::slice`].
+    slice: u64,
 }
 
 /// All that is known of the devices, while nobody else changes it.
@@ -97,8 +99,13 @@ enum Entry {
 
 impl Devices {
     /// `page` and `bell`: none if the node schedules nothing.
-    pub fn new(page: Option<GrantPage>, bell: Option<OwnedFd>) -> Devices {
-        Devices { page, bell, known: Mutex::default(), interactive: Interactive::default() }
+    pub fn new(page: Option<GrantPage>, bell: Option<OwnedFd>, slice: u64) -> Devices {
+        Devices { page, bell, known: Mutex::default(), interactive: Interactive::default(), slice }
+    }
+
+    /// Nanoseconds that a part of long work shall take; 0: work goes whole.
+    pub fn slice(&self) -> u64 {
+        self.slice
     }
 
     /// A synchronous call is being answered. For how long the threads on both sides should stay awake.

@@ -7,16 +7,7 @@
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
-use serde::{Deserialize, Serialize};
-
-/// Which offer: whose it is, and what nobody can guess.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct OfferName {
-    /// Of the connection that offers.
-    pub session: u64,
-    pub secret: [u64; 2],
-}
+use aviary_control::OfferName;
 
 /// What the process does for its modules. The functions may be called on any thread, at any time.
 #[repr(C)]

@@ -6,10 +6,11 @@ use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::exchange::{self, OfferName};
+use crate::exchange;
 use crate::lane::{self, current_session};
 use crate::places;
 use crate::session::Session;
+use aviary_control::OfferName;
 
 /// All sessions of this module, the newest last: for utility code on threads of the vendor library.
 static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
@@ -93,6 +94,22 @@ pub fn wait_number() -> u64 {
 /// For how many nanoseconds the calling thread should look whether a device is through before it sleeps over that.
 pub fn watch_time() -> u64 {
     crate::lane::watches().as_nanos() as u64
+}
+
+/// Nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole. The
+/// session is that of the call under way.
+pub fn slice_time() -> u64 {
+    guarded(|| session().map_or(0, |s| s.devices.slice()), 0)
+}
+
+/// Whether the session of the call under way takes turns on devices with others.
+pub fn takes_turns() -> c_int {
+    guarded(|| c_int::from(session().is_some_and(|s| s.devices.scheduled())), 0)
+}
+
+/// Whether the node serves one program only, that of the call under way, and has its environment.
+pub fn is_private_node() -> c_int {
+    guarded(|| c_int::from(session().is_some_and(|s| s.policy.private_node)), 0)
 }
 
 /// Whether a call of some thread is about to give the device work, or has just done so.

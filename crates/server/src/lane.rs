@@ -21,8 +21,8 @@ use crate::ffi;
 use crate::late::{Copy, Delivery, Pending};
 use crate::log::Record;
 use crate::printed::Texts;
-use crate::processor;
 use crate::session::Session;
+use aviary_control::processor;
 
 thread_local! {
     /// The lane whose calls this thread executes: how a callback finds its way back.

@@ -6,13 +6,13 @@ use aviary_gate::{GrantPage, grant};
 use aviary_transport::{Arena, Liveness, Side};
 
 use crate::api::{ApiDescriptor, FunctionInfo};
-use crate::config::SessionConfig;
 use crate::devices::Devices;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
-use crate::stats::StatsPage;
+use aviary_control::Assignment;
+use aviary_control::stats::StatsPage;
 
 static API: ApiDescriptor = ApiDescriptor {
     name: "lanes",
@@ -38,7 +38,7 @@ unsafe fn add(call: &mut Call) -> Result<(), Reject> {
 
 /// A lane and the guest's end of it, both in this thread.
 fn lane() -> (Rc<Lane>, LaneEnd) {
-    lane_to(Devices::new(None, None))
+    lane_to(Devices::new(None, None, 0))
 }
 
 fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
@@ -49,7 +49,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
     LaneEnd::clear(&arena, AT, LENGTH).unwrap();
     let guest = LaneEnd::shared(&arena, AT, LENGTH, Side::Guest, &liveness).unwrap();
     let server = LaneEnd::shared(&arena, AT, LENGTH, Side::Server, &liveness).unwrap();
-    let gate = gate(&API, &SessionConfig::default(), None).unwrap();
+    let gate = gate(&API, &Assignment::default(), None).unwrap();
     let stats = StatsPage::publish(StatsPage::create().unwrap().as_fd(), &gate).unwrap();
     let vendor = load_vendor(&API, None).unwrap();
     let journal = Journal { fd: 2, session: 0 };
@@ -63,6 +63,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         devices,
         policy: Policy::default(),
         printed: None,
+        log: crate::log::ObjectLog::off(),
         journal,
         socket: None,
     });
@@ -153,7 +154,7 @@ fn where_a_lane_and_its_guest_have_one_processor_only_the_lane_stays_awake() {
     const AWAKE: Duration = Duration::from_micros(300);
     let page = GrantPage::create().unwrap();
     let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-    let (lane, mut guest) = lane_to(Devices::new(Some(GrantPage::open(page.as_fd()).unwrap()), Some(bell)));
+    let (lane, mut guest) = lane_to(Devices::new(Some(GrantPage::open(page.as_fd()).unwrap()), Some(bell), 0));
     let node = GrantPage::open(page.as_fd()).unwrap();
     node.schedule();
     let seat = &node.seats()[0];

@@ -6,6 +6,8 @@
 //! connection is a [`session::Session`]; each guest thread has a lane and each
 //! lane a shadow thread that decodes, admits, executes and answers its calls.
 
+#[cfg(test)]
+mod allocations;
 mod api;
 mod call;
 mod callback_lane;
@@ -33,21 +35,19 @@ mod places;
 mod policy;
 mod printed;
 pub mod process;
-pub mod processor;
+mod refusal;
 pub mod replay;
 mod reply;
 mod scratch;
 mod session;
-pub mod stats;
 mod tickets;
 mod vendor;
 
 pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Reject, ResourceKind, Role};
+pub use aviary_control::OfferName;
 pub use call::{Buffer, Call};
 pub use closures::Life;
-pub use config::{FunctionRule, ServerUser, SessionConfig};
 pub use confine::filter_system_calls;
-pub use exchange::OfferName;
 pub use ffi::guarded;
 pub use late::Poll;
 pub use outgoing::{Answer, Outgoing};

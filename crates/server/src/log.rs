@@ -4,6 +4,9 @@
 //! unless another live object depends on it. Replaying the log in a fresh
 //! session runs the same handlers over the same requests; the handle table
 //! binds what they create to the ids that the guest holds.
+//!
+//! A log is only kept where something may read it: an application that sets ten arguments a thousand times a second would
+//! fill gigabytes in an hour. As long as nothing reads the logs of sessions, all of them are [`ObjectLog::off`].
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,12 +53,30 @@ struct State {
     ended: HashSet<u64>,
 }
 
-#[derive(Default)]
+/// Calls are recorded for it only if it is on.
 pub struct ObjectLog {
+    on: bool,
     state: Mutex<State>,
 }
 
 impl ObjectLog {
+    /// Keeps nothing.
+    pub fn off() -> ObjectLog {
+        ObjectLog { on: false, state: Mutex::default() }
+    }
+
+    /// For who replays it: only tests do.
+    #[cfg(test)]
+    pub fn on() -> ObjectLog {
+        ObjectLog { on: true, ..ObjectLog::off() }
+    }
+
+    /// Whether calls have to be recorded for it.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on
+    }
+
     pub fn keep(&self, record: Record) {
         let Some(object) = record.recording.object else { return };
         let mut state = self.lock();
@@ -70,6 +91,9 @@ impl ObjectLog {
 
     /// The object has ended: its calls go, and those of ended objects that only it needed.
     pub fn object_ended(&self, object: u64) {
+        if !self.on {
+            return;
+        }
         let mut state = self.lock();
         state.ended.insert(object);
         let mut gone = vec![object];
@@ -135,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_calls_of_an_object_go_with_it() {
-        let log = ObjectLog::default();
+        let log = ObjectLog::on();
         log.keep(record(1, 10, &[]));
         log.keep(record(2, 11, &[]));
         log.keep(record(3, 10, &[]));
@@ -148,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_a_live_object_depends_on_is_kept() {
-        let log = ObjectLog::default();
+        let log = ObjectLog::on();
         log.keep(record(1, 10, &[]));
         log.keep(record(2, 20, &[10]));
         log.keep(record(3, 20, &[20, 10]));
@@ -160,7 +184,7 @@ mod tests {
 
     #[test]
     fn chains_of_ended_objects_go_together() {
-        let log = ObjectLog::default();
+        let log = ObjectLog::on();
         log.keep(record(1, 1, &[]));
         log.keep(record(2, 2, &[1]));
         log.keep(record(3, 3, &[2]));

@@ -3,7 +3,7 @@
 use aviary_gate::{DEVICE_NAME, fits};
 
 use crate::api::ApiDescriptor;
-use crate::config::SessionConfig;
+use aviary_control::Assignment;
 
 /// Who a session belongs to and what it may not do, for the gate and the log.
 #[derive(Debug, Default)]
@@ -11,6 +11,8 @@ pub struct Policy {
     pub tenant: String,
     /// Process id of the guest.
     pub guest: u32,
+    /// The node serves the guest's program only.
+    pub private_node: bool,
     /// By the function's number. Most tenants may call everything.
     denied: Option<Box<[bool]>>,
     /// `None`: all.
@@ -18,7 +20,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    pub fn new(api: &ApiDescriptor, config: &SessionConfig) -> Policy {
+    pub fn new(api: &ApiDescriptor, config: &Assignment) -> Policy {
         let (tenant, guest) = (config.tenant.clone(), config.guest);
         let rule = &config.functions;
         let listed = |list: &[String], name: &str| list.iter().any(|listed| listed == name);
@@ -26,7 +28,8 @@ impl Policy {
             |name: &str| listed(&rule.deny, name) || rule.allow.as_ref().is_some_and(|allowed| !listed(allowed, name));
         let denied: Box<[bool]> = api.functions.iter().map(|function| denies(function.name)).collect();
         let only_devices = only_some(config.only_devices.clone());
-        Policy { tenant, guest, denied: denied.contains(&true).then_some(denied), only_devices }
+        let private_node = config.private;
+        Policy { tenant, guest, private_node, denied: denied.contains(&true).then_some(denied), only_devices }
     }
 
     pub fn denies(&self, function: u32) -> bool {

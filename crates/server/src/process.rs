@@ -5,7 +5,6 @@ mod attaching;
 mod exchange;
 mod node;
 pub mod sandboxing;
-mod spawn;
 mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -14,25 +13,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, ToServer};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
 
-use crate::config::ServerUser;
-use crate::confine::{self, allow_descriptors, confine, filter_system_calls, flush_output};
+use crate::confine::{self, adopt_log, allow_descriptors, confine, filter_system_calls, flush_output};
 use crate::connection::send_welcome;
 use crate::session::Journal;
 use attaching::Attaching;
 use exchange::Exchange;
-use node::{Announced, Node, Received};
+use node::Node;
 use sandboxing::Sandbox;
-
-pub use spawn::prepare_to_spawn;
+use zygote::Copied;
 
 /// What the connections' threads and the main thread share.
 struct Shared {
     node: Node,
-    /// The node's standard error, kept when the guest's takes its place.
+    /// Where the node reads lines for its log, kept when the guest's standard error takes that place.
     journal: RawFd,
     /// `None`: this process is confined by its user and the short list of refused system calls only.
     sandbox: Option<Sandbox>,
@@ -55,6 +53,12 @@ pub struct SandboxOptions {
     pub readable: Vec<PathBuf>,
     /// Device nodes and files that stand for devices, beside those of known accelerators.
     pub devices: Vec<PathBuf>,
+}
+
+/// A connection that the node hands over.
+struct Assigned {
+    assignment: Assignment,
+    descriptors: SessionDescriptors<OwnedFd>,
 }
 
 /// Serves until the last connection has ended, or until the node goes.
@@ -82,8 +86,11 @@ pub fn zygote(control_fd: RawFd, options: Option<SandboxOptions>) -> i32 {
     }
     let sandbox = options.map(|options| Sandbox::new(options, journal));
     match zygote::run(Node::new(control), sandbox.as_ref()) {
-        Ok((control, pid)) => {
+        Ok(Copied { control, log, pid }) => {
             let node = Node::new(control);
+            if let Err(error) = adopt_log(&log, journal) {
+                return fail(&error);
+            }
             zygote::announce(&node, pid);
             live(node, journal, sandbox)
         }
@@ -114,7 +121,8 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
     unsafe { libc::_exit(status) }
 }
 
-/// Gives up what this process does not need. The second result is the node's standard error.
+/// Gives up what this process does not need. The second result is where the node reads lines for its log, in a zygote its
+/// log itself.
 fn settle_in(control_fd: RawFd) -> rustix::io::Result<(OwnedFd, RawFd)> {
     // SAFETY: the node starts this process with its control socket at this number and nothing else uses it.
     let control = unsafe { OwnedFd::from_raw_fd(control_fd) };
@@ -152,20 +160,29 @@ fn attend(shared: &Arc<Shared>) -> i32 {
         }
         while accepts {
             match shared.node.receive() {
-                Received::Connection(announced) => start(shared, *announced),
-                Received::Wanted(wanted) => {
-                    shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name));
-                }
-                Received::Arrived(request, offered) => shared.exchange.arrive(request, offered),
+                Received::Message(message, descriptors) => heed(shared, message, descriptors),
                 Received::Nothing => break,
                 Received::Closed => accepts = false,
-                Received::Unusable(reason) => note(shared, 0, &format!("a message of the node is unusable: {reason}")),
+                Received::Garbage(why) => note(shared, 0, &format!("the node sent {why}")),
             }
         }
         // Nobody accounts for what goes on without the node, and a new node would give the device away again:
         // the guests see the hang-up.
         if shared.node.is_gone() {
             return 0;
+        }
+    }
+}
+
+fn heed(shared: &Arc<Shared>, message: ToServer, descriptors: Vec<OwnedFd>) {
+    match message {
+        ToServer::Assign(assignment) => match SessionDescriptors::of(descriptors) {
+            Some(descriptors) => start(shared, Assigned { assignment: *assignment, descriptors }),
+            None => note(shared, assignment.session, "the node sent a session without its descriptors"),
+        },
+        ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
+        ToServer::Fetched { request, note } => {
+            shared.exchange.arrive(request, descriptors.into_iter().next().map(|descriptor| (descriptor, note)));
         }
     }
 }
@@ -178,13 +195,13 @@ fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
         shared.node.refuse_more();
         loop {
             match shared.node.receive() {
-                Received::Connection(announced) => {
-                    start(shared, *announced);
+                Received::Message(message @ ToServer::Assign(_), descriptors) => {
+                    heed(shared, message, descriptors);
                     found = true;
                 }
                 // What was offered has gone with its connection.
-                Received::Wanted(_) | Received::Arrived(..) => {}
-                Received::Nothing | Received::Closed | Received::Unusable(_) => break,
+                Received::Message(..) => {}
+                Received::Nothing | Received::Closed | Received::Garbage(_) => break,
             }
         }
     }
@@ -229,12 +246,14 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
     until?.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1)).try_into().ok()
 }
 
-fn start(shared: &Arc<Shared>, announced: Announced) {
+fn start(shared: &Arc<Shared>, assigned: Assigned) {
     let first = !shared.served.swap(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
-    let session = announced.config.session;
-    let (user, modules) = (announced.config.user.as_ref(), &announced.config.modules);
-    let become_user = || user.map_or(Ok(()), |user| become_user(user, modules)).map_err(|error| error.to_string());
+    let Assigned { assignment, descriptors } = &assigned;
+    let session = assignment.session;
+    let user = assignment.user.as_ref();
+    let become_user =
+        || user.map_or(Ok(()), |user| become_user(user, &assignment.modules)).map_err(|error| error.to_string());
     let lock = || match shared.sandbox.as_ref().filter(|_| first) {
         Some(sandbox) => sandbox.lock(user),
         None => Ok(()),
@@ -242,14 +261,14 @@ fn start(shared: &Arc<Shared>, announced: Announced) {
     if let Err(error) = become_user().and_then(|()| lock()) {
         let text = format!("this API server cannot be confined: {error}");
         note(shared, session, &text);
-        send_welcome(announced.socket.as_fd(), welcome_status::FAILED, 0, session, &text);
+        send_welcome(descriptors.guest.as_fd(), welcome_status::FAILED, 0, session, &text);
         shared.node.ended(session, &text);
         return shared.finished();
     }
-    shared.attaching.begin(session, announced.socket.as_fd());
+    shared.attaching.begin(session, descriptors.guest.as_fd());
     let theirs = shared.clone();
     let life = move || {
-        let whole = std::panic::AssertUnwindSafe(|| attach::serve(&theirs, announced));
+        let whole = std::panic::AssertUnwindSafe(|| attach::serve(&theirs, assigned));
         if std::panic::catch_unwind(whole).is_err() {
             theirs.node.ended(session, "internal error");
         }

@@ -2,15 +2,17 @@ use super::*;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aviary_control::stats::StatsPage;
 use aviary_wire::{Encoder, HandleId, kind};
 
+use crate::allocations;
 use crate::api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Reject, Role};
-use crate::config::SessionConfig;
+use crate::log::ObjectLog;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
 use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
-use crate::stats::StatsPage;
+use aviary_control::Assignment;
 
 /// Native values differ in every run, as addresses do.
 static NATIVE: AtomicU64 = AtomicU64::new(0x1000);
@@ -78,7 +80,11 @@ unsafe fn name(call: &mut Call) -> Result<(), Reject> {
 }
 
 fn session(memory: SessionMemory) -> Arc<Session> {
-    let gate = gate(&API, &SessionConfig::default(), None).unwrap();
+    session_with(memory, ObjectLog::on())
+}
+
+fn session_with(memory: SessionMemory, log: ObjectLog) -> Arc<Session> {
+    let gate = gate(&API, &Assignment::default(), None).unwrap();
     let stats = StatsPage::create().unwrap();
     let stats = StatsPage::publish(stats.as_fd(), &gate).unwrap();
     let vendor = load_vendor(&API, None).unwrap();
@@ -91,7 +97,8 @@ fn session(memory: SessionMemory) -> Arc<Session> {
         gate,
         policy,
         printed: None,
-        devices: crate::devices::Devices::new(None, None),
+        log,
+        devices: crate::devices::Devices::new(None, None, 0),
         journal,
         socket: None,
     })
@@ -158,6 +165,37 @@ fn objects_come_back_under_their_ids() {
     assert_ne!(old.handles.native(0, a), new.handles.native(0, a));
     let fresh = perform(&new, 0, |e| e.buffer_inline(&[1]));
     assert!(![a, b, c].contains(&fresh));
+}
+
+/// Bytes that so many calls of a recorded function leave behind, after as many to warm up.
+fn bytes_kept_by(calls: usize, log: ObjectLog) -> isize {
+    let session = session_with(SessionMemory::none(), log);
+    let (a, b) = (perform(&session, 0, |e| e.buffer_inline(&[1])), perform(&session, 0, |e| e.buffer_inline(&[2])));
+    let mut body = Encoder::new();
+    body.start();
+    body.word(a);
+    body.word(b);
+    let request = body.finish_request(RequestHeader { kind: kind::CALL, function: 1, ..Default::default() }).to_vec();
+    let (header, _) = RequestHeader::parse(&request).unwrap();
+    let mut call = Call::new(session);
+    let mut repeat = || {
+        for _ in 0..calls {
+            call.request.clear();
+            call.request.extend_from_slice(&request);
+            assert!(matches!(run(&mut call, header), Ok(Outcome::Done { success: true, .. })));
+            call.reset();
+        }
+    };
+    repeat();
+    let before = allocations::held_by_this_thread();
+    repeat();
+    allocations::held_by_this_thread() - before
+}
+
+#[test]
+fn calls_that_nothing_would_replay_leave_nothing_behind() {
+    assert_eq!(bytes_kept_by(1_000_000, ObjectLog::off()), 0);
+    assert!(bytes_kept_by(1_000, ObjectLog::on()) > 100_000, "the allocator counts");
 }
 
 #[test]

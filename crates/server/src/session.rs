@@ -7,14 +7,16 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use aviary_control::Assignment;
+use aviary_control::stats::StatsPage;
 use aviary_gate::{Allowance, Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
 use aviary_transport::ControlSocket;
-use aviary_wire::{Control, control::control_kind};
+use aviary_wire::{Control, Shown, control::control_kind};
 
 use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, Life};
-use crate::config::{MAX_CALLBACKS, SessionConfig};
+use crate::config::MAX_CALLBACKS;
 use crate::demand::Demand;
 use crate::devices::Devices;
 use crate::handles::{Ended, HandleTable};
@@ -25,9 +27,11 @@ use crate::memory::SessionMemory;
 use crate::places::MOST_DEVICES;
 use crate::policy::Policy;
 use crate::printed::Printed;
-use crate::stats::StatsPage;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
+
+/// Of the log, in bytes without the end: with it a pipe's PIPE_BUF.
+const LONGEST_LINE: usize = 4095;
 
 /// Where a session reports, and under what name.
 #[derive(Debug, Clone, Copy)]
@@ -38,9 +42,11 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// One line, in one write, so that lines of several processes do not mix.
+    /// One line, in one write, so that lines of several threads do not mix: a pipe takes that much in one piece. What it
+    /// has no room for is lost, as nobody here waits for the log.
     pub fn note(&self, text: &str) {
-        let line = format!("aviary[{}]: {}\n", self.session, text.replace('\n', " "));
+        let line = format!("aviary[{}]: {}", self.session, Shown(text));
+        let line = format!("{}\n", &line[..line.floor_char_boundary(LONGEST_LINE)]);
         // SAFETY: the process keeps this descriptor open until it ends; ManuallyDrop leaves it open here.
         let mut out = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.fd) });
         // Nobody can be told that the log is gone.
@@ -97,13 +103,14 @@ pub struct Parts {
     pub devices: Devices,
     pub policy: Policy,
     pub printed: Option<Printed>,
+    pub log: ObjectLog,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
 }
 
 /// The accounts of a session as its API says: parts of its tenant's, or without a tenant's page its own, with the
 /// limits of its configuration.
-pub fn gate(api: &ApiDescriptor, config: &SessionConfig, page: Option<BorrowedFd<'_>>) -> Result<Gate, String> {
+pub fn gate(api: &ApiDescriptor, config: &Assignment, page: Option<BorrowedFd<'_>>) -> Result<Gate, String> {
     let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind });
     let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
     let page = TenantPage::open(page).map_err(|error| error.to_string())?;
@@ -123,7 +130,7 @@ impl Session {
             late: LateList::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
-            log: ObjectLog::default(),
+            log: parts.log,
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
             devices: parts.devices,

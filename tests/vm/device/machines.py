@@ -13,13 +13,14 @@ import threading
 import time
 from pathlib import Path
 
+from harness.node import Node
+from harness.process import AVIARY, HANG, ROOT, Wrong, children, descriptors, wait_until
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[2]
-for folder in ("tests/robust", "apis/opencl/tests", "bench"):
-    sys.path.append(str(ROOT / folder))
+# OpenCL's programs run in VMs, too: where they are and what makes two runs equal is known there.
+sys.path.append(str(ROOT / "apis/opencl/tests"))
 sys.dont_write_bytecode = True
 
-from node import AVIARY, Node, Wrong, alive, children, descriptors, wait_until  # noqa: E402
 from runtimes import CACHE, Outcome, Place, compile_c  # noqa: E402
 
 # One start of a VM usually takes 4 s; a busy machine has been seen to take 47.
@@ -173,7 +174,7 @@ class Vm:
         text = self.expect("cd /sys/class/misc/aviary && grep . sessions chunks pages_pinned requests")
         return {name: int(value) for name, value in (line.split(":") for line in text.split())}
 
-    def wait_until_nothing_is_left(self, seconds=5):
+    def wait_until_nothing_is_left(self, seconds=HANG):
         deadline = time.monotonic() + seconds
         while any((left := self.left()).values()):
             if time.monotonic() > deadline:
@@ -188,7 +189,7 @@ class Vm:
         """QEMU's answers."""
         answers = []
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(20)
+            connection.settimeout(HANG)
             connection.connect(str(self.monitor))
             stream = connection.makefile("rw")
             for request in ({"execute": "qmp_capabilities"}, *requests):
@@ -207,7 +208,7 @@ class Vm:
         """QEMU itself, as a machine that fails."""
         for qemu in children(self.process.pid):
             os.kill(qemu, signal.SIGKILL)
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=HANG)
 
     def end(self):
         if self.alive:
@@ -259,7 +260,7 @@ class World:
         vm = self.vms.get(name)
         if not vm or not vm.alive:
             # The next VM may connect when the one before has gone.
-            wait_until(10, f"VM {name} has no device", lambda: not self.device_of(name))
+            wait_until(HANG, f"VM {name} has no device", lambda: not self.device_of(name))
             vm = self.vms[name] = Vm(self, name, *(options or self.options(name)))
         return vm
 
@@ -289,10 +290,10 @@ class World:
         report = self.node.report() or {"sessions": []}
         return [s for s in report["sessions"] if all(s.get(key) == value for key, value in wanted.items())]
 
-    def wait_for_session(self, seconds=30, **wanted):
+    def wait_for_session(self, seconds=HANG, **wanted):
         return wait_until(seconds, f"a session of {wanted}", lambda: self.sessions(**wanted))[0]
 
-    def settle(self, seconds=10):
+    def settle(self, seconds=HANG):
         """Nobody is attached and no API server but the spare one and the zygote is there: what the node has open then."""
         devices = [pid for pid in map(self.device_of, TENANTS) if pid]
 
@@ -325,7 +326,3 @@ class GuestPlace(Place):
         words = [f"{key}={value}" for key, value in environment.items()] + arguments
         quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
         return self.vm.run(f"exec env {quoted}", limit)
-
-
-__all__ = ["AVIARY", "CUDA", "GUEST_CACHE", "HAS_CUDA", "HERE", "MEMORY", "OPENCL", "ROOT", "TENANTS", "WEIGHTS",
-           "GuestPlace", "World", "Wrong", "alive", "descriptors", "run", "wait_until"]

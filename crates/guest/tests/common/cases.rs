@@ -7,6 +7,9 @@ use aviary_guest::{Api, Role, Status};
 
 use super::*;
 
+/// A wait that takes longer is a hang: it bounds tests and claims nothing about speed.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+
 fn add(api: &'static Api, a: u64, b: u64) -> Option<u64> {
     let mut call = api.call(ADD).ok()?;
     call.word(a);
@@ -275,7 +278,7 @@ fn callbacks_of_other_threads_run_on_the_callback_thread() {
     }
     let start = Instant::now();
     while ELSEWHERE.load(Ordering::SeqCst) < 20 {
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < HANG_TIMEOUT);
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -445,19 +448,13 @@ fn death_is_noticed_by_everybody() {
         .map(|_| {
             std::thread::spawn(move || {
                 let call = api.call(HANG).unwrap();
-                let start = Instant::now();
                 assert!(call.send().is_err());
-                start.elapsed()
             })
         })
         .collect();
     std::thread::sleep(Duration::from_millis(100));
-    let start = Instant::now();
     assert!(api.call(DIE).unwrap().send().is_err());
-    assert!(start.elapsed() < Duration::from_secs(1));
-    for thread in waiting {
-        assert!(thread.join().unwrap() < Duration::from_secs(1));
-    }
+    waiting.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(api.call(ADD).is_err(), "and stays so");
 }
 
@@ -555,9 +552,14 @@ fn a_signal_handler_may_call() {
     // SAFETY: the handler is made for this test; the thread runs until the connection dies.
     unsafe {
         libc::signal(libc::SIGUSR1, handler as extern "C" fn(i32) as *const () as usize);
-        for _ in 0..5 {
+        for handled in 1..=5 {
             libc::pthread_kill(ready.load(Ordering::SeqCst) as libc::pthread_t, libc::SIGUSR1);
-            std::thread::sleep(Duration::from_millis(20));
+            // Two signals that wait for a thread are one.
+            let start = Instant::now();
+            while FROM_HANDLER.load(Ordering::SeqCst) < handled {
+                assert!(start.elapsed() < HANG_TIMEOUT);
+                std::thread::sleep(Duration::from_millis(1));
+            }
         }
     }
     assert_eq!(FROM_HANDLER.load(Ordering::SeqCst), 5);

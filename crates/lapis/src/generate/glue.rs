@@ -67,6 +67,12 @@ pub fn server_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_watch_time() -> u64 { aviary_server::ffi::watch_time() }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_slice_time() -> u64 { aviary_server::ffi::slice_time() }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_takes_turns() -> std::ffi::c_int { aviary_server::ffi::takes_turns() }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_is_private_node() -> std::ffi::c_int { aviary_server::ffi::is_private_node() }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_device_gets_work(device: u64) -> std::ffi::c_int {
             aviary_server::ffi::device_gets_work(device)
         }

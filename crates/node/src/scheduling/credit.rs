@@ -65,8 +65,8 @@ impl Discipline for Credit {
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
         // Whoever is on the device when the tick comes pays for a whole one, as in Xen.
-        let paid = spent.held.next_multiple_of(self.slice);
-        entry.credit = (entry.credit - paid as i64).max(-(PERIOD as i64));
+        let paid = spent.held.checked_next_multiple_of(self.slice).and_then(|paid| i64::try_from(paid).ok());
+        entry.credit = entry.credit.saturating_sub(paid.unwrap_or(i64::MAX)).max(-(PERIOD as i64));
     }
 
     fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick {

@@ -2,6 +2,7 @@
 
 use super::discipline::{DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
 use super::hurry::{Hurry, Runner};
+use super::meter::{self, Meter};
 use aviary_gate::{DeviceSeat, GrantPage, NOT_YET, grant};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
 use std::time::Duration;
@@ -15,15 +16,13 @@ struct Entry {
     seat: usize,
     /// Whose threads wait; `None`: unknown.
     runner: Option<Runner>,
-    /// Of `DeviceSeat::used`, what was charged already.
-    charged: u64,
-    /// The same of `DeviceSeat::calls`.
-    calls: u64,
+    /// What it is believed to have used; all of that is charged.
+    meter: Meter,
     /// When it last got a slice, to take turns among the sessions of a tenant.
     last: u64,
     /// When its present slice began.
     since: u64,
-    /// Of `DeviceSeat::used`, what there was then.
+    /// What `meter` said then.
     used_before: u64,
     /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
     expected: u64,
@@ -71,6 +70,8 @@ pub struct Device {
     /// When it was told last that the holder is overdue.
     told: u64,
     turn: u64,
+    /// When it was brought up to date last.
+    looked: u64,
 }
 
 /// A session, and which of its seats.
@@ -79,8 +80,8 @@ type Place = (u64, usize);
 /// How long before the end of a slice the next one is granted, in nanoseconds. Two threads must wake up for that, which takes
 /// up to 250 us in virtual machines with few processors.
 const LEAD: u64 = 300_000;
-/// No API server is believed to be at more than this, in nanoseconds.
-const LONGEST_REST: u64 = 60_000_000_000;
+/// How soon the node looks again at who is beyond its limit.
+const SOON: u64 = 1_000_000;
 
 impl Entry {
     fn place(&self) -> Place {
@@ -112,9 +113,9 @@ impl Entry {
         }
     }
 
-    /// What it used and was not charged for.
-    fn uncharged(&self) -> u64 {
-        self.seat().used.load(Relaxed).saturating_sub(self.charged)
+    /// What it used and was not charged for, as of `now`.
+    fn uncharged(&self, now: u64) -> u64 {
+        self.meter.unread(self.seat(), now).0
     }
 }
 
@@ -134,33 +135,33 @@ impl Device {
             calm: None,
             told: 0,
             turn: 0,
+            looked: 0,
         })
     }
 
+    /// `now`: from when on its use of the device counts.
     pub fn join(
         &mut self,
+        now: u64,
         session: u64,
         tenant: &str,
         share: Share,
-        page: Arc<GrantPage>,
-        seat: usize,
+        (page, seat): (Arc<GrantPage>, usize),
         runner: Option<Runner>,
     ) {
         let tenant = self.set_share(tenant, share);
         // What was used before it joined, while nobody scheduled the device, is not charged.
-        let before = &page.seats()[seat];
-        let (charged, calls) = (before.used.load(Relaxed), before.calls.load(Relaxed));
+        let meter = Meter::new(&page.seats()[seat], now);
         let entry = Entry {
             session,
             tenant,
             page,
             seat,
             runner,
-            charged,
-            calls,
+            meter,
             last: self.turn,
             since: 0,
-            used_before: charged,
+            used_before: 0,
             expected: 0,
         };
         tell(entry.seat(), &self.settings, &*self.discipline);
@@ -222,10 +223,10 @@ impl Device {
                 // An API server that was killed has not told what its last work took. Others waited for that; otherwise
                 // who dies in every slice would get the device for nothing.
                 let known = &mut self.tenants[entry.tenant];
-                let told = entry.seat().used.load(Relaxed).saturating_sub(entry.used_before);
-                let charged = told + std::mem::take(&mut known.ahead);
+                let told = entry.meter.used().saturating_sub(entry.used_before);
+                let charged = told.saturating_add(std::mem::take(&mut known.ahead));
                 let untold = now.saturating_sub(contested.max(entry.since)).saturating_sub(charged);
-                known.used += untold;
+                known.used = known.used.saturating_add(untold);
                 self.discipline.charge(entry.tenant, Spent { used: untold, held: 0, calls: 0 }, now);
             }
         }
@@ -241,12 +242,12 @@ impl Device {
     pub fn usage(&self) -> Vec<Usage> {
         let one = |(at, tenant): (usize, &Known)| {
             let of = || self.entries.iter().filter(move |e| e.tenant == at);
-            let uncharged: u64 = of().map(Entry::uncharged).sum();
+            let uncharged = of().fold(0u64, |sum, entry| sum.saturating_add(entry.uncharged(self.looked)));
             Usage {
                 tenant: tenant.name.clone(),
                 weight: tenant.share.weight,
                 priority: tenant.share.priority,
-                used_ns: (tenant.used + uncharged).saturating_sub(tenant.ahead),
+                used_ns: tenant.used.saturating_add(uncharged).saturating_sub(tenant.ahead),
                 sessions: of().count(),
                 waiting: of().filter(|e| e.waits()).count(),
             }
@@ -256,6 +257,8 @@ impl Device {
 
     /// Brings everything up to date and decides. The result is when to look again.
     pub fn step(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
+        self.looked = now;
+        self.close_others();
         self.hear(now);
         self.review_leaving(now);
         let mut look = self.review_holder(now, hurry);
@@ -265,7 +268,8 @@ impl Device {
         if self.calm.is_none() && !self.entries.iter().any(|e| e.waits() && !self.has(e)) {
             self.calm = Some((now, self.used()));
         }
-        let limit = self.limit().filter(|at| *at > now);
+        // Whoever is beyond it may pretend for a moment to have given the device back.
+        let limit = self.limit().map(|at| at.max(now.saturating_add(SOON)));
         [look, limit].into_iter().flatten().min()
     }
 
@@ -275,7 +279,7 @@ impl Device {
         let place = self.leaving.or(self.holder)?;
         let waiting = now.saturating_sub(self.contested?);
         let entry = self.entries.iter().find(|e| e.place() == place)?;
-        let has_it = matches!(entry.seat().grant.load(SeqCst), grant::SLICE | grant::LAST);
+        let has_it = !matches!(entry.seat().grant.load(SeqCst), grant::CLOSED | grant::ENDED);
         (has_it && self.limit()? <= now).then_some((place.0, waiting))
     }
 
@@ -291,6 +295,17 @@ impl Device {
         let beyond = Some(self.settings.hold_limit).filter(|limit| !limit.is_zero())?;
         let allowed = u64::try_from((self.settings.slice + beyond).as_nanos()).unwrap_or(u64::MAX);
         self.contested.map(|since| since.max(self.told).saturating_add(allowed))
+    }
+
+    /// An API server that writes a grant which the node did not give has none: otherwise it could neither be given the
+    /// device nor passed over.
+    fn close_others(&self) {
+        for entry in self.entries.iter().filter(|entry| !self.has(entry)) {
+            let seat = entry.seat();
+            if !matches!(seat.grant.load(SeqCst), grant::CLOSED | grant::ENDED) {
+                seat.grant.store(grant::CLOSED, SeqCst);
+            }
+        }
     }
 
     /// Charges what was used and notices who woke up or went to rest.
@@ -327,7 +342,7 @@ impl Device {
 
     /// Nanoseconds of the device that were charged so far.
     fn used(&self) -> u64 {
-        self.tenants.iter().map(|tenant| tenant.used).sum()
+        self.tenants.iter().fold(0, |sum, tenant| sum.saturating_add(tenant.used))
     }
 
     fn has(&self, entry: &Entry) -> bool {
@@ -342,10 +357,11 @@ impl Device {
         if grant == grant::LAST {
             return;
         }
-        let freed_at = self.entries[at].seat().freed_at.load(SeqCst);
-        self.set_free_at(freed_at.min(now));
+        let next = self.entries.iter().find(|e| Some(e.place()) == self.holder);
+        let freed_at = meter::freed_at(self.entries[at].seat(), next.map_or(0, |next| next.since), now);
+        self.set_free_at(freed_at);
         (self.leaving, self.contested) = (None, None);
-        let expected = now + self.linger();
+        let expected = now.saturating_add(self.linger());
         let entry = &mut self.entries[at];
         if entry.seat().change(grant::ENDED, grant::CLOSED) {
             entry.expected = expected;
@@ -412,7 +428,7 @@ impl Device {
     /// its work behind it. The result is when to look again.
     fn hand_over(&mut self, at: usize, now: u64, hurry: &mut Hurry) -> Option<u64> {
         let seat = self.entries[at].seat();
-        let due = seat.ends_at.load(Relaxed).saturating_sub(LEAD).min(now.saturating_add(LONGEST_REST));
+        let due = meter::ends_at(seat, now).saturating_sub(LEAD);
         if due > now {
             return Some(due);
         }
@@ -420,11 +436,11 @@ impl Device {
         let entry = &mut self.entries[at];
         charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
         let known = &mut self.tenants[entry.tenant];
-        let remaining = entry.seat().remaining.load(Relaxed).min(LONGEST_REST);
+        let remaining = meter::remaining(entry.seat());
         if remaining > known.ahead {
             let used = remaining - known.ahead;
             known.ahead = remaining;
-            known.used += used;
+            known.used = known.used.saturating_add(used);
             self.discipline.charge(entry.tenant, Spent { used, held: 0, calls: 0 }, now);
         }
         let before = self.holder;
@@ -446,31 +462,36 @@ impl Device {
         }
     }
 
+    /// Grants the device to who is next. The result is when to look again. An API server whose grant changes while it is
+    /// given the device is passed over: at most as many times as there are sessions.
     fn grant_next(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
-        let mut wanting: Vec<Tenant> = self.entries.iter().filter(|e| e.wants()).map(|e| e.tenant).collect();
-        wanting.sort_unstable();
-        wanting.dedup();
-        if wanting.is_empty() {
-            return None;
+        let mut candidates: Vec<usize> = (0..self.entries.len()).filter(|at| self.entries[*at].wants()).collect();
+        while !candidates.is_empty() {
+            let mut wanting: Vec<Tenant> = candidates.iter().map(|at| self.entries[*at].tenant).collect();
+            wanting.sort_unstable();
+            wanting.dedup();
+            let (tenant, budget) = match self.discipline.pick(&wanting, now) {
+                Pick::Grant(tenant, budget) => (tenant, budget),
+                Pick::Nobody { until } => return Some(until.max(now.saturating_add(1))),
+            };
+            let of_tenant = candidates.iter().copied().filter(|at| self.entries[*at].tenant == tenant);
+            let chosen = of_tenant.min_by_key(|at| self.entries[*at].last)?;
+            if self.give(chosen, budget, now, hurry) {
+                return None;
+            }
+            candidates.retain(|at| *at != chosen);
         }
-        let (tenant, budget) = match self.discipline.pick(&wanting, now) {
-            Pick::Grant(tenant, budget) => (tenant, budget),
-            Pick::Nobody { until } => return Some(until.max(now + 1)),
-        };
-        let candidates =
-            (0..self.entries.len()).filter(|i| self.entries[*i].tenant == tenant && self.entries[*i].wants());
-        let chosen = candidates.min_by_key(|i| self.entries[*i].last)?;
-        self.give(chosen, budget, now, hurry);
         None
     }
 
-    fn give(&mut self, chosen: usize, budget: u64, now: u64, hurry: &mut Hurry) {
+    /// False: the API server has changed its grant meanwhile.
+    fn give(&mut self, chosen: usize, budget: u64, now: u64, hurry: &mut Hurry) -> bool {
         self.turn += 1;
         // Whoever had it to itself until others came has been charged by now.
         if let Some((since, used)) = self.calm.take() {
             self.discipline.stood_still(now.saturating_sub(since).saturating_sub(self.used().saturating_sub(used)));
         }
-        let expected = now + self.linger();
+        let expected = now.saturating_add(self.linger());
         // Whether its work comes behind that of the present holder.
         let behind = self.holder.is_some_and(|holder| holder != self.entries[chosen].place());
         let others = self.entries.iter().enumerate().any(|(i, e)| i != chosen && e.wants());
@@ -482,18 +503,20 @@ impl Device {
         }
         let entry = &mut self.entries[chosen];
         (entry.last, entry.since, entry.expected) = (self.turn, now, 0);
-        entry.used_before = entry.seat().used.load(Relaxed);
+        entry.used_before = entry.meter.used();
         entry.seat().budget.store(budget, Relaxed);
         entry.seat().free_at.store(if behind { NOT_YET } else { 0 }, SeqCst);
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();
         entry.hurry(hurry, now);
-        if [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to)) {
+        let given = [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to));
+        if given {
             self.holder = Some(entry.place());
             if !behind {
                 self.contested = None;
             }
         }
+        given
     }
 }
 
@@ -507,16 +530,13 @@ fn tell(seat: &DeviceSeat, settings: &DeviceSettings, discipline: &dyn Disciplin
 
 /// Charges what the session used since the last look, and for how long it held the device.
 fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipline, held: u64, now: u64) {
-    let (used, calls) = (entry.seat().used.load(Relaxed), entry.seat().calls.load(Relaxed));
-    // An API server that counts backwards harms its own tenant only.
-    let (new, new_calls) = (entry.uncharged(), calls.saturating_sub(entry.calls));
-    if new > 0 || held > 0 {
-        (entry.charged, entry.calls) = (used, calls);
+    if entry.uncharged(now) > 0 || held > 0 {
+        let (new, new_calls) = entry.meter.take(&entry.page.seats()[entry.seat], now);
         let known = &mut tenants[entry.tenant];
         let paid = new.min(known.ahead);
         known.ahead -= paid;
         let new = new - paid;
-        known.used += new;
+        known.used = known.used.saturating_add(new);
         discipline.charge(entry.tenant, Spent { used: new, held, calls: new_calls }, now);
     }
 }

@@ -1,8 +1,9 @@
 use super::super::hurry::{Threads, tests::Simulated};
 use super::*;
 use crate::{Level, Log, scheduling::Scheduler};
+use aviary_control::processor::Pace;
 use aviary_gate::Manner;
-use aviary_server::processor::Pace;
+use proptest::prelude::*;
 use std::{os::fd::AsFd, time::Duration};
 
 /// A device under `fair`, and sessions whose API servers are this test.
@@ -25,7 +26,7 @@ impl Bench {
             for seat in 0..*count {
                 let tenant = format!("tenant {session}");
                 let runner = Runner { tenant: tenant.as_str().into(), threads: threads.clone() };
-                device.join(session as u64, &tenant, Share::default(), page.clone(), seat, Some(runner));
+                device.join(0, session as u64, &tenant, Share::default(), (page.clone(), seat), Some(runner));
             }
         }
         Bench { device, pages, hurry: Hurry::new(true, Log::new(Level::Error)), threads }
@@ -351,4 +352,129 @@ fn who_is_between_two_calls_when_another_is_at_its_last_work_is_next_all_the_sam
     bench.step(5);
     bench.step(5_000_000);
     assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::LAST, grant::SLICE]);
+}
+
+/// A word as a hostile API server may choose it.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(u64::MAX - 1), Just(1 << 63), 0u64..1 << 33, any::<u64>()]
+}
+
+fn small_word() -> impl Strategy<Value = u32> {
+    prop_oneof![0u32..9, any::<u32>()]
+}
+
+/// All words of one seat that the node reads, and how long it takes until it looks next.
+type Written = ([u64; 5], [u32; 4], u64);
+
+fn written() -> impl Strategy<Value = Written> {
+    let words = [word(), word(), word(), word(), word()];
+    (words, [small_word(), small_word(), small_word(), small_word()], 0u64..5_000_000)
+}
+
+fn write(seat: &DeviceSeat, (words, small, _): &Written) {
+    let [used, calls, ends_at, remaining, freed_at] = *words;
+    let [grant, waiting, sleeper, goes_on] = *small;
+    seat.used.store(used, SeqCst);
+    seat.calls.store(calls, SeqCst);
+    seat.ends_at.store(ends_at, SeqCst);
+    seat.remaining.store(remaining, SeqCst);
+    seat.freed_at.store(freed_at, SeqCst);
+    seat.sleeper.store(sleeper, SeqCst);
+    seat.goes_on.store(goes_on, SeqCst);
+    // Often enough as an honest one would be: then it gets the device.
+    if grant < 8 || grant & 1 == 1 {
+        seat.grant.store(grant, SeqCst);
+    }
+    seat.waiting.store(waiting, SeqCst);
+}
+
+/// An API server that writes anything into its page, beside two honest ones that take turns. What they are charged is what
+/// they used, and each of them gets the device, under every discipline. A loop over a number of the page would not end.
+fn lives_with_a_liar(scheduler: Scheduler, steps: &[Written]) {
+    let mut bench = Bench::new(&[1, 1, 1]);
+    let limit = Duration::from_millis(10);
+    bench.device.configure(DeviceSettings { scheduler, hold_limit: limit, ..DeviceSettings::default() }, 0);
+    let (mut now, mut used, mut turns, mut liar, mut lives) = (0, [0u64; 2], [0; 2], 0, 1);
+    for step in steps {
+        write(bench.pages[0].seats().first().unwrap(), step);
+        now += 1 + step.2;
+        for honest in [1, 2] {
+            let seat = &bench.pages[honest].seats()[0];
+            match seat.grant.load(SeqCst) {
+                grant::SLICE | grant::ALONE => {
+                    used[honest - 1] += step.2.min(1_000_000);
+                    turns[honest - 1] += 1;
+                    seat.used.store(used[honest - 1], SeqCst);
+                    seat.grant.store(grant::CLOSED, SeqCst);
+                }
+                _ => seat.waiting.store(1, SeqCst),
+            }
+        }
+        bench.step(now);
+        if let Some((session, _)) = bench.device.take_overdue(now) {
+            assert_eq!(session, liar, "{scheduler:?}");
+            bench.device.leave(session, now);
+            // It attaches again.
+            (liar, lives) = (now + 3, lives + 1);
+            bench.pages[0] = Arc::new(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap());
+            bench.device.join(now, liar, "tenant 0", Share::default(), (bench.pages[0].clone(), 0), None);
+        }
+    }
+    bench.device.leave(liar, now);
+    for honest in [1, 2] {
+        assert_eq!(bench.device.usage()[honest].used_ns, used[honest - 1], "{scheduler:?}");
+        assert!(turns[honest - 1] > 0, "{scheduler:?}: no turn in {now} ns");
+    }
+    // In each of its lives it is charged for no more time than there was, slack, and what its last work may take at most.
+    let most = now + lives * (100_000_000 + meter::LONGEST_REST);
+    assert!(bench.device.tenants[0].used <= most, "{scheduler:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn a_page_of_lies_harms_nobody_else(steps in proptest::collection::vec(written(), 400..500)) {
+        use Scheduler::*;
+        for scheduler in [Fair, WfqPoll, WfqAimd, RoundRobin, Slices, Priority, Credit, StrictCoscheduling] {
+            lives_with_a_liar(scheduler, &steps);
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_the_node_did_not_give_is_closed() {
+    for claimed in [grant::SLICE, grant::ALONE, grant::IDLE, grant::FREE, grant::LAST, 99, u32::MAX] {
+        let mut bench = Bench::new(&[1, 1]);
+        bench.wait(0, 0);
+        bench.seat(0, 0).grant.store(claimed, SeqCst);
+        bench.wait(1, 0);
+        bench.step(1);
+        assert_eq!([bench.grant(0, 0), bench.grant(1, 0)], [grant::SLICE, grant::CLOSED], "{claimed}");
+    }
+}
+
+#[test]
+fn who_shows_another_grant_than_it_has_is_overdue_too() {
+    for shown in [grant::ALONE, grant::FREE, 99] {
+        let mut bench = Bench::new(&[1, 1]);
+        bench.wait(0, 0);
+        bench.step(1);
+        bench.wait(1, 0);
+        bench.look(2);
+        bench.seat(0, 0).grant.store(shown, SeqCst);
+        let limit = 10_006_000_002;
+        let look = bench.look(limit);
+        let closed = bench.grant(1, 0) == grant::ALONE;
+        assert!(closed || (bench.device.overdue(limit).is_some() && look.is_some_and(|at| at > limit)), "{shown}");
+    }
+}
+
+#[test]
+fn the_next_one_does_not_pay_for_what_came_before_its_turn() {
+    let mut bench = at_its_last_work(5_000_000, 4_000_000);
+    bench.step(5_000_000 - LEAD);
+    bench.seat(0, 0).freed_at.store(1, SeqCst);
+    bench.seat(0, 0).change(grant::LAST, grant::ENDED);
+    bench.step(5_000_000);
+    assert_eq!(bench.seat(1, 0).free_at.load(SeqCst), 5_000_000 - LEAD);
 }

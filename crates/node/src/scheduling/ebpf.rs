@@ -100,7 +100,7 @@ impl Discipline for Ebpf {
 
     fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64) {
         let entry = &mut self.tenants[tenant];
-        entry.used += spent.used;
+        entry.used = entry.used.saturating_add(spent.used);
         entry.waits_since = now;
         let mut context = self.context(tenant, now);
         // There is room for eight.
@@ -117,7 +117,7 @@ impl Discipline for Ebpf {
         let asked = wanting.iter().map(|tenant| (urgency(*tenant), *tenant)).filter(|(urgency, _)| *urgency != HOLD);
         // In turn among equals.
         let first = asked.max_by_key(|(urgency, tenant)| (*urgency, std::cmp::Reverse(self.tenants[*tenant].last)));
-        let Some((_, tenant)) = first else { return Pick::Nobody { until: now + ASK_AGAIN } };
+        let Some((_, tenant)) = first else { return Pick::Nobody { until: now.saturating_add(ASK_AGAIN) } };
         self.turn += 1;
         self.tenants[tenant].last = self.turn;
         Pick::Grant(tenant, self.slice)

@@ -60,7 +60,8 @@ impl Discipline for Fair {
     fn wakes(&mut self, tenant: Tenant, _now: u64) {
         self.advance();
         let entry = &mut self.tenants[tenant];
-        entry.start = entry.start.max(self.virtual_time.saturating_sub(entry.virtually(USUAL * self.slice)));
+        entry.start =
+            entry.start.max(self.virtual_time.saturating_sub(entry.virtually(USUAL.saturating_mul(self.slice))));
         entry.active = true;
     }
 
@@ -72,7 +73,7 @@ impl Discipline for Fair {
     fn stood_still(&mut self, time: u64) {
         self.advance();
         for entry in &mut self.tenants {
-            let lowest = self.virtual_time + entry.virtually(USUAL * self.slice);
+            let lowest = self.virtual_time + entry.virtually(USUAL.saturating_mul(self.slice));
             entry.start = entry.start.min(lowest.max(entry.start.saturating_sub(entry.virtually(time))));
         }
     }
@@ -80,7 +81,7 @@ impl Discipline for Fair {
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
         // The finish tag, which is the next start tag.
-        entry.start += entry.virtually(spent.used);
+        entry.start = entry.start.saturating_add(entry.virtually(spent.used));
     }
 
     fn pick(&mut self, wanting: &[Tenant], _now: u64) -> Pick {

@@ -17,8 +17,8 @@
 //! the id of one that has just ended is undone at once.
 
 use crate::log::Log;
+use aviary_control::processor::{self, Pace};
 use aviary_gate::DeviceSeat;
-use aviary_server::processor::{self, Pace};
 use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, open};
 use std::{
     collections::HashMap,

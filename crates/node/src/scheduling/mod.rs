@@ -10,6 +10,7 @@ mod discipline;
 mod ebpf;
 mod fair;
 mod hurry;
+mod meter;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -20,8 +21,8 @@ pub use discipline::{DeviceSettings, Scheduler, Share};
 pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
+use aviary_control::processor;
 use aviary_gate::{DEVICE_SEATS, GrantPage, fits, grant, monotonic};
-use aviary_server::processor;
 use device::Device;
 use hurry::{Hurry, Process, Runner};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -105,6 +106,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     rules: Rules,
+    /// See [`Scheduling::start`].
+    launch_slice: Option<Duration>,
     sessions: HashMap<u64, Member>,
     /// `None`: not scheduled.
     devices: BTreeMap<String, Option<Device>>,
@@ -129,11 +132,14 @@ const TIMER: u64 = u64::MAX;
 const NICE: i32 = -15;
 /// How often the scheduling thread looks whether it can have its state, while it has to look after something else, too.
 const GLANCE: Duration = Duration::from_micros(50);
+/// Devices without a session that are remembered although only a pattern fits their names.
+const IDLE_DEVICES: usize = 32;
 /// Bells heard at a time.
 const EVENTS: usize = 64;
 
 impl Scheduling {
-    pub fn start(rules: Rules, log: Log) -> Result<Scheduling, NodeError> {
+    /// `launch_slice`: how long a part of a kernel in parts shall take, whatever the rules say.
+    pub fn start(rules: Rules, launch_slice: Option<Duration>, log: Log) -> Result<Scheduling, NodeError> {
         let failed = |errno: rustix::io::Errno| NodeError::Watch(errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
@@ -144,7 +150,7 @@ impl Scheduling {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), flags).map_err(failed)?;
         let overdue = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        let state = Mutex::new(State { rules, ..State::default() });
+        let state = Mutex::new(State { rules, launch_slice, ..State::default() });
         let over = AtomicBool::new(false);
         let shared = Arc::new(Shared { epoll, wake, timer, overdue, over, log, state });
         let theirs = shared.clone();
@@ -153,22 +159,23 @@ impl Scheduling {
         Ok(Scheduling { shared, thread: Some(thread) })
     }
 
-    /// Whether any device may be scheduled now.
-    pub fn has_rules(&self) -> bool {
-        self.shared.state().has_rules()
+    /// Nanoseconds that a part of long work shall take now; 0: work goes whole.
+    pub fn slice(&self) -> u64 {
+        self.shared.state().slice()
     }
 
-    /// A session has begun in the API server `process`; `page` and `bell` are what that sent.
-    pub fn enter(&self, session: u64, tenant: &str, share: Share, process: u32, page: &OwnedFd, bell: OwnedFd) {
+    /// Writes into a page that an API server is about to get.
+    pub fn prepare(&self, page: &GrantPage) {
+        self.shared.state().prepare(page);
+    }
+
+    /// A session has begun in the API server `process`, which has `page` and `bell`, too.
+    pub fn enter(&self, session: u64, tenant: &str, share: Share, process: u32, page: GrantPage, bell: OwnedFd) {
         let shared = &self.shared;
-        let page = match GrantPage::open(page.as_fd()) {
-            Ok(page) => Arc::new(page),
-            Err(error) => return shared.log.warn(format_args!("session {session}: its page of grants: {error}")),
-        };
+        let page = Arc::new(page);
         let mut state = shared.state();
-        if state.has_rules() {
-            page.schedule();
-        }
+        // The rules may have changed since the page was made.
+        state.prepare(&page);
         let data = epoll::EventData::new_u64(session);
         // Edge-triggered: what was rung is not read, so that a bell costs one system call on each side.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -187,6 +194,7 @@ impl Scheduling {
         let _ = epoll::delete(&self.shared.epoll, &member.bell);
         let now = monotonic();
         state.devices.values_mut().flatten().for_each(|device| device.leave(session, now));
+        state.forget_devices();
         drop(state);
         self.shared.alert();
     }
@@ -205,10 +213,8 @@ impl Scheduling {
         let now = monotonic();
         let mut state = self.shared.state();
         state.rules = rules;
-        if state.has_rules() {
-            state.sessions.values().for_each(|member| member.page.schedule());
-        }
-        let State { sessions, devices, rules: present } = &mut *state;
+        state.sessions.values().for_each(|member| state.prepare(&member.page));
+        let State { sessions, devices, rules: present, .. } = &mut *state;
         for (name, device) in devices {
             let settings = present.of(name).filter(|settings| settings.scheduler != Scheduler::None);
             match (&mut *device, settings) {
@@ -270,11 +276,38 @@ impl State {
     fn has_rules(&self) -> bool {
         !self.rules.0.is_empty()
     }
+
+    /// API servers name devices as they like. What no session has any more is forgotten, but for those that a rule names,
+    /// and some that fit a pattern: what was used of them counts when somebody comes back.
+    fn forget_devices(&mut self) {
+        let State { rules, sessions, devices, .. } = self;
+        let named = |name: &String| rules.0.iter().any(|(pattern, _)| pattern == name);
+        let idle = |name: &String| !sessions.values().any(|member| member.seats.contains(name));
+        let mut kept = 0;
+        devices.retain(|name, device| {
+            if named(name) || !idle(name) {
+                return true;
+            }
+            kept += usize::from(device.is_some());
+            device.is_some() && kept <= IDLE_DEVICES
+        });
+    }
+
+    fn slice(&self) -> u64 {
+        let slice = self.launch_slice.or(self.rules.shortest_slice()).unwrap_or_default();
+        u64::try_from(slice.as_nanos()).unwrap_or(0)
+    }
+
+    fn prepare(&self, page: &GrantPage) {
+        if self.has_rules() {
+            page.schedule();
+        }
+    }
 }
 
 impl Member {
     fn join(&self, device: &mut Device, session: u64, seat: usize) {
-        device.join(session, &self.tenant, self.share, self.page.clone(), seat, self.runner.clone());
+        device.join(monotonic(), session, &self.tenant, self.share, (self.page.clone(), seat), self.runner.clone());
     }
 }
 
@@ -374,7 +407,7 @@ impl Shared {
 
     /// Finds the seats that a session took since the last look.
     fn seat(&self, state: &mut State, session: u64) {
-        let State { rules, sessions, devices } = state;
+        let State { rules, sessions, devices, .. } = state;
         let Some(member) = sessions.get_mut(&session) else { return };
         while member.seats.len() < DEVICE_SEATS {
             let at = member.seats.len();
@@ -392,5 +425,44 @@ impl Shared {
             }
             member.seats.push(name);
         }
+    }
+}
+
+#[cfg(test)]
+mod forgetting {
+    use super::*;
+    use crate::Level;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    fn rules() -> Rules {
+        let settings = DeviceSettings::default();
+        Rules(vec![("card".into(), settings.clone()), ("gpu*".into(), settings)])
+    }
+
+    /// A session that takes all its seats for devices of these names, and rings.
+    fn session(scheduling: &Scheduling, number: u64, name: impl Fn(usize) -> String) {
+        let fd = GrantPage::create().unwrap();
+        let page = GrantPage::open(fd.as_fd()).unwrap();
+        page.seats().iter().enumerate().for_each(|(at, seat)| seat.take(&name(at)));
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        scheduling.enter(number, "tenant", Share::default(), std::process::id(), page, bell);
+        // As the scheduling thread does when the bell rings.
+        scheduling.shared.seat(&mut scheduling.shared.state(), number);
+    }
+
+    #[test]
+    fn names_that_api_servers_invent_go_with_their_sessions() {
+        let scheduling = Scheduling::start(rules(), None, Log::new(Level::Error)).unwrap();
+        let known = || scheduling.shared.state().devices.len();
+        session(&scheduling, 1, |at| if at == 0 { "card".into() } else { format!("gpu {at}") });
+        for number in 2..200 {
+            session(&scheduling, number, |at| format!("{}{number}-{at}", if at % 2 == 0 { "gpu" } else { "none" }));
+            scheduling.leave(number);
+            assert!(known() <= DEVICE_SEATS + IDLE_DEVICES, "{}", known());
+        }
+        scheduling.leave(1);
+        assert!(known() <= 1 + IDLE_DEVICES);
+        assert!(scheduling.shared.state().devices.contains_key("card"));
+        assert!(!scheduling.shared.over.load(SeqCst));
     }
 }

@@ -57,7 +57,7 @@ impl Discipline for Turns {
 
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
-        entry.overrun += spent.used.saturating_sub(entry.budget);
+        entry.overrun = entry.overrun.saturating_add(spent.used.saturating_sub(entry.budget));
         entry.budget = entry.budget.saturating_sub(spent.used);
     }
 
@@ -66,21 +66,134 @@ impl Discipline for Turns {
         let highest = wanting.iter().map(level).max().unwrap_or(0);
         let mut equals: Vec<Tenant> = wanting.iter().copied().filter(|t| level(t) == highest).collect();
         equals.sort_by_key(|t| self.tenants[*t].last);
-        loop {
-            for tenant in &equals {
+        // A first round, in which what is left of last turns counts.
+        let at = equals.iter().position(|tenant| self.may(*tenant));
+        let Some(at) = at else {
+            equals.iter().for_each(|tenant| self.pass(*tenant));
+            return self.pick_of_waiting(&equals);
+        };
+        equals[..at].iter().for_each(|tenant| self.pass(*tenant));
+        self.give(equals[at])
+    }
+}
+
+impl Turns {
+    /// What a tenant gets if it has its turn now.
+    fn due(&self, tenant: Tenant) -> u64 {
+        let slice = self.whole_slice(tenant);
+        slice.saturating_add(self.tenants[tenant].budget.min(slice))
+    }
+
+    /// Whether something is left of the turn that it would get.
+    fn may(&self, tenant: Tenant) -> bool {
+        self.tenants[tenant].overrun < self.due(tenant)
+    }
+
+    /// It had this turn already.
+    fn pass(&mut self, tenant: Tenant) {
+        let due = self.due(tenant);
+        self.turn += 1;
+        let entry = &mut self.tenants[tenant];
+        entry.last = self.turn;
+        entry.overrun = entry.overrun.saturating_sub(due);
+        entry.budget = 0;
+    }
+
+    fn give(&mut self, tenant: Tenant) -> Pick {
+        let due = self.due(tenant);
+        self.turn += 1;
+        let entry = &mut self.tenants[tenant];
+        entry.last = self.turn;
+        entry.budget = due.saturating_sub(std::mem::take(&mut entry.overrun));
+        Pick::Grant(tenant, entry.budget)
+    }
+
+    /// As many rounds at once as pass until somebody has something left of a turn: an API server says what was overrun, so
+    /// the number of rounds may be any.
+    fn pick_of_waiting(&mut self, equals: &[Tenant]) -> Pick {
+        let rounds = |turns: &Turns, tenant: Tenant| turns.tenants[tenant].overrun / turns.whole_slice(tenant);
+        let first = (0..equals.len()).min_by_key(|at| rounds(self, equals[*at])).unwrap_or(0);
+        let Some(chosen) = equals.get(first).copied() else { return Pick::Nobody { until: 0 } };
+        let whole = rounds(self, chosen);
+        // Those behind the chosen one have had one turn less, and so come before the others next time.
+        let (before, behind) = (&equals[..first], &equals[first..]);
+        for (tenants, rounds) in [(behind, whole), (before, whole.saturating_add(1))] {
+            for tenant in tenants {
+                let had = self.whole_slice(*tenant).saturating_mul(rounds);
                 self.turn += 1;
-                let slice = self.whole_slice(*tenant);
                 let entry = &mut self.tenants[*tenant];
                 entry.last = self.turn;
-                let due = slice + entry.budget.min(slice);
-                if entry.overrun < due {
-                    entry.budget = due - std::mem::take(&mut entry.overrun);
-                    return Pick::Grant(*tenant, entry.budget);
-                }
-                // It had this turn already.
-                entry.overrun -= due;
-                entry.budget = 0;
+                entry.overrun = entry.overrun.saturating_sub(had);
             }
         }
+        self.give(chosen)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Round by round, as it reads in the paper: what `pick` does at once.
+    fn by_rounds(turns: &mut Turns, wanting: &[Tenant]) -> Pick {
+        let mut equals = wanting.to_vec();
+        equals.sort_by_key(|tenant| turns.tenants[*tenant].last);
+        loop {
+            for tenant in &equals {
+                if turns.may(*tenant) {
+                    return turns.give(*tenant);
+                }
+                turns.pass(*tenant);
+            }
+        }
+    }
+
+    fn of(weights: &[u32]) -> Turns {
+        let mut turns = Turns::weighted(10);
+        for (tenant, weight) in weights.iter().enumerate() {
+            turns.set_share(tenant, Share { weight: *weight, priority: 0 });
+        }
+        turns
+    }
+
+    proptest! {
+        #[test]
+        fn rounds_at_once_are_rounds_one_by_one(
+            weights in proptest::collection::vec(1u32..4, 1..6),
+            steps in proptest::collection::vec((0u64..400, 0usize..6, 1usize..64), 1..40),
+        ) {
+            let (mut fast, mut slow) = (of(&weights), of(&weights));
+            for (used, tenant, wanting) in steps {
+                let spent = Spent { used, ..Spent::default() };
+                fast.charge(tenant % weights.len(), spent, 0);
+                slow.charge(tenant % weights.len(), spent, 0);
+                let wanting: Vec<Tenant> = (0..weights.len()).filter(|at| wanting >> at & 1 == 1).collect();
+                if wanting.is_empty() {
+                    continue;
+                }
+                prop_assert_eq!(fast.pick(&wanting, 0), by_rounds(&mut slow, &wanting));
+                let order = |turns: &Turns| {
+                    let mut all: Vec<Tenant> = (0..weights.len()).collect();
+                    all.sort_by_key(|tenant| turns.tenants[*tenant].last);
+                    all
+                };
+                prop_assert_eq!(order(&fast), order(&slow));
+                for (fast, slow) in fast.tenants.iter().zip(&slow.tenants) {
+                    prop_assert_eq!((fast.overrun, fast.budget), (slow.overrun, slow.budget));
+                }
+            }
+        }
+    }
+
+    /// Round by round this would not end.
+    #[test]
+    fn an_overrun_of_centuries_costs_no_time() {
+        let mut turns = of(&[1, 1]);
+        turns.charge(0, Spent { used: u64::MAX, ..Spent::default() }, 0);
+        turns.charge(0, Spent { used: u64::MAX, ..Spent::default() }, 0);
+        assert!(matches!(turns.pick(&[0], 0), Pick::Grant(0, _)));
+        turns.charge(1, Spent { used: u64::MAX, ..Spent::default() }, 0);
+        assert!(matches!(turns.pick(&[0, 1], 0), Pick::Grant(0, _)));
     }
 }

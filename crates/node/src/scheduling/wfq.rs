@@ -50,9 +50,10 @@ impl Wfq {
     fn excess(&self, tenant: Tenant) -> i128 {
         let active = || self.tenants.iter().filter(|t| t.active || t.used > 0);
         let weights: u64 = active().map(|t| u64::from(t.weight)).sum();
-        let all: u64 = active().map(|t| t.used).sum();
+        let all: u128 = active().map(|t| u128::from(t.used)).sum();
         let entry = &self.tenants[tenant];
-        i128::from(entry.used) - i128::from(all) * i128::from(entry.weight) / i128::from(weights.max(1))
+        let all = i128::try_from(all).unwrap_or(i128::MAX);
+        i128::from(entry.used) - all.saturating_mul(i128::from(entry.weight)) / i128::from(weights.max(1))
     }
 
     fn roll(&mut self, now: u64) {
@@ -91,7 +92,8 @@ impl Discipline for Wfq {
 
     fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64) {
         self.roll(now);
-        self.tenants[tenant].used += spent.used;
+        let used = &mut self.tenants[tenant].used;
+        *used = used.saturating_add(spent.used);
         self.tenants[tenant].last = now;
         let excess = self.excess(tenant);
         let (over, adaptive) = (excess > 0, self.adaptive);
@@ -102,7 +104,7 @@ impl Discipline for Wfq {
             (true, false) => INTERVAL,
             (false, false) => 0,
         };
-        entry.until = now + if over { entry.delay } else { 0 };
+        entry.until = now.saturating_add(if over { entry.delay } else { 0 });
     }
 
     fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick {

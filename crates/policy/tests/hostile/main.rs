@@ -1,4 +1,4 @@
-//! At least 200 policies that want to do harm: every one is refused, for the right reason, without a crash and soon.
+//! At least 200 policies that want to do harm: every one is refused, for the right reason, without a crash or a hang.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,8 +11,8 @@ use common::{USUAL, Word, found, object_of};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest time for one refusal.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A refusal that takes longer is a hang. How long reading and verifying takes is measured by `./x bench policies`.
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Case {
     name: String,
@@ -61,7 +61,7 @@ fn judge(because: &str, result: Result<Policy, PolicyError>, took: Duration) -> 
     match result {
         Ok(_) => Some("was accepted".into()),
         Err(error) if !error.to_string().contains(because) => Some(format!("refused, but for: {error}")),
-        Err(_) if took > PATIENCE => Some(format!("took {took:?}")),
+        Err(_) if took > HANG_TIMEOUT => Some(format!("took {took:?}")),
         Err(_) => None,
     }
 }

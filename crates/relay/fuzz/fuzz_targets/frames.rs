@@ -10,6 +10,11 @@ mod frame;
 #[path = "../../src/open.rs"]
 mod open;
 
+/// The part of the crate's module that `open` needs.
+mod processes {
+    pub type ProcessKey = [u8; 16];
+}
+
 use frame::{Frame, FrameError, Kind, MAX_PACKET, Packets, put_header, put_packet};
 use libfuzzer_sys::fuzz_target;
 use open::Open;

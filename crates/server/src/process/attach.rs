@@ -7,40 +7,37 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aviary_gate::GrantPage;
+use aviary_control::is_api_name;
 use aviary_transport::receive_hello;
 use aviary_wire::attach::{hello_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
 
-use rustix::event::{EventfdFlags, eventfd};
-
-use super::node::Announced;
-use super::{Shared, note};
+use super::{Assigned, Shared, note};
 use crate::confine::adopt_output;
 use crate::connection::send_welcome;
 use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
 use crate::printed;
-use crate::stats::StatsPage;
+use crate::refusal::Refusal;
 
 /// A guest that connects says hello at once.
 const GREETING: Duration = Duration::from_secs(5);
 
 /// Serves the connection to its end and tells the node about it.
-pub fn serve(shared: &Shared, announced: Announced) {
-    let session = announced.config.session;
-    if let Err((status, text)) = attach(shared, &announced) {
-        if !announced.config.private {
-            note(shared, session, &format!("refused: {text}"));
+pub fn serve(shared: &Shared, assigned: Assigned) {
+    let session = assigned.assignment.session;
+    if let Err(refusal) = attach(shared, &assigned) {
+        let text = format!("refused: {}", refusal.whole());
+        if !assigned.assignment.private {
+            note(shared, session, &text);
         }
-        send_welcome(announced.socket.as_fd(), status, 0, session, &text);
-        shared.node.ended(session, &format!("refused: {text}"));
+        let told = refusal.for_guest(assigned.assignment.own);
+        send_welcome(assigned.descriptors.guest.as_fd(), refusal.status, 0, session, &told);
+        shared.node.ended(session, &text);
     }
 }
 
-type Refusal = (u64, String);
-
 fn failed(what: &str, error: impl std::fmt::Display) -> Refusal {
-    (welcome_status::FAILED, format!("{what}: {error}"))
+    Refusal::failed(what, error)
 }
 
 /// The descriptors of a greeting, by what they are.
@@ -60,26 +57,27 @@ fn sort(hello: &Hello, fds: Vec<OwnedFd>) -> Belongings {
     }
 }
 
-fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
-    let session = announced.config.session;
-    let (hello, fds) = receive_hello(&announced.socket, GREETING).map_err(|e| failed("the greeting", e))?;
+fn attach(shared: &Shared, Assigned { assignment, descriptors }: &Assigned) -> Result<(), Refusal> {
+    let session = assignment.session;
+    let (hello, fds) = receive_hello(&descriptors.guest, GREETING).map_err(|e| failed("the greeting", e))?;
     if hello.wire_version != WIRE_VERSION {
         let text = format!("the guest library speaks wire version {}, the server {WIRE_VERSION}", hello.wire_version);
-        return Err((welcome_status::WIRE_VERSION, text));
+        return Err(Refusal::new(welcome_status::WIRE_VERSION, text));
     }
-    if announced.config.apis.as_ref().is_some_and(|apis| !apis.contains(&hello.api)) {
-        let tenant = &announced.config.tenant;
+    if assignment.apis.as_ref().is_some_and(|apis| !apis.contains(&hello.api)) {
+        let tenant = &assignment.tenant;
         let text = format!("tenant {tenant} may not use the API {:?} on this node", hello.api);
-        return Err((welcome_status::REFUSED, text));
+        return Err(Refusal::new(welcome_status::REFUSED, text));
     }
     let belongings = sort(&hello, fds);
     let pipes = shared.output.get_or_init(|| take_output(&hello, &belongings));
-    let module = load(&find(&announced.config.modules, &hello.api)?)?;
-    let stats = StatsPage::create().map_err(|e| failed("the statistics", e))?;
-    let shown = rustix::io::fcntl_dupfd_cloexec(&stats, 3).map_err(|e| failed("the statistics", e))?;
+    let module = load(&find(&assignment.modules, &hello.api)?)?;
+    let config = assignment.to_json().map_err(|e| failed("the session's settings", e))?;
     let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
-    let socket = copy(&announced.socket).map_err(|e| failed("the socket", e))?;
-    let page = announced.tenant_page.as_ref().map(copy).transpose().map_err(|e| failed("the tenant's accounts", e))?;
+    let own = |fd: &OwnedFd| copy(fd).map_err(|e| failed("the session's descriptors", e));
+    let (socket, page, stats) = (own(&descriptors.guest)?, own(&descriptors.tenant_page)?, own(&descriptors.stats)?);
+    let devices = descriptors.devices.as_ref();
+    let devices = devices.map(|devices| Ok((own(&devices.page)?, own(&devices.bell)?))).transpose()?;
     let printed = match pipes {
         Some([out, errors]) if hello.flags & hello_flag::PRINTED != 0 => {
             [out, errors].map(|end| copy(end).map_or(-1, IntoRawFd::into_raw_fd))
@@ -87,29 +85,27 @@ fn attach(shared: &Shared, announced: &Announced) -> Result<(), Refusal> {
         _ => [-1; 2],
     };
     let greeting = hello.to_bytes();
-    let seats = if announced.config.schedulable { Some(Seats::new()?) } else { None };
-    let (shown_seats, grants) = seats.map_or((None, None), |seats| (Some(seats.shown), Some(seats.own)));
-    let watcher = Watcher { shared, session, api: &hello.api, stats: shown, seats: shown_seats };
+    let watcher = Watcher { shared, session, api: &hello.api };
+    let (grants, bell) = devices.unzip();
+    let raw = |fd: Option<OwnedFd>| fd.map_or(-1, IntoRawFd::into_raw_fd);
     let arguments = ServeArguments {
         session,
         socket: socket.into_raw_fd(),
         arena: belongings.arena.map_or(-1, IntoRawFd::into_raw_fd),
         stats: stats.into_raw_fd(),
-        grants: grants.as_ref().map_or(-1, |(page, _)| page.as_raw_fd()),
-        bell: grants.as_ref().map_or(-1, |(_, bell)| bell.as_raw_fd()),
-        tenant_page: page.map_or(-1, IntoRawFd::into_raw_fd),
+        grants: raw(grants),
+        bell: raw(bell),
+        tenant_page: page.into_raw_fd(),
         printed,
         journal: shared.journal,
         hello: greeting.as_ptr(),
         hello_length: greeting.len(),
-        config: announced.json.as_ptr(),
-        config_length: announced.json.len(),
+        config: config.as_ptr(),
+        config_length: config.len(),
         exchange: &raw const super::exchange::ABI,
         event: watch,
         context: (&raw const watcher).cast_mut().cast(),
     };
-    // The module's from now on.
-    grants.map(|(page, bell)| (page.into_raw_fd(), bell.into_raw_fd()));
     (module.serve)(&arguments);
     Ok(())
 }
@@ -127,31 +123,11 @@ fn take_output(hello: &Hello, belongings: &Belongings) -> Option<[OwnedFd; 2]> {
     Some([out.0, errors.0])
 }
 
-/// Page and bell of a session's devices, for the module and for the node.
-struct Seats {
-    own: (OwnedFd, OwnedFd),
-    shown: (OwnedFd, OwnedFd),
-}
-
-impl Seats {
-    fn new() -> Result<Seats, Refusal> {
-        let make = || {
-            let page = GrantPage::create()?;
-            let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
-            Ok(Seats { shown: (again(&page)?, again(&bell)?), own: (page, bell) })
-        };
-        make().map_err(|e: rustix::io::Errno| failed("the grants", e))
-    }
-}
-
 /// Hears what a module says about its connection.
 struct Watcher<'a> {
     shared: &'a Shared,
     session: u64,
     api: &'a str,
-    stats: OwnedFd,
-    seats: Option<(OwnedFd, OwnedFd)>,
 }
 
 extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: usize) {
@@ -159,8 +135,7 @@ extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: us
     let watcher = unsafe { &*context.cast_const().cast::<Watcher>() };
     watcher.shared.attaching.end(watcher.session);
     if what == event::STARTED {
-        let seats = watcher.seats.as_ref().map(|(page, bell)| (page.as_fd(), bell.as_fd()));
-        watcher.shared.node.started(watcher.session, watcher.api, watcher.stats.as_fd(), seats);
+        watcher.shared.node.started(watcher.session, watcher.api);
     } else if what == event::ENDED {
         // SAFETY: the module passes a text of this length, valid during the call.
         let text = unsafe { std::slice::from_raw_parts(text, length) };
@@ -170,18 +145,15 @@ extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: us
 
 /// The guest names the API, so the name must not lead out of the modules' directories.
 fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
-    let plain = !api.is_empty() && api.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
     let mut candidates = directories.iter().map(|d| d.join(api).join("server.so"));
     // This process may not be able to look there any more.
-    let there = |path: &PathBuf| plain && (loaded().contains_key(path) || path.is_file());
+    let there = |path: &PathBuf| is_api_name(api) && (loaded().contains_key(path) || path.is_file());
     match candidates.find(there) {
         Some(path) => Ok(path),
-        None => Err((
-            welcome_status::API,
-            format!(
-                "the server has no module for the API {api:?}; build it with `aviary spec build` (searched {directories:?})"
-            ),
-        )),
+        None => {
+            let text = format!("the server has no module for the API {api:?}; build it there with `aviary spec build`");
+            Err(Refusal::new(welcome_status::API, text).detail(format!("searched {directories:?}")))
+        }
     }
 }
 
@@ -231,12 +203,12 @@ fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
             let text = libc::dlerror();
             if text.is_null() { String::new() } else { std::ffi::CStr::from_ptr(text).to_string_lossy().into_owned() }
         };
-        return Err(failed("the module cannot be loaded", reason));
+        return Err(unusable("the module cannot be loaded", path, &reason));
     }
     // SAFETY: a live library handle and a NUL-terminated name.
     let entry = unsafe { libc::dlsym(library, ENTRY.as_ptr()) };
     if entry.is_null() {
-        return Err(failed(&path.display().to_string(), "not a server module (no aviary_module)"));
+        return Err(unusable("the module cannot be used", path, "not a server module (no aviary_module)"));
     }
     // SAFETY: a symbol of this name is `extern "C" fn() -> *const ModuleAbi` in every version.
     let entry: extern "C" fn() -> *const ModuleAbi = unsafe { std::mem::transmute(entry) };
@@ -248,8 +220,12 @@ fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
         Some(module) => {
             let text =
                 format!("its interface has version {}, the server's {ABI_VERSION}; build it again", module.abi_version);
-            Err(failed(&path.display().to_string(), text))
+            Err(unusable("the module cannot be used", path, &text))
         }
-        None => Err(failed(&path.display().to_string(), "it describes no module")),
+        None => Err(unusable("the module cannot be used", path, "it describes no module")),
     }
+}
+
+fn unusable(what: &str, path: &Path, why: &str) -> Refusal {
+    Refusal::new(welcome_status::FAILED, what).detail(format!("{}: {why}", path.display()))
 }

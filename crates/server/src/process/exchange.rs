@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::Shared;
 use super::node::Node;
-use crate::exchange::{ExchangeAbi, OfferName};
+use crate::exchange::ExchangeAbi;
+use aviary_control::OfferName;
 
 /// Each costs the process a descriptor.
 const MOST_OFFERS: usize = 4096;
@@ -70,7 +71,7 @@ impl Exchange {
         }
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         lock(&self.asked).insert(request, None);
-        node.fetch(session, request, name);
+        node.fetch(session, request, *name);
         let waiting = |asked: &mut HashMap<_, Option<_>>| asked.get(&request).is_some_and(Option::is_none);
         let waited = self.arrived.wait_timeout_while(lock(&self.asked), PATIENCE, waiting);
         let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use aviary_control::ServerUser;
 use aviary_sandbox::namespaces::end_at_sigterm;
 use aviary_sandbox::root::{self, Outline};
 use aviary_sandbox::system_calls;
 
 use super::SandboxOptions;
-use crate::config::ServerUser;
 use crate::confine;
 use crate::session::Journal;
 

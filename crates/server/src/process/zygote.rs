@@ -7,36 +7,53 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use aviary_control::{Received, ToZygote};
 use aviary_sandbox::namespaces::{Forked, NAMESPACES, fork_for_parent, outer_pid};
 use rustix::event::{PollFd, PollFlags};
 
 use super::attach;
-use super::node::{Node, ToZygote};
+use super::node::Node;
 use super::sandboxing::Sandbox;
 
-/// Loads what the node says and then makes a copy of this process for every message.
-/// Returns with an exit status, or in a copy with the copy's control socket.
-/// Each copy is in `sandbox`, if there is one; `pid` is its id in the node's PID namespace.
-pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<(OwnedFd, u32), i32> {
+/// What a copy of the zygote begins with.
+pub struct Copied {
+    /// Its control socket.
+    pub control: OwnedFd,
+    /// The end of a pipe for its lines of the node's log.
+    pub log: OwnedFd,
+    /// Its id in the node's PID namespace.
+    pub pid: u32,
+}
+
+/// Loads what the node says and then makes a copy of this process for every message, in `sandbox` if there is one.
+/// Returns with an exit status, or in a copy.
+pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
     loop {
         if rustix::event::poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None).is_err() {
             continue;
         }
-        match node.receive_as_zygote() {
-            ToZygote::Preload(directories) => match preload(&directories) {
+        match node.receive() {
+            Received::Message(ToZygote::Preload { modules }, _) => match preload(&modules) {
                 Ok(()) => node.ready(),
                 Err(reason) => {
                     node.unfit(&reason);
                     return Err(0);
                 }
             },
-            ToZygote::Copy(control) => {
-                if let Some(copied) = copy(control, sandbox) {
-                    return copied;
+            Received::Message(ToZygote::Copy, descriptors) => {
+                let mut descriptors = descriptors.into_iter();
+                if let Some((control, log)) = descriptors.next().zip(descriptors.next())
+                    && let Some(copied) = copy(control, sandbox)
+                {
+                    return copied.map(|(control, pid)| Copied { control, log, pid });
                 }
             }
-            ToZygote::Nothing => {}
-            ToZygote::Closed => return Err(0),
+            Received::Nothing => {}
+            Received::Garbage(why) => {
+                node.unfit(&why.to_string());
+                return Err(0);
+            }
+            Received::Closed => return Err(0),
         }
     }
 }
@@ -84,7 +101,7 @@ fn preload(directories: &[PathBuf]) -> Result<(), String> {
 
 /// A copy's first act.
 pub fn announce(node: &Node, pid: u32) {
-    // A session of its own, as if the node had started it: see `prepare_to_spawn`.
+    // A session of its own, as if the node had started it: see `aviary_control::prepare_to_spawn`.
     let _ = rustix::process::setsid();
     node.born(pid);
 }

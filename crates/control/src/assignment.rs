@@ -1,0 +1,130 @@
+//! What an API server is told about a session, and the descriptors that it gets for it.
+
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
+};
+
+/// A session, for the API server that serves it. A module gets it as JSON, too ([`Assignment::to_json`]): it may have been
+/// built from another version, so what it does not know is ignored and what is missing has defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Assignment {
+    pub session: u64,
+    pub tenant: String,
+    /// Process id of the guest.
+    pub guest: u32,
+    /// Searched in order for `<api>/server.so`.
+    pub modules: Vec<PathBuf>,
+    /// Its API server's place in the tenant's page.
+    pub slot: u32,
+    /// Without a tenant's page (tests): per resource, what the session may hold or consume.
+    pub limits: BTreeMap<String, u64>,
+    /// Lanes, that is threads, of the session.
+    pub threads: Option<usize>,
+    /// What the tenant may use; `None`: every API.
+    pub apis: Option<Vec<String>>,
+    pub functions: FunctionRule,
+    /// Devices that the tenant may use, by their names, which may end with `*`; `None`: all.
+    pub only_devices: Option<Vec<String>>,
+    /// Per API, the vendor library to load instead of the specification's; `AVIARY_VENDOR_<API>` goes before.
+    pub vendors: BTreeMap<String, String>,
+    /// The node schedules devices, or may do so later: page and bell come with this.
+    pub schedulable: bool,
+    /// Nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole.
+    pub slice_ns: u64,
+    /// The node serves one program. Its log is where the guest's own messages go: what the guest is told needs no line there.
+    pub private: bool,
+    /// The guest is the node's own user, which may be told where the server's files are.
+    pub own: bool,
+    /// The guest is the device of a virtual machine: only then may its arena be a window on a VM's memory.
+    pub in_vm: bool,
+    /// Who the API server is from its first session on; `None`: who the node is.
+    pub user: Option<ServerUser>,
+    /// Largest arena a guest may bring, in bytes.
+    pub arena: Option<u64>,
+}
+
+impl Assignment {
+    pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
+        serde_json::to_vec(self)
+    }
+
+    pub fn from_json(json: &[u8]) -> serde_json::Result<Self> {
+        serde_json::from_slice(json)
+    }
+}
+
+/// A user that one tenant's API servers are, and nobody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerUser {
+    /// Also the group's.
+    pub id: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+    /// Where the vendors' libraries keep what they compile.
+    pub home: PathBuf,
+}
+
+/// Names of functions, of whatever API: those of other APIs are ignored.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FunctionRule {
+    /// `None`: all.
+    pub allow: Option<Vec<String>>,
+    pub deny: Vec<String>,
+}
+
+/// What comes with an [`Assignment`]. All but the guest's socket the node has made.
+#[derive(Debug)]
+pub struct SessionDescriptors<F> {
+    /// The accepted socket.
+    pub guest: F,
+    /// The accounts of the guest's tenant ([`aviary_gate::TenantPage`]).
+    pub tenant_page: F,
+    /// The session's counters ([`crate::stats::StatsPage`]).
+    pub stats: F,
+    /// Where devices may be scheduled.
+    pub devices: Option<DeviceDescriptors<F>>,
+}
+
+#[derive(Debug)]
+pub struct DeviceDescriptors<F> {
+    /// The session's grants ([`aviary_gate::GrantPage`]).
+    pub page: F,
+    /// An eventfd that the node hears.
+    pub bell: F,
+}
+
+impl<F: AsFd> SessionDescriptors<F> {
+    /// In the order in which they travel.
+    pub fn list(&self) -> Vec<BorrowedFd<'_>> {
+        let devices = self.devices.iter().flat_map(|devices| [devices.page.as_fd(), devices.bell.as_fd()]);
+        [self.guest.as_fd(), self.tenant_page.as_fd(), self.stats.as_fd()].into_iter().chain(devices).collect()
+    }
+}
+
+impl SessionDescriptors<OwnedFd> {
+    /// Out of what came with an assignment; `None`: there are not as many as it needs.
+    pub fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let mut all = descriptors.into_iter();
+        let (guest, tenant_page, stats) = (all.next()?, all.next()?, all.next()?);
+        let devices = all.next().zip(all.next()).map(|(page, bell)| DeviceDescriptors { page, bell });
+        Some(Self { guest, tenant_page, stats, devices })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_members_are_ignored_and_missing_ones_have_defaults() {
+        let assignment = Assignment::from_json(br#"{"session": 7, "limits": {"memory": 5}, "colour": 1}"#).unwrap();
+        assert_eq!(assignment.session, 7);
+        assert_eq!(assignment.limits.get("memory"), Some(&5));
+        assert!(assignment.modules.is_empty());
+    }
+}

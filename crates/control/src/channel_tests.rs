@@ -1,0 +1,210 @@
+use super::*;
+use crate::{Assignment, FromServer, FunctionRule, OfferName, ServerUser, ToServer, ToZygote, Wanted};
+use proptest::prelude::*;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, send as send_bytes, socketpair};
+use std::{
+    fmt::Debug,
+    os::fd::{AsFd, AsRawFd},
+    path::PathBuf,
+};
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// How many descriptors this process has of that socket.
+fn open_descriptors(socket: &OwnedFd) -> usize {
+    let target = |fd: i32| std::fs::read_link(format!("/proc/self/fd/{fd}")).ok();
+    let own = target(socket.as_raw_fd());
+    (0..1024).filter(|fd| target(*fd) == own).count()
+}
+
+fn offer() -> impl Strategy<Value = OfferName> {
+    any::<(u64, [u64; 2])>().prop_map(|(session, secret)| OfferName { session, secret })
+}
+
+fn names() -> impl Strategy<Value = Option<Vec<String>>> {
+    proptest::option::of(proptest::collection::vec(".{0,8}", 0..4))
+}
+
+fn user() -> impl Strategy<Value = ServerUser> {
+    (any::<u32>(), any::<Vec<u32>>()).prop_map(|(id, groups)| ServerUser { id, groups, home: PathBuf::from("/h") })
+}
+
+fn assignment() -> impl Strategy<Value = Assignment> {
+    let numbers = any::<(u64, u32, u32, Option<usize>, u64, Option<u64>)>();
+    let flags = any::<(bool, bool, bool, bool)>();
+    let texts = (".{0,16}", names(), names(), names());
+    (numbers, flags, texts, proptest::option::of(user())).prop_map(|(numbers, flags, texts, user)| {
+        let (session, guest, slot, threads, slice_ns, arena) = numbers;
+        let (tenant, apis, allow, only_devices) = texts;
+        let functions = FunctionRule { allow, deny: vec![tenant.clone()] };
+        let modules = vec![PathBuf::from(&tenant)];
+        let limits = [(tenant.clone(), session)].into();
+        let vendors = [(tenant.clone(), "lib".to_owned())].into();
+        let (schedulable, private, own, in_vm) = flags;
+        Assignment {
+            session,
+            tenant,
+            guest,
+            modules,
+            slot,
+            limits,
+            threads,
+            apis,
+            functions,
+            only_devices,
+            vendors,
+            schedulable,
+            slice_ns,
+            private,
+            own,
+            in_vm,
+            user,
+            arena,
+        }
+    })
+}
+
+fn to_server() -> impl Strategy<Value = ToServer> {
+    prop_oneof![
+        assignment().prop_map(|assignment| ToServer::Assign(Box::new(assignment))),
+        (any::<u64>(), any::<u64>(), offer()).prop_map(|(asker, request, name)| ToServer::Fetch(Wanted {
+            asker,
+            request,
+            name
+        })),
+        any::<(u64, u64)>().prop_map(|(request, note)| ToServer::Fetched { request, note }),
+    ]
+}
+
+fn to_zygote() -> impl Strategy<Value = ToZygote> {
+    let modules = proptest::collection::vec(".{0,8}".prop_map(PathBuf::from), 0..3);
+    prop_oneof![modules.prop_map(|modules| ToZygote::Preload { modules }), Just(ToZygote::Copy)]
+}
+
+fn from_server() -> impl Strategy<Value = FromServer> {
+    prop_oneof![
+        (any::<u64>(), ".{0,16}").prop_map(|(session, api)| FromServer::Started { session, api }),
+        (any::<u64>(), ".{0,16}").prop_map(|(session, reason)| FromServer::Ended { session, reason }),
+        (any::<u64>(), any::<u64>(), offer()).prop_map(|(session, request, name)| FromServer::Fetch {
+            session,
+            request,
+            name
+        }),
+        any::<[u64; 4]>().prop_map(|[session, asker, request, note]| FromServer::Fetched {
+            session,
+            asker,
+            request,
+            note
+        }),
+        any::<u32>().prop_map(|pid| FromServer::Born { pid }),
+        Just(FromServer::Ready),
+        ".{0,16}".prop_map(|reason| FromServer::Unfit { reason }),
+    ]
+}
+
+/// A message arrives as it was sent, with its descriptors, on every number of them that it may have.
+fn travels<M: Message + Debug + PartialEq>(message: &M) {
+    let (one, other) = pair();
+    for count in message.descriptors() {
+        let carried: Vec<_> = (0..count).map(|_| one.as_fd()).collect();
+        send(one.as_fd(), message, &carried, Patience::None).unwrap();
+        match receive::<M>(other.as_fd()) {
+            Received::Message(same, descriptors) => {
+                assert_eq!((&same, descriptors.len()), (message, count));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let many: Vec<_> = (0..message.descriptors().end() + 1).map(|_| one.as_fd()).collect();
+    assert!(send(one.as_fd(), message, &many, Patience::None).is_err());
+}
+
+/// No input makes a decoder panic, and what it takes for a message is one.
+fn is_taken_for_one_or_refused<M: Message + Debug + PartialEq>(bytes: &[u8]) {
+    for count in 0..=MOST_DESCRIPTORS {
+        if let Ok(message) = decode::<M>(bytes, count) {
+            assert_eq!(decode::<M>(&encode(&message).unwrap(), count).unwrap(), message);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn messages_arrive_as_they_were_sent(a in to_server(), b in to_zygote(), c in from_server()) {
+        travels(&a);
+        travels(&b);
+        travels(&c);
+    }
+
+    #[test]
+    fn any_bytes_are_a_message_or_garbage(
+        message in from_server(),
+        assigned in to_server(),
+        at in any::<proptest::sample::Index>(),
+        byte in any::<u8>(),
+        noise in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        for mut bytes in [encode(&message).unwrap(), encode(&assigned).unwrap(), noise] {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            is_taken_for_one_or_refused::<FromServer>(&bytes);
+            is_taken_for_one_or_refused::<ToServer>(&bytes);
+            is_taken_for_one_or_refused::<ToZygote>(&bytes);
+        }
+    }
+}
+
+#[test]
+fn another_version_is_told_apart_from_garbage() {
+    let version = |text: &str| decode::<FromServer>(text.as_bytes(), 0).unwrap_err();
+    assert!(matches!(version(r#"[2,"ready"]"#), Garbage::Version(2)));
+    assert!(matches!(version(r#"[7,{"form":"another"}]"#), Garbage::Version(7)));
+    for text in ["", "{}", "[1]", r#"[1,"news"]"#, r#"[1,"ready",3]"#, r#"{"event":"ready"}"#, r#"[1,{"born":{}}]"#] {
+        assert!(matches!(version(text), Garbage::Text(_)), "{text}");
+    }
+    let deep = format!("[1,{}", "[".repeat(60_000));
+    assert!(matches!(version(&deep), Garbage::Text(_)));
+}
+
+#[test]
+fn descriptors_that_no_message_has_are_closed() {
+    let (one, other) = pair();
+    assert_eq!(open_descriptors(&one), 1);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    for count in [1, MOST_DESCRIPTORS + 1, 200] {
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let many = vec![one.as_fd(); count];
+        ancillary.push(SendAncillaryMessage::ScmRights(&many));
+        let bytes = encode(&FromServer::Ready).unwrap();
+        sendmsg(&one, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        let received = receive::<FromServer>(other.as_fd());
+        let Received::Garbage(Garbage::Descriptors { came, .. }) = received else { panic!("{received:?}") };
+        // The room for them is rounded up to words.
+        assert!((count.min(MOST_DESCRIPTORS)..=MOST_DESCRIPTORS + 4).contains(&came), "{came} of {count}");
+    }
+    assert_eq!(open_descriptors(&one), 1);
+}
+
+#[test]
+fn long_messages_are_neither_sent_nor_taken() {
+    let (one, other) = pair();
+    let message = FromServer::Unfit { reason: "x".repeat(LONGEST) };
+    assert!(send(one.as_fd(), &message, &[], Patience::None).is_err());
+    assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Nothing));
+    send_bytes(&one, &vec![b' '; LONGEST + 1], SendFlags::NOSIGNAL).unwrap();
+    assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Garbage(Garbage::Long)));
+    drop(one);
+    assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Closed));
+}
+
+#[test]
+fn the_node_waits_for_nobody() {
+    let (one, _other) = pair();
+    let message = ToServer::Fetched { request: 1, note: 2 };
+    let full = (0..100_000).find(|_| send(one.as_fd(), &message, &[], Patience::None).is_err());
+    assert!(full.is_some(), "the other end does not read");
+}

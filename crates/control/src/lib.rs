@@ -1,0 +1,22 @@
+//! What the node and its API servers say to each other, typed once for both sides (docs/runtime.md, "The control socket").
+//!
+//! The messages ([`ToServer`], [`ToZygote`], [`FromServer`]) and the descriptors that come with them travel over one
+//! SOCK_SEQPACKET pair per API server ([`send`], [`receive`]). Beside them both sides share pages of counters
+//! ([`stats`]) and an understanding of how threads get a processor ([`processor`]).
+//!
+//! An API server may be taken over by its guest: what the node receives is bounded here in length, depth and number of
+//! descriptors, and is a value of a known type or [`Garbage`]. What the values mean is checked by the node.
+
+mod assignment;
+mod channel;
+mod message;
+mod offer;
+pub mod processor;
+mod spawn;
+pub mod stats;
+
+pub use assignment::{Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors};
+pub use channel::{Garbage, LONGEST, MOST_DESCRIPTORS, Patience, Received, VERSION, decode, encode, receive, send};
+pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
+pub use offer::OfferName;
+pub use spawn::prepare_to_spawn;

@@ -1,0 +1,114 @@
+//! The messages, in both directions, and how many descriptors come with each.
+
+use crate::{Assignment, OfferName};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::{ops::RangeInclusive, path::PathBuf};
+
+/// One message of one direction.
+pub trait Message: Serialize + DeserializeOwned {
+    /// How many descriptors come with it.
+    fn descriptors(&self) -> RangeInclusive<usize>;
+}
+
+/// Node to API server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToServer {
+    /// A session, with its [`crate::SessionDescriptors`].
+    Assign(Box<Assignment>),
+    /// Another API server of the tenant fetches what this one may have offered.
+    Fetch(Wanted),
+    /// The answer to this request of the API server's own, with the descriptor if there is such an offer.
+    Fetched { request: u64, note: u64 },
+}
+
+/// Node to zygote.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ToZygote {
+    /// Load the modules in these directories.
+    Preload { modules: Vec<PathBuf> },
+    /// Become an API server in a copy: with the control socket and the end of a pipe for its log lines that come with this.
+    Copy,
+}
+
+/// API server or zygote to node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FromServer {
+    /// The session's guest is admitted. Once for each session.
+    Started { session: u64, api: String },
+    /// The session is over, or was refused. Once for each session.
+    Ended { session: u64, reason: String },
+    /// The session wants what another one of its tenant offers.
+    Fetch { session: u64, request: u64, name: OfferName },
+    /// The answer of that other one, with the descriptor if there is such an offer.
+    Fetched { session: u64, asker: u64, request: u64, note: u64 },
+    /// A copy of the zygote.
+    Born { pid: u32 },
+    /// The zygote has loaded everything.
+    Ready,
+    /// The zygote cannot be copied.
+    Unfit { reason: String },
+}
+
+/// Who fetches which offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// A session of another API server.
+    pub asker: u64,
+    pub request: u64,
+    pub name: OfferName,
+}
+
+impl Message for ToServer {
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        match self {
+            Self::Assign(assignment) => {
+                let count = if assignment.schedulable { 5 } else { 3 };
+                count..=count
+            }
+            Self::Fetch(_) => 0..=0,
+            Self::Fetched { .. } => 0..=1,
+        }
+    }
+}
+
+impl Message for ToZygote {
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        match self {
+            Self::Preload { .. } => 0..=0,
+            Self::Copy => 2..=2,
+        }
+    }
+}
+
+impl Message for FromServer {
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        match self {
+            Self::Fetched { .. } => 0..=1,
+            _ => 0..=0,
+        }
+    }
+}
+
+/// Longest name of an API, in bytes.
+const API_NAME: usize = 64;
+
+/// Whether a text can be the name of an API: it becomes a part of file names and of lines in logs.
+pub fn is_api_name(text: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+    (1..=API_NAME).contains(&text.len()) && text.chars().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_apis_are_plain_and_short() {
+        assert!(is_api_name("opencl") && is_api_name("a_b-1") && is_api_name(&"x".repeat(API_NAME)));
+        let long = "x".repeat(API_NAME + 1);
+        assert!(["", "a/b", "..", "a\n", "ä", long.as_str()].iter().all(|name| !is_api_name(name)));
+    }
+}

@@ -1,0 +1,188 @@
+//! The lives of sessions and of API servers: their states, and all changes between them.
+//!
+//! What an API server says moves its own sessions along these tables and nothing else. What the tables do not have is a lie,
+//! and ends the API server.
+
+use std::{
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+/// How long an API server may go on after its guest process has ended.
+const AFTER_GUEST: Duration = Duration::from_millis(1600);
+/// How long an API server may go on without a session, or without its control socket. An honest one ends at once.
+const ALONE: Duration = Duration::from_secs(2);
+
+/// Of a session, from its acceptance to its end, after which it is no longer known.
+#[derive(Debug)]
+pub enum SessionState {
+    /// An API server was told to serve it and has not said yet that it does. With the node's copy of the guest's socket: if
+    /// the API server ends before, the session goes to another one, once.
+    Offered { socket: OwnedFd, moved: bool },
+    /// Its guest is admitted.
+    Running,
+}
+
+/// What an API server says of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionNews {
+    Started,
+    Ended,
+}
+
+/// What becomes of a session.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Course {
+    Begins,
+    IsOver,
+    /// It cannot be.
+    Lie,
+}
+
+impl SessionState {
+    pub fn change(&mut self, news: SessionNews) -> Course {
+        match (&self, news) {
+            (Self::Offered { .. }, SessionNews::Started) => {
+                *self = Self::Running;
+                Course::Begins
+            }
+            (Self::Running, SessionNews::Started) => Course::Lie,
+            // Refused guests do not start.
+            (Self::Offered { .. } | Self::Running, SessionNews::Ended) => Course::IsOver,
+        }
+    }
+}
+
+/// Of an API server, from its start until it is reaped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerState {
+    /// It has no guest yet.
+    Spare,
+    /// It has sessions.
+    Serving,
+    /// It has none any more: an honest one is about to end. Another connection of its guest may come before.
+    Idle { kill_at: Instant },
+    /// It gets no session any more and must end in time.
+    Doomed { kill_at: Instant, why: Doom },
+    /// SIGKILL was sent. It is not heard any more.
+    Killed,
+}
+
+/// Why an API server must end in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doom {
+    GuestEnded,
+    HungUp,
+}
+
+/// What happens to an API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerEvent {
+    SessionGiven,
+    LastSessionOver,
+    GuestEnded,
+    /// It has closed its control socket.
+    HungUp,
+    Killed,
+}
+
+impl ServerState {
+    /// `now`: when it happens.
+    #[must_use]
+    pub fn after(self, event: ServerEvent, now: Instant) -> Self {
+        use ServerEvent::*;
+        match (self, event) {
+            (Self::Killed, _) | (_, Killed) => Self::Killed,
+            (Self::Doomed { .. }, SessionGiven | LastSessionOver) => self,
+            // Only ever sooner.
+            (Self::Doomed { kill_at, why }, GuestEnded) => {
+                Self::Doomed { kill_at: kill_at.min(now + AFTER_GUEST), why }
+            }
+            (Self::Doomed { .. }, HungUp) => self,
+            (Self::Spare | Self::Serving | Self::Idle { .. }, SessionGiven) => Self::Serving,
+            (Self::Spare | Self::Serving, LastSessionOver) => Self::Idle { kill_at: now + ALONE },
+            (Self::Idle { .. }, LastSessionOver) => self,
+            (Self::Spare | Self::Serving | Self::Idle { .. }, GuestEnded) => {
+                Self::Doomed { kill_at: now + AFTER_GUEST, why: Doom::GuestEnded }
+            }
+            (Self::Spare | Self::Serving | Self::Idle { .. }, HungUp) => {
+                Self::Doomed { kill_at: now + ALONE, why: Doom::HungUp }
+            }
+        }
+    }
+
+    pub fn kill_at(self) -> Option<Instant> {
+        match self {
+            Self::Idle { kill_at } | Self::Doomed { kill_at, .. } => Some(kill_at),
+            Self::Spare | Self::Serving | Self::Killed => None,
+        }
+    }
+
+    /// For people: what is unusual about an API server in this state.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::Spare => "it waits for a guest",
+            Self::Serving => "it has sessions",
+            Self::Idle { .. } => "it has no sessions any more",
+            Self::Doomed { why: Doom::GuestEnded, .. } => "its guest has ended",
+            Self::Doomed { why: Doom::HungUp, .. } => "it has closed its control socket",
+            Self::Killed => "it was killed and has not ended yet",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered() -> SessionState {
+        SessionState::Offered { socket: std::io::pipe().unwrap().0.into(), moved: false }
+    }
+
+    #[test]
+    fn a_session_starts_once() {
+        let mut session = offered();
+        assert_eq!(session.change(SessionNews::Started), Course::Begins);
+        assert_eq!(session.change(SessionNews::Started), Course::Lie);
+        assert_eq!(session.change(SessionNews::Ended), Course::IsOver);
+        assert_eq!(offered().change(SessionNews::Ended), Course::IsOver);
+    }
+
+    /// Every sequence of events up to a length that reaches all states.
+    #[test]
+    fn no_sequence_of_events_gives_an_api_server_more_time() {
+        use ServerEvent::*;
+        let all = [SessionGiven, LastSessionOver, GuestEnded, HungUp, Killed];
+        let start = Instant::now();
+        let mut reached = vec![(ServerState::Spare, start)];
+        for step in 1..6 {
+            let now = start + Duration::from_millis(100 * step);
+            let next = |(state, _): &(ServerState, Instant)| all.map(|event| (*state, event, state.after(event, now)));
+            let changes: Vec<_> = reached.iter().flat_map(next).collect();
+            for (before, event, after) in &changes {
+                let serves = *after == ServerState::Serving;
+                assert!(serves || after.kill_at().is_some() || *after == ServerState::Killed, "{before:?} {event:?}");
+                assert!(!serves || *event == SessionGiven, "{before:?} {event:?}");
+                if let (ServerState::Doomed { kill_at: at, .. }, ServerState::Doomed { kill_at, .. }) = (before, after)
+                {
+                    assert!(kill_at <= at);
+                }
+                let doomed = matches!(before, ServerState::Doomed { .. } | ServerState::Killed);
+                assert!(!doomed || matches!(after, ServerState::Doomed { .. } | ServerState::Killed));
+                assert!(after.kill_at().is_none_or(|at| at <= now + ALONE));
+            }
+            reached = changes.into_iter().map(|(_, _, after)| (after, now)).collect();
+        }
+    }
+
+    #[test]
+    fn what_has_no_session_is_killed_two_seconds_later_unless_it_gets_one() {
+        let start = Instant::now();
+        let serving = ServerState::Spare.after(ServerEvent::SessionGiven, start);
+        let idle = serving.after(ServerEvent::LastSessionOver, start);
+        assert_eq!(idle.kill_at(), Some(start + ALONE));
+        // Saying it again gains nothing.
+        assert_eq!(idle.after(ServerEvent::LastSessionOver, start + ALONE / 2), idle);
+        assert_eq!(idle.after(ServerEvent::SessionGiven, start), ServerState::Serving);
+    }
+}

@@ -1,0 +1,48 @@
+//! Files that hold shared memory.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Whether a file lies in ordinary memory, and not in huge pages.
+///
+/// Those are few. The peer can take one out of the file, which no seal forbids that lets it write there; if the system has
+/// no other one then, the next access ends this process with SIGBUS.
+pub fn is_ordinary_memory(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: an open descriptor and room for the answer, which the kernel fills in if it says 0.
+    let found = match unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } {
+        // SAFETY: as above.
+        0 => unsafe { found.assume_init() },
+        _ => return Err(io::Error::last_os_error()),
+    };
+    // The width of the types differs between architectures.
+    Ok(i128::from(found.f_type) == i128::from(libc::TMPFS_MAGIC))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::c_uint;
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+    fn memory(flags: c_uint) -> Option<OwnedFd> {
+        // SAFETY: a NUL-terminated name; the descriptor is new and nobody else's.
+        let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
+        // SAFETY: as above.
+        (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    #[test]
+    fn huge_pages_and_other_files_are_told_apart() {
+        assert!(is_ordinary_memory(memory(0).unwrap().as_fd()).unwrap());
+        let null = std::fs::File::open("/dev/zero").unwrap();
+        assert!(!is_ordinary_memory(std::fs::File::open("/proc/self/stat").unwrap().as_fd()).unwrap());
+        // A device's file may lie in tmpfs.
+        assert!(is_ordinary_memory(null.as_fd()).is_ok());
+        // A system without huge pages has none to refuse.
+        if let Some(huge) = memory(libc::MFD_HUGETLB) {
+            assert!(!is_ordinary_memory(huge.as_fd()).unwrap());
+        }
+    }
+}

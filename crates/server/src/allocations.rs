@@ -1,0 +1,37 @@
+//! For tests: how many bytes a thread holds.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+thread_local!(static HELD: Cell<isize> = const { Cell::new(0) });
+
+/// What this thread allocated and did not free, in bytes; what it freed for others counts against it.
+pub fn held_by_this_thread() -> isize {
+    HELD.get()
+}
+
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn count(bytes: isize) {
+    // A thread that ends may free after its locals are gone.
+    let _ = HELD.try_with(|held| held.set(held.get() + bytes));
+}
+
+// SAFETY: the system's allocator does all of it; counting allocates nothing, as the counter is a constant at first and has
+// no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
