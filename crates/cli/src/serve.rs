@@ -58,7 +58,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 processors]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [sandbox]                     # of API servers with users of their own (api_server_users)
-  mode = "on"                   # or "off": a user of their own is then all that confines them
+  mode = "on"                   # or "off", the default: a user of their own is then all that confines them
   read = ["/opt/vendor"]        # what they can read beside the usual libraries
   devices = ["/dev/xdma0*"]     # device nodes that they can use beside those of known accelerators
   [vms.build]                   # a virtual machine may attach (docs/virtual-machines.md)
@@ -121,7 +121,7 @@ pub struct ServeCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// Confine API servers that have users of their own: on or off [default: as the configuration file says, else on]
+    /// Confine API servers that have users of their own: on or off [default: as the configuration file says, else off]
     #[arg(long, value_name = "MODE")]
     sandbox: Option<Mode>,
     /// What is told on standard error: error, warn, info or debug [default: info]

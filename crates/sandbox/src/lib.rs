@@ -23,9 +23,9 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
     /// A user id of their own and a short list of refused system calls only.
+    #[default]
     Off,
     /// All walls.
-    #[default]
     On,
 }
 

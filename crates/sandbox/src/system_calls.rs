@@ -63,6 +63,8 @@ pub const ALLOWED: &[Call] = calls![
     SYS_flock,
     SYS_utimensat,
     #[cfg(target_arch = "x86_64")]
+    SYS_open,
+    #[cfg(target_arch = "x86_64")]
     SYS_access,
     #[cfg(target_arch = "x86_64")]
     SYS_readlink,
