@@ -229,6 +229,7 @@ class Stage:
         for i, tenant in enumerate(tenants):
             lines += [f"[tenants.t{i}]", f"users = [{FIRST_USER + i}]", f"weight = {tenant.weight}"]
             lines += [f"priority = {tenant.priority}"]
+        lines += ["[sandbox]", f'devices = ["{accelerator}"]']
         if scheduler:
             lines += ['[devices."*"]', f'scheduler = "{scheduler}"', f'slice = "{slice_ms}ms"', *self.settings, *extra]
         config = self.folder / "node.toml"

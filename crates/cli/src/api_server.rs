@@ -1,6 +1,8 @@
 //! `aviary api-server`: the process that holds the device for one guest. Started by a node only.
 
+use aviary_server::process::SandboxOptions;
 use clap::Args;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Serves the connections that arrive on a control socket.
@@ -12,10 +14,26 @@ pub struct ApiServerCommand {
     /// Load all modules and their vendors' libraries, and be copied for every guest.
     #[arg(long)]
     zygote: bool,
+    /// Confine each copy of the zygote in a sandbox; the tenants' homes are in this directory.
+    #[arg(long, value_name = "DIR", requires = "zygote")]
+    sandbox_homes: Option<PathBuf>,
+    /// File or directory of the host that sandboxed API servers can read (repeatable).
+    #[arg(long, value_name = "PATH", requires = "sandbox_homes")]
+    sandbox_read: Vec<PathBuf>,
+    /// Device node, or file that stands for a device, that sandboxed API servers can use (repeatable).
+    #[arg(long, value_name = "PATH", requires = "sandbox_homes")]
+    sandbox_device: Vec<PathBuf>,
 }
 
 pub fn run(command: &ApiServerCommand) -> anyhow::Result<ExitCode> {
-    let live = if command.zygote { aviary_server::process::zygote } else { aviary_server::process::main };
-    let status = live(command.control_fd);
+    let sandbox = command.sandbox_homes.clone().map(|homes| SandboxOptions {
+        homes,
+        readable: command.sandbox_read.clone(),
+        devices: command.sandbox_device.clone(),
+    });
+    let status = match command.zygote {
+        true => aviary_server::process::zygote(command.control_fd, sandbox),
+        false => aviary_server::process::main(command.control_fd),
+    };
     Ok(ExitCode::from(u8::try_from(status).unwrap_or(1)))
 }

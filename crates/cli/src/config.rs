@@ -60,6 +60,7 @@ pub struct Fixed {
     log_level: Option<String>,
     api_server_users: Option<String>,
     api_dirs: Vec<PathBuf>,
+    sandbox: SandboxConfig,
     pass_environment: Vec<String>,
 }
 
@@ -95,6 +96,22 @@ pub struct FileConfig {
     /// Virtual machines that may attach.
     #[serde(default)]
     vms: BTreeMap<String, VmConfig>,
+    #[serde(default)]
+    pub sandbox: SandboxConfig,
+}
+
+/// How API servers with users of their own are confined.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// `on` or `off`.
+    pub mode: Option<String>,
+    /// Files and directories that API servers can read beside the usual ones; absolute paths.
+    #[serde(default)]
+    pub read: Vec<PathBuf>,
+    /// Device nodes beside those of known accelerators, and files that stand for devices; absolute paths.
+    #[serde(default)]
+    pub devices: Vec<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -319,6 +336,7 @@ impl FileConfig {
             log_level: self.log_level.clone(),
             api_server_users: self.api_server_users.clone(),
             api_dirs: self.api_dirs.clone(),
+            sandbox: self.sandbox.clone(),
             pass_environment: self.pass_environment.clone(),
         }
     }

@@ -1,6 +1,6 @@
 //! API server processes: how one is started.
 
-use crate::NodeError;
+use crate::{NodeError, SandboxSettings};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 use std::{
@@ -10,7 +10,7 @@ use std::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::process::CommandExt,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -30,6 +30,22 @@ impl ApiServerCommand {
         let program = PathBuf::from("/proc/self/exe");
         let arguments = vec!["api-server".into(), "--control-fd".into()];
         Ok(Self { program, arguments, environment: Vec::new() })
+    }
+
+    /// The same command for a zygote whose copies are in sandboxes: `homes` is the directory of the tenants' homes,
+    /// `modules` that of API builds, all of them readable.
+    pub fn sandboxed(&self, homes: &Path, modules: &[PathBuf], settings: &SandboxSettings) -> Self {
+        let mut arguments: Vec<OsString> = vec!["--sandbox-homes".into(), homes.into()];
+        let options = |name: &'static str, paths: &[PathBuf]| -> Vec<OsString> {
+            paths.iter().flat_map(|path| [name.into(), path.into()]).collect()
+        };
+        arguments.extend(options("--sandbox-read", modules));
+        arguments.extend(options("--sandbox-read", &settings.read));
+        arguments.extend(options("--sandbox-device", &settings.devices));
+        let mut command = self.clone();
+        // Behind the name of the subcommand.
+        command.arguments.splice(1..1, arguments);
+        command
     }
 
     /// This executable as a zygote: `aviary api-server --zygote --control-fd N`.

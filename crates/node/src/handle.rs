@@ -68,6 +68,15 @@ impl std::fmt::Debug for Reload {
     }
 }
 
+/// What sandboxed API servers see of the host beside what every one of them needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SandboxSettings {
+    /// Files and directories that they can read.
+    pub read: Vec<PathBuf>,
+    /// Device nodes beside those of known accelerators, and files that stand for devices; `*` may end a name.
+    pub devices: Vec<PathBuf>,
+}
+
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     pub socket: PathBuf,
@@ -92,6 +101,8 @@ pub struct NodeConfig {
     pub tenants: Tenants,
     /// User ids of API servers, one for each tenant; `None`: they are who the node is.
     pub server_users: Option<UserRange>,
+    /// API servers with users of their own are in sandboxes (crates/sandbox); `None`: they are not.
+    pub sandbox: Option<SandboxSettings>,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
     /// How long a part of an OpenCL kernel that runs in parts shall take (apis/opencl/README.md); zero: kernels run whole;
@@ -123,6 +134,7 @@ impl NodeConfig {
             private: false,
             tenants: Tenants::default(),
             server_users: None,
+            sandbox: None,
             devices: Rules::default(),
             launch_slice: None,
             reload: None,

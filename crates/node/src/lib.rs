@@ -48,7 +48,7 @@ pub use api_server::ApiServerCommand;
 pub use ending::{EndReport, EndRequest};
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
-pub use handle::{Node, NodeConfig, Reload, Settings};
+pub use handle::{Node, NodeConfig, Reload, SandboxSettings, Settings};
 pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
 pub use private::{PrivateDir, private_nodes, runtime_directory};

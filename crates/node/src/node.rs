@@ -4,6 +4,7 @@ use crate::{
     NodeConfig, NodeError, Tenants,
     accepting::{Newcomer, spare_descriptor},
     accounts::Accounts,
+    api_server::ApiServerCommand,
     claims,
     epoll::{Epoll, Token},
     gateways::Gateways,
@@ -49,6 +50,8 @@ pub struct Core {
     goal: AtomicU8,
     /// A descriptor to give up when there is no other: see `turn_away`.
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
+    /// Starts a process whose copies are sandboxed; `None`: API servers are not in sandboxes.
+    pub(crate) sandboxed: Option<ApiServerCommand>,
     /// `None`: no device is ever scheduled.
     pub(crate) scheduling: Option<Scheduling>,
     /// Listeners for other machines.
@@ -88,8 +91,15 @@ impl State {
     }
 }
 
+/// How an API server in a sandbox begins, if the node has sandboxes.
+fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServerCommand> {
+    let (settings, users) = (config.sandbox.as_ref()?, users?);
+    let command = config.zygote.clone().or_else(|| ApiServerCommand::own_zygote().ok())?;
+    Some(command.sandboxed(users.homes(), &config.modules, settings))
+}
+
 impl Core {
-    pub fn new(config: NodeConfig, listener: Listener, log: Log) -> Result<Self, NodeError> {
+    pub fn new(mut config: NodeConfig, listener: Listener, log: Log) -> Result<Self, NodeError> {
         let epoll = Epoll::new()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| NodeError::Watch(errno.into()))?;
@@ -113,6 +123,10 @@ impl Core {
             log.warn(format_args!(
                 "{folder} cannot be made: another node of this machine must have other api_server_users"
             ));
+        }
+        let sandboxed = sandboxed(&config, server_users.as_ref());
+        if let (Some(command), true) = (&sandboxed, config.zygote.is_some()) {
+            config.zygote = Some(command.clone());
         }
         let sessions_per_user = config.sessions_per_user;
         let state = Mutex::new(State {
@@ -139,7 +153,7 @@ impl Core {
         if let Some(scheduling) = &scheduling {
             epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
         }
-        Ok(Self { config, log, epoll, wake, goal, reserve, scheduling, remote, state })
+        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, scheduling, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.

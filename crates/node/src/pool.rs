@@ -3,7 +3,7 @@
 use crate::{
     NodeError,
     accepting::refuse,
-    api_server::{ApiServer, Ending},
+    api_server::{ApiServer, ApiServerCommand, Ending},
     epoll::Token,
     guest::Guest,
     life::ServerEvent,
@@ -151,7 +151,10 @@ impl Core {
                 }
             }
         }
-        ApiServer::spawn(&self.config.api_server, Some(log))
+        match &self.sandboxed {
+            Some(command) => sandboxed_alone(command, &log),
+            None => ApiServer::spawn(&self.config.api_server, Some(log)),
+        }
     }
 
     pub(crate) fn start_zygote(&self) {
@@ -212,6 +215,14 @@ impl Core {
         process.signal(Signal::KILL);
         Some(process.wait())
     }
+}
+
+/// A sandboxed API server that loads its modules itself: the copy of a process that has loaded nothing and then ends.
+fn sandboxed_alone(command: &ApiServerCommand, log: &OwnedFd) -> Result<ApiServer, NodeError> {
+    let zygote = Zygote::start(command, &[])?;
+    let copied = zygote.copy(log);
+    zygote.process.discard();
+    copied
 }
 
 /// This process has no descriptor left for another one.

@@ -110,6 +110,11 @@ impl ServerUsers {
         Ok(Self { range, next, claims, by_tenant: BTreeMap::new(), groups, homes, own })
     }
 
+    /// The directory with a home for each id.
+    pub fn homes(&self) -> &Path {
+        self.homes.path()
+    }
+
     /// Whether no other node of this machine can have the same ids.
     pub fn are_claimed(&self) -> bool {
         self.claims.is_some()

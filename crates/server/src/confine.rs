@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
+use aviary_sandbox::privileges;
 use rustix::io::Errno;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
@@ -101,24 +103,25 @@ pub fn flush_output() {
 /// Where vendors' libraries look for a place to keep what they compile.
 const CACHES: &[&str] = &["HOME", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "CUDA_CACHE_PATH"];
 
-/// All of this process is another user from here on and cannot go back. Called before a thread of ours is there.
-pub fn become_user(user: &ServerUser) -> io::Result<()> {
+/// Vendors' libraries find `directory` as their home. Called before a thread of ours is there.
+pub fn keep_caches_in(directory: &Path) {
     for name in CACHES {
         // SAFETY: no thread of ours reads the environment now; those of a vendor's library that was loaded a moment ago
         // have not been given anything to do.
-        unsafe { std::env::set_var(name, &user.home) };
+        unsafe { std::env::set_var(name, directory) };
     }
-    let done = |result: libc::c_int| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // SAFETY: the list is valid, of this length, and only read.
-    done(unsafe { libc::setgroups(user.groups.len(), user.groups.as_ptr()) })?;
+}
+
+/// All of this process is another user from here on and cannot go back. Called before a thread of ours is there.
+pub fn become_user(user: &ServerUser) -> io::Result<()> {
+    keep_caches_in(&user.home);
+    privileges::become_user(user.id, &user.groups)?;
+    // A process that changed its user could not open its own files under /proc, which drivers do. Other processes of this
+    // user belong to the same tenant.
     // SAFETY: takes effect on this process only and touches no memory.
-    done(unsafe { libc::setresgid(user.id, user.id, user.id) })?;
-    // SAFETY: the same.
-    done(unsafe { libc::setresuid(user.id, user.id, user.id) })?;
-    // Otherwise it could not open files of its own under /proc, which drivers do. Others of the same user are the same
-    // tenant's.
-    // SAFETY: the same.
-    done(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) })?;
+    if unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     std::env::set_current_dir(&user.home)
 }
 

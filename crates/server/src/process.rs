@@ -4,6 +4,7 @@ mod attach;
 mod attaching;
 mod exchange;
 mod node;
+pub mod sandboxing;
 mod zygote;
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -23,12 +24,16 @@ use crate::session::Journal;
 use attaching::Attaching;
 use exchange::Exchange;
 use node::Node;
+use sandboxing::Sandbox;
+use zygote::Copied;
 
 /// What the connections' threads and the main thread share.
 struct Shared {
     node: Node,
     /// Where the node reads lines for its log, kept when the guest's standard error takes that place.
     journal: RawFd,
+    /// `None`: this process is confined by its user and the short list of refused system calls only.
+    sandbox: Option<Sandbox>,
     active: AtomicUsize,
     served: AtomicBool,
     /// What the first guest gave, or its pipes: once per process.
@@ -37,6 +42,17 @@ struct Shared {
     exchange: Exchange,
     /// Tells the main thread that a connection ended.
     ended: OwnedFd,
+}
+
+/// How the node wants its API servers confined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxOptions {
+    /// Directory with the tenants' homes, one for each user id.
+    pub homes: PathBuf,
+    /// Files and directories of the host that API servers can read beside what they need in any case.
+    pub readable: Vec<PathBuf>,
+    /// Device nodes and files that stand for devices, beside those of known accelerators.
+    pub devices: Vec<PathBuf>,
 }
 
 /// A connection that the node hands over.
@@ -49,25 +65,34 @@ struct Assigned {
 /// The result is the process's exit status.
 pub fn main(control_fd: RawFd) -> i32 {
     match settle_in(control_fd) {
-        Ok((control, journal)) => live(Node::new(control), journal),
+        Ok((control, journal)) => {
+            refuse_system_calls(journal);
+            live(Node::new(control), journal, None)
+        }
         Err(error) => fail(&error),
     }
 }
 
 /// Loads modules and vendors' libraries and makes copies of itself that do what [`main`] does.
-pub fn zygote(control_fd: RawFd) -> i32 {
+///
+/// With `options` each copy is in a sandbox of its own before the node knows it.
+pub fn zygote(control_fd: RawFd, options: Option<SandboxOptions>) -> i32 {
     let (control, journal) = match settle_in(control_fd) {
         Ok(settled) => settled,
         Err(error) => return fail(&error),
     };
-    match zygote::run(Node::new(control)) {
-        Ok((control, log)) => {
+    if options.is_none() {
+        refuse_system_calls(journal);
+    }
+    let sandbox = options.map(|options| Sandbox::new(options, journal));
+    match zygote::run(Node::new(control), sandbox.as_ref()) {
+        Ok(Copied { control, log, pid }) => {
             let node = Node::new(control);
             if let Err(error) = adopt_log(&log, journal) {
                 return fail(&error);
             }
-            zygote::announce(&node);
-            live(node, journal)
+            zygote::announce(&node, pid);
+            live(node, journal, sandbox)
         }
         // SAFETY: ends the process without the exit handlers of libraries that were never used.
         Err(status) => unsafe { libc::_exit(status) },
@@ -79,7 +104,7 @@ fn fail(error: &rustix::io::Errno) -> i32 {
     1
 }
 
-fn live(node: Node, journal: RawFd) -> i32 {
+fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
     let ended = match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
         Ok(ended) => ended,
         Err(error) => return fail(&error),
@@ -87,7 +112,7 @@ fn live(node: Node, journal: RawFd) -> i32 {
     let (active, served, output) = (AtomicUsize::new(0), AtomicBool::new(false), OnceLock::new());
     let attaching = Attaching::default();
     let exchange = Exchange::default();
-    let shared = Arc::new(Shared { node, journal, active, served, output, attaching, exchange, ended });
+    let shared = Arc::new(Shared { node, journal, sandbox, active, served, output, attaching, exchange, ended });
     exchange::open(&shared);
     let status = attend(&shared);
     flush_output();
@@ -106,14 +131,18 @@ fn settle_in(control_fd: RawFd) -> rustix::io::Result<(OwnedFd, RawFd)> {
     let journal = rustix::io::fcntl_dupfd_cloexec(std::io::stderr(), 3)?.into_raw_fd();
     confine(&[control.as_raw_fd(), journal]);
     allow_descriptors();
-    if let Err(error) = filter_system_calls() {
-        // Old or unusual kernels have no filters; the process still runs without privileges of its own.
-        Journal { fd: journal, session: 0 }.note(&error.to_string());
-    }
     // Otherwise a guest whose output pipe is closed could end this process.
     // SAFETY: sets a disposition; no handler runs.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     Ok((control, journal))
+}
+
+/// The short list of refusals, for processes without a sandbox.
+fn refuse_system_calls(journal: RawFd) {
+    if let Err(error) = filter_system_calls() {
+        // Old or unusual kernels have no filters; the process still runs without privileges of its own.
+        Journal { fd: journal, session: 0 }.note(&error.to_string());
+    }
 }
 
 fn attend(shared: &Arc<Shared>) -> i32 {
@@ -218,14 +247,19 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
 }
 
 fn start(shared: &Arc<Shared>, assigned: Assigned) {
-    shared.served.store(true, Ordering::SeqCst);
+    let first = !shared.served.swap(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
     let Assigned { assignment, descriptors } = &assigned;
     let session = assignment.session;
-    if let Some(user) = &assignment.user
-        && let Err(error) = become_user(user, &assignment.modules)
-    {
-        let text = format!("this API server cannot be user {}: {error}", user.id);
+    let user = assignment.user.as_ref();
+    let become_user =
+        || user.map_or(Ok(()), |user| become_user(user, &assignment.modules)).map_err(|error| error.to_string());
+    let lock = || match shared.sandbox.as_ref().filter(|_| first) {
+        Some(sandbox) => sandbox.lock(user),
+        None => Ok(()),
+    };
+    if let Err(error) = become_user().and_then(|()| lock()) {
+        let text = format!("this API server cannot be confined: {error}");
         note(shared, session, &text);
         send_welcome(descriptors.guest.as_fd(), welcome_status::FAILED, 0, session, &text);
         shared.node.ended(session, &text);

@@ -8,14 +8,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use aviary_control::{Received, ToZygote};
+use aviary_sandbox::namespaces::{Forked, NAMESPACES, fork_for_parent, outer_pid};
 use rustix::event::{PollFd, PollFlags};
 
 use super::attach;
 use super::node::Node;
+use super::sandboxing::Sandbox;
 
-/// Loads what the node says and then makes a copy of this process for every message.
-/// Returns with an exit status, or in a copy with the copy's control socket and its end of the log's pipe.
-pub fn run(node: Node) -> Result<(OwnedFd, OwnedFd), i32> {
+/// What a copy of the zygote begins with.
+pub struct Copied {
+    /// Its control socket.
+    pub control: OwnedFd,
+    /// The end of a pipe for its lines of the node's log.
+    pub log: OwnedFd,
+    /// Its id in the node's PID namespace.
+    pub pid: u32,
+}
+
+/// Loads what the node says and then makes a copy of this process for every message, in `sandbox` if there is one.
+/// Returns with an exit status, or in a copy.
+pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
     loop {
         if rustix::event::poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None).is_err() {
             continue;
@@ -31,9 +43,9 @@ pub fn run(node: Node) -> Result<(OwnedFd, OwnedFd), i32> {
             Received::Message(ToZygote::Copy, descriptors) => {
                 let mut descriptors = descriptors.into_iter();
                 if let Some((control, log)) = descriptors.next().zip(descriptors.next())
-                    && let Some(control) = copy(control)
+                    && let Some(copied) = copy(control, sandbox)
                 {
-                    return Ok((control, log));
+                    return copied.map(|(control, pid)| Copied { control, log, pid });
                 }
             }
             Received::Nothing => {}
@@ -47,20 +59,28 @@ pub fn run(node: Node) -> Result<(OwnedFd, OwnedFd), i32> {
 }
 
 /// `Some` in the copy. If there is no copy, the node sees the hang-up of its end.
-fn copy(control: OwnedFd) -> Option<OwnedFd> {
+fn copy(control: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, u32), i32>> {
     if threads() != 1 {
         return None;
     }
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: the same as fork, but for the copy's parent, which is the node: it watches and reaps it. This process
-    // has one thread (a copy has only that one), so no lock is held that nobody releases. The C library's fork
-    // handlers do not run; nothing registered any that would have work before a first call of the vendor's library.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
-        0 => Some(control),
-        pid => {
+    let outline = sandbox.map(Sandbox::outline);
+    // SAFETY: this process has one thread (a copy has only that one), so no lock is held that no thread releases. The C
+    // library's fork handlers do not run; nothing registered any that would have work before a first call of the vendor's
+    // library. The copy's parent is the node, which watches and reaps it.
+    match unsafe { fork_for_parent(outline.map_or(0, |_| NAMESPACES)) } {
+        Ok(Forked::Child) => {
+            let pid = outer_pid().unwrap_or_else(std::process::id);
+            let entered = sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline));
+            Some(entered.map(|()| (control, pid)).map_err(|()| 1))
+        }
+        Ok(Forked::Parent(pid)) => {
             // Said twice, here and by the copy: the node learns whom to reap whichever of the two is killed now.
-            if let Ok(pid) = u32::try_from(pid) {
-                Node::new(control).born(pid);
+            Node::new(control).born(pid);
+            None
+        }
+        Err(errno) => {
+            if let Some(sandbox) = sandbox {
+                sandbox.note(&format!("an API server cannot have namespaces of its own: {errno}"));
             }
             None
         }
@@ -80,8 +100,8 @@ fn preload(directories: &[PathBuf]) -> Result<(), String> {
 }
 
 /// A copy's first act.
-pub fn announce(node: &Node) {
+pub fn announce(node: &Node, pid: u32) {
     // A session of its own, as if the node had started it: see `aviary_control::prepare_to_spawn`.
     let _ = rustix::process::setsid();
-    node.born(std::process::id());
+    node.born(pid);
 }

@@ -1,0 +1,52 @@
+//! Confinement of processes that run tenants' code: API servers.
+//!
+//! An API server may be controlled by its tenant (kernels of a device that computes on the CPU are native code). Three
+//! walls bound what such a process reaches:
+//!
+//! 1. [`namespaces`]: its own mounts, processes, network, IPC, host name and cgroup view. Every process that it starts
+//!    ends with it, because it is process 1 of its own PID namespace.
+//! 2. [`root`]: a file system of its own with the vendor's libraries read-only, a private `/tmp` of limited size, and
+//!    the device nodes that its APIs need.
+//! 3. [`system_calls`]: an allow-list; a call outside it ends the process.
+//!
+//! The order is: clone into the namespaces, build the root, and, before the first byte of a guest is read, change the
+//! user, drop every capability and install the filter. No step can be undone afterwards.
+
+pub mod namespaces;
+pub mod privileges;
+pub mod root;
+pub mod system_calls;
+
+use std::str::FromStr;
+
+/// How far a node confines its API servers (`aviary serve --sandbox`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// A user id of their own and a short list of refused system calls only.
+    #[default]
+    Off,
+    /// All walls.
+    On,
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Mode::Off),
+            "on" => Ok(Mode::On),
+            _ => Err(format!("`{text}` is no sandbox mode: expected on or off")),
+        }
+    }
+}
+
+impl Mode {
+    /// The word that [`Mode::from_str`] reads.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Off => "off",
+            Mode::On => "on",
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The sandbox of an API server: what its root contains, and when the door is locked.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::RawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use aviary_control::ServerUser;
+use aviary_sandbox::namespaces::end_at_sigterm;
+use aviary_sandbox::root::{self, Outline};
+use aviary_sandbox::system_calls;
+
+use super::SandboxOptions;
+use crate::confine;
+use crate::session::Journal;
+
+/// Bytes that `/tmp` and `/dev/shm` of one API server can take, each.
+const SCRATCH_BYTES: u64 = 256 << 20;
+
+/// What vendors' libraries open beside libraries: lists of implementations, linkers of kernels, data files.
+pub const VENDORS: &[&str] =
+    &["/etc/OpenCL", "/etc/vulkan", "/etc/nvidia", "/usr/bin/ld", "/usr/share/pocl", "/usr/share/nvidia"];
+
+/// Device nodes of accelerators.
+pub const DEVICES: &[&str] = &["/dev/nvidia*", "/dev/nvidia-caps", "/dev/dri", "/dev/kfd", "/dev/fpga*"];
+
+/// Variables with lists of directories from which vendors' libraries load others.
+const SEARCH_PATHS: &[&str] = &["LD_LIBRARY_PATH", "OCL_ICD_VENDORS"];
+
+/// Variables that name the library of an API begin so.
+const VENDOR_LIBRARY: &str = "AVIARY_VENDOR_";
+
+/// Directories that are never shown whole because a library lies in them.
+const TOO_WIDE: &[&str] = &["/", "/etc", "/home", "/root", "/tmp", "/var", "/usr", "/usr/bin", "/opt", "/srv", "/mnt"];
+
+pub struct Sandbox {
+    options: SandboxOptions,
+    journal: RawFd,
+    outline: OnceLock<Outline>,
+}
+
+impl Sandbox {
+    pub fn new(options: SandboxOptions, journal: RawFd) -> Sandbox {
+        Sandbox { options, journal, outline: OnceLock::new() }
+    }
+
+    pub fn note(&self, text: &str) {
+        Journal { fd: self.journal, session: 0 }.note(text);
+    }
+
+    /// What the copies' roots contain: computed once, after the vendors' libraries are loaded.
+    pub fn outline(&self) -> &Outline {
+        self.outline.get_or_init(|| {
+            let mut read: BTreeSet<PathBuf> = VENDORS.iter().map(PathBuf::from).collect();
+            read.extend(self.options.readable.iter().cloned());
+            read.extend(searched());
+            read.extend(named_libraries().iter().filter_map(|file| surroundings(file)));
+            read.extend(loaded_libraries().iter().filter_map(|file| surroundings(file)));
+            Outline {
+                read: read.into_iter().collect(),
+                devices: DEVICES.iter().map(PathBuf::from).chain(self.options.devices.iter().cloned()).collect(),
+                homes: self.options.homes.clone(),
+                scratch_bytes: SCRATCH_BYTES,
+            }
+        })
+    }
+
+    /// In a copy, before the node knows it. After an error the copy has no usable file system and must end.
+    pub fn enter(&self, outline: &Outline) -> Result<(), ()> {
+        end_at_sigterm();
+        root::enter(outline).map_err(|error| self.note(&error.to_string()))
+    }
+
+    /// Before the first byte of the first guest: from here on the system calls are those of the allow-list. `user` is the
+    /// tenant's, which the process is already; `None`: the node's own.
+    pub fn lock(&self, user: Option<&ServerUser>) -> Result<(), String> {
+        if user.is_none() {
+            let own = self.options.homes.join("own");
+            let made = fs::DirBuilder::new().mode(0o700).create(&own);
+            if made.is_ok() || own.is_dir() {
+                confine::keep_caches_in(&own);
+            }
+        }
+        JOURNAL.store(self.journal, Ordering::SeqCst);
+        system_calls::restrict(report_violation).map_err(|error| error.to_string())
+    }
+}
+
+/// The descriptor for [`report_violation`], which runs in a signal handler and has no other way to it.
+static JOURNAL: AtomicI32 = AtomicI32::new(-1);
+
+fn report_violation(number: libc::c_long) {
+    let name = system_calls::name_of(number).unwrap_or("a system call");
+    let mut line = [0u8; 128];
+    let mut length = 0;
+    let mut put = |bytes: &[u8]| {
+        for byte in bytes {
+            if let Some(place) = line.get_mut(length) {
+                *place = *byte;
+                length += 1;
+            }
+        }
+    };
+    put(b"aviary: the sandbox ended this API server: ");
+    put(name.as_bytes());
+    put(b" (number ");
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    put(&digits[at..]);
+    put(b") is not allowed\n");
+    // SAFETY: write is async-signal-safe; the bytes are initialised and on this stack.
+    unsafe { libc::write(JOURNAL.load(Ordering::SeqCst), line.as_ptr().cast(), length) };
+}
+
+fn searched() -> Vec<PathBuf> {
+    let values = SEARCH_PATHS.iter().filter_map(std::env::var_os);
+    let paths = values.flat_map(|value| std::env::split_paths(&value).collect::<Vec<_>>());
+    paths.filter(|path| path.is_absolute() && !is_too_wide(path)).collect()
+}
+
+/// Vendors' libraries that the operator named.
+fn named_libraries() -> Vec<PathBuf> {
+    let named = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with(VENDOR_LIBRARY));
+    named.map(|(_, value)| PathBuf::from(value)).filter(|path| path.is_absolute()).collect()
+}
+
+/// Files that are mapped executable here.
+fn loaded_libraries() -> BTreeSet<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let executable = maps.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|mode| mode.contains('x')));
+    executable.filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..]))).collect()
+}
+
+/// A library's directory, since libraries load their siblings, or the file alone where the directory holds more.
+fn surroundings(file: &Path) -> Option<PathBuf> {
+    let directory = file.parent()?;
+    Some(if is_too_wide(directory) { file } else { directory }.to_owned())
+}
+
+fn is_too_wide(directory: &Path) -> bool {
+    TOO_WIDE.iter().any(|wide| directory == Path::new(wide))
+        || directory.parent() == Some(Path::new("/home"))
+        || directory.starts_with("/proc")
+        || directory.starts_with("/dev")
+        || directory.starts_with("/sys")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_directory_is_shown_unless_it_is_wide() {
+        let shown = |file: &str| surroundings(Path::new(file)).unwrap();
+        assert_eq!(shown("/opt/vendor/lib/libx.so"), Path::new("/opt/vendor/lib"));
+        assert_eq!(shown("/home/me/libx.so"), Path::new("/home/me/libx.so"));
+        assert_eq!(shown("/libx.so"), Path::new("/libx.so"));
+    }
+
+    #[test]
+    fn own_program_is_among_loaded_libraries() {
+        assert!(loaded_libraries().contains(&std::env::current_exe().unwrap()));
+    }
+}

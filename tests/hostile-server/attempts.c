@@ -1,0 +1,168 @@
+// What code that took an API server over would try. Static; started by implant.c inside the API server.
+//   attempts              each attempt in a process of its own, one line each: NAME works | refused ERRNO | killed SIGNAL
+//   attempts linger       leaves processes behind that try to outlive the session
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef long (*attempt)(void);
+
+static long opens(const char *path) { return open(path, O_RDONLY); }
+static long passwd(void) { return opens("/etc/passwd"); }
+static long shadow(void) { return opens("/etc/shadow"); }
+static long home_of_root(void) { return opens("/root"); }
+static long host_memory(void) { return opens("/dev/mem"); }
+static long kernel_log(void) { return opens("/dev/kmsg"); }
+static long run_folder(void) { return opens("/run"); }
+static long shell(void) {
+    char *const arguments[] = {"sh", "-c", "exit 0", NULL};
+    return execve("/bin/sh", arguments, NULL);
+}
+
+// Processes that are neither the API server (1), a thread's child nor this one.
+static long other_processes(void) {
+    DIR *folder = opendir("/proc");
+    if (!folder) return -1;
+    long seen = 0;
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        int number = atoi(entry->d_name);
+        char path[64], link[64];
+        if (number <= 0) continue;
+        snprintf(path, sizeof path, "/proc/%d/cwd", number);
+        // Processes of the sandbox have the sandbox's own ids, which are small.
+        if (number > 100000 || readlink(path, link, sizeof link) < 0) seen++;
+    }
+    errno = ESRCH;
+    return seen > 0 ? 0 : -1;
+}
+
+static long environment_of_node(void) {
+    FILE *file = fopen("/proc/1/environ", "r");
+    if (!file) return -1;
+    static char text[1 << 16];
+    size_t length = fread(text, 1, sizeof text, file);
+    errno = ENOENT;
+    return memmem(text, length, "TEST_SECRET", 11) ? 0 : -1;
+}
+
+static long internet(void) { return socket(AF_INET, SOCK_STREAM, 0); }
+static long internet6(void) { return socket(AF_INET6, SOCK_DGRAM, 0); }
+static long unix_socket(void) { return socket(AF_UNIX, SOCK_STREAM, 0); }
+static long netlink(void) { return socket(AF_NETLINK, SOCK_RAW, 12); }
+static long packets(void) { return socket(AF_PACKET, SOCK_RAW, 0); }
+static long vsock(void) { return socket(AF_VSOCK, SOCK_STREAM, 0); }
+static long new_user(void) { return unshare(CLONE_NEWUSER); }
+static long new_mounts(void) { return unshare(CLONE_NEWNS); }
+static long cloned(unsigned long flags) {
+    long child = syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) _exit(0);
+    return child;
+}
+static long clone_user(void) { return cloned(CLONE_NEWUSER); }
+static long clone_mounts(void) { return cloned(CLONE_NEWNS); }
+static long clone_network(void) { return cloned(CLONE_NEWNET); }
+static long clone3_user(void) {
+    struct { unsigned long flags, pidfd, child, parent, signal, stack, size, tls; } arguments = {.flags = CLONE_NEWUSER, .signal = SIGCHLD};
+    long child = syscall(SYS_clone3, &arguments, sizeof arguments);
+    if (child == 0) _exit(0);
+    return child;
+}
+static long join(void) { return setns(open("/proc/self/ns/net", O_RDONLY), 0); }
+static long mounts(void) { return mount("none", "/tmp", "tmpfs", 0, NULL); }
+static long file_systems(void) { return syscall(SYS_fsopen, "tmpfs", 0); }
+static long trees(void) { return syscall(SYS_open_tree, AT_FDCWD, "/", 1); }
+static long unmounts(void) { return umount2("/proc", MNT_DETACH); }
+static long roots(void) { return chroot("/tmp"); }
+static long traces(void) { return syscall(SYS_ptrace, 0, 0, 0, 0); }
+static long traces_server(void) { return syscall(SYS_ptrace, 16, 1, 0, 0); }
+static long reads_memory(void) { return syscall(SYS_process_vm_readv, 1, 0, 0, 0, 0, 0); }
+static long descriptors(void) { return syscall(SYS_pidfd_open, 1, 0); }
+static long handles(void) { return syscall(SYS_open_by_handle_at, AT_FDCWD, 0, 0); }
+static long programs(void) { return syscall(SYS_bpf, 0, 0, 0); }
+static long performance(void) { return syscall(SYS_perf_event_open, 0, 0, 0, 0, 0); }
+static long faults(void) { return syscall(SYS_userfaultfd, 1); }
+static long rings(void) { return syscall(SYS_io_uring_setup, 1, 0); }
+static long keys(void) { return syscall(SYS_keyctl, 0, -3, 0); }
+static long descriptors_table(void) { return syscall(SYS_modify_ldt, 0, 0, 0); }
+static long personalities(void) { return syscall(SYS_personality, 0x0040000); }
+static long watches(void) { return syscall(SYS_fanotify_init, 0, 0); }
+static long kernel_messages(void) { return syscall(SYS_syslog, 3, 0, 0); }
+static long secrets(void) { return syscall(SYS_memfd_secret, 0); }
+static long becomes_root(void) { return setuid(0); }
+static long old_calls(void) {
+    long result;
+    // getpid by the 32-bit table.
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(20L) : "memory");
+    if (result < 0) errno = -result;
+    return result < 0 ? -1 : result;
+}
+static long writes_system(void) { return open("/usr/lib/aviary-was-here", O_WRONLY | O_CREAT, 0600); }
+static long writes_root(void) { return open("/aviary-was-here", O_WRONLY | O_CREAT, 0600); }
+static long makes_device(void) { return mknod("/tmp/device", S_IFCHR | 0666, 0); }
+
+static const struct {
+    const char *name;
+    attempt attempt;
+} ATTEMPTS[] = {
+    {"read-passwd", passwd}, {"read-shadow", shadow}, {"read-root-home", home_of_root}, {"read-dev-mem", host_memory},
+    {"read-kmsg", kernel_log}, {"read-run", run_folder}, {"exec-shell", shell}, {"see-processes", other_processes},
+    {"read-node-environment", environment_of_node}, {"socket-inet", internet}, {"socket-inet6", internet6},
+    {"socket-unix", unix_socket}, {"socket-netlink", netlink}, {"socket-packet", packets}, {"socket-vsock", vsock},
+    {"unshare-user", new_user}, {"unshare-mounts", new_mounts}, {"clone-user", clone_user}, {"clone-mounts", clone_mounts},
+    {"clone-network", clone_network}, {"clone3-user", clone3_user}, {"setns", join}, {"mount", mounts}, {"fsopen", file_systems},
+    {"open_tree", trees}, {"umount", unmounts}, {"chroot", roots}, {"ptrace", traces}, {"ptrace-server", traces_server},
+    {"process_vm_readv", reads_memory}, {"pidfd_open", descriptors}, {"open_by_handle_at", handles}, {"bpf", programs},
+    {"perf_event_open", performance}, {"userfaultfd", faults}, {"io_uring", rings}, {"keyctl", keys},
+    {"modify_ldt", descriptors_table}, {"personality", personalities}, {"fanotify", watches}, {"syslog", kernel_messages},
+    {"memfd_secret", secrets}, {"setuid-root", becomes_root}, {"int80", old_calls}, {"write-usr", writes_system},
+    {"write-root", writes_root}, {"mknod", makes_device},
+};
+
+static void tries(const char *name, attempt attempt) {
+    pid_t child = fork();
+    if (child == 0) {
+        errno = 0;
+        long result = attempt();
+        _exit(result >= 0 ? 0 : errno ? errno : 255);
+    }
+    int status = 0;
+    if (child < 0 || waitpid(child, &status, 0) < 0) printf("%s cannot-try %d\n", name, errno);
+    else if (WIFSIGNALED(status)) printf("%s killed %d\n", name, WTERMSIG(status));
+    else if (WEXITSTATUS(status) == 0) printf("%s works\n", name);
+    else printf("%s refused %d\n", name, WEXITSTATUS(status));
+    fflush(stdout);
+}
+
+static void linger(void) {
+    for (int i = 0; i < 3; i++) {
+        if (fork() != 0) continue;
+        if (fork() != 0) _exit(0);
+        // setsid would be refused; the process goes on without a terminal all the same.
+        for (int fd = 0; fd < 64; fd++) close(fd);
+        for (;;) pause();
+    }
+    printf("lingering\n");
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "linger") == 0) {
+        linger();
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof ATTEMPTS / sizeof *ATTEMPTS; i++) tries(ATTEMPTS[i].name, ATTEMPTS[i].attempt);
+    printf("done\n");
+    return 0;
+}
