@@ -15,6 +15,13 @@ impl Stub<'_> {
         let value = || read(instruction);
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
+            Operation::Null { .. } => match instruction.at {
+                Place::Argument(_) => {
+                    let value = value();
+                    quote!(call.word((#value != 0) as u64);)
+                }
+                _ => quote!(),
+            },
             Operation::Struct { fields } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
