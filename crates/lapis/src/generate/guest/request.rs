@@ -49,9 +49,13 @@ impl Stub<'_> {
                 });
                 quote!(call.callback(#value as usize, #kind, #userdata, #once);)
             }
-            Operation::Zerocopy { .. } => {
+            Operation::Zerocopy { bytes } => {
                 let value = value();
-                quote!(call.zerocopy(#value as usize as *const u8);)
+                let sane = bytes.as_ref().map(|e| {
+                    let (bytes, fail) = (cx.exact(e), self.fail(self.code(Code::Failure)));
+                    quote!(if support::count(#bytes, 1).is_none() { return #fail })
+                });
+                quote!(#sane call.zerocopy(#value as usize as *const u8);)
             }
             Operation::Unmap => {
                 let value = value();
