@@ -83,7 +83,7 @@ fn answer(result: &Instruction, ty: &Type) -> TokenStream {
     let rust = types::rust(ty);
     match &result.operation {
         Operation::Nothing => quote!(()),
-        // What the application returned stays with it.
+        // A guest's pointer never becomes the vendor's.
         Operation::Null { .. } => types::zero(ty),
         Operation::Handle(h) => {
             let ty = h.handle as u32;
