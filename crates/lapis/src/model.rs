@@ -453,7 +453,7 @@ pub struct Hidden {
     pub span: Span,
 }
 
-/// What a [`Kind::Number`] stands for.
+/// The meaning of a [`Kind::Number`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Number {
     /// An integer of no handle type, although its type says that it is something else.

@@ -12,7 +12,7 @@ fn path(name: &str) -> PathBuf {
 /// Each function of the specification leaks a pointer in another way.
 #[test]
 fn every_way_to_leak_a_pointer_is_a_mistake() {
-    let mistakes = load(&path("pointers.lapis"), &Options::default()).err().expect("mistakes");
+    let mistakes = load(&path("pointers.lapis"), &Options::default()).expect_err("it leaks");
     let text = mistakes
         .to_string()
         .replace(&format!("{}/", path("").display()), "")
@@ -26,7 +26,7 @@ fn every_way_to_leak_a_pointer_is_a_mistake() {
     }
 }
 
-/// Whether a message points into the lines of that function.
+/// True where a message points into the lines of that function.
 fn points_into(text: &str, name: &str) -> bool {
     let specification = std::fs::read_to_string(path("pointers.lapis")).unwrap();
     let lines: Vec<&str> = specification.lines().collect();

@@ -49,7 +49,7 @@ fn hidden(function: &Function, at: At, plan: &Plan, diagnostics: &mut Vec<Diagno
     );
 }
 
-/// What an application's callback returns goes to the vendor's library.
+/// Reports results of callbacks that the vendor's library cannot use: they come from the application's process.
 fn callback_result(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
     let Kind::Callback(callback) = &plan.kind else { return };
     let mut all = Vec::new();
@@ -84,7 +84,7 @@ fn described(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What the server has not got of an expression's values: the pointers that stay in the guest.
+/// The descriptor of a value that an expression names and that stays in the guest: the server has no such pointer.
 pub fn stays_behind(function: &Function, e: &Expr) -> Option<&'static str> {
     let mut all = Vec::new();
     rules(function, e).into_iter().for_each(|rule| outer(rule, &mut all));
@@ -92,7 +92,7 @@ pub fn stays_behind(function: &Function, e: &Expr) -> Option<&'static str> {
     all.iter().find(kept).map(|plan| if matches!(plan.kind, Kind::Null) { "null" } else { "userdata" })
 }
 
-/// Whether only the presence of an argument is asked for, which the server is told.
+/// True where an expression asks for an argument's presence only, which the server is told.
 pub fn asks_presence(function: &Function, callee: Callee, arguments: &[Expr]) -> bool {
     let [argument] = arguments else { return false };
     callee == Callee::Present

@@ -9,7 +9,7 @@ use crate::model::{
     Binary, Callee, Expr, ExprKind, Function, Hidden, Kind, Number, Plan, Requirement, Rule, Type, TypeKind, Unary,
 };
 
-/// What a pointer can be that is neither copied nor translated, for messages.
+/// The ways to describe a pointer that is neither copied nor translated, for messages.
 const INSTEAD: &str = "if the library need not have it say `null`; if it is an address of device memory, which the library checks, `device_address`; if the library only keeps it for the application, `token`; else describe what it points to: `in`, `out`, `buffer(n)`, `string`, `callback(...) { }`, `userdata`";
 
 impl<'a> Resolver<'a> {
@@ -49,7 +49,7 @@ impl<'a> Resolver<'a> {
         );
     }
 
-    /// What a `type_cast` makes of a pointer: an error, or what it hides.
+    /// The pointers and handles that a `type_cast` hides. A cast of a pointer to a number is reported.
     pub(super) fn cast(&mut self, own: &[&'a Descriptor], value: &Value, to: &Type) -> Option<Hidden> {
         let d = own.iter().find(|d| d.name.text == "type_cast")?;
         let said = own.iter().any(|d| matches!(d.name.text.as_str(), "null" | "device_address" | "token" | "opaque"));
@@ -92,7 +92,7 @@ fn is_pointer(ty: &Type) -> bool {
     matches!(ty.kind, TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_))
 }
 
-/// Whether no call with a parameter `n` that is not NULL fulfils the requirement.
+/// True where a parameter `n` that is not NULL never fulfils the requirement.
 fn proves_null(requirement: &Requirement, n: usize) -> bool {
     requirement.condition.is_none() && implies_null(&requirement.holds, n)
 }
