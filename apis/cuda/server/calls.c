@@ -233,6 +233,8 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
     const CUgraphNode *known = NULL;
     const CUgraphEdgeData *annotated = NULL;
     size_t found = 0;
+    if (!count || (capacity && (!nodes || !edges)))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult result = cuStreamGetCaptureInfo_v3(stream, status, id, graph, &known, &annotated, &found);
     if (result != CUDA_SUCCESS)
         return result;
@@ -258,6 +260,8 @@ static CUresult cluster_tables(CUdevice device, unsigned int capacity, unsigned 
                                      (char)0xe7, (char)0xdd, (char)0x8b, (char)0xca}};
     const void *table = NULL;
     int multiprocessors = 0;
+    if (!count || (capacity && (!first || !second)))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult status = cuGetExportTable(&table, &identity);
     if (status == CUDA_SUCCESS)
         status = cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
