@@ -15,6 +15,8 @@ CUresult cuda_function_layout(CUfunction function, unsigned int capacity, unsign
                                 unsigned short *sizes) {
     unsigned int found = 0;
     size_t offset = 0, size = 0;
+    if (!count || (capacity && (!offsets || !sizes)))
+        return CUDA_ERROR_INVALID_VALUE;
     while (cuFuncGetParamInfo(function, found, &offset, &size) == CUDA_SUCCESS) {
         if (found == capacity || offset > UINT16_MAX || size > UINT16_MAX)
             return CUDA_ERROR_NOT_SUPPORTED;

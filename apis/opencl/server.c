@@ -60,6 +60,21 @@ void *opencl_memory_function(cl_mem memory, const char *name) {
     return opencl_context_function(context, name);
 }
 
+/* The loader calls through a table of the runtime's that may have no such function: NULL then. */
+static const struct _cl_icd_dispatch *dispatch_of(const void *object) {
+    return object ? *(const struct _cl_icd_dispatch *const *)object : NULL;
+}
+
+void *opencl_sub_groups_function(cl_kernel kernel) {
+    const struct _cl_icd_dispatch *dispatch = dispatch_of(kernel);
+    return dispatch ? (void *)dispatch->clGetKernelSubGroupInfoKHR : NULL;
+}
+
+void *opencl_set_property_function(cl_command_queue queue) {
+    const struct _cl_icd_dispatch *dispatch = dispatch_of(queue);
+    return dispatch ? (void *)dispatch->clSetCommandQueueProperty : NULL;
+}
+
 /* A command buffer can only be asked through functions that its platform must be known for. Each
  * live one keeps its platform's query function here; there are never many. */
 struct command_buffer_origin {
@@ -111,6 +126,46 @@ int opencl_context_properties_allowed(const cl_context_properties *properties) {
 
 int opencl_memory_properties_allowed(const cl_mem_properties *properties) {
     return !properties || properties[0] == 0;
+}
+
+/* Runtimes look behind elements that they should refuse. */
+int opencl_all_given(cl_uint count, const void *const *pointers) {
+    for (cl_uint i = 0; pointers && i < count; i++)
+        if (!pointers[i])
+            return 0;
+    return count == 0 || pointers;
+}
+
+/* True where a list that semicolons divide has the name of that length. */
+static int is_listed(const char *list, const char *name, size_t length) {
+    for (;; list++) {
+        size_t next = strcspn(list, ";");
+        if (next == length && memcmp(list, name, length) == 0)
+            return 1;
+        list += next;
+        if (!*list)
+            return 0;
+    }
+}
+
+/* True where each of the devices has all of these kernels. Runtimes look for others, too, and use what they did not find:
+ * a guest could end its API server so. */
+int opencl_built_in_kernels(cl_uint count, const cl_device_id *devices, const char *names) {
+    int all = devices && names && count;
+    for (cl_uint i = 0; all && i < count; i++) {
+        size_t bytes = 0;
+        char *known = NULL;
+        all = devices[i] && clGetDeviceInfo(devices[i], CL_DEVICE_BUILT_IN_KERNELS, 0, NULL, &bytes) == CL_SUCCESS
+              && (known = calloc(1, bytes + 1))
+              && clGetDeviceInfo(devices[i], CL_DEVICE_BUILT_IN_KERNELS, bytes, known, NULL) == CL_SUCCESS;
+        for (const char *name = names; all && *name;) {
+            size_t length = strcspn(name, ";");
+            all = is_listed(known, name, length);
+            name += length + (name[length] == ';');
+        }
+        free(known);
+    }
+    return all;
 }
 
 int opencl_partition_ends(const cl_device_partition_property *properties, size_t words) {

@@ -234,6 +234,13 @@ CUresult cuda_pop(CUcontext *context) {
     return follow(before);
 }
 
+/* The older form: without parameters an ordinary context. */
+CUresult cuda_create_context(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned int flags,
+                             CUdevice device) {
+    CUctxCreateParams parameters = {.execAffinityParams = affinity, .numExecAffinityParams = count};
+    return cuCtxCreate_v4(context, count ? &parameters : NULL, flags, device);
+}
+
 /* A new context is current in the thread that made it; the driver has put it on the server's thread. */
 void cuda_created(CUcontext context, CUdevice device) {
     struct cuda_object *object = cuda_object_of(context);

@@ -25,19 +25,31 @@ void *cuda_kernel_attributes_function(void) {
     return (void *)kernel_attributes;
 }
 
-/* Attributes that name objects or addresses of the other side would be taken for ours. */
-int cuda_attribute_allowed(CUlaunchAttributeID attribute) {
+/* Values cross as bytes: only those of which the other side's objects and addresses are known to be no part. The window
+ * of an access policy lies in device memory. */
+int cuda_attribute_allowed(CUlaunchAttributeID attribute, const void *value) {
+    (void)value;
     switch (attribute) {
-    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-    case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE: return 0;
-    default: return 1;
+    case CU_LAUNCH_ATTRIBUTE_IGNORE:
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_CLUSTER_DIMENSION:
+    case CU_LAUNCH_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+    case CU_LAUNCH_ATTRIBUTE_NVLINK_UTIL_CENTRIC_SCHEDULING: return 1;
+    default: return 0;
     }
 }
 
 int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int count) {
     for (unsigned int i = 0; attributes && i < count; i++)
-        if (!cuda_attribute_allowed(attributes[i].id))
+        if (!cuda_attribute_allowed(attributes[i].id, &attributes[i].value))
             return 0;
     return count == 0 || attributes != NULL;
 }
@@ -221,6 +233,8 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
     const CUgraphNode *known = NULL;
     const CUgraphEdgeData *annotated = NULL;
     size_t found = 0;
+    if (!count || (capacity && (!nodes || !edges)))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult result = cuStreamGetCaptureInfo_v3(stream, status, id, graph, &known, &annotated, &found);
     if (result != CUDA_SUCCESS)
         return result;
@@ -246,6 +260,8 @@ static CUresult cluster_tables(CUdevice device, unsigned int capacity, unsigned 
                                      (char)0xe7, (char)0xdd, (char)0x8b, (char)0xca}};
     const void *table = NULL;
     int multiprocessors = 0;
+    if (!count || (capacity && (!first || !second)))
+        return CUDA_ERROR_INVALID_VALUE;
     CUresult status = cuGetExportTable(&table, &identity);
     if (status == CUDA_SUCCESS)
         status = cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);

@@ -102,7 +102,7 @@ static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit
     *count = 0;
     drop_log(information);
     drop_log(errors);
-    if (given > MOST_OPTIONS)
+    if (given > MOST_OPTIONS || (given && !from))
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < given; i++) {
         CUresult status = CUDA_SUCCESS;
@@ -144,7 +144,7 @@ static CUresult load(CUmodule *module, CUlibrary *library, const void *image, si
     CUresult status = spread(from, &count, options, values, &information_log, &error_log);
     if (status != CUDA_SUCCESS)
         return status;
-    if (!is_whole(image, bytes))
+    if (!image || !is_whole(image, bytes))
         return CUDA_ERROR_INVALID_IMAGE;
     status = module ? cuModuleLoadDataEx(module, image, count, options, values)
                     : cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
@@ -163,7 +163,7 @@ void *cuda_module_load_function(void) {
 
 static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
                              unsigned int count) {
-    return load(NULL, library, image, bytes, from, count);
+    return library ? load(NULL, library, image, bytes, from, count) : CUDA_ERROR_INVALID_VALUE;
 }
 
 void *cuda_library_load_function(void) {

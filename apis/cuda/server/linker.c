@@ -59,6 +59,8 @@ static CUresult link_add(CUlinkState state, CUjitInputType type, const void *dat
                          const aviary_jit_option *from, unsigned int count) {
     CUjit_option options[2 * MOST_OPTIONS];
     void *values[2 * MOST_OPTIONS];
+    if (!state)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!data || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult status = spread_numbers(from, &count, options, values);
@@ -84,6 +86,8 @@ static CUresult link_complete(CUlinkState state, size_t *bytes) {
     struct link *link = link_of(state);
     void *image = NULL;
     size_t size = 0;
+    if (!link)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
     CUresult status = cuLinkComplete(link->state, &image, &size);
@@ -100,6 +104,8 @@ void *cuda_link_complete_function(void) {
 
 static CUresult link_image(CUlinkState state, void *image, size_t capacity) {
     const struct link *link = link_of(state);
+    if (!link)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!image || !link->image || capacity != link->bytes)
         return CUDA_ERROR_INVALID_VALUE;
     memcpy(image, link->image, capacity);
@@ -124,6 +130,8 @@ static unsigned int tell_log(const struct link *link, const struct compiler_log 
 static CUresult link_log(CUlinkState state, aviary_log_sizes *sizes, char *information, unsigned int information_capacity,
                          char *errors, unsigned int errors_capacity) {
     const struct link *link = link_of(state);
+    if (!link)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (!sizes)
         return CUDA_ERROR_INVALID_VALUE;
     sizes->information = tell_log(link, &link->information, information, information_capacity);
@@ -137,6 +145,8 @@ void *cuda_link_log_function(void) {
 
 static CUresult link_destroy(CUlinkState state) {
     struct link *link = link_of(state);
+    if (!link)
+        return CUDA_ERROR_INVALID_HANDLE;
     CUresult status = cuLinkDestroy(link->state);
     /* Otherwise its handle stays. */
     if (status == CUDA_SUCCESS)

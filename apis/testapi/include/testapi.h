@@ -198,6 +198,11 @@ ta_status ta_measure(const void *value, size_t bytes, size_t *answer);
 ta_status ta_buffer_bytes(ta_buffer buffer, size_t *bytes);
 ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag);
 void *ta_buffer_tag(ta_buffer buffer);
+/* Where the buffer's bytes lie on the device, and the sum of some of them: TA_INVALID_VALUE unless they lie there. */
+void *ta_buffer_address(ta_buffer buffer);
+ta_status ta_buffer_sum_at(ta_buffer buffer, const void *address, size_t bytes, uint64_t *sum);
+/* `next` is for later versions: NULL. */
+ta_status ta_buffer_touch(ta_buffer buffer, const void *next);
 
 /* --- markers: objects that may be created after the call returned ------------ */
 

@@ -132,6 +132,30 @@ ta_status ta_buffer_tag_set(ta_buffer buffer, void *tag) {
     return TA_OK;
 }
 
+void *ta_buffer_address(ta_buffer buffer) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    return b ? b->data : NULL;
+}
+
+ta_status ta_buffer_sum_at(ta_buffer buffer, const void *address, size_t bytes, uint64_t *sum) {
+    struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
+    if (!b)
+        return TA_INVALID_BUFFER;
+    uintptr_t offset = (uintptr_t)address - (uintptr_t)b->data;
+    if (!sum || (uintptr_t)address < (uintptr_t)b->data || !inside(b, offset, bytes))
+        return TA_INVALID_VALUE;
+    *sum = 0;
+    for (size_t i = 0; i < bytes; i++)
+        *sum += b->data[offset + i];
+    return TA_OK;
+}
+
+ta_status ta_buffer_touch(ta_buffer buffer, const void *next) {
+    if (!object_check(buffer, KIND_BUFFER))
+        return TA_INVALID_BUFFER;
+    return next ? *(const ta_status *)next : TA_OK;
+}
+
 void *ta_buffer_tag(ta_buffer buffer) {
     struct ta_buffer_st *b = object_check(buffer, KIND_BUFFER);
     return b ? b->tag : NULL;

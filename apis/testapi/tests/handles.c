@@ -169,6 +169,18 @@ static void structs(void) {
     CHECK_EQ(ta_buffer_tag_set(from, &owner), TA_OK);
     CHECK(ta_buffer_tag(from) == &owner);
     CHECK(ta_buffer_tag(to) == NULL);
+    uint8_t *at = ta_buffer_address(from);
+    uint64_t sum = 7;
+    size_t from_bytes = 0;
+    CHECK_EQ(ta_buffer_bytes(from, &from_bytes), TA_OK);
+    CHECK_EQ(ta_buffer_fill(from, 3), TA_OK);
+    CHECK_EQ(ta_buffer_sum_at(from, at + 1, 2, &sum), TA_OK);
+    CHECK_EQ(sum, 6);
+    CHECK_EQ(ta_buffer_sum_at(from, at + 1, from_bytes, &sum), TA_INVALID_VALUE);
+    CHECK_EQ(ta_buffer_sum_at(from, &owner, 1, &sum), TA_INVALID_VALUE);
+    CHECK_EQ(ta_buffer_touch(from, NULL), TA_OK);
+    int invalid = TA_INVALID_VALUE;
+    CHECK_EQ(ta_buffer_touch(from, &invalid), TA_INVALID_VALUE);
     CHECK_EQ(ta_buffer_destroy(from), TA_OK);
     CHECK_EQ(ta_buffer_destroy(to), TA_OK);
     copies[1].source = from;

@@ -50,6 +50,9 @@ enum Action {
     },
     /// Show how every function of the API is virtualized.
     Coverage(Specifications),
+    /// Print the API's functions as the C table of the test that hands them bad pointers (tests/pointers).
+    #[command(hide = true)]
+    Pointers(Specifications),
 }
 
 /// Several files: those that another one imports are taken as its parts.
@@ -96,6 +99,10 @@ pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
         Action::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
         Action::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
         Action::Coverage(specifications) => for_each(specifications, show_coverage),
+        Action::Pointers(specifications) => for_each(specifications, |loaded| {
+            print!("{}", aviary_lapis::generate::pointers::table(&loaded.model));
+            Ok(())
+        }),
     }
 }
 

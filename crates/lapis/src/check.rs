@@ -3,6 +3,7 @@
 
 mod availability;
 mod pairs;
+mod pointers;
 
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
@@ -14,6 +15,9 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         availability::check(model, function, diagnostics);
         asynchrony(model, function, diagnostics);
+        if function.support == Support::Remote {
+            pointers::check(function, diagnostics);
+        }
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
@@ -40,7 +44,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
 
 /// What one plan cannot be.
 fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
-    let created = matches!(plan.kind, Kind::Handle { .. } | Kind::Buffer(_) | Kind::Mapped { .. } | Kind::Opaque);
+    let created = matches!(plan.kind, Kind::Handle { .. } | Kind::Buffer(_) | Kind::Mapped { .. } | Kind::Number(_));
     let word = if plan.allocate { "allocate" } else { "deallocate" };
     if (plan.allocate || plan.deallocate) && !created {
         let pointer = matches!(plan.ty.kind, TypeKind::Pointer { .. });

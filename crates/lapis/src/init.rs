@@ -136,7 +136,7 @@ impl<'a> Writer<'a> {
         }
         match &ty.kind {
             TypeKind::FunctionPointer(_) => {
-                Some(placeholder(&format!("is `{name}` called back? `callback(...) {{ }}`, else `opaque`")))
+                Some(placeholder(&format!("is `{name}` called back? `callback(...) {{ }}`, else `null`")))
             }
             TypeKind::Pointer { to, constant } => Some(self.pointer(to, *constant, name, callback)),
             TypeKind::Struct(_) if self.translated(ty, 0) => {
@@ -178,11 +178,11 @@ impl<'a> Writer<'a> {
                     return Some("string;".into());
                 }
                 Some(placeholder(
-                    "what is returned? `handle`, `opaque`, `buffer(n)`, `mapped(n)`, `function_pointer(name)`, ...",
+                    "what is returned? `handle`, `buffer(n)`, `mapped(n)`, `token`, `device_address`, `function_pointer(name)`, ...",
                 ))
             }
             TypeKind::FunctionPointer(_) => {
-                Some(placeholder("which function is returned? `function_pointer(name)` or `opaque`"))
+                Some(placeholder("which function is returned? `function_pointer(name)`, or `null` if nobody calls it"))
             }
             TypeKind::Struct(_) if self.translated(ty, 0) => {
                 Some(placeholder("which members of the result are pointers to what? use `field(f) { }`"))

@@ -120,7 +120,8 @@ impl<'a> Lowering<'a> {
     fn operation(&mut self, plan: &Plan, at: Place, depth: usize) -> Operation {
         self.recorded |= plan.record;
         match &plan.kind {
-            Kind::Scalar | Kind::Opaque => Operation::Scalar,
+            Kind::Scalar | Kind::Number(_) => Operation::Scalar,
+            Kind::Null | Kind::Unknown => Operation::Null { cleared: plan.output && !plan.input },
             Kind::Struct { fields } => Operation::Struct { fields: self.fields(fields, at, depth) },
             Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
                 handle: *handle,

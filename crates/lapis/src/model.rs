@@ -203,6 +203,34 @@ pub struct Signature {
 }
 
 impl Type {
+    /// The members through which a value of this type leads elsewhere: pointers and functions that are no handles, by
+    /// their names from outside in; one unnamed if it is such a pointer itself.
+    pub fn pointers(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        self.find_pointers(String::new(), false, &mut found);
+        found
+    }
+
+    /// [`Type::pointers`], and the handles as well.
+    pub fn translated(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        self.find_pointers(String::new(), true, &mut found);
+        found
+    }
+
+    fn find_pointers(&self, path: String, handles: bool, found: &mut Vec<String>) {
+        match &self.kind {
+            _ if self.handle.is_some() => found.extend(handles.then_some(path)),
+            TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_) => found.push(path),
+            TypeKind::Struct(s) => s.fields.iter().for_each(|f| {
+                let dot = if path.is_empty() { "" } else { "." };
+                f.ty.find_pointers(format!("{path}{dot}{}", f.name), handles, found);
+            }),
+            TypeKind::Array { of, .. } => of.find_pointers(path, handles, found),
+            _ => {}
+        }
+    }
+
     /// Size in bytes of one value (`void` counts as a byte, as in `buffer` of `void *`).
     pub fn size(&self) -> usize {
         match &self.kind {
@@ -365,6 +393,7 @@ pub struct Plan {
     /// The type after `type_cast`.
     pub ty: Type,
     pub kind: Kind,
+    pub hidden: Option<Hidden>,
     pub input: bool,
     pub output: bool,
     pub lifetime: Lifetime,
@@ -401,13 +430,38 @@ pub enum Kind {
     },
     Mapped(Box<Mapped>),
     Unmap,
-    Opaque,
+    /// A number as wide as a pointer that crosses as it is: neither side follows it.
+    Number(Number),
+    /// A pointer that does not cross: the other side gets NULL, whatever it was.
+    Null,
+    /// A pointer without a description. It is an error where the value crosses.
+    Unknown,
     FunctionPointer {
         name: Expr,
     },
     Table(usize),
     /// A `void` result.
     Nothing,
+}
+
+/// The pointers and handles of the declared type that a `type_cast` makes plain bytes.
+#[derive(Debug, Clone)]
+pub struct Hidden {
+    /// Their names, from outside in.
+    pub members: Vec<String>,
+    /// The `type_cast`.
+    pub span: Span,
+}
+
+/// The meaning of a [`Kind::Number`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    /// An integer of no handle type, although its type says that it is something else.
+    Opaque,
+    /// An address of device memory: the vendor's library checks it before it uses it.
+    DeviceAddress,
+    /// The vendor's library keeps it for the application and never follows it.
+    Token,
 }
 
 /// Library memory that the application reads and writes until it is unmapped.

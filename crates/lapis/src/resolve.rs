@@ -7,6 +7,7 @@ mod functions;
 mod items;
 mod kinds;
 mod members;
+mod pointers;
 mod scope;
 mod statements;
 mod tables;

@@ -103,8 +103,11 @@ CUresult cuCtxCreate(CUcontext *context, CUctxCreateParams *parameters, unsigned
 
     if (!context)
         return CUDA_ERROR_INVALID_VALUE;
-    if (parameters && (parameters->numExecAffinityParams || parameters->cigParams))
+    /* As an H100 answers without MPS; a negative number is none. */
+    if (parameters && parameters->cigParams)
         return CUDA_ERROR_NOT_SUPPORTED;
+    if (parameters && parameters->numExecAffinityParams > 0)
+        return parameters->execAffinityParams ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : CUDA_ERROR_INVALID_VALUE;
     if (!device_valid(device))
         return CUDA_ERROR_INVALID_DEVICE;
     if (flags & ~(unsigned)CU_CTX_FLAGS_MASK)

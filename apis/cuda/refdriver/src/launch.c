@@ -236,7 +236,7 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction handle, const CU
     for (unsigned i = 0; i < config->numAttrs; i++)
         if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
             blocks = cluster_blocks(&config->attrs[i]);
-    if (!blocks)
+    if (!blocks || !config->blockDimX || !config->blockDimY || !config->blockDimZ)
         return CUDA_ERROR_INVALID_VALUE;
     *clusters = launch_resident_blocks(function, config->blockDimX * config->blockDimY * config->blockDimZ, config->sharedMemBytes) *
                 device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, function->module->context->device) / (int)blocks;

@@ -26,7 +26,9 @@ CUresult implement_cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice d
 
 CUresult implement_cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags, CUdevice device)
 {
-    return affinity || count ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate(context, NULL, flags, device);
+    CUctxCreateParams parameters = {.execAffinityParams = affinity, .numExecAffinityParams = count};
+
+    return cuCtxCreate(context, &parameters, flags, device);
 }
 
 CUresult implement_cuCtxDestroy(CUcontext context) { return cuCtxDestroy(context); }

@@ -43,6 +43,24 @@ static void stack(CUcontext first)
     printf("after its end, first is current: %d\n", current == first);
 }
 
+/* Parameters that a context may be made with: an H100 refuses them like this, without MPS and without graphics. */
+static void parameters(void)
+{
+    CUexecAffinityParam affinity = {.type = CU_EXEC_AFFINITY_TYPE_SM_COUNT, .param = {.smCount = {.val = 1}}};
+    CUctxCigParam graphics = {.sharedDataType = CIG_DATA_TYPE_NV_BLOB, .sharedData = &affinity};
+    CUctxCreateParams multiprocessors = {.execAffinityParams = &affinity, .numExecAffinityParams = 1};
+    CUctxCreateParams missing = {.numExecAffinityParams = 1};
+    CUctxCreateParams negative = {.execAffinityParams = &affinity, .numExecAffinityParams = -1};
+    CUctxCreateParams shared = {.cigParams = &graphics};
+    CUcontext context;
+
+    TELL(cuCtxCreate(&context, &multiprocessors, 0, 0));
+    TELL(cuCtxCreate(&context, &missing, 0, 0));
+    TELL(cuCtxCreate(&context, &shared, 0, 0));
+    MUST(cuCtxCreate(&context, &negative, 0, 0));
+    MUST(cuCtxDestroy(context));
+}
+
 static void primary(CUcontext own)
 {
     CUcontext context, again;
@@ -215,6 +233,7 @@ int main(void)
     CUcontext context = start(), current;
     pthread_t other;
 
+    parameters();
     stack(context);
     CHECK(pthread_create(&other, NULL, thread, context) == 0);
     pthread_join(other, NULL);

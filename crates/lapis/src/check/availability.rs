@@ -1,6 +1,6 @@
 //! An expression uses only what exists where and when it is evaluated.
 
-use super::{buffer, outer};
+use super::{buffer, outer, pointers};
 use crate::diagnostics::Diagnostic;
 use crate::model::{Callee, Count, Expr, ExprKind, Function, Kind, Lifetime, Model, Plan, Rule, Side, Support};
 
@@ -159,14 +159,22 @@ impl Checker<'_> {
                 if *callee == Callee::Strlen {
                     arguments.iter().for_each(|a| self.read(a, inner));
                 }
-                arguments.iter().for_each(|a| self.expr(a, inner));
+                if !pointers::asks_presence(self.function, *callee, arguments) {
+                    arguments.iter().for_each(|a| self.expr(a, inner));
+                }
             }
+            ExprKind::Parameter(_) => self.kept(expr, moment),
             ExprKind::Element(base, index) => {
+                self.kept(expr, moment);
                 self.read(base, moment);
                 self.expr(base, moment);
                 self.expr(index, moment);
             }
-            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => self.expr(a, moment),
+            ExprKind::Field(a, _) => {
+                self.kept(expr, moment);
+                self.expr(a, moment);
+            }
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Metadata(a) => self.expr(a, moment),
             ExprKind::Binary(_, a, b) => {
                 self.expr(a, moment);
                 self.expr(b, moment);
@@ -222,6 +230,23 @@ impl Checker<'_> {
                     .help(format!("describe `argument({name})` with `in` and its size")),
             );
         }
+    }
+
+    /// Reports the value of a pointer that stays in the guest.
+    fn kept(&mut self, expr: &Expr, moment: Moment) {
+        if moment.side == Side::Guest {
+            return;
+        }
+        let Some(word) = pointers::stays_behind(self.function, expr) else { return };
+        let help = match (word, &expr.kind) {
+            ("null", ExprKind::Parameter(_)) => "`present(p)` says whether the application passed one",
+            _ => "transport what the server has to know: `contextual_argument int name = ...;`",
+        };
+        self.push(
+            Diagnostic::error(expr.span, format!("{} cannot use this pointer", moment.what))
+                .label(format!("it is `{word}`: the server does not have it"))
+                .help(help),
+        );
     }
 
     fn push(&mut self, diagnostic: Diagnostic) {

@@ -83,6 +83,8 @@ fn answer(result: &Instruction, ty: &Type) -> TokenStream {
     let rust = types::rust(ty);
     match &result.operation {
         Operation::Nothing => quote!(()),
+        // A guest's pointer never becomes the vendor's.
+        Operation::Null { .. } => types::zero(ty),
         Operation::Handle(h) => {
             let ty = h.handle as u32;
             quote!((answer.handle(#ty) as #rust))
@@ -104,7 +106,7 @@ pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
     let function_type = types::function_type(signature);
     let arguments = types::argument_list(signature);
     let reply = match &lowered.result.operation {
-        Operation::Nothing => quote!(),
+        Operation::Nothing | Operation::Null { .. } => quote!(),
         Operation::Handle(h) => {
             let ty = h.handle as u32;
             quote!(incoming.reply_handle(#ty, ret as u64);)

@@ -5,6 +5,7 @@ mod expression;
 pub mod glue;
 mod guest;
 mod marshal;
+pub mod pointers;
 mod server;
 mod support;
 mod types;

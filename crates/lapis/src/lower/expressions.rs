@@ -4,7 +4,7 @@ use crate::model::*;
 
 /// A contextual argument that crosses as a number, not as a buffer.
 pub fn is_value(contextual: &Contextual) -> bool {
-    matches!(&contextual.rule, Rule::Plan(p) if matches!(p.kind, Kind::Scalar | Kind::Opaque))
+    matches!(&contextual.rule, Rule::Plan(p) if matches!(p.kind, Kind::Scalar | Kind::Number(_)))
 }
 
 /// Whether evaluating `e` as an address already follows a pointer.

@@ -58,6 +58,11 @@ pub struct Instruction {
 pub enum Operation {
     /// Crosses as it is.
     Scalar,
+    /// A pointer of which only the presence crosses, and that for arguments only: the server has NULL. `cleared`: the
+    /// guest gets NULL, too, instead of keeping what is there.
+    Null {
+        cleared: bool,
+    },
     /// A struct whose bytes cross and whose listed members are then translated.
     Struct {
         fields: Vec<Instruction>,

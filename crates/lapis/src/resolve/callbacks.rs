@@ -16,7 +16,7 @@ impl<'a> Resolver<'a> {
                     .label(format!("it has type `{}`", value.ty.spelling))
                     .help("use `type_cast(a_function_pointer_type)` to say what it is called with"),
             );
-            return Kind::Opaque;
+            return Kind::Unknown;
         };
         let signature = signature.as_ref().clone();
         let names = self.callback_names(d, &signature);
@@ -39,6 +39,7 @@ impl<'a> Resolver<'a> {
             role: Role::CallbackResult,
             name: "what the callback returns".into(),
             span: d.span,
+            hidden: None,
         };
         let result = self.rule(super::functions::collect(&body, &|d| d.name.text == "return_value"), &result, &scope);
         let userdata = arguments.iter().position(|r| matches!(r, Rule::Plan(p) if matches!(p.kind, Kind::Userdata)));
@@ -135,6 +136,7 @@ impl<'a> Resolver<'a> {
             role: Role::CallbackArgument,
             name: format!("parameter `{}` of the callback", names[n]),
             span: d.span,
+            hidden: None,
         };
         let body = super::functions::collect(body, &|d| super::functions::argument_name(d) == Some(&names[n]));
         self.rule(body, &value, scope)

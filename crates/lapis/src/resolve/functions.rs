@@ -306,6 +306,7 @@ impl<'a> Resolver<'a> {
                 role: Role::Contextual,
                 name: String::new(),
                 span: name.span,
+                hidden: None,
             };
             let rule = Rule::Plan(Box::new(self.plain(&plain)));
             function.contextual.push(Contextual { name: name.text.clone(), ty, value, rule });
@@ -325,6 +326,8 @@ impl<'a> Resolver<'a> {
                 function.arguments.push(self.error_output(&value, scope));
             } else if local && own.is_empty() {
                 function.arguments.push(Rule::Plan(Box::new(self.plain(&value))));
+            } else if let Some(rule) = own.is_empty().then(|| self.proved_null(function, n, &value)).flatten() {
+                function.arguments.push(rule);
             } else {
                 value.name = format!("argument `{name}`");
                 function.arguments.push(self.rule(own, &value, scope));
@@ -343,6 +346,7 @@ impl<'a> Resolver<'a> {
                 role: Role::Contextual,
                 name: format!("argument `{name}`"),
                 span: item.head,
+                hidden: None,
             };
             function.contextual[n].rule = self.rule(own, &value, scope);
         }
@@ -416,6 +420,7 @@ fn argument_value(n: usize, ty: &Type, name: &str, span: Span) -> Value {
         role: Role::Argument,
         name: format!("argument `{name}`"),
         span,
+        hidden: None,
     }
 }
 
@@ -429,6 +434,7 @@ fn result_value(ty: &Type, span: Span) -> Value {
         role: Role::Result,
         name: "what is returned".into(),
         span,
+        hidden: None,
     }
 }
 

@@ -11,8 +11,21 @@ use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Ma
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
-const KINDS: [&str; 10] =
-    ["handle", "string", "opaque", "callback", "userdata", "zerocopy", "mapped", "unmap", "function_pointer", "table"];
+const KINDS: [&str; 13] = [
+    "handle",
+    "string",
+    "opaque",
+    "device_address",
+    "token",
+    "null",
+    "callback",
+    "userdata",
+    "zerocopy",
+    "mapped",
+    "unmap",
+    "function_pointer",
+    "table",
+];
 /// Descriptors that only a buffer has.
 const BUFFER: [&str; 6] = ["buffer", "null_terminated", "element", "returned", "no_copy", "type_cast"];
 /// Descriptors that may stand with any kind of value.
@@ -77,6 +90,7 @@ impl<'a> Resolver<'a> {
         });
         let all = Descriptors { all: inherited.chain(own).copied().collect() };
         let mut plan = self.plain(value);
+        plan.hidden = value.hidden.clone();
         plan.span = own.first().map_or(value.span, |d| d.span);
         (plan.input, plan.output) = self.direction(&all, value);
         plan.allocate = all.has("allocate");
@@ -105,7 +119,9 @@ impl<'a> Resolver<'a> {
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
             Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
             Kind::Unmap => ("mapped memory that ends", &["unmap"]),
-            Kind::Opaque => ("opaque", &["opaque"]),
+            Kind::Number(_) => ("a number", &["opaque", "device_address", "token"]),
+            Kind::Null => ("always NULL", &["null"]),
+            Kind::Unknown => return,
             Kind::FunctionPointer { .. } => ("a function of this API", &["function_pointer"]),
             Kind::Table(_) => ("a table", &["table"]),
         };
@@ -224,7 +240,7 @@ impl<'a> Resolver<'a> {
         let ty = &value.ty;
         let Some(d) = all.any(&KINDS) else {
             return match handle {
-                Some(_) if self.no_buffer(all, value) => Kind::Opaque,
+                Some(_) if self.no_buffer(all, value) => Kind::Unknown,
                 Some(handle) => Kind::Handle { handle, retain: all.has("retain"), release: all.has("release") },
                 None => self.structural(all, plan, value, scope),
             };
@@ -233,7 +249,7 @@ impl<'a> Resolver<'a> {
             "handle" => {
                 self.no_buffer(all, value);
                 let handle = handle.or(ty.handle).or_else(|| self.implicit_handle(d, ty));
-                handle.map_or(Kind::Opaque, |handle| Kind::Handle {
+                handle.map_or(Kind::Unknown, |handle| Kind::Handle {
                     handle,
                     retain: all.has("retain"),
                     release: all.has("release"),
@@ -249,7 +265,7 @@ impl<'a> Resolver<'a> {
                 }
                 Kind::String
             }
-            "opaque" => Kind::Opaque,
+            "opaque" | "device_address" | "token" | "null" => self.number(d, value),
             "callback" => {
                 if all.has("lifetime_call") {
                     plan.lifetime = Lifetime::Call;
@@ -265,7 +281,7 @@ impl<'a> Resolver<'a> {
             "unmap" => Kind::Unmap,
             "function_pointer" => match self.argument_value(d, 0, scope) {
                 Some(name) => Kind::FunctionPointer { name },
-                None => Kind::Opaque,
+                None => Kind::Unknown,
             },
             _ => self.table_kind(d),
         }
@@ -294,7 +310,7 @@ impl<'a> Resolver<'a> {
         let at = self.argument_value(d, 1, scope);
         let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
         let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
-        bytes.map_or(Kind::Opaque, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
+        bytes.map_or(Kind::Unknown, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
     }
 
     fn table_kind(&mut self, d: &Descriptor) -> Kind {
@@ -311,7 +327,7 @@ impl<'a> Resolver<'a> {
                 .label("no `table` of this name")
                 .suggest(near.as_deref()),
         );
-        Kind::Opaque
+        Kind::Unknown
     }
 
     /// Without a descriptor of its kind a value is what its C type is.
@@ -327,16 +343,19 @@ impl<'a> Resolver<'a> {
                 self.undescribed(
                     value,
                     "a function pointer",
-                    "describe it as `callback(...) { }`, or `opaque` if it is never called",
+                    "describe it as `callback(...) { }`, or `null` if the library need not have it",
                 );
-                Kind::Opaque
+                Kind::Unknown
             }
             TypeKind::Struct(s) => {
                 let s = s.clone();
                 self.no_buffer(all, value);
                 self.structure(all, plan, value, &s, scope)
             }
-            TypeKind::Array { .. } => Kind::Scalar,
+            TypeKind::Array { of, .. } => {
+                let of = of.as_ref().clone();
+                self.array_element(value, &of)
+            }
             _ => {
                 self.no_buffer(all, value);
                 Kind::Scalar
@@ -382,21 +401,21 @@ impl<'a> Resolver<'a> {
                 self.undescribed(
                     value,
                     "a pointer to an unknown struct",
-                    "describe its type with `type(...) { handle; }`, or the value as `opaque`",
+                    "describe its type with `type(...) { handle; }`, or the value as `null`, `token` or `device_address`",
                 );
-                return Kind::Opaque;
+                return Kind::Unknown;
             } else {
                 let help = match value.role {
                     Role::Result | Role::CallbackResult => {
-                        "say what is returned: `handle`, `string`, `opaque`, `buffer(n)`, `mapped(n)`, ..."
+                        "say what is returned: `handle`, `string`, `buffer(n)`, `mapped(n)`, `token`, `device_address`, ..."
                     }
                     _ if described => "say which way the data flows: `in`, `out` or both",
                     _ => {
-                        "say which way the data flows (`in`, `out`) and how much (`buffer(n)`), or `string`, `handle`, `userdata`, `opaque`"
+                        "say which way the data flows (`in`, `out`) and how much (`buffer(n)`), or `string`, `handle`, `userdata`, `null`, `token`, `device_address`"
                     }
                 };
                 self.undescribed(value, "a pointer", help);
-                return Kind::Opaque;
+                return Kind::Unknown;
             }
         }
         if all.has("no_copy") && !explicit {
@@ -433,19 +452,24 @@ impl<'a> Resolver<'a> {
             role: Role::Element,
             name: format!("an element of {}", value.name),
             span: plan.span,
+            hidden: None,
         };
         let body = all.bodies("element");
         let copied = plan.input || plan.output;
         let rule = match &to.kind {
             TypeKind::Incomplete if body.is_empty() => {
-                self.undescribed(&element, "a struct of unknown size", "use `opaque`, or a header that defines it");
+                self.undescribed(
+                    &element,
+                    "a struct of unknown size",
+                    "use a header that defines it, or `null` if the library need not have it",
+                );
                 Rule::Plan(Box::new(self.plain(&element)))
             }
             // Untouched pointers in memory that is not copied need no description.
             TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_)
                 if body.is_empty() && !copied && to.handle.is_none() =>
             {
-                Rule::Plan(Box::new(self.plain(&element)))
+                Rule::Plan(Box::new(Plan { kind: Kind::Scalar, ..self.plain(&element) }))
             }
             _ => self.rule(body, &element, &inner),
         };

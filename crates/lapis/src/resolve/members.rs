@@ -67,7 +67,7 @@ impl<'a> Resolver<'a> {
                         format!("member `{}` of {} has {count} elements to translate", field.name, value.name),
                     )
                     .label(format!("at most {ARRAY} are possible"))
-                    .help("describe them as `opaque` if the library does not look at them"),
+                    .help("describe them as `null` if the library does not need them"),
                 );
             }
             for n in 0..(*count).min(ARRAY) {
@@ -105,11 +105,12 @@ impl<'a> Resolver<'a> {
             role: Role::Field,
             name: format!("member `{}` of {}", field.name, value.name),
             span: plan.span,
+            hidden: None,
         }
     }
 
     /// Whether values of a type cannot simply be copied to another process.
-    fn needs_rule(&self, ty: &Type) -> bool {
+    pub(super) fn needs_rule(&self, ty: &Type) -> bool {
         if ty.handle.is_some() || self.type_rule(ty).is_some_and(|r| !self.type_rules[r].body.is_empty()) {
             return true;
         }

@@ -76,7 +76,7 @@ fn asynchronous_calls_create_handles_only_where_the_guest_can_name_them() {
     let output = "`sm_create` is asynchronous but this is an output";
     assert_eq!(create("out; element { allocate; }"), "");
     assert_eq!(create("out; buffer(bytes); element { allocate; }"), "");
-    assert_eq!(create("if (bytes) { out; element { allocate; } } else { opaque; }"), "");
+    assert_eq!(create("if (bytes) { out; element { allocate; } } else { null; }"), "");
     assert!(create("out;").starts_with(output), "it may name any object");
     assert!(create("in; out; element { allocate; }").starts_with(output));
     assert!(create("out; buffer(bytes); returned(1); element { allocate; }").starts_with(output));
@@ -160,7 +160,7 @@ fn pairs_that_do_not_match() {
         argument(to) { no_copy; buffer(bytes); lifetime_manual; } argument(done) { out; } }";
     assert!(message(manual).starts_with("this buffer is never deallocated"), "{}", message(manual));
     let asynchronous = "sm_read(sm_buffer buffer, void *to, size_t bytes, size_t *done) {
-        async; argument(to) { opaque; } argument(done) { out; } }";
+        async; argument(to) { null; } argument(done) { out; } }";
     assert!(message(asynchronous).starts_with("`sm_read` is asynchronous but this is an output"));
     let account = "continuous_rc memory; sm_hint(sm_device device, int level) { allocates_rc(memory, level); }";
     assert!(message(account).starts_with("`memory` is never returned"));
@@ -222,7 +222,7 @@ fn descriptors_without_effect_are_mistakes() {
     let write = |d: &str| {
         message(&format!("sm_write(sm_buffer buffer, const void *from, size_t bytes) {{ argument(from) {{ {d} }} }}"))
     };
-    assert_eq!(write("opaque; buffer(bytes);"), "`buffer` says nothing here: argument `from` is opaque | ");
+    assert_eq!(write("null; buffer(bytes);"), "`buffer` says nothing here: argument `from` is always NULL | ");
     assert_eq!(write("in; buffer(bytes); once;"), "`once` says nothing here: argument `from` is a buffer | ");
     assert!(write("in;").starts_with("the size of argument `from` is unknown"));
     assert!(write("buffer(bytes);").starts_with("argument `from` is a pointer without a description"));

@@ -5,7 +5,7 @@ use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, Statement};
 use crate::descriptors::{self, Place};
 use crate::diagnostics::Diagnostic;
-use crate::model::{Expr, Plan, Rule, Type};
+use crate::model::{Expr, Hidden, Plan, Rule, Type};
 use crate::source::Span;
 use crate::suggest::similar;
 
@@ -21,6 +21,7 @@ pub struct Value {
     /// What to call it in messages, and where it is.
     pub name: String,
     pub span: Span,
+    pub hidden: Option<Hidden>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl<'a> Resolver<'a> {
             self.report(
                 Diagnostic::error(value.span, format!("the description of {} never ends", value.name))
                     .label("a type that contains itself")
-                    .help("describe the inner pointer as `opaque`"),
+                    .help("describe the inner pointer as `null` if the library does not need it"),
             );
             return Rule::Plan(Box::new(self.plain(value)));
         }
@@ -97,7 +98,8 @@ impl<'a> Resolver<'a> {
     /// Second stage: the type is settled, so its type-wide descriptors join in.
     fn with_type(&mut self, own: Vec<&'a Descriptor>, value: &Value, scope: &Scope) -> Rule {
         let ty = self.cast_type(&own).unwrap_or_else(|| value.ty.clone());
-        let value = Value { ty, ..value.clone() };
+        let hidden = self.cast(&own, value, &ty);
+        let value = Value { ty, hidden, ..value.clone() };
         let Some(rule) = self.type_rule(&value.ty) else {
             return self.plan(&[], &own, None, &value, scope);
         };
@@ -281,11 +283,12 @@ impl<'a> Resolver<'a> {
                 (true, _) if value.role == Role::Result || value.role == Role::CallbackResult => {
                     crate::model::Kind::Nothing
                 }
-                (_, true) => crate::model::Kind::Opaque,
+                (_, true) => crate::model::Kind::Unknown,
                 _ => crate::model::Kind::Scalar,
             },
             input: value.input,
             output: value.output,
+            hidden: None,
             lifetime: crate::model::Lifetime::Call,
             allocate: false,
             deallocate: false,

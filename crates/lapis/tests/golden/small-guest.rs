@@ -112,6 +112,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         "vector_view",
         "vector_square",
         "vector_rows",
+        "vector_tag",
         "vector_destroy",
     ],
     handle_types: &[
@@ -197,6 +198,7 @@ unsafe fn function_by_name(name: usize) -> usize {
         b"vector_view" => vector_view as *const () as usize,
         b"vector_square" => vector_square as *const () as usize,
         b"vector_rows" => vector_rows as *const () as usize,
+        b"vector_tag" => vector_tag as *const () as usize,
         b"vector_destroy" => vector_destroy as *const () as usize,
         _ => 0,
     }
@@ -725,30 +727,71 @@ pub unsafe extern "C" fn vector_rows(a0: usize, a1: u64, a2: usize) -> i32 {
     result
 }
 #[cold]
-unsafe fn fail_10(code: i128, a0: usize) -> i32 {
+unsafe fn fail_10(code: i128, a0: usize, a1: usize, a2: usize) -> i32 {
     (code) as i32
 }
-unsafe fn stub_10(a0: usize) -> i32 {
-    let Ok(mut call) = API.call(10u32) else { return fail_10((2 as i128), a0) };
-    call.handle_ending(0u32, (a0) as u64);
-    let Ok(mut reply) = call.send() else { return fail_10((2 as i128), a0) };
+unsafe fn stub_10(a0: usize, a1: usize, a2: usize) -> i32 {
+    let Ok(mut call) = API.call(10u32) else { return fail_10((2 as i128), a0, a1, a2) };
+    call.handle(0u32, (a0) as u64);
+    call.word((a1) as u64);
+    call.word(((a2) as u64 != 0) as u64);
+    let Ok(mut reply) = call.send() else { return fail_10((2 as i128), a0, a1, a2) };
     match reply.status() {
         Status::Ok => {}
         Status::Unsupported => {
             API.unsupported(10u32);
-            return fail_10((1 as i128), a0);
+            return fail_10((1 as i128), a0, a1, a2);
         }
-        Status::InvalidHandle(ty) => return fail_10(invalid_handle(ty), a0),
-        Status::Refused => return fail_10((1 as i128), a0),
-        Status::Failed(value) => return fail_10(value as i128, a0),
-        Status::Lost => return fail_10((2 as i128), a0),
+        Status::InvalidHandle(ty) => return fail_10(invalid_handle(ty), a0, a1, a2),
+        Status::Refused => return fail_10((1 as i128), a0, a1, a2),
+        Status::Failed(value) => return fail_10(value as i128, a0, a1, a2),
+        Status::Lost => return fail_10((2 as i128), a0, a1, a2),
+    }
+    let ret = (reply.word()) as i32;
+    let ok: bool = ret as i128 == (0 as i128);
+    if ok {
+        if let Some(value) = reply.deferred() {
+            return fail_10(value as i128, a0, a1, a2);
+        }
+    }
+    ret
+}
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_tag(a0: usize, a1: usize, a2: usize) -> i32 {
+    let result = aviary_guest::guard(
+        move || unsafe { stub_10(a0, a1, a2) },
+        move || unsafe { fail_10((2 as i128), a0, a1, a2) },
+    );
+    if aviary_guest::trace::wanted() {
+        API.trace(10u32, Some(result as i64));
+    }
+    result
+}
+#[cold]
+unsafe fn fail_11(code: i128, a0: usize) -> i32 {
+    (code) as i32
+}
+unsafe fn stub_11(a0: usize) -> i32 {
+    let Ok(mut call) = API.call(11u32) else { return fail_11((2 as i128), a0) };
+    call.handle_ending(0u32, (a0) as u64);
+    let Ok(mut reply) = call.send() else { return fail_11((2 as i128), a0) };
+    match reply.status() {
+        Status::Ok => {}
+        Status::Unsupported => {
+            API.unsupported(11u32);
+            return fail_11((1 as i128), a0);
+        }
+        Status::InvalidHandle(ty) => return fail_11(invalid_handle(ty), a0),
+        Status::Refused => return fail_11((1 as i128), a0),
+        Status::Failed(value) => return fail_11(value as i128, a0),
+        Status::Lost => return fail_11((2 as i128), a0),
     }
     let ret = (reply.word()) as i32;
     let ok: bool = ret as i128 == (0 as i128);
     if ok {
         API.release(0u32, (a0) as u64, true);
         if let Some(value) = reply.deferred() {
-            return fail_10(value as i128, a0);
+            return fail_11(value as i128, a0);
         }
     }
     ret
@@ -756,11 +799,11 @@ unsafe fn stub_10(a0: usize) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
     let result = aviary_guest::guard(
-        move || unsafe { stub_10(a0) },
-        move || unsafe { fail_10((2 as i128), a0) },
+        move || unsafe { stub_11(a0) },
+        move || unsafe { fail_11((2 as i128), a0) },
     );
     if aviary_guest::trace::wanted() {
-        API.trace(10u32, Some(result as i64));
+        API.trace(11u32, Some(result as i64));
     }
     result
 }

@@ -174,8 +174,13 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             replayable: false,
         },
         FunctionInfo {
-            name: "vector_destroy",
+            name: "vector_tag",
             handler: handle_10,
+            replayable: false,
+        },
+        FunctionInfo {
+            name: "vector_destroy",
+            handler: handle_11,
             replayable: false,
         },
     ],
@@ -533,6 +538,28 @@ pub unsafe extern "C" fn vector_rows(a0: usize, a1: u64, a2: usize) -> i32 {
     unsafe { function(a0, a1, a2) }
 }
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn vector_tag(a0: usize, a1: usize, a2: usize) -> i32 {
+    static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
+        0,
+    );
+    let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
+    if address == 0 {
+        address = unsafe {
+            aviary_server::ffi::function(
+                b"vector_tag\0".as_ptr() as *const std::ffi::c_char,
+            )
+        } as usize;
+        ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
+    }
+    if address == 0 {
+        return 0;
+    }
+    let function: unsafe extern "C" fn(usize, usize, usize) -> i32 = unsafe {
+        std::mem::transmute(address)
+    };
+    unsafe { function(a0, a1, a2) }
+}
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
     static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(
         0,
@@ -749,6 +776,8 @@ unsafe fn handle_3(call: &mut Call) -> Result<(), Reject> {
         } else {
             callback_0 as *const () as usize as u64
         }) as usize;
+        n1 = 0;
+        h1 = !closure.is_null();
         a2 = closure as usize;
     }
     let function: unsafe extern "C" fn(usize, usize, usize) -> i32 = std::mem::transmute(
@@ -1076,6 +1105,46 @@ unsafe fn handle_10(call: &mut Call) -> Result<(), Reject> {
     let mut a0: usize = 0;
     let mut n0 = 0usize;
     let mut h0 = false;
+    let mut a1: usize = 0;
+    let mut n1 = 0usize;
+    let mut h1 = false;
+    let mut a2: usize = 0;
+    let mut n2 = 0usize;
+    let mut h2 = false;
+    {
+        let value = call.handle(0u32)?;
+        a0 = (value) as usize;
+        n0 = 0;
+        h0 = value != 0;
+    }
+    {
+        let value = call.word()?;
+        a1 = (value) as usize;
+        n1 = 0;
+        h1 = value != 0;
+    }
+    n2 = 0;
+    h2 = call.word()? != 0;
+    if !(((((h1 as i128) != 0 && (((h2 as i128) == 0) as i128) != 0) as i128)) != 0) {
+        return Err(Reject::Failed(((1 as i128)) as i64));
+    }
+    let function: unsafe extern "C" fn(usize, usize, usize) -> i32 = std::mem::transmute(
+        call.vendor(10u32)? as usize,
+    );
+    call.begin_vendor();
+    let ret = function(a0, a1, a2);
+    call.end_vendor();
+    let code: i128 = ret as i128;
+    let ok: bool = code == (0 as i128);
+    call.reply_word((ret) as u64);
+    if ok {}
+    call.finish(ok, code as i64);
+    Ok(())
+}
+unsafe fn handle_11(call: &mut Call) -> Result<(), Reject> {
+    let mut a0: usize = 0;
+    let mut n0 = 0usize;
+    let mut h0 = false;
     {
         let value = call.handle_ending(0u32, true)?;
         a0 = (value) as usize;
@@ -1083,7 +1152,7 @@ unsafe fn handle_10(call: &mut Call) -> Result<(), Reject> {
         h0 = value != 0;
     }
     let function: unsafe extern "C" fn(usize) -> i32 = std::mem::transmute(
-        call.vendor(10u32)? as usize,
+        call.vendor(11u32)? as usize,
     );
     call.begin_vendor();
     let ret = function(a0);

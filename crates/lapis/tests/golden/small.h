@@ -18,4 +18,5 @@ status vector_capacity(vector v, size_t *capacity); /* of a matrix, too */
 status vector_view(vector v, matrix *view);
 matrix vector_square(vector v);
 status vector_rows(vector v, size_t count, matrix *rows);
+status vector_tag(vector v, void *tag, const void *next); /* `next`: for later versions */
 status vector_destroy(vector v);

@@ -61,6 +61,7 @@ impl Stub<'_> {
             }
             Operation::Text => store(quote!(reply.string(0) as usize as u64)),
             Operation::Bytes(_) => store(quote!(reply.owned() as usize as u64)),
+            Operation::Null { cleared: true } => store(quote!(0)),
             Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
                 store(quote!(reply.word()))
             }
@@ -139,6 +140,7 @@ impl Stub<'_> {
                 quote!((if reply.word() != 0 { #table() } else { 0usize }))
             }
             Operation::Nothing => quote!(()),
+            Operation::Null { .. } => types::zero(ty),
             Operation::Choice { condition, then, otherwise, .. } => {
                 let condition = cx.condition(condition);
                 let then = then.iter().map(|i| self.result(i, cx));

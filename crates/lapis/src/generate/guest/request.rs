@@ -15,6 +15,13 @@ impl Stub<'_> {
         let value = || read(instruction);
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
+            Operation::Null { .. } => match instruction.at {
+                Place::Argument(_) => {
+                    let value = value();
+                    quote!(call.word((#value != 0) as u64);)
+                }
+                _ => quote!(),
+            },
             Operation::Struct { fields } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
@@ -42,9 +49,13 @@ impl Stub<'_> {
                 });
                 quote!(call.callback(#value as usize, #kind, #userdata, #once);)
             }
-            Operation::Zerocopy { .. } => {
+            Operation::Zerocopy { bytes } => {
                 let value = value();
-                quote!(call.zerocopy(#value as usize as *const u8);)
+                let sane = bytes.as_ref().map(|e| {
+                    let (bytes, fail) = (cx.exact(e), self.fail(self.code(Code::Failure)));
+                    quote!(if support::count(#bytes, 1).is_none() { return #fail })
+                });
+                quote!(#sane call.zerocopy(#value as usize as *const u8);)
             }
             Operation::Unmap => {
                 let value = value();

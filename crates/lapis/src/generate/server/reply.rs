@@ -215,7 +215,7 @@ impl Handler<'_> {
                 })
             }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
-            Operation::Nothing => quote!(),
+            Operation::Nothing | Operation::Null { .. } => quote!(),
             Operation::Choice { condition, then, otherwise, .. } => {
                 let condition = cx.condition(condition);
                 let then = then.iter().map(|i| self.result(i, cx));

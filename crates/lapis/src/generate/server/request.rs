@@ -38,6 +38,7 @@ impl Handler<'_> {
     pub(super) fn request(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
+            Operation::Null { .. } => self.request_null(instruction),
             Operation::Struct { fields } => {
                 let copy = self.request_raw(instruction);
                 let (prelude, _) = self.struct_place(instruction);
@@ -78,8 +79,9 @@ impl Handler<'_> {
                 })
             }
             Operation::Unmap => {
-                let store = self.store(instruction, quote!(call.unmap()? as usize as u64));
-                quote!(#store)
+                let store = self.store(instruction, quote!(value as usize as u64));
+                let note = self.note(instruction.at, quote!(0), quote!(!value.is_null()));
+                quote!({ let value = call.unmap()?; #store #note })
             }
             Operation::Choice { site, condition, then, otherwise } => {
                 let (name, keep) = keep(*site, instruction);
@@ -105,7 +107,24 @@ impl Handler<'_> {
         if instruction.ty.size() > 8 || types::is_struct(&instruction.ty) {
             return self.request_raw(instruction);
         }
-        self.store(instruction, quote!(call.word()?))
+        let pointer = |i: usize| {
+            let ty = &self.function.signature.parameters[i].1;
+            matches!(ty.kind, TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_))
+        };
+        if !matches!(instruction.at, Place::Argument(i) if pointer(i)) {
+            return self.store(instruction, quote!(call.word()?));
+        }
+        let store = self.store(instruction, quote!(value));
+        let note = self.note(instruction.at, quote!(0), quote!(value != 0));
+        quote!({ let value = call.word()?; #store #note })
+    }
+
+    /// Whatever the guest says and wrote, the vendor's library gets NULL.
+    fn request_null(&self, instruction: &Instruction) -> TokenStream {
+        match instruction.at {
+            Place::Argument(_) => self.note(instruction.at, quote!(0), quote!(call.word()? != 0)),
+            _ => self.store(instruction, quote!(0u64)),
+        }
     }
 
     /// Copies a struct's bytes from the request to its place.
@@ -144,7 +163,8 @@ impl Handler<'_> {
             let a = types::argument(u);
             quote!(#a = closure as usize;)
         });
-        quote!({ let closure = call.callback(#kind, #life)?; #store #userdata })
+        let note = self.note(instruction.at, quote!(0), quote!(!closure.is_null()));
+        quote!({ let closure = call.callback(#kind, #life)?; #store #note #userdata })
     }
 
     pub(super) fn request_count(&self, instruction: &Instruction, extent: &Extent, cx: Context) -> TokenStream {
