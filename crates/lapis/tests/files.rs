@@ -185,3 +185,22 @@ fn tables_and_their_members() {
     let message = Folder::new("no-table", &[("h.h", header), ("main.lapis", &wrong)]).load().expect_err("a mistake");
     assert!(message.contains("did you mean `hidden`?") && message.contains("did you mean `operations`?"), "{message}");
 }
+
+/// The build writes a library under the soname and files under their paths: none leads out of its folder.
+#[test]
+fn names_that_become_files_are_plain() {
+    let sonames =
+        ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "server.so", "gen", "lib\\n.so"];
+    let names = ["", "..", "a/b", "/tmp/x"];
+    let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "api.json"];
+    let api = |name: &str, soname: &str| format!("api(\"{name}\", \"1\", \"{soname}\");");
+    let line = sonames.iter().map(|soname| (api("n", soname), "a soname is a plain file name"));
+    let line = line.chain(names.iter().map(|name| (api(name, "libn.so"), "the name of an API is a plain file name")));
+    let line = line.chain(sonames.iter().map(|s| (format!("dropin(\"{s}\");"), "a soname is a plain file name")));
+    let line = line.chain(paths.iter().map(|p| (format!("file(\"{p}\", \"\");"), "`file` names a file below")));
+    for (line, expected) in line {
+        let folder = Folder::new("names", &[("main.lapis", &format!("#include \"small.h\"\n{line}"))]);
+        let message = folder.load().expect_err(&line);
+        assert!(message.contains(expected) && message.contains("main.lapis:2:"), "{line}: {message}");
+    }
+}
