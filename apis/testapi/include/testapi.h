@@ -397,6 +397,35 @@ int32_t ta_legacy_level(void);
 /* The process that runs the library. */
 int32_t ta_process(void);
 
+/* --- structs whose pointers the library reads behind, moves and sets ------------------------- */
+
+/* Copies min(bytes, room) bytes. `units` is the sum over `devices`; if that is NULL the library lists its own, with
+   their names; if `label` is NULL it gives one. Then `moves` says what it does with the pointers. */
+typedef struct ta_transfer {
+    const uint8_t *from;
+    size_t bytes;
+    uint8_t *to;
+    size_t room;
+    const char *label;
+    const ta_device *devices;
+    const char *const *names;
+    uint32_t device_count;
+    uint32_t units;
+    uint32_t moves;
+} ta_transfer;
+enum {
+    TA_MOVES_NOTHING,
+    TA_MOVES_FROM,     /* behind what it has read */
+    TA_MOVES_TO,       /* behind what it has written */
+    TA_MOVES_LABEL,    /* to the second character */
+    TA_REPLACES_FROM,  /* by memory of its own */
+    TA_CLEARS_FROM,    /* NULL */
+    TA_REPLACES_LABEL, /* by one of its own */
+};
+ta_status ta_transfer_run(ta_transfer *transfer);
+/* A list of the library's own, in the order of their numbers; its end is NULL. */
+const char *const *ta_transfer_labels(void);
+
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 
 /* One device that runs one thing at a time, in the order of submission, and cannot be interrupted. It computes

@@ -3,6 +3,7 @@
 
 mod availability;
 mod pairs;
+mod positions;
 
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
@@ -14,6 +15,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         availability::check(model, function, diagnostics);
         asynchrony(model, function, diagnostics);
+        positions::check(function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {

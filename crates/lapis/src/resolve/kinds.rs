@@ -376,7 +376,9 @@ impl<'a> Resolver<'a> {
         let described = explicit || all.any(&BUFFER).is_some() || all.any(&LIFETIMES).is_some();
         let nested = matches!(value.role, Role::Element | Role::Field);
         if !described || (!explicit && !nested && !all.has("no_copy")) {
-            if matches!(value.role, Role::Result | Role::CallbackResult) && all.has("buffer") {
+            if matches!(value.role, Role::Result | Role::CallbackResult)
+                && all.any(&["buffer", "null_terminated"]).is_some()
+            {
                 plan.output = true;
             } else if matches!(to.kind, TypeKind::Incomplete) && !described {
                 self.undescribed(

@@ -556,7 +556,8 @@ unsafe fn handle_0(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a0 = (memory as u64) as usize;
             n0 = count * 8;
             h0 = present;
@@ -776,7 +777,8 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a2 = (memory as u64) as usize;
             n2 = count * 8;
             h2 = present;
@@ -917,7 +919,8 @@ unsafe fn handle_7(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a1 = (memory as u64) as usize;
             n1 = count * 8;
             h1 = present;
@@ -1013,7 +1016,8 @@ unsafe fn handle_9(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a2 = (memory as u64) as usize;
             n2 = count * 8;
             h2 = present;
