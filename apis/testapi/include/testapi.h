@@ -426,6 +426,29 @@ ta_status ta_transfer_run(ta_transfer *transfer);
 /* A list of the library's own, in the order of their numbers; its end is NULL. */
 const char *const *ta_transfer_labels(void);
 
+/* --- calls that report by an object ------------------------------------------------------- */
+
+/* How a call ended: NULL for success, else an object with a code and a text, which the application frees. */
+typedef struct ta_report_st ta_report_object;
+typedef struct ta_report_st *ta_report;
+typedef struct ta_ledger_st *ta_ledger;
+
+int32_t ta_report_code(const ta_report_object *report);
+const char *ta_report_text(ta_report report);
+void ta_report_free(ta_report_object *const report);
+/* How many the library has made that were not freed. */
+ta_report ta_reports_alive(uint32_t *count);
+
+/* A sum with a bound: adding beyond it fails, and `left` says how much has room. */
+ta_report ta_ledger_create(uint64_t bound, ta_ledger *ledger);
+ta_report ta_ledger_add(ta_ledger ledger, uint64_t value, uint64_t *left);
+ta_report ta_ledger_sum(ta_ledger ledger, uint64_t *sum);
+ta_report ta_ledger_end(ta_ledger ledger);
+ta_report_object *ta_ledger_reserve(uint64_t bytes);
+ta_report ta_ledger_release(uint64_t bytes);
+/* Not virtualized. */
+ta_report ta_ledger_print(ta_ledger ledger);
+
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 
 /* One device that runs one thing at a time, in the order of submission, and cannot be interrupted. It computes

@@ -2,6 +2,7 @@
 //! what must come in pairs, what cannot go together.
 
 mod availability;
+mod codes;
 mod pairs;
 mod positions;
 
@@ -30,6 +31,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             );
         }
     }
+    codes::check(model, diagnostics);
     // A function that could not be understood may hold the other half of a pair.
     if diagnostics.iter().all(|d| d.severity == crate::diagnostics::Severity::Warning) {
         pairs::check(model, diagnostics);

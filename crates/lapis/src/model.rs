@@ -25,6 +25,7 @@ pub struct Model {
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
     pub error: Option<ErrorType>,
+    pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
     pub functions: Vec<Function>,
     /// Utility functions that expressions call, by index of [`Callee::Utility`].
@@ -140,6 +141,19 @@ pub struct ErrorType {
     pub failure: Option<Expr>,
     pub unsupported: Option<Expr>,
     pub lost: Option<Expr>,
+}
+
+/// A type of objects that tell how a call ended: functions that return one report by it.
+#[derive(Debug, Clone)]
+pub struct StatusType {
+    /// Index into [`Model::handle_types`].
+    pub handle: usize,
+    /// A constant, mostly NULL: no object.
+    pub success: Expr,
+    /// Guest expressions: they make an object, or name one.
+    pub failure: Expr,
+    pub unsupported: Expr,
+    pub lost: Expr,
 }
 
 /// A C type as far as marshalling needs it.
@@ -297,6 +311,8 @@ pub enum ErrorPlace {
     Return,
     /// Through this pointer parameter.
     Parameter(usize),
+    /// It returns an object of this type: index into [`Model::statuses`].
+    Status(usize),
     /// Nowhere: a failed call returns zero or its own `failure` value.
     Nowhere,
 }

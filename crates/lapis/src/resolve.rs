@@ -43,6 +43,11 @@ pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
     (resolver.model, resolver.diagnostics)
 }
 
+/// The value of an expression that is a constant.
+pub fn constant(expr: &crate::model::Expr) -> Option<i128> {
+    constants::value(expr)
+}
+
 /// The integer value of a macro or enum constant.
 pub fn constant_value(header: &Header, name: &str) -> Option<i128> {
     let sources = Sources::default();

@@ -1,7 +1,7 @@
 //! What kind of value the descriptors make: one plan from one list of descriptors.
 
 use super::scope::{Scope, shift};
-use super::types::{describe, handle_name, size_t};
+use super::types::{describe, size_t};
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
@@ -273,7 +273,7 @@ impl<'a> Resolver<'a> {
 
     /// A handle type that only this value declares.
     fn implicit_handle(&mut self, d: &Descriptor, ty: &Type) -> Option<usize> {
-        let name = handle_name(ty);
+        let name = self.canonical(ty);
         if let Some(known) = self.model.handle_types.iter().position(|h| h.name == name) {
             return Some(known);
         }

@@ -266,7 +266,12 @@ impl Handler<'_> {
             }
             Operation::Handle(h) => {
                 let put = self.put_handle(h, quote!(0usize), cx);
-                quote!({ let native = ret as u64; if ok && native != 0 { #put } else { call.reply_word(0); } })
+                // A status object is there just because the call failed.
+                let wanted = match self.function.error {
+                    ErrorPlace::Status(_) => quote!(native != 0),
+                    _ => quote!(ok && native != 0),
+                };
+                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } })
             }
             Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
             Operation::Elements(e) => self.reply_given(instruction, e, cx),
