@@ -426,6 +426,23 @@ ta_status ta_transfer_run(ta_transfer *transfer);
 /* A list of the library's own, in the order of their numbers; its end is NULL. */
 const char *const *ta_transfer_labels(void);
 
+/* --- structs that grow ------------------------------------------------------------------------ */
+
+/* `struct_size` says how many bytes the caller has: at least up to `level`; what it lacks is 0. Bytes behind those that
+   the library knows must be 0, and there is at most a page. The library sums what it is given and fills what has room. */
+typedef struct ta_options {
+    uint32_t struct_size;
+    uint32_t level;
+    const uint32_t *more;
+    uint64_t more_count;
+    uint64_t sum; /* written */
+    ta_device device;
+    uint32_t units;       /* written */
+    uint32_t struct_seen; /* written: struct_size, as the library was told */
+} ta_options;
+ta_status ta_options_apply(ta_options *options);
+ta_status ta_options_check(const ta_options *options);
+
 /* --- calls that report by an object ------------------------------------------------------- */
 
 /* How a call ended: NULL for success, else an object with a code and a text, which the application frees. */

@@ -55,3 +55,34 @@ ta_status ta_transfer_run(ta_transfer *transfer) {
 }
 
 const char *const *ta_transfer_labels(void) { return labels; }
+
+#define HAS(o, member) ((o)->struct_size >= offsetof(ta_options, member) + sizeof (o)->member)
+
+ta_status ta_options_check(const ta_options *o) {
+    if (!o || !HAS(o, level) || o->struct_size > 4096)
+        return TA_INVALID_VALUE;
+    for (size_t at = sizeof *o; at < o->struct_size; at++)
+        if (((const char *)o)[at])
+            return TA_INVALID_VALUE;
+    return TA_OK;
+}
+
+ta_status ta_options_apply(ta_options *o) {
+    if (ta_options_check(o) != TA_OK)
+        return TA_INVALID_VALUE;
+    uint64_t sum = o->level;
+    for (uint64_t i = 0; HAS(o, more_count) && o->more && i < o->more_count; i++)
+        sum += o->more[i];
+    if (HAS(o, sum))
+        o->sum = sum;
+    if (HAS(o, device) && o->device) {
+        struct ta_device_st *device = object_check(o->device, KIND_DEVICE);
+        if (!device)
+            return TA_INVALID_DEVICE;
+        if (HAS(o, units))
+            o->units = device->units;
+    }
+    if (HAS(o, struct_seen))
+        o->struct_seen = o->struct_size < sizeof *o ? o->struct_size : sizeof *o;
+    return TA_OK;
+}

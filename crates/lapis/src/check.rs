@@ -5,6 +5,7 @@ mod availability;
 mod codes;
 mod pairs;
 mod positions;
+mod sized;
 
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
@@ -17,6 +18,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         availability::check(model, function, diagnostics);
         asynchrony(model, function, diagnostics);
         positions::check(function, diagnostics);
+        sized::check(function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
@@ -178,7 +180,7 @@ fn plans(rule: &Rule, visit: &mut dyn FnMut(&Plan)) {
             visit(plan);
             match &plan.kind {
                 Kind::Buffer(buffer) => plans(&buffer.element, visit),
-                Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| plans(rule, visit)),
+                Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| plans(rule, visit)),
                 Kind::Callback(callback) => {
                     callback.arguments.iter().chain([&callback.result]).for_each(|r| plans(r, visit))
                 }

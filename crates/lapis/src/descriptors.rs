@@ -67,6 +67,7 @@ pub const ALL: &[Info] = &[
     scope("return_value", FUNCTION, (0, 0), "return_value { ... }"),
     scope("element", VALUE, (0, 0), "element { ... }"),
     scope("field", VALUE, (1, 1), "field(name) { ... }"),
+    with("sized", VALUE, (1, 2), "sized(member) or sized(member, last_required_member)"),
     plain("in", VALUE),
     plain("out", VALUE),
     with("buffer", VALUE, (1, 1), "buffer(n)"),

@@ -121,7 +121,9 @@ impl<'a> Lowering<'a> {
         self.recorded |= plan.record;
         match &plan.kind {
             Kind::Scalar | Kind::Opaque => Operation::Scalar,
-            Kind::Struct { fields } => Operation::Struct { fields: self.fields(fields, at, depth) },
+            Kind::Struct { fields, sized } => {
+                Operation::Struct { fields: self.fields(fields, at, depth), sized: *sized }
+            }
             Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
                 handle: *handle,
                 allocate: plan.allocate,

@@ -402,6 +402,8 @@ pub enum Kind {
     /// A struct by value, or as a buffer's element, with members that need translation.
     Struct {
         fields: Vec<(Field, Rule)>,
+        /// The caller has only the first bytes of it.
+        sized: Option<Sized>,
     },
     Handle {
         handle: usize,
@@ -424,6 +426,18 @@ pub enum Kind {
     Table(usize),
     /// A `void` result.
     Nothing,
+}
+
+/// A struct whose member says how many bytes of it the caller has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sized {
+    /// Of that member, in bytes.
+    pub offset: usize,
+    pub width: usize,
+    /// The fewest bytes that a caller may have.
+    pub required: usize,
+    /// All bytes of the struct, as the header has it.
+    pub total: usize,
 }
 
 /// Library memory that the application reads and writes until it is unmapped.

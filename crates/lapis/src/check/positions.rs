@@ -104,7 +104,7 @@ impl Checker<'_> {
         match &plan.kind {
             Kind::String => self.string(plan, at),
             Kind::Buffer(_) => self.buffer(plan, at),
-            Kind::Struct { fields } => {
+            Kind::Struct { fields, .. } => {
                 if at == Position::CallbackArgument || at == Position::CallbackResult {
                     let help = "describe the struct's pointers as `opaque`, or the parameter";
                     self.push(

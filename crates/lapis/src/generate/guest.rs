@@ -4,6 +4,7 @@ mod effects;
 mod minted;
 mod reply;
 mod request;
+mod sized;
 
 use super::callback;
 use super::expression::Context;
@@ -283,11 +284,11 @@ impl Stub<'_> {
             #synchronous
         };
         let call = if self.function.finally.is_empty() { call } else { self.followed(call) };
-        quote! {
+        self.whole_structs(quote! {
             #local
             #(#contextual)*
             #call
-        }
+        })
     }
 
     /// For a call that may have to choose ids: whether it is asynchronous is decided before the request is written,

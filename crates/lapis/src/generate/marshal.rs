@@ -157,7 +157,7 @@ fn for_each_site(instructions: &[Instruction], visit: &mut dyn FnMut(Site)) {
                 visit(e.extent.site);
                 for_each_site(&e.element, visit);
             }
-            Operation::Struct { fields } => for_each_site(fields, visit),
+            Operation::Struct { fields, .. } => for_each_site(fields, visit),
             Operation::Choice { site, then, otherwise, .. } => {
                 visit(*site);
                 for_each_site(then, visit);

@@ -61,6 +61,8 @@ pub enum Operation {
     /// A struct whose bytes cross and whose listed members are then translated.
     Struct {
         fields: Vec<Instruction>,
+        /// Only in the element of an argument: the guest works on a whole copy, the server checks the size.
+        sized: Option<Sized>,
     },
     Handle(HandleUse),
     /// A NUL-terminated string. `output`: the library may have put one of its own there.
@@ -201,7 +203,7 @@ impl Instruction {
     fn holds_pointer(&self) -> bool {
         match &self.operation {
             Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) => true,
-            Operation::Struct { fields } => fields.iter().any(Instruction::holds_pointer),
+            Operation::Struct { fields, .. } => fields.iter().any(Instruction::holds_pointer),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::holds_pointer),
             _ => false,
         }
@@ -214,7 +216,7 @@ impl Instruction {
                 !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
             }
             Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
-            Operation::Struct { fields } => fields.iter().any(Instruction::replies),
+            Operation::Struct { fields, .. } => fields.iter().any(Instruction::replies),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::replies),
             _ => false,
         }

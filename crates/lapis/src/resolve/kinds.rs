@@ -38,7 +38,7 @@ pub(super) struct Descriptors<'a> {
 }
 
 impl<'a> Descriptors<'a> {
-    fn get(&self, name: &str) -> Option<&'a Descriptor> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Descriptor> {
         self.all.iter().rev().find(|d| d.name.text == name).copied()
     }
 
@@ -96,7 +96,7 @@ impl<'a> Resolver<'a> {
     fn meaningless(&mut self, own: &Descriptors, kind: &Kind, value: &Value) {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
-            Kind::Struct { .. } => ("a struct", &["field"]),
+            Kind::Struct { .. } => ("a struct", &["field", "sized"]),
             Kind::Handle { .. } => ("a handle", &["handle", "retain", "release", "ends_with"]),
             Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
             Kind::String => ("a string", &["string"]),

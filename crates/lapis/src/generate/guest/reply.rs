@@ -24,7 +24,7 @@ impl Stub<'_> {
                 _ => quote!(reply.out();),
             },
             Operation::Elements(e) => self.reply_elements(instruction, e, cx),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, _) = struct_address(instruction);
                 let fields = fields.iter().map(|f| self.reply(f, cx));
                 quote!({ #prelude #(#fields)* })
@@ -126,7 +126,7 @@ impl Stub<'_> {
                 let size = types::size(instruction.ty.size());
                 quote!(reply.raw(#address as *mut u8, #size);)
             }
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 // The application's own pointers stay where no translated value arrives.
@@ -160,7 +160,7 @@ impl Stub<'_> {
                 let size = types::size(ty.size());
                 quote!({ let mut value: #rust = std::mem::zeroed(); reply.raw(&raw mut value as *mut u8, #size); value })
             }
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let size = types::size(ty.size());
                 let fields = fields.iter().map(|f| self.reply_value(f, cx));
                 quote!({

@@ -15,7 +15,7 @@ impl Stub<'_> {
         let value = || read(instruction);
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 let fields = fields.iter().map(|f| self.request(f, cx));

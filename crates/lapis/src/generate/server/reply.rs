@@ -25,7 +25,7 @@ impl Handler<'_> {
         match &instruction.operation {
             Operation::Bytes(b) => self.reply_bytes(instruction, b, cx),
             Operation::Elements(e) => self.reply_elements(instruction, e, cx),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, _) = self.struct_place(instruction);
                 let fields = fields.iter().map(|f| self.reply(f, cx));
                 // A struct that was passed by value is as it was.
@@ -201,7 +201,7 @@ impl Handler<'_> {
                 let size = types::size(instruction.ty.size());
                 quote!(call.reply_raw(#address as *const u8, #size);)
             }
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 // Addresses of this process never leave it.

@@ -38,11 +38,12 @@ impl Handler<'_> {
     pub(super) fn request(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, sized } => {
                 let copy = self.request_raw(instruction);
-                let (prelude, _) = self.struct_place(instruction);
+                let (prelude, address) = self.struct_place(instruction);
                 let fields = fields.iter().map(|f| self.request(f, cx));
-                quote!(#copy { #prelude #(#fields)* })
+                let sized = sized.map(|sized| check_size(sized, &address));
+                quote!(#copy { #prelude #sized #(#fields)* })
             }
             Operation::Handle(h) => {
                 let ty = h.handle as u32;
@@ -283,10 +284,22 @@ pub(super) fn element_address(instruction: &Instruction) -> TokenStream {
     quote!(#address as usize)
 }
 
+/// The vendor's function believes the struct: its size is one that our copy has, and nothing lies behind it.
+fn check_size(sized: Sized, address: &TokenStream) -> TokenStream {
+    let [offset, width, required, total] = [sized.offset, sized.width, sized.required, sized.total].map(types::size);
+    quote! {
+        let size = support::load(#address, #total, #offset, #width, false);
+        if size < #required || size > #total {
+            return Err(Reject::Malformed("a struct has a size that no guest library sends"));
+        }
+        std::ptr::write_bytes((#address + size as usize) as *mut u8, 0, #total - size as usize);
+    }
+}
+
 fn mark(instruction: &Instruction) -> TokenStream {
     match &instruction.operation {
         Operation::Handle(_) => write(instruction, quote!(support::UNWRITTEN)),
-        Operation::Struct { fields } => fields.iter().map(mark).collect(),
+        Operation::Struct { fields, .. } => fields.iter().map(mark).collect(),
         Operation::Choice { then, otherwise, .. } => {
             // Whichever way the element goes, only handles care.
             then.iter().chain(otherwise).map(mark).collect()
