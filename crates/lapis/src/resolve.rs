@@ -54,6 +54,17 @@ pub fn constant_value(header: &Header, name: &str) -> Option<i128> {
     Resolver::new(&sources, header, header, header).macro_value(name)
 }
 
+/// One name for all ways to write a pointer to an unknown struct, as `type(...)` compares them.
+pub fn canonical_name(header: &Header, ty: &crate::model::Type) -> String {
+    let sources = Sources::default();
+    Resolver::new(&sources, header, header, header).canonical(ty)
+}
+
+/// A spelling without qualifiers at the top.
+pub fn bare(spelling: &str) -> &str {
+    types::bare(spelling)
+}
+
 struct Resolver<'a> {
     sources: &'a Sources,
     header: &'a Header,
