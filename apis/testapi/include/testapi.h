@@ -317,6 +317,8 @@ ta_status ta_buffer_unmap(ta_buffer buffer, void *mapped);
 ta_status ta_buffer_wrap(ta_device device, void *host, size_t bytes, ta_buffer *buffer);
 /* Memory that both the application and the device reach. */
 void *ta_shared_alloc(size_t bytes);
+/* A copy, or NULL of nothing; ended by ta_shared_free. */
+uint8_t *ta_shared_copy(const uint8_t *from, size_t bytes);
 void ta_shared_free(void *p);
 ta_status ta_shared_fill(uint8_t *p, size_t bytes, uint8_t value);
 uint64_t ta_shared_sum(const uint8_t *p, size_t bytes);

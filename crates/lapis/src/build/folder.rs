@@ -149,7 +149,7 @@ mod tests {
             assert!(matches!(result, Err(BuildError::Outside(_))), "{path}: {result:?}");
         }
         assert!(Folder::new(&folder.path().join("gen"), "../up").is_err());
-        assert!(matches!(Folder::new(&folder.path().join(".."), "other/x"), Ok(_)), "links between folders are inside");
+        assert!(Folder::new(&folder.path().join(".."), "other/x").is_ok(), "links between folders are inside");
         assert_eq!(fs::read(elsewhere.join("vendor.so")).expect("a file"), b"the vendor's");
         assert!(
             !elsewhere.join("lib.rs").exists() && !elsewhere.join("gone").exists() && !elsewhere.join("new").exists()
