@@ -322,6 +322,8 @@ ta_status ta_buffer_unmap(ta_buffer buffer, void *mapped);
 ta_status ta_buffer_wrap(ta_device device, void *host, size_t bytes, ta_buffer *buffer);
 /* Memory that both the application and the device reach. */
 void *ta_shared_alloc(size_t bytes);
+/* A copy, or NULL of nothing; ended by ta_shared_free. */
+uint8_t *ta_shared_copy(const uint8_t *from, size_t bytes);
 void ta_shared_free(void *p);
 ta_status ta_shared_fill(uint8_t *p, size_t bytes, uint8_t value);
 uint64_t ta_shared_sum(const uint8_t *p, size_t bytes);
@@ -401,6 +403,75 @@ ta_status ta_legacy(void);
 int32_t ta_legacy_level(void);
 /* The process that runs the library. */
 int32_t ta_process(void);
+
+/* --- structs whose pointers the library reads behind, moves and sets ------------------------- */
+
+/* Copies min(bytes, room) bytes. `units` is the sum over `devices`; if that is NULL the library lists its own, with
+   their names; if `label` is NULL it gives one. Then `moves` says what it does with the pointers. */
+typedef struct ta_transfer {
+    const uint8_t *from;
+    size_t bytes;
+    uint8_t *to;
+    size_t room;
+    const char *label;
+    const ta_device *devices;
+    const char *const *names;
+    uint32_t device_count;
+    uint32_t units;
+    uint32_t moves;
+} ta_transfer;
+enum {
+    TA_MOVES_NOTHING,
+    TA_MOVES_FROM,     /* behind what it has read */
+    TA_MOVES_TO,       /* behind what it has written */
+    TA_MOVES_LABEL,    /* to the second character */
+    TA_REPLACES_FROM,  /* by memory of its own */
+    TA_CLEARS_FROM,    /* NULL */
+    TA_REPLACES_LABEL, /* by one of its own */
+};
+ta_status ta_transfer_run(ta_transfer *transfer);
+/* A list of the library's own, in the order of their numbers; its end is NULL. */
+const char *const *ta_transfer_labels(void);
+
+/* --- structs that grow ------------------------------------------------------------------------ */
+
+/* `struct_size` says how many bytes the caller has: at least up to `level`; what it lacks is 0. Bytes behind those that
+   the library knows must be 0, and there is at most a page. The library sums what it is given and fills what has room. */
+typedef struct ta_options {
+    uint32_t struct_size;
+    uint32_t level;
+    const uint32_t *more;
+    uint64_t more_count;
+    uint64_t sum; /* written */
+    ta_device device;
+    uint32_t units;       /* written */
+    uint32_t struct_seen; /* written: struct_size, as the library was told */
+} ta_options;
+ta_status ta_options_apply(ta_options *options);
+ta_status ta_options_check(const ta_options *options);
+
+/* --- calls that report by an object ------------------------------------------------------- */
+
+/* How a call ended: NULL for success, else an object with a code and a text, which the application frees. */
+typedef struct ta_report_st ta_report_object;
+typedef struct ta_report_st *ta_report;
+typedef struct ta_ledger_st *ta_ledger;
+
+int32_t ta_report_code(const ta_report_object *report);
+const char *ta_report_text(ta_report report);
+void ta_report_free(ta_report_object *const report);
+/* How many the library has made that were not freed. */
+ta_report ta_reports_alive(uint32_t *count);
+
+/* A sum with a bound: adding beyond it fails, and `left` says how much has room. */
+ta_report ta_ledger_create(uint64_t bound, ta_ledger *ledger);
+ta_report ta_ledger_add(ta_ledger ledger, uint64_t value, uint64_t *left);
+ta_report ta_ledger_sum(ta_ledger ledger, uint64_t *sum);
+ta_report ta_ledger_end(ta_ledger ledger);
+ta_report_object *ta_ledger_reserve(uint64_t bytes);
+ta_report ta_ledger_release(uint64_t bytes);
+/* Not virtualized. */
+ta_report ta_ledger_print(ta_ledger ledger);
 
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 

@@ -195,6 +195,11 @@ void *ta_shared_alloc(size_t bytes) {
     return bytes ? calloc(1, bytes) : NULL;
 }
 
+uint8_t *ta_shared_copy(const uint8_t *from, size_t bytes) {
+    uint8_t *to = from && bytes ? malloc(bytes) : NULL;
+    return to ? memcpy(to, from, bytes) : NULL;
+}
+
 void ta_shared_free(void *p) {
     free(p);
 }

@@ -7,7 +7,7 @@
 
 #include "testapi.h"
 
-enum kind { KIND_DEVICE = 1, KIND_BUFFER, KIND_STREAM, KIND_JOB, KIND_KERNEL, KIND_EVENT, KIND_MARKER };
+enum kind { KIND_DEVICE = 1, KIND_BUFFER, KIND_STREAM, KIND_JOB, KIND_KERNEL, KIND_EVENT, KIND_MARKER, KIND_LEDGER };
 
 /* First member of every object. */
 struct object {

@@ -157,6 +157,10 @@ static void shared(void) {
     CHECK(p[499] == 1 && p[500] == 3 && p[1499] == 3 && p[1500] == 0);
     CHECK_EQ(ta_shared_sum(p, 1 << 20), 500 + 3000);
     CHECK_EQ(ta_shared_fill(NULL, 5, 1), TA_INVALID_VALUE);
+    uint8_t *copy = ta_shared_copy(p, 2000);
+    CHECK(copy && copy != p && ta_shared_copy(NULL, 5) == NULL);
+    CHECK_EQ(ta_shared_sum(copy, 2000), 500 + 3000);
+    ta_shared_free(copy);
     ta_shared_free(p);
 }
 

@@ -102,6 +102,11 @@ impl Call {
         unsafe { self.buffer_in(text.as_ptr(), text.len()) };
     }
 
+    /// How many outputs the request has named so far.
+    pub fn outputs(&mut self) -> usize {
+        self.frame().outputs.len()
+    }
+
     /// False: `p` is NULL and no elements follow. `p` is not read.
     pub fn array(&mut self, p: *const u8, count: usize) -> bool {
         self.frame().encoder.array((!p.is_null()).then_some(count));

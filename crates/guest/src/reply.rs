@@ -237,6 +237,30 @@ impl Reply {
         })
     }
 
+    /// How many elements an array of the library's has that follows; `None`: it is NULL.
+    pub fn given(&mut self) -> Option<usize> {
+        let count = self.word().checked_sub(1)?;
+        // Each element has a word at least.
+        let most = self.frame.reply.len().saturating_sub(HEADER_SIZE + self.at) / size_of::<u64>();
+        match usize::try_from(count).ok().filter(|count| *count <= most) {
+            Some(count) => Some(count),
+            None => {
+                self.spoil(&format!("an array of {count} elements in a message with room for {most}"));
+                None
+            }
+        }
+    }
+
+    /// Keeps an array of the library's as long as the session; the same content is kept once.
+    pub fn keep(&self, bytes: &[u8]) -> *mut u8 {
+        self.lane.connection.interned.intern(bytes)
+    }
+
+    /// Passes over outputs of which the reply says nothing, up to that one.
+    pub fn skip_outputs(&mut self, next: usize) {
+        self.next_output = self.next_output.max(next);
+    }
+
     /// Library memory that the application may use until it unmaps it; NULL if there is none.
     ///
     /// # Safety

@@ -16,9 +16,14 @@ extern "C" {
 void *aviary_metadata(const void *handle);
 #define metadata(T, h) ((T *)aviary_metadata((const void *)(h)))
 
-/* Memory that has the same address in the guest and in the API server. NULL when it is exhausted. */
+/* Guest: memory that has the same address in the guest and in the API server. NULL when it is exhausted. */
 void *aviary_zerocopy_alloc(size_t size);
 void aviary_zerocopy_free(void *pointer);
+#ifdef AVIARY_GUEST
+/* By the names that they have in expressions. */
+#define zerocopy_alloc(size) aviary_zerocopy_alloc(size)
+#define zerocopy_free(pointer) aviary_zerocopy_free(pointer)
+#endif
 /* The same with any content. */
 void *aviary_zerocopy_alloc_uninitialized(size_t size);
 /* Guest: the vendor's library uses the memory from now on. Server: it no longer does; the guest frees it. */

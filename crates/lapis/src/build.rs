@@ -15,6 +15,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod folder;
+
+pub use folder::Folder;
+
 /// Why a build failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
@@ -26,6 +30,11 @@ pub enum BuildError {
         "{0} has no `api(\"name\", \"version\", \"soname\");`: the build needs a name for its folder and libraries"
     )]
     Unnamed(PathBuf),
+    /// A path or a link leads elsewhere.
+    #[error(
+        "{0} leads out of the build folder, where a build writes nothing: remove the link, or name a file below it"
+    )]
+    Outside(PathBuf),
     /// A file of the output folder.
     #[error("cannot write {0}: {1}")]
     Output(PathBuf, io::Error),
@@ -45,6 +54,15 @@ pub enum BuildError {
 
 /// The specification's policy, an eBPF object.
 const POLICY: &str = "policy.o";
+/// The API server module.
+const MODULE: &str = "server.so";
+/// What nodes and `aviary run` read of an API.
+const DESCRIPTION: &str = "api.json";
+/// The generated crates.
+const CRATES: &str = "gen";
+
+/// What a build calls its own files: no library and no file of a specification has such a name.
+pub const OWN_NAMES: [&str; 4] = [POLICY, MODULE, DESCRIPTION, CRATES];
 
 /// What a build produced.
 #[derive(Debug, Clone)]
@@ -65,28 +83,24 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     }
     let program = lower::lower(model);
     let sources = generate::generate(model, &program, generate::spec_hash(model, &program));
-    let directory = absolute(out_dir)?.join(&model.api.name);
-    let crates = directory.join("gen");
-    write_crates(model, &sources, &crates)?;
+    let folder = Folder::new(out_dir, &model.api.name)?;
+    write_crates(model, &sources, &folder)?;
     let target = build_cache(out_dir)?;
-    compile(&crates, &target)?;
-    let (library, module) = collect(model, &target, &directory)?;
-    write_policy(model, &directory)?;
-    write_launch_files(model, &directory, &library)?;
+    compile(&folder.path().join(CRATES), &target)?;
+    let (library, module) = collect(model, &target, &folder)?;
+    write_policy(model, &folder)?;
+    write_launch_files(model, &folder, &library)?;
     let warnings = loaded.warnings.iter().map(|w| w.render(&loaded.sources)).collect();
-    Ok(Built { directory, library, module, warnings })
+    Ok(Built { directory: folder.path().to_path_buf(), library, module, warnings })
 }
 
 /// What a build without a policy does not leave behind.
-fn write_policy(model: &Model, directory: &Path) -> Result<(), BuildError> {
-    let path = directory.join(POLICY);
-    let failed = |e| BuildError::Output(path.clone(), e);
+fn write_policy(model: &Model, folder: &Folder) -> Result<(), BuildError> {
     match &model.policy {
-        None if path.exists() => fs::remove_file(&path).map_err(failed),
-        None => Ok(()),
+        None => folder.remove(Path::new(POLICY)),
         Some(Policy { file, object }) => {
             let object = object.as_ref().map_err(|why| BuildError::Policy(file.clone(), why.clone()))?;
-            fs::write(&path, object).map_err(failed)
+            folder.write(Path::new(POLICY), object)
         }
     }
 }
@@ -112,37 +126,32 @@ fn runtime() -> Result<PathBuf, BuildError> {
     crates.canonicalize().map_err(|_| BuildError::NoRuntime(crates))
 }
 
-fn write_crates(model: &Model, sources: &Sources, crates: &Path) -> Result<(), BuildError> {
+fn write_crates(model: &Model, sources: &Sources, folder: &Folder) -> Result<(), BuildError> {
     let runtime = runtime()?;
-    write(&crates.join("Cargo.toml"), glue::WORKSPACE)?;
-    write(&crates.join("aviary.h"), glue::AVIARY_H)?;
-    let lock = runtime.join("../Cargo.lock");
-    if !crates.join("Cargo.lock").exists()
-        && let Ok(text) = fs::read_to_string(&lock)
+    let crates = Path::new(CRATES);
+    folder.write(&crates.join("Cargo.toml"), glue::WORKSPACE.as_bytes())?;
+    folder.write(&crates.join("aviary.h"), glue::AVIARY_H.as_bytes())?;
+    // Cargo writes it as well.
+    let lock = folder.place(&crates.join("Cargo.lock"))?;
+    if !lock.exists()
+        && let Ok(text) = fs::read_to_string(runtime.join("../Cargo.lock"))
     {
         // The versions that the workspace was tested with.
-        write(&crates.join("Cargo.lock"), &text)?;
+        folder.write(&crates.join("Cargo.lock"), text.as_bytes())?;
     }
     for (side, name, source) in [(Side::Guest, "guest", &sources.guest), (Side::Server, "server", &sources.server)] {
-        let folder = crates.join(name);
-        write(&folder.join("Cargo.toml"), &glue::manifest(model, side, &runtime.to_string_lossy()))?;
-        write(&folder.join("build.rs"), &glue::build_script(model, side))?;
-        write(&folder.join("lib.rs"), source)?;
-        write(&folder.join("utility.c"), &glue::utility_c(model, side))?;
+        let side_crate = crates.join(name);
+        let files = [
+            ("Cargo.toml", glue::manifest(model, side, &runtime.to_string_lossy())),
+            ("build.rs", glue::build_script(model, side)),
+            ("lib.rs", source.clone()),
+            ("utility.c", glue::utility_c(model, side)),
+        ];
+        for (file, content) in files {
+            folder.write(&side_crate.join(file), content.as_bytes())?;
+        }
     }
     Ok(())
-}
-
-/// Writes a file unless it already has this content, so that cargo sees only real changes.
-fn write(path: &Path, content: &str) -> Result<(), BuildError> {
-    if fs::read(path).is_ok_and(|old| old == content.as_bytes()) {
-        return Ok(());
-    }
-    let failed = |e| BuildError::Output(path.to_path_buf(), e);
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent).map_err(failed)?;
-    }
-    fs::write(path, content).map_err(failed)
 }
 
 fn compile(crates: &Path, target: &Path) -> Result<(), BuildError> {
@@ -157,29 +166,21 @@ fn compile(crates: &Path, target: &Path) -> Result<(), BuildError> {
 }
 
 /// Copies the compiled libraries to where guests and API servers look for them.
-fn collect(model: &Model, target: &Path, directory: &Path) -> Result<(PathBuf, PathBuf), BuildError> {
+fn collect(model: &Model, target: &Path, folder: &Folder) -> Result<(PathBuf, PathBuf), BuildError> {
     let name = glue::crate_identifier(&model.api.name);
-    let library = directory.join(&model.api.soname);
-    let module = directory.join("server.so");
-    for (side, to) in [("guest", &library), ("server", &module)] {
-        let from = target.join("release").join(format!("libaviary_{name}_{side}.so"));
-        replace(&from, to).map_err(|e| BuildError::Output(to.clone(), e))?;
-    }
+    let compiled = |side: &str| target.join("release").join(format!("libaviary_{name}_{side}.so"));
+    let library = folder.copy(&compiled("guest"), Path::new(&model.api.soname))?;
+    let module = folder.copy(&compiled("server"), Path::new(MODULE))?;
     Ok((library, module))
 }
 
-/// Replaces `to` in one step: running programs keep the file that they have mapped.
-fn replace(from: &Path, to: &Path) -> io::Result<()> {
-    let new = to.with_extension(format!("new-{}", std::process::id()));
-    fs::copy(from, &new)?;
-    fs::rename(&new, to)
-}
-
-fn write_launch_files(model: &Model, directory: &Path, library: &Path) -> Result<(), BuildError> {
+fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<(), BuildError> {
     let mut launch = Vec::new();
     for step in &model.launch {
         match step {
-            Launch::File { path, content } => write(&directory.join(path), &fill(content, directory, library))?,
+            Launch::File { path, content } => {
+                folder.write(Path::new(path), fill(content, folder.path(), library).as_bytes())?;
+            }
             Launch::Environment { name, value } => launch.push(json!({"environment": {"name": name, "value": value}})),
             Launch::DropIn { soname, only_if_missing } => {
                 launch.push(json!({"dropin": {"soname": soname, "only_if_missing": only_if_missing}}));
@@ -198,7 +199,7 @@ fn write_launch_files(model: &Model, directory: &Path, library: &Path) -> Result
         "resources": model.resources.iter().map(|r| &r.name).collect::<Vec<_>>(),
         "device_resources": model.resources.iter().filter(|r| r.devices.is_some()).map(|r| &r.name).collect::<Vec<_>>(),
     });
-    write(&directory.join("api.json"), &format!("{description:#}\n"))
+    folder.write(Path::new(DESCRIPTION), format!("{description:#}\n").as_bytes())
 }
 
 fn fill(content: &str, directory: &Path, library: &Path) -> String {

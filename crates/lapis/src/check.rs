@@ -2,8 +2,11 @@
 //! what must come in pairs, what cannot go together.
 
 mod availability;
+mod codes;
 mod pairs;
 mod pointers;
+mod positions;
+mod sized;
 
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
@@ -18,6 +21,8 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         if function.support == Support::Remote {
             pointers::check(function, diagnostics);
         }
+        positions::check(function, diagnostics);
+        sized::check(function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {
@@ -32,6 +37,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
             );
         }
     }
+    codes::check(model, diagnostics);
     // A function that could not be understood may hold the other half of a pair.
     if diagnostics.iter().all(|d| d.severity == crate::diagnostics::Severity::Warning) {
         pairs::check(model, diagnostics);
@@ -178,7 +184,7 @@ fn plans(rule: &Rule, visit: &mut dyn FnMut(&Plan)) {
             visit(plan);
             match &plan.kind {
                 Kind::Buffer(buffer) => plans(&buffer.element, visit),
-                Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| plans(rule, visit)),
+                Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| plans(rule, visit)),
                 Kind::Callback(callback) => {
                     callback.arguments.iter().chain([&callback.result]).for_each(|r| plans(r, visit))
                 }

@@ -66,7 +66,7 @@ fn recorded(rule: &Rule) -> bool {
             plan.record
                 || match &plan.kind {
                     Kind::Buffer(buffer) => recorded(&buffer.element),
-                    Kind::Struct { fields } => fields.iter().any(|(_, rule)| recorded(rule)),
+                    Kind::Struct { fields, .. } => fields.iter().any(|(_, rule)| recorded(rule)),
                     _ => false,
                 }
         }

@@ -8,9 +8,12 @@ use crate::header::unit::Unit;
 use crate::header::{Header, HeaderFunction};
 use crate::load::{Options, quoted};
 use crate::model::{Signature, Type, TypeKind};
-use crate::resolve::constant_value;
+use crate::resolve::{bare, canonical_name, constant_value};
+use endings::{Ending, ending};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+mod endings;
 
 /// Writes the provisional specification of `header`: a file, or a name on the include path.
 pub fn init(header: &Path, options: &Options) -> Result<String, Diagnostics> {
@@ -40,11 +43,13 @@ fn beside(header: &Path) -> String {
 }
 
 struct Writer<'a> {
+    header: &'a Header,
     functions: Vec<&'a HeaderFunction>,
     /// The type with which functions report errors, and its success code.
     error: Option<(String, String)>,
     error_argument: Option<String>,
-    handles: Vec<String>,
+    /// Handle types: how each is compared, and how the header writes it first.
+    handles: Vec<(String, String)>,
     out: String,
 }
 
@@ -53,7 +58,7 @@ impl<'a> Writer<'a> {
         let error = error_type(header, &functions);
         let error_argument = error.as_ref().and_then(|(ty, _)| error_argument(&functions, ty));
         let handles = handles(header, &functions);
-        Writer { functions, error, error_argument, handles, out: String::new() }
+        Writer { header, functions, error, error_argument, handles, out: String::new() }
     }
 
     fn write(mut self, path: &Path) -> String {
@@ -73,9 +78,8 @@ impl<'a> Writer<'a> {
         if let Some(name) = self.error_argument.clone() {
             self.line(&format!("error_argument({name});"));
         }
-        for handle in std::mem::take(&mut self.handles) {
+        for (_, handle) in self.handles.clone() {
             self.line(&format!("type({handle}) {{ handle; }}"));
-            self.handles.push(handle);
         }
         self.line("");
         for function in self.functions.clone() {
@@ -103,11 +107,18 @@ impl<'a> Writer<'a> {
             self.line(&format!("{head} {{ unsupported; }}"));
             return;
         }
-        let mut body: Vec<String> = Vec::new();
+        let ending = ending(&function.name);
+        let mut body = self.ended(ending, parameters, &names);
         let callback = parameters.iter().any(|(_, t)| matches!(t.kind, TypeKind::FunctionPointer(_)));
         for ((own, ty), name) in parameters.iter().zip(&names) {
             let is_error = self.error_argument.as_deref() == Some(own) && self.is_error_pointer(ty);
-            if let Some(text) = self.parameter(ty, name, callback).filter(|_| !is_error) {
+            let freed = !matches!(ending, Ending::None | Ending::Keeps) && is_text(ty);
+            let text = match freed {
+                // A copy would be freed, and the memory itself never.
+                true => Some(placeholder(&format!("is `{name}` memory that this call frees? who allocated it?"))),
+                false => self.parameter(ty, name, callback),
+            };
+            if let Some(text) = text.filter(|_| !is_error) {
                 body.push(format!("  argument({name}) {{ {text} }}"));
             }
         }
@@ -121,12 +132,38 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// What a function that ends objects does to its handles: one that did nothing would leave the handle of an
+    /// object that is gone.
+    fn ended(&self, ending: Ending, parameters: &[(String, Type)], names: &[String]) -> Vec<String> {
+        let handles: Vec<usize> = (0..parameters.len()).filter(|&n| self.is_handle(&parameters[n].1)).collect();
+        let line = |what: &str| handles.iter().map(|&n| format!("  argument({}) {{ {what}; }}", names[n])).collect();
+        match (ending, handles.as_slice()) {
+            (Ending::None, _) | (_, []) => Vec::new(),
+            (Ending::Keeps, [_]) => line("retain"),
+            (Ending::Drops, [one]) if self.is_kept(&parameters[*one].1) => line("release"),
+            (Ending::Ends | Ending::Drops, [_]) => line("deallocate"),
+            _ => {
+                let what = "which of its handles does it end? `argument(x) { deallocate; }`, or nothing";
+                vec![format!("  {}", placeholder(what))]
+            }
+        }
+    }
+
+    /// Whether a function adds a reference to handles of this type.
+    fn is_kept(&self, ty: &Type) -> bool {
+        let name = canonical_name(self.header, ty);
+        let takes =
+            |f: &HeaderFunction| f.signature.parameters.iter().any(|(_, t)| canonical_name(self.header, t) == name);
+        self.functions.iter().any(|f| ending(&f.name) == Ending::Keeps && takes(f))
+    }
+
     fn is_error_pointer(&self, ty: &Type) -> bool {
         self.error.as_ref().is_some_and(|(error, _)| ty.pointee().is_some_and(|t| t.spelling == *error))
     }
 
     fn is_handle(&self, ty: &Type) -> bool {
-        self.handles.iter().any(|h| *h == ty.spelling.trim_start_matches("const "))
+        let name = canonical_name(self.header, ty);
+        self.handles.iter().any(|(canonical, _)| *canonical == name)
     }
 
     /// What is known of a parameter; None: nothing needs to be said.
@@ -147,8 +184,7 @@ impl<'a> Writer<'a> {
     }
 
     fn pointer(&self, to: &Type, constant: bool, name: &str, callback: bool) -> String {
-        let character = to.spelling == "const char" || to.spelling == "char" && constant;
-        if character {
+        if is_character(to, constant) {
             return "in; string;".into();
         }
         match &to.kind {
@@ -172,10 +208,11 @@ impl<'a> Writer<'a> {
             return None;
         }
         match &ty.kind {
-            TypeKind::Pointer { to, constant } => {
-                let character = to.spelling == "const char" || to.spelling == "char" && *constant;
-                if character {
-                    return Some("string;".into());
+            TypeKind::Pointer { .. } => {
+                if is_text(ty) {
+                    return Some(placeholder(
+                        "who owns the string? the library (`string`), or the application, which frees it with which function?",
+                    ));
                 }
                 Some(placeholder(
                     "what is returned? `handle`, `buffer(n)`, `mapped(n)`, `token`, `device_address`, `function_pointer(name)`, ...",
@@ -203,6 +240,15 @@ impl<'a> Writer<'a> {
             _ => false,
         }
     }
+}
+
+/// `const char *`
+fn is_text(ty: &Type) -> bool {
+    matches!(&ty.kind, TypeKind::Pointer { to, constant } if is_character(to, *constant))
+}
+
+fn is_character(ty: &Type, constant: bool) -> bool {
+    ty.spelling == "const char" || ty.spelling == "char" && constant
 }
 
 fn placeholder(what: &str) -> String {
@@ -274,8 +320,8 @@ fn error_argument(functions: &[&HeaderFunction], error: &str) -> Option<String> 
 }
 
 /// Pointers to structs that no header defines, typedef or not, as far as the functions use them.
-fn handles(header: &Header, functions: &[&HeaderFunction]) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+fn handles(header: &Header, functions: &[&HeaderFunction]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
     for function in functions {
         let types = function.signature.parameters.iter().map(|(_, t)| t).chain([&function.signature.result]);
         types.for_each(|ty| note_handles(header, ty, &mut found));
@@ -283,15 +329,15 @@ fn handles(header: &Header, functions: &[&HeaderFunction]) -> Vec<String> {
     found
 }
 
-fn note_handles(header: &Header, ty: &Type, found: &mut Vec<String>) {
+fn note_handles(header: &Header, ty: &Type, found: &mut Vec<(String, String)>) {
     match &ty.kind {
         TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
-            let name = ty.spelling.trim_start_matches("const ");
             let defined = header.named_type(&to.spelling).is_some_and(|t| !matches!(t.kind, TypeKind::Incomplete));
             // The library may know more of a struct that is only passed as const: still one handle type.
-            let name = name.replace("const ", "");
-            if !defined && !found.contains(&name) {
-                found.push(name);
+            let name = bare(&ty.spelling).replace("const ", "");
+            let canonical = canonical_name(header, ty);
+            if !defined && found.iter().all(|(known, _)| *known != canonical) {
+                found.push((canonical, name));
             }
         }
         TypeKind::Pointer { to, .. } => note_handles(header, to, found),

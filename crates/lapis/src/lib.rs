@@ -15,6 +15,7 @@ pub mod lexer;
 pub mod load;
 pub mod lower;
 pub mod model;
+mod names;
 pub mod parser;
 mod policy;
 mod resolve;

@@ -1,10 +1,12 @@
 //! From a path to a [`Model`].
 
 use crate::ast::{Directive, Item, Text};
+use crate::build::OWN_NAMES;
 use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
 use crate::header::unit::Unit;
 use crate::header::{Header, Problem};
 use crate::model::{Api, Launch, Model, Policy, Side, Utility};
+use crate::names::{not_a_file_name, not_a_soname, not_below};
 use crate::parser::parse;
 use crate::policy;
 use crate::resolve;
@@ -290,6 +292,8 @@ impl Loader<'_> {
                                 .related(first, "the first"),
                         );
                     }
+                    self.api_name(name);
+                    self.soname(soname);
                     model.api =
                         Api { name: name.value.clone(), version: version.value.clone(), soname: soname.value.clone() };
                 }
@@ -312,9 +316,11 @@ impl Loader<'_> {
                     model.launch.push(Launch::Environment { name: name.value.clone(), value: value.value.clone() });
                 }
                 Item::File { path, content } => {
+                    self.build_file(path);
                     model.launch.push(Launch::File { path: path.value.clone(), content: content.value.clone() });
                 }
                 Item::DropIn { soname, only_if_missing } => {
+                    self.soname(soname);
                     model
                         .launch
                         .push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
@@ -323,6 +329,42 @@ impl Loader<'_> {
             }
         }
         model
+    }
+
+    /// A folder is named after an API: no other one than in the output folder.
+    fn api_name(&mut self, text: &Text) {
+        if let Some(wrong) = not_a_file_name(&text.value) {
+            let message = "the name of an API is a plain file name";
+            let diagnostic = Diagnostic::error(text.span, message).label(wrong);
+            self.diagnostics.push(diagnostic.help("the build makes a folder of this name: `api(\"name\", ...)`"));
+        }
+    }
+
+    /// The build writes the guest library under this name: a path would be the vendor's own file.
+    fn soname(&mut self, text: &Text) {
+        let own = OWN_NAMES.contains(&text.value.as_str());
+        if let Some(wrong) = not_a_soname(&text.value).or(own.then_some("the build has a file of this name")) {
+            self.diagnostics.push(
+                Diagnostic::error(text.span, "a soname is a plain file name")
+                    .label(wrong)
+                    .help("write the name by which programs ask the dynamic linker, `libname.so.1`; where the vendor's library lies says LD_LIBRARY_PATH of the node"),
+            );
+        }
+    }
+
+    /// Reports a file of the specification that would not lie in the build folder, or be one of the build's own.
+    fn build_file(&mut self, text: &Text) {
+        let first = text.value.split('/').next().unwrap_or_default();
+        let own = OWN_NAMES.contains(&first);
+        let wrong = not_below(&text.value).or(own.then_some("the build has a file of this name"));
+        if let Some(wrong) = wrong {
+            let message = "`file` names a file below the build folder";
+            self.diagnostics.push(
+                Diagnostic::error(text.span, message)
+                    .label(wrong)
+                    .help("give a relative path without `.` and `..`; `{dir}` in its content is the folder"),
+            );
+        }
     }
 
     /// Compiled and verified here: a node loads it when nobody looks any more.

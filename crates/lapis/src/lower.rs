@@ -11,12 +11,12 @@
 mod expressions;
 mod instructions;
 
+pub use expressions::reads_memory;
 pub use instructions::*;
 
 use crate::model::*;
 use expressions::{
-    binary, collect_forced, for_each_expression, is_value, looked_into, parameters_of, reads_memory,
-    request_expressions,
+    binary, collect_forced, for_each_expression, is_value, looked_into, parameters_of, request_expressions,
 };
 
 /// Lowers a whole API.
@@ -122,7 +122,9 @@ impl<'a> Lowering<'a> {
         match &plan.kind {
             Kind::Scalar | Kind::Number(_) => Operation::Scalar,
             Kind::Null | Kind::Unknown => Operation::Null { cleared: plan.output && !plan.input },
-            Kind::Struct { fields } => Operation::Struct { fields: self.fields(fields, at, depth) },
+            Kind::Struct { fields, sized } => {
+                Operation::Struct { fields: self.fields(fields, at, depth), sized: *sized }
+            }
             Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
                 handle: *handle,
                 allocate: plan.allocate,
@@ -136,7 +138,7 @@ impl<'a> Lowering<'a> {
                 state_callbacks: plan.state_callbacks.clone(),
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
-            Kind::String => Operation::Text,
+            Kind::String => Operation::Text { output: plan.output },
             Kind::Callback(callback) => self.callback(callback),
             Kind::Userdata => Operation::Userdata,
             Kind::Zerocopy { count } => Operation::Zerocopy { bytes: count.clone() },

@@ -25,6 +25,7 @@ pub struct Model {
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
     pub error: Option<ErrorType>,
+    pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
     pub functions: Vec<Function>,
     /// Utility functions that expressions call, by index of [`Callee::Utility`].
@@ -140,6 +141,19 @@ pub struct ErrorType {
     pub failure: Option<Expr>,
     pub unsupported: Option<Expr>,
     pub lost: Option<Expr>,
+}
+
+/// A type of objects that tell how a call ended: functions that return one report by it.
+#[derive(Debug, Clone)]
+pub struct StatusType {
+    /// Index into [`Model::handle_types`].
+    pub handle: usize,
+    /// A constant, mostly NULL: no object.
+    pub success: Expr,
+    /// Guest expressions: they make an object, or name one.
+    pub failure: Expr,
+    pub unsupported: Expr,
+    pub lost: Expr,
 }
 
 /// A C type as far as marshalling needs it.
@@ -325,6 +339,8 @@ pub enum ErrorPlace {
     Return,
     /// Through this pointer parameter.
     Parameter(usize),
+    /// It returns an object of this type: index into [`Model::statuses`].
+    Status(usize),
     /// Nowhere: a failed call returns zero or its own `failure` value.
     Nowhere,
 }
@@ -415,6 +431,8 @@ pub enum Kind {
     /// A struct by value, or as a buffer's element, with members that need translation.
     Struct {
         fields: Vec<(Field, Rule)>,
+        /// The caller has only the first bytes of it.
+        sized: Option<Sized>,
     },
     Handle {
         handle: usize,
@@ -462,6 +480,18 @@ pub enum Number {
     DeviceAddress,
     /// The vendor's library keeps it for the application and never follows it.
     Token,
+}
+
+/// A struct whose member says how many bytes of it the caller has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sized {
+    /// Of that member, in bytes.
+    pub offset: usize,
+    pub width: usize,
+    /// The fewest bytes that a caller may have.
+    pub required: usize,
+    /// All bytes of the struct, as the header has it.
+    pub total: usize,
 }
 
 /// Library memory that the application reads and writes until it is unmapped.

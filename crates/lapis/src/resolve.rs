@@ -44,10 +44,26 @@ pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
     (resolver.model, resolver.diagnostics)
 }
 
+/// The value of an expression that is a constant.
+pub fn constant(expr: &crate::model::Expr) -> Option<i128> {
+    constants::value(expr)
+}
+
 /// The integer value of a macro or enum constant.
 pub fn constant_value(header: &Header, name: &str) -> Option<i128> {
     let sources = Sources::default();
     Resolver::new(&sources, header, header, header).macro_value(name)
+}
+
+/// One name for all ways to write a pointer to an unknown struct, as `type(...)` compares them.
+pub fn canonical_name(header: &Header, ty: &crate::model::Type) -> String {
+    let sources = Sources::default();
+    Resolver::new(&sources, header, header, header).canonical(ty)
+}
+
+/// A spelling without qualifiers at the top.
+pub fn bare(spelling: &str) -> &str {
+    types::bare(spelling)
 }
 
 struct Resolver<'a> {

@@ -185,3 +185,120 @@ fn tables_and_their_members() {
     let message = Folder::new("no-table", &[("h.h", header), ("main.lapis", &wrong)]).load().expect_err("a mistake");
     assert!(message.contains("did you mean `hidden`?") && message.contains("did you mean `operations`?"), "{message}");
 }
+
+/// The build writes a library under the soname and files under their paths: none leads out of its folder.
+#[test]
+fn names_that_become_files_are_plain() {
+    let sonames =
+        ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "server.so", "gen", "lib\\n.so"];
+    let names = ["", "..", "a/b", "/tmp/x"];
+    let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "api.json"];
+    let api = |name: &str, soname: &str| format!("api(\"{name}\", \"1\", \"{soname}\");");
+    let line = sonames.iter().map(|soname| (api("n", soname), "a soname is a plain file name"));
+    let line = line.chain(names.iter().map(|name| (api(name, "libn.so"), "the name of an API is a plain file name")));
+    let line = line.chain(sonames.iter().map(|s| (format!("dropin(\"{s}\");"), "a soname is a plain file name")));
+    let line = line.chain(paths.iter().map(|p| (format!("file(\"{p}\", \"\");"), "`file` names a file below")));
+    for (line, expected) in line {
+        let folder = Folder::new("names", &[("main.lapis", &format!("#include \"small.h\"\n{line}"))]);
+        let message = folder.load().expect_err(&line);
+        assert!(message.contains(expected) && message.contains("main.lapis:2:"), "{line}: {message}");
+    }
+}
+
+const STATUS_HEADER: &str = "#include <stddef.h>\ntypedef struct st st_object; typedef struct st *st_status; typedef struct thing *st_thing;\nst_status st_make(int code); void st_free(const st_object *status);\nst_status st_open(st_thing *thing); st_object *st_close(st_thing thing); int st_count(st_thing thing);\n";
+
+/// Errors of a specification with a status type, the second line of `main.lapis` and what follows it given.
+fn status_mistake(text: &str) -> Option<String> {
+    let main = format!(
+        "#include \"st.h\"\n{text}\nutility(guest) {{ st_status made(int n) {{ return (st_status)(size_t)(n + 64); }} int number(void) {{ return 1; }} }} utility(server) {{ st_status there(void) {{ return 0; }} }}\n\
+         st_open(st_thing *thing) {{ argument(thing) {{ out; element {{ allocate; }} }} }} st_free(const st_object *status) {{ argument(status) {{ deallocate; }} }}"
+    );
+    let folder = Folder::new("status", &[("st.h", STATUS_HEADER), ("main.lapis", &main)]);
+    folder.load().err()
+}
+
+#[test]
+fn status_objects_never_look_like_success() {
+    const GOOD: &str = "type(st_status) { status; success(NULL); failure(made(1)); lost(made(2)); } st_close(st_thing thing) { argument(thing) { deallocate; } }";
+    assert_eq!(status_mistake(GOOD), None);
+    let cases = [
+        ("success(NULL);", "success((st_status)8);", None),
+        ("failure(made(1));", "failure(NULL);", Some("`failure` is the value of success")),
+        ("lost(made(2));", "lost((st_status)0);", Some("`lost` is the value of success")),
+        ("lost(made(2));", "lost(made(2)); unsupported(NULL);", Some("`unsupported` is the value of success")),
+        ("lost(made(2));", "", Some("a status type without `lost`")),
+        ("failure(made(1)); lost(made(2));", "", Some("a status type without `failure`, `lost`")),
+        ("status;", "", Some("is a pointer: what tells of an error is an object")),
+        ("lost(made(2));", "lost(st_make(2));", Some("`lost` is wanted where no server answers")),
+        ("lost(made(2));", "lost(there());", Some("`lost` is wanted where no server answers")),
+        ("lost(made(2));", "lost(number());", Some("a status object is a pointer")),
+        ("{ argument(thing)", "{ failure(NULL); argument(thing)", Some("`failure` is the value of success")),
+        ("{ argument(thing)", "{ async; argument(thing)", Some("is asynchronous but returns a `st_status`")),
+        ("{ argument(thing)", "{ require(1 > 0, 1); argument(thing)", Some("`require` cannot make a status object")),
+        ("{ argument(thing)", "{ return_value { opaque; } argument(thing)", Some("cannot cross as something else")),
+    ];
+    for (from, to, expected) in cases {
+        assert!(GOOD.contains(from), "{from}");
+        let message = status_mistake(&GOOD.replace(from, to));
+        match (&message, expected) {
+            (None, None) => {}
+            (Some(message), Some(expected)) => {
+                assert!(message.contains(expected) && message.contains("main.lapis:"), "{to}: {message}");
+            }
+            _ => panic!("{to}: {message:?}, expected {expected:?}"),
+        }
+    }
+}
+
+/// What `check` accepts is compiled on both sides: a code that one of them cannot compute is an error.
+#[test]
+fn codes_are_known_where_they_are_wanted() {
+    let wanted = [
+        ("type(sm_status) { success(SM_OK); failure(f(1)); }", Some("`failure` of an error type is a constant")),
+        ("type(sm_status) { success(SM_OK); lost(f(1)); }", Some("`lost` of an error type is a constant")),
+        ("type(sm_status) { success(f(0)); }", Some("`success` is a constant")),
+        ("type(sm_status) { success(SM_OK); failure(SM_OK); }", Some("`failure` is the value of success")),
+        ("type(sm_buffer) { handle; invalid(f(1)); }", Some("`invalid` is a constant")),
+        ("sm_hint(sm_device device, int level) { failure(f(1)); unsupported(2); }", None),
+        ("sm_hint(sm_device device, int level) { failure(f(1)); }", None),
+        ("sm_hint(sm_device device, int level) { failure(g()); }", Some("`failure` is wanted where no server answers")),
+        (
+            "sm_hint(sm_device device, int level) { async; success(1); failure(f(1)); }",
+            Some("asynchronous function is a constant"),
+        ),
+    ];
+    for (line, expected) in wanted {
+        let line = line.replace(" unsupported(2);", "");
+        let main = format!(
+            "#include \"small.h\"\n{line}\nutility(guest) {{ int f(int x) {{ return x; }} }} utility(server) {{ int g(void) {{ return 1; }} }}"
+        );
+        let message = Folder::new("codes", &[("main.lapis", &main)]).load().err();
+        let fits = match (&message, expected) {
+            (None, None) => true,
+            (Some(message), Some(expected)) => message.contains(expected) && message.contains("main.lapis:2:"),
+            _ => false,
+        };
+        assert!(fits, "{line}: {message:?}");
+    }
+}
+
+#[test]
+fn names_of_one_type_are_one_type() {
+    let header = "typedef struct h_object object; typedef object *handle; typedef handle other; typedef struct h_object alias;\nint use(handle a, object *b, struct h_object *c, const object *d, object *const e, other f, const alias *g);\ntypedef void *display; typedef void *surface; typedef unsigned number; typedef unsigned index;\nint draw(display a, surface b, number c, index d);\n";
+    let rest = "use(handle a, object *b, struct h_object *c, const object *d, object *const e, other f, const alias *g) { argument(a) { deallocate; } }\ndraw(display a, surface b, number c, index d) { }";
+    for name in ["handle", "object *", "struct h_object *", "const alias *", "other"] {
+        let main = format!(
+            "#include \"h.h\"\ntype({name}) {{ handle; }}\ntype(display) {{ handle; }} type(surface) {{ handle; }} type(number) {{ handle; }} type(index) {{ handle; }}\n{rest}"
+        );
+        let loaded = Folder::new("same", &[("h.h", header), ("main.lapis", &main)]).loaded();
+        let handles = |function: usize| -> Vec<Option<usize>> {
+            loaded.model.functions[function].signature.parameters.iter().map(|(_, ty)| ty.handle).collect()
+        };
+        assert_eq!(handles(0), [Some(0); 7], "{name}");
+        assert_eq!(handles(1), [Some(1), Some(2), Some(3), Some(4)], "{name}");
+    }
+    let main = format!("#include \"h.h\"\ntype(handle) {{ handle; }}\ntype(object *) {{ handle; }}\n{rest}");
+    let message = Folder::new("same-twice", &[("h.h", header), ("main.lapis", &main)]).load().expect_err("a mistake");
+    assert!(message.contains("`object*` is described twice") && message.contains("main.lapis:3:1"), "{message}");
+    assert!(message.contains("first description") && message.contains("`handle` is another name"), "{message}");
+}

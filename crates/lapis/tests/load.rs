@@ -111,7 +111,7 @@ fn structs_translate_what_needs_it() {
     let loaded = loaded("small.lapis");
     let run = function(&loaded, "sm_run");
     let Kind::Buffer(buffer) = &plan(&run.arguments[1]).kind else { panic!("not a buffer") };
-    let Kind::Struct { fields } = &plan(&buffer.element).kind else { panic!("not a struct") };
+    let Kind::Struct { fields, .. } = &plan(&buffer.element).kind else { panic!("not a struct") };
     let found: Vec<(&str, usize)> = fields.iter().map(|(f, _)| (f.name.as_str(), f.offset)).collect();
     // `first` shares its place with `buffers[0]`: translating it twice would be once too often.
     assert_eq!(found, [("device", 0), ("values", 16), ("buffers[0]", 24), ("buffers[1]", 32)]);

@@ -85,7 +85,7 @@ fn all_plans(rule: &Rule) -> Vec<&Plan> {
             let mut all = vec![plan.as_ref()];
             match &plan.kind {
                 Kind::Buffer(buffer) => all.extend(all_plans(&buffer.element)),
-                Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| all.extend(all_plans(rule))),
+                Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| all.extend(all_plans(rule))),
                 _ => {}
             }
             all
@@ -98,7 +98,7 @@ fn carries_pointer(instruction: &Instruction) -> bool {
         Operation::Scalar => !instruction.ty.pointers().is_empty(),
         Operation::Bytes(_) => instruction.ty.pointee().is_some_and(|to| !to.pointers().is_empty()),
         Operation::Elements(e) => e.element.iter().any(carries_pointer),
-        Operation::Struct { fields } => fields.iter().any(carries_pointer),
+        Operation::Struct { fields, .. } => fields.iter().any(carries_pointer),
         _ => false,
     }
 }

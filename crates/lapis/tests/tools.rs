@@ -93,3 +93,50 @@ fn differences_to_a_new_header() {
     assert!(same.is_empty(), "{same}");
     insta::assert_snapshot!(report.to_string());
 }
+
+/// A guess that is wrong must not corrupt anything: what ends an object ends its handle, or asks.
+#[test]
+fn provisional_specifications_do_no_harm() {
+    let folder = scratch("harm");
+    let header = folder.join("harm.h");
+    let text = "#include <stddef.h>
+typedef struct g_s g_graph; typedef g_graph *g_graph_t; typedef struct o_s *g_op; typedef struct r_s *g_ref;
+void g_shutdown();
+void g_free(const char *text);
+void g_graph_free(g_graph *graph);
+void g_DeleteGraph(g_graph *const graph);
+void g_graph_close(g_graph_t graph);
+void g_op_delete(g_graph_t graph, g_op op);
+int g_ref_retain(g_ref r);
+int g_ref_release(g_ref r);
+int g_op_release(g_op op);
+int g_graph_get_free_bytes(g_graph_t graph, int *const unused);
+const char *g_last_error(void);
+int g_use(const g_graph *graph, g_op op);
+int g_say(const char *text);
+";
+    fs::write(&header, text).expect("written");
+    let text = only_placeholders("harmless", &header);
+    fs::remove_dir_all(&folder).expect("removed");
+    let line = |start: &str| {
+        let lines: Vec<&str> = text.lines().skip_while(|l| !l.starts_with(start)).collect();
+        let end = lines
+            .iter()
+            .position(|l| l.ends_with('}') && !l.starts_with(' '))
+            .unwrap_or_else(|| panic!("{start}: {text}"));
+        lines[..=end].join(" ")
+    };
+    assert_eq!(text.matches("{ handle; }").count(), 3, "{text}");
+    assert_eq!(line("g_shutdown("), "g_shutdown(void) { }");
+    assert!(line("g_free(").contains("placeholder(") && !line("g_free(").contains("string;"));
+    for ends in ["g_graph_free(", "g_DeleteGraph(", "g_graph_close("] {
+        assert!(line(ends).contains("argument(graph) { deallocate; }"), "{}", line(ends));
+    }
+    assert!(line("g_op_delete(").contains("placeholder("));
+    assert!(line("g_ref_retain(").contains("{ retain; }") && line("g_ref_release(").contains("{ release; }"));
+    assert!(line("g_op_release(").contains("{ deallocate; }"));
+    assert!(!line("g_graph_get_free_bytes(").contains("deallocate"));
+    assert!(line("g_last_error(").contains("placeholder("));
+    assert!(line("g_use(").ends_with("{ }"));
+    assert!(line("g_say(").contains("in; string;"));
+}

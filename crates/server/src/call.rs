@@ -316,6 +316,13 @@ impl Call {
         }
     }
 
+    /// Whether an address lies in memory that the guest's request was decoded to.
+    pub(crate) fn is_of_this_call(&self, address: u64) -> bool {
+        let pointer = address as usize as *const u8;
+        let message = self.request.as_ptr_range();
+        self.scratch.contains(pointer) || message.contains(&pointer) || self.session.memory.contains(pointer)
+    }
+
     /// An input. `private`: the handler relies on its content, so it must not stay in the guest's reach.
     pub fn buffer_in(&mut self, expected: Option<usize>, private: bool) -> Result<Buffer, Reject> {
         Ok(self.reference(expected, private, true)?.1)

@@ -123,6 +123,36 @@ impl Call {
         }
     }
 
+    /// How many outputs the request has named so far.
+    pub fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// The reply says nothing of the outputs before that one: the vendor's function has put another array in the
+    /// place of the one that they were in.
+    pub fn skip_outputs(&mut self, next: usize) {
+        self.next_output = self.next_output.max(next);
+    }
+
+    /// A pointer that travels both ways in an element. False: it is as it was `passed`. True: it is NULL now or, where
+    /// the specification says so (`given`), leads to memory that the library owns, whose content comes next. Anything
+    /// else is an address of this process that means nothing in the guest and is not told: the call fails.
+    pub fn reply_pointer(&mut self, passed: u64, value: u64, given: bool) -> Result<bool, Reject> {
+        if value == passed {
+            self.reply.word(0);
+            return Ok(false);
+        }
+        if value == 0 || given && !self.is_of_this_call(value) {
+            self.reply.word(1);
+            return Ok(true);
+        }
+        self.session.note(&format!(
+            "{}: the library has moved a pointer of a struct, which the specification does not describe; the call fails",
+            self.function_name()
+        ));
+        Err(Reject::Refused)
+    }
+
     /// The next `buffer_until`: done already, or delivered when `poll(token)` says so.
     pub fn reply_until(&mut self, token: u64, poll: Poll, success: bool) {
         let at = self.next_until;

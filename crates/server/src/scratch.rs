@@ -51,6 +51,12 @@ impl Scratch {
         Some(start)
     }
 
+    /// Whether an address lies in memory that was allocated and has not ended.
+    pub fn contains(&self, pointer: *const u8) -> bool {
+        let within = |c: &Chunk| (pointer.addr()).checked_sub(c.start.addr()).is_some_and(|at| at < c.used);
+        self.chunks.iter().any(within)
+    }
+
     /// Ends everything allocated. The first chunk is kept for the next call unless it was made for one big buffer.
     pub fn reset(&mut self) {
         let keep = usize::from(self.chunks.first().is_some_and(|c| c.layout.size() == CHUNK));

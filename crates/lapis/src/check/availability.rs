@@ -124,7 +124,7 @@ impl Checker<'_> {
                 self.optional(&buffer.returned, moment(Side::Server, true, "`returned`"));
                 self.rule(&buffer.element, result);
             }
-            Kind::Struct { fields } => fields.iter().for_each(|(_, rule)| self.rule(rule, result)),
+            Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| self.rule(rule, result)),
             Kind::Zerocopy { count } => self.optional(count, size),
             // Expressions in a callback speak of its own parameters.
             _ => {}

@@ -110,7 +110,7 @@ fn rules<'a>(function: &'a Function, e: &Expr) -> Vec<&'a Rule> {
             _ => Vec::new(),
         }),
         ExprKind::Field(base, offset) => inside(rules(function, base), &|plan| match &plan.kind {
-            Kind::Struct { fields } => fields.iter().filter(|(f, _)| f.offset == *offset).map(|(_, r)| r).collect(),
+            Kind::Struct { fields, .. } => fields.iter().filter(|(f, _)| f.offset == *offset).map(|(_, r)| r).collect(),
             _ => Vec::new(),
         }),
         _ => Vec::new(),

@@ -51,10 +51,10 @@ fn put(instruction: &Instruction, cx: Context) -> TokenStream {
             let (ty, role) = (h.handle as u32, role(h));
             quote!(out.handle(#ty, #value, #role);)
         }
-        Operation::Text => quote!(out.string(#value as usize as *const std::ffi::c_char);),
+        Operation::Text { .. } => quote!(out.string(#value as usize as *const std::ffi::c_char);),
         Operation::Bytes(b) => {
             let stride = types::size(b.extent.stride);
-            let count = given_count(&b.extent, quote!(#value), cx);
+            let count = given_count(&b.extent, None, quote!(#value), cx);
             let (input, output) = directions(b);
             quote!(out.buffer(#value as usize as *mut u8, #count * #stride, #input, #output);)
         }
@@ -148,7 +148,7 @@ fn get(instruction: &Instruction, signature: &Signature) -> TokenStream {
             let (handle, role) = (h.handle as u32, role(h));
             quote!((incoming.handle(#handle, #role) as #rust))
         }
-        Operation::Text => quote!((incoming.string() as usize)),
+        Operation::Text { .. } => quote!((incoming.string() as usize)),
         Operation::Bytes(b) => {
             let (input, output) = directions(b);
             quote!((incoming.buffer(#input, #output) as usize))

@@ -6,7 +6,7 @@
 
 use super::marshal::site_name;
 use super::types;
-use crate::lower::Site;
+use crate::lower::{Elements, Site};
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
@@ -20,17 +20,25 @@ pub struct Context<'a> {
     pub depth: usize,
     /// The memory behind parameters is the vendor library's or the application's own (callbacks).
     pub unbounded: bool,
+    /// Inside an element that travels both ways: the reply pass visits all that the request pass has visited.
+    pub both: bool,
     /// Values that have arrived from the guest, by the expression that it evaluated.
     pub carried: &'a [(Expr, Site)],
 }
 
 impl<'a> Context<'a> {
     pub fn new(model: &'a Model, side: Side) -> Self {
-        Context { model, side, depth: 0, unbounded: false, carried: &[] }
+        Context { model, side, depth: 0, unbounded: false, both: false, carried: &[] }
     }
 
+    /// Inside an element of memory that the library hands out: no request spoke of it.
     pub fn deeper(self) -> Self {
-        Context { depth: self.depth + 1, ..self }
+        Context { depth: self.depth + 1, both: false, ..self }
+    }
+
+    /// Inside an element of the application's memory.
+    pub fn inside(self, elements: &Elements) -> Self {
+        Context { both: elements.input && elements.output, ..self.deeper() }
     }
 
     fn on_server(&self) -> bool {
@@ -190,6 +198,10 @@ impl<'a> Context<'a> {
             ExprKind::Parameter(i) if types::is_struct(&e.ty) => {
                 let (a, size) = (types::argument(*i), types::size(e.ty.size()));
                 (quote!((&raw const #a as usize)), quote!(#size), quote!(0i128))
+            }
+            ExprKind::Ret if types::is_struct(&e.ty) => {
+                let size = types::size(e.ty.size());
+                (quote!((&raw const ret as usize)), quote!(#size), quote!(0i128))
             }
             ExprKind::Cast(a) => self.location(a),
             _ => (self.exact(e), self.limit(e), quote!(0i128)),

@@ -4,6 +4,7 @@ mod effects;
 mod minted;
 mod reply;
 mod request;
+mod sized;
 
 use super::callback;
 use super::expression::Context;
@@ -194,13 +195,24 @@ impl Stub<'_> {
             Code::Unsupported => &f.unsupported,
             Code::Lost => &f.lost,
         };
-        let shared = self.model.error.as_ref().filter(|_| f.error != ErrorPlace::Nowhere);
-        let shared = shared.and_then(|e| match code {
-            Code::Success => Some(&e.success),
-            Code::Failure => e.failure.as_ref(),
-            Code::Unsupported => e.unsupported.as_ref().or(e.failure.as_ref()),
-            Code::Lost => e.lost.as_ref().or(e.failure.as_ref()),
-        });
+        let shared = match f.error {
+            ErrorPlace::Nowhere => None,
+            ErrorPlace::Status(status) => {
+                let status = &self.model.statuses[status];
+                Some(match code {
+                    Code::Success => &status.success,
+                    Code::Failure => &status.failure,
+                    Code::Unsupported => &status.unsupported,
+                    Code::Lost => &status.lost,
+                })
+            }
+            _ => self.model.error.as_ref().and_then(|e| match code {
+                Code::Success => Some(&e.success),
+                Code::Failure => e.failure.as_ref(),
+                Code::Unsupported => e.unsupported.as_ref().or(e.failure.as_ref()),
+                Code::Lost => e.lost.as_ref().or(e.failure.as_ref()),
+            }),
+        };
         own.as_ref().or(shared).map_or(quote!(0i128), |e| self.cx().exact(e))
     }
 
@@ -211,7 +223,7 @@ impl Stub<'_> {
         let ty = &self.function.signature.result;
         let result = types::rust(ty);
         let body = match self.function.error {
-            ErrorPlace::Return | ErrorPlace::Nowhere => types::from_exact(quote!(code), ty),
+            ErrorPlace::Return | ErrorPlace::Status(_) | ErrorPlace::Nowhere => types::from_exact(quote!(code), ty),
             ErrorPlace::Parameter(p) => {
                 let (a, zero) = (types::argument(p), types::zero(ty));
                 let bits = self.model.error.as_ref().map_or(quote!(u32), |e| types::bits(&e.ty));
@@ -272,11 +284,11 @@ impl Stub<'_> {
             #synchronous
         };
         let call = if self.function.finally.is_empty() { call } else { self.followed(call) };
-        quote! {
+        self.whole_structs(quote! {
             #local
             #(#contextual)*
             #call
-        }
+        })
     }
 
     /// For a call that may have to choose ids: whether it is asynchronous is decided before the request is written,
@@ -361,9 +373,12 @@ impl Stub<'_> {
         let lost = self.fail(self.code(Code::Lost));
         let unsupported = self.fail(self.code(Code::Unsupported));
         let refused = self.fail(self.code(Code::Failure));
-        let failed = self.fail(quote!(value as i128));
+        let failed = match self.function.error {
+            ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
+            _ => self.fail(quote!(value as i128)),
+        };
         let invalid = match self.function.error {
-            ErrorPlace::Nowhere => self.fail(self.code(Code::Failure)),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
             _ => self.fail(quote!(invalid_handle(ty))),
         };
         let send = match (self.function.cache, &self.function.cache_if) {
@@ -403,7 +418,8 @@ impl Stub<'_> {
         let ok = self.succeeded();
         let outputs = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let deferred = match self.function.error {
-            ErrorPlace::Nowhere => quote!(),
+            // An error of an earlier call is a number: it waits for a function that can return it.
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) => quote!(),
             _ => {
                 let fail = self.fail(quote!(value as i128));
                 quote!(if let Some(value) = reply.deferred() { return #fail; })
@@ -430,7 +446,7 @@ impl Stub<'_> {
     fn succeeded(&self) -> TokenStream {
         let success = self.code(Code::Success);
         match self.function.error {
-            ErrorPlace::Return => quote!(ret as i128 == #success),
+            ErrorPlace::Return | ErrorPlace::Status(_) => quote!(ret as i128 == #success),
             ErrorPlace::Parameter(_) => quote!(code == #success),
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),

@@ -43,11 +43,11 @@ pub fn site_name(site: Site) -> Ident {
 }
 
 /// The name to bind a site's value to, and how to remember it for the reply pass of `instruction`.
-pub fn keep(site: Site, instruction: &Instruction) -> (Ident, TokenStream) {
+pub fn keep(site: Site, instruction: &Instruction, cx: Context) -> (Ident, TokenStream) {
     let name = site_name(site);
     if site.nested {
         // Only what the reply pass visits is in the queue, or the two would run apart.
-        let visited = instruction.replies() && !matches!(instruction.operation, Operation::Bytes(_));
+        let visited = (cx.both || instruction.replies()) && !matches!(instruction.operation, Operation::Bytes(_));
         let push = visited.then(|| quote!(trail.push(#name);));
         return (name.clone(), quote!(#push));
     }
@@ -57,14 +57,78 @@ pub fn keep(site: Site, instruction: &Instruction) -> (Ident, TokenStream) {
 
 /// The remembered value of a site.
 pub fn recall(site: Site) -> TokenStream {
-    let name = site_name(site);
     if site.nested {
-        return quote!({
-            trail_at += 1;
-            trail.get(trail_at - 1).copied().unwrap_or(0)
-        });
+        return next_remembered();
     }
+    let name = site_name(site);
     quote!(#name)
+}
+
+fn next_remembered() -> TokenStream {
+    quote!({
+        trail_at += 1;
+        trail.get(trail_at - 1).copied().unwrap_or(0)
+    })
+}
+
+/// Around the request of an array inside an element that travels both ways: where the queue and the outputs (`call`
+/// counts them) stand behind it, for a reply that passes over it because the library has put another array there.
+pub fn remember_end(cx: Context, request: TokenStream) -> TokenStream {
+    if !cx.both {
+        return request;
+    }
+    quote! {
+        let mark = trail.len();
+        trail.extend([0, 0]);
+        #request
+        trail[mark] = trail.len() as u64;
+        trail[mark + 1] = call.outputs() as u64;
+    }
+}
+
+/// What `remember_end` has remembered: names for the end of the queue and of the outputs.
+pub fn recall_end() -> TokenStream {
+    let (trail, outputs) = (next_remembered(), next_remembered());
+    quote!(let (trail_end, outputs_end) = (#trail as usize, #outputs as usize);)
+}
+
+/// How far behind an element of the loop at that place the copy of what was passed lies.
+fn distance(at: Place) -> Ident {
+    let depth = match at {
+        Place::Element { depth, .. } => depth,
+        _ => 0,
+    };
+    format_ident!("passed{}", depth)
+}
+
+/// Binds the distance for the elements of an instruction, from `count`, as many as there are.
+pub fn bind_distance(instruction: &Instruction, elements: &Elements) -> Option<TokenStream> {
+    let at = match instruction.at {
+        Place::Element { depth, .. } => Place::Element { depth: depth + 1, offset: 0 },
+        other => other,
+    };
+    let (name, stride) = (distance(at), types::size(elements.extent.stride));
+    elements.kept_twice().then(|| quote!(let #name = (count + 2) * #stride;))
+}
+
+/// On the server, the value of an element's pointer as it was passed, whatever the vendor's function left there.
+pub fn read_passed(instruction: &Instruction) -> TokenStream {
+    match instruction.at {
+        Place::Element { depth, offset } => {
+            let (e, offset, distance) = (format_ident!("e{}", depth), types::size(offset), distance(instruction.at));
+            quote!(support::read::<u64>(#e + #distance + #offset))
+        }
+        _ => read(instruction),
+    }
+}
+
+/// Which way a value of an element takes in the reply: as the request decided, or as the library's memory says.
+pub fn decided(site: Site, condition: &Expr, cx: Context) -> TokenStream {
+    if !cx.both {
+        return cx.condition(condition);
+    }
+    let value = recall(site);
+    quote!(#value != 0)
 }
 
 /// Variables that carry the sites' values from the request pass to the reply pass.
@@ -93,7 +157,7 @@ fn for_each_site(instructions: &[Instruction], visit: &mut dyn FnMut(Site)) {
                 visit(e.extent.site);
                 for_each_site(&e.element, visit);
             }
-            Operation::Struct { fields } => for_each_site(fields, visit),
+            Operation::Struct { fields, .. } => for_each_site(fields, visit),
             Operation::Choice { site, then, otherwise, .. } => {
                 visit(*site);
                 for_each_site(then, visit);
@@ -139,9 +203,13 @@ pub fn chosen(
     quote!(if #value != 0 { #(#then)* } else { #(#otherwise)* })
 }
 
-/// Number of elements at an address that the vendor gave.
-pub fn given_count(extent: &Extent, address: TokenStream, cx: Context) -> TokenStream {
+/// Number of elements at an address that the vendor gave; `returned` says it better than the room before the call.
+pub fn given_count(extent: &Extent, returned: Option<&Expr>, address: TokenStream, cx: Context) -> TokenStream {
     let stride = types::size(extent.stride);
+    if let Some(e) = returned {
+        let value = cx.exact(e);
+        return quote!(support::count(#value, #stride).unwrap_or(0));
+    }
     match &extent.count {
         Count::Elements(e) => {
             let value = cx.exact(e);

@@ -122,6 +122,19 @@ fn forwarder(model: &Model, function: &Function) -> TokenStream {
         (ErrorPlace::Return, Some(code)) => Context::new(model, Side::Server).typed(code, &function.signature.result),
         _ => types::zero(&function.signature.result),
     };
+    let missing = match function.error {
+        // No object can be made here, and its absence would be success.
+        ErrorPlace::Status(_) => {
+            let text =
+                format!("the vendor's library has no {}, which utility code calls; the session ends\0", function.name);
+            let text = Literal::byte_string(text.as_bytes());
+            quote!({
+                unsafe { aviary_server::ffi::log(#text.as_ptr() as *const std::ffi::c_char) };
+                std::process::abort()
+            })
+        }
+        _ => quote!(return #missing),
+    };
     quote! {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn #name(#parameters) -> #result {
@@ -132,7 +145,7 @@ fn forwarder(model: &Model, function: &Function) -> TokenStream {
                 ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
             }
             if address == 0 {
-                return #missing;
+                #missing;
             }
             let function: #function_type = unsafe { std::mem::transmute(address) };
             unsafe { function(#arguments) }
@@ -302,6 +315,11 @@ impl Handler<'_> {
     fn error_code(&self) -> TokenStream {
         match self.function.error {
             ErrorPlace::Return => quote!(ret as i128),
+            // Its address is told to no one.
+            ErrorPlace::Status(status) => {
+                let success = self.cx().exact(&self.model.statuses[status].success);
+                quote!((ret as i128 != #success) as i128)
+            }
             ErrorPlace::Parameter(p) => {
                 let (a, n) = (types::argument(p), format_ident!("n{}", p));
                 let size = types::size(self.model.error.as_ref().map_or(4, |e| e.ty.size()));
@@ -318,6 +336,7 @@ impl Handler<'_> {
         match self.function.error {
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),
+            ErrorPlace::Status(_) => quote!(code == 0),
             _ => quote!(code == #success),
         }
     }

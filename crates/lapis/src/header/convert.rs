@@ -265,7 +265,9 @@ impl Reader {
             Some(result) => self.convert(result, None),
             None => Type { kind: TypeKind::Void, spelling: "void".into(), handle: None },
         };
-        Signature { parameters, result, variadic: ty.is_variadic() }
+        // libclang calls `f()` variadic; in the headers of APIs it means `f(void)`.
+        let variadic = ty.is_variadic() && ty.get_kind() != clang::TypeKind::FunctionNoPrototype;
+        Signature { parameters, result, variadic }
     }
 
     fn record(&mut self, ty: clang::Type, spelling: &str) -> TypeKind {

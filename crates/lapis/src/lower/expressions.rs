@@ -77,7 +77,7 @@ pub fn request_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
                 }
                 request_expressions(&b.element, visit);
             }
-            Kind::Struct { fields } => fields.iter().for_each(|(_, r)| request_expressions(r, visit)),
+            Kind::Struct { fields, .. } => fields.iter().for_each(|(_, r)| request_expressions(r, visit)),
             Kind::Zerocopy { count: Some(e) } => visit(e),
             _ => {}
         },
@@ -95,7 +95,7 @@ fn ending_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
             plan.ends_with.iter().for_each(&mut *visit);
             match &plan.kind {
                 Kind::Buffer(b) => ending_expressions(&b.element, visit),
-                Kind::Struct { fields } => fields.iter().for_each(|(_, r)| ending_expressions(r, visit)),
+                Kind::Struct { fields, .. } => fields.iter().for_each(|(_, r)| ending_expressions(r, visit)),
                 _ => {}
             }
         }

@@ -66,10 +66,14 @@ pub enum Operation {
     /// A struct whose bytes cross and whose listed members are then translated.
     Struct {
         fields: Vec<Instruction>,
+        /// Only in the element of an argument: the guest works on a whole copy, the server checks the size.
+        sized: Option<Sized>,
     },
     Handle(HandleUse),
-    /// A NUL-terminated string.
-    Text,
+    /// A NUL-terminated string. `output`: the library may have put one of its own there.
+    Text {
+        output: bool,
+    },
     /// A pointer to bytes that need no translation.
     Bytes(Bytes),
     /// A pointer to elements that are translated one by one.
@@ -191,7 +195,25 @@ pub struct Elements {
     pub element_type: Type,
 }
 
+impl Elements {
+    /// Whether the server keeps what it passed beside what the vendor's function left: pointers among the elements
+    /// that are looked at again after the call.
+    pub fn kept_twice(&self) -> bool {
+        self.input && self.element.iter().any(|i| i.holds_pointer() && (self.output || i.replies()))
+    }
+}
+
 impl Instruction {
+    /// Whether the value is, or has as a member, the address of memory that the server provides.
+    fn holds_pointer(&self) -> bool {
+        match &self.operation {
+            Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) => true,
+            Operation::Struct { fields, .. } => fields.iter().any(Instruction::holds_pointer),
+            Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::holds_pointer),
+            _ => false,
+        }
+    }
+
     /// Whether the reply pass has anything to do for this value.
     pub fn replies(&self) -> bool {
         match &self.operation {
@@ -199,7 +221,7 @@ impl Instruction {
                 !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
             }
             Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
-            Operation::Struct { fields } => fields.iter().any(Instruction::replies),
+            Operation::Struct { fields, .. } => fields.iter().any(Instruction::replies),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::replies),
             _ => false,
         }

@@ -190,6 +190,10 @@ impl<'a> Resolver<'a> {
     }
 
     fn error_place(&self, signature: &Signature, names: &[String]) -> ErrorPlace {
+        let status = |handle| self.model.statuses.iter().position(|s| s.handle == handle);
+        if let Some(status) = signature.result.handle.and_then(status) {
+            return ErrorPlace::Status(status);
+        }
         let Some(error) = &self.model.error else { return ErrorPlace::Nowhere };
         let is_error = |ty: &Type| key(&ty.spelling) == error.name;
         if is_error(&signature.result) {
@@ -357,7 +361,28 @@ impl<'a> Resolver<'a> {
         } else {
             self.rule(own, &value, scope)
         };
+        self.status_result(function, scope);
         self.connect_userdata(function);
+    }
+
+    /// A status object that a call returns is new, and it crosses as an object whatever else is said of it.
+    fn status_result(&mut self, function: &mut Function, scope: &Scope) {
+        if !matches!(function.error, ErrorPlace::Status(_)) || matches!(function.support, Support::Local(_)) {
+            return;
+        }
+        let mut other = None;
+        each_plan(&mut function.result, &mut |plan| match plan.kind {
+            Kind::Handle { .. } => plan.allocate = true,
+            _ => other = Some(plan.span),
+        });
+        if let Some(span) = other {
+            let ty = scope.result.as_ref().map(describe).unwrap_or_default();
+            self.report(
+                Diagnostic::error(span, format!("{ty} is a status object and cannot cross as something else"))
+                    .label("described otherwise")
+                    .help("leave the description away: a status object that a call returns is a new handle"),
+            );
+        }
     }
 
     /// The error argument needs no description: one value, written by the call.

@@ -6,7 +6,9 @@ use super::{Piece, Resolver, TypeRule, pieces};
 use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
-use crate::model::{ErrorType, Expr, HandleType, MAX_PREDEFINED, Resource, ResourceKind, Side, Type, TypeKind};
+use crate::model::{
+    ErrorType, Expr, ExprKind, HandleType, MAX_PREDEFINED, Resource, ResourceKind, Side, StatusType, Type, TypeKind,
+};
 use crate::source::Span;
 
 impl<'a> Resolver<'a> {
@@ -100,21 +102,28 @@ impl<'a> Resolver<'a> {
         for item in items {
             let Item::Type { ty, body, span } = item else { continue };
             let name = key(&ty.spelling());
-            if let Some(&first) = self.rule_names.get(&name) {
-                let first = self.type_rules[first].span;
-                self.report(
-                    Diagnostic::error(*span, format!("`{name}` is described twice"))
-                        .label("second description")
-                        .related(first, "first description"),
-                );
+            let canonical = self.named(ty).map(|ty| self.canonical(&ty)).unwrap_or_else(|| name.clone());
+            if let Some(&first) = self.rule_names.get(&name).or(self.rule_names.get(&canonical)) {
+                let first = &self.type_rules[first];
+                let other = first.ty.map(|ty| key(&ty.spelling())).filter(|other| *other != name);
+                let diagnostic = Diagnostic::error(*span, format!("`{name}` is described twice"))
+                    .label("second description")
+                    .related(first.span, "first description");
+                self.report(match other {
+                    Some(other) => {
+                        diagnostic.help(format!("`{other}` is another name of the same type: describe it once"))
+                    }
+                    None => diagnostic,
+                });
                 continue;
             }
             let body = pieces(body);
-            let handle = if has(&body, "handle") { self.handle_type(ty, &name) } else { None };
+            let handle = if has(&body, "handle") || has(&body, "status") { self.handle_type(ty, &name) } else { None };
             if handle.is_none() && self.resolve_type(ty).is_none() {
                 continue;
             }
             self.rule_names.insert(name, self.type_rules.len());
+            self.rule_names.insert(canonical, self.type_rules.len());
             self.type_descriptors(&body);
             let (codes, body) = body.into_iter().partition(is_code);
             self.type_rules.push(TypeRule { ty: Some(ty), codes, body, handle, span: *span });
@@ -166,8 +175,8 @@ impl<'a> Resolver<'a> {
         for ty in types {
             let mut found = Vec::new();
             self.opaque_typedefs(ty, &mut found);
-            for name in found {
-                if self.rule_names.contains_key(&name) {
+            for (name, canonical) in found {
+                if self.rule_names.contains_key(&name) || self.rule_names.contains_key(&canonical) {
                     continue;
                 }
                 self.model.handle_types.push(HandleType {
@@ -179,6 +188,7 @@ impl<'a> Resolver<'a> {
                 });
                 let handle = Some(self.model.handle_types.len() - 1);
                 self.rule_names.insert(name, self.type_rules.len());
+                self.rule_names.insert(canonical, self.type_rules.len());
                 self.type_rules.push(TypeRule {
                     ty: None,
                     codes: Vec::new(),
@@ -190,7 +200,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn opaque_typedefs(&self, ty: &Type, found: &mut Vec<String>) {
+    fn opaque_typedefs(&self, ty: &Type, found: &mut Vec<(String, String)>) {
         match &ty.kind {
             TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
                 let name = key(&ty.spelling);
@@ -198,7 +208,7 @@ impl<'a> Resolver<'a> {
                 let defined =
                     self.header.named_type(&key(&to.spelling)).is_some_and(|t| !matches!(t.kind, TypeKind::Incomplete));
                 if typedef && !defined && self.type_rule(ty).is_none() {
-                    found.push(name);
+                    found.push((name, self.canonical(ty)));
                 }
             }
             TypeKind::Pointer { to, .. } => self.opaque_typedefs(to, found),
@@ -216,22 +226,20 @@ impl<'a> Resolver<'a> {
     fn type_codes(&mut self) {
         for rule in 0..self.type_rules.len() {
             let body = self.type_rules[rule].codes.clone();
+            if has(&body, "status") {
+                self.status_type(rule, &body);
+                continue;
+            }
             let is_error = has(&body, "success");
             let (ty, span) = (self.type_rules[rule].ty, self.type_rules[rule].span);
             let mut error = ty.filter(|_| is_error).and_then(|ty| self.error_type(ty, span));
             for piece in &body {
                 let Piece::Statement(Statement::Descriptor(d)) = piece else { continue };
                 let handle = self.type_rules[rule].handle;
+                if self.handle_code(handle, d) {
+                    continue;
+                }
                 match d.name.text.as_str() {
-                    "boxed" => {
-                        let value = self.argument_value(d, 0, &Scope::constant());
-                        self.set_handle(handle, d, |h| h.boxed = value);
-                    }
-                    "invalid" => {
-                        let value = self.argument_value(d, 0, &Scope::constant());
-                        self.set_handle(handle, d, |h| h.invalid = value);
-                    }
-                    "predefined" => self.predefined(handle, d),
                     "success" | "failure" | "unsupported" | "lost" => {
                         let value = self.argument_value(d, 0, &Scope::constant());
                         let Some(error) = &mut error else {
@@ -254,6 +262,54 @@ impl<'a> Resolver<'a> {
                 }
             }
             self.model.error = self.model.error.take().or(error);
+        }
+    }
+
+    /// What concerns a handle type, whether or not it tells of errors. False: not such a descriptor.
+    fn handle_code(&mut self, handle: Option<usize>, d: &Descriptor) -> bool {
+        match d.name.text.as_str() {
+            "boxed" => {
+                let value = self.argument_value(d, 0, &Scope::constant());
+                self.set_handle(handle, d, |h| h.boxed = value);
+            }
+            "invalid" => {
+                let value = self.argument_value(d, 0, &Scope::constant());
+                self.set_handle(handle, d, |h| h.invalid = value);
+            }
+            "predefined" => self.predefined(handle, d),
+            _ => return false,
+        }
+        true
+    }
+
+    /// `status`: objects that tell how a call ended. A lost or refused call has to return one, so it is said how.
+    fn status_type(&mut self, rule: usize, body: &[Piece<'a>]) {
+        let (handle, span) = (self.type_rules[rule].handle, self.type_rules[rule].span);
+        let mut codes: [Option<Expr>; 4] = [None, None, None, None];
+        const NAMES: [&str; 4] = ["success", "failure", "lost", "unsupported"];
+        for piece in body {
+            let Piece::Statement(Statement::Descriptor(d)) = piece else { continue };
+            let Some(at) = NAMES.iter().position(|name| *name == d.name.text) else {
+                self.handle_code(handle, d);
+                continue;
+            };
+            codes[at] = self.argument_value(d, 0, &Scope::constant());
+            if let Some(value) = codes[at].as_ref().filter(|v| !stands_for_object(v)) {
+                let label = format!("this is {}", super::types::describe(&value.ty));
+                self.report(Diagnostic::error(value.span, "a status object is a pointer").label(label));
+            }
+        }
+        let missing: Vec<&str> = NAMES[..3].iter().zip(&codes).filter(|(_, c)| c.is_none()).map(|(n, _)| *n).collect();
+        let [success, failure, lost, unsupported] = codes;
+        if let (Some(handle), Some(success), Some(failure), Some(lost)) = (handle, success, failure, lost) {
+            let unsupported = unsupported.unwrap_or_else(|| failure.clone());
+            self.model.statuses.push(StatusType { handle, success, failure, unsupported, lost });
+        } else if !missing.is_empty() {
+            self.report(
+                Diagnostic::error(span, format!("a status type without `{}`", missing.join("`, `")))
+                    .label("what does a call return that is refused, or whose server is gone?")
+                    .help("`success(NULL); failure(make(...)); lost(make(...));`, where `make` is a function of a `utility(guest)` block"),
+            );
         }
     }
 
@@ -282,6 +338,16 @@ impl<'a> Resolver<'a> {
             return None;
         }
         let ty = self.resolve_type(name)?;
+        if matches!(ty.kind, TypeKind::Pointer { .. }) {
+            self.report(
+                Diagnostic::error(span, format!("`{}` is a pointer: what tells of an error is an object", ty.spelling))
+                    .label("lost and refused calls need one")
+                    .help(
+                        "add `status;`, and say with `failure(...)` and `lost(...)` how the guest makes such an object",
+                    ),
+            );
+            return None;
+        }
         let success = Expr { kind: crate::model::ExprKind::Int(0), ty: ty.clone(), span };
         Some(ErrorType { name: key(&ty.spelling), ty, success, failure: None, unsupported: None, lost: None })
     }
@@ -303,6 +369,11 @@ impl<'a> Resolver<'a> {
             _ => None,
         }
     }
+}
+
+/// A pointer, or a constant that can stand for one.
+fn stands_for_object(value: &Expr) -> bool {
+    matches!(value.ty.kind, TypeKind::Pointer { .. }) || matches!(value.kind, ExprKind::Int(_) | ExprKind::Null)
 }
 
 /// Descriptors of the type itself and not of its values.

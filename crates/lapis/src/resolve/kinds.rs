@@ -1,7 +1,7 @@
 //! What kind of value the descriptors make: one plan from one list of descriptors.
 
 use super::scope::{Scope, shift};
-use super::types::{describe, handle_name, size_t};
+use super::types::{describe, size_t};
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
@@ -51,7 +51,7 @@ pub(super) struct Descriptors<'a> {
 }
 
 impl<'a> Descriptors<'a> {
-    fn get(&self, name: &str) -> Option<&'a Descriptor> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Descriptor> {
         self.all.iter().rev().find(|d| d.name.text == name).copied()
     }
 
@@ -110,7 +110,7 @@ impl<'a> Resolver<'a> {
     fn meaningless(&mut self, own: &Descriptors, kind: &Kind, value: &Value) {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
-            Kind::Struct { .. } => ("a struct", &["field"]),
+            Kind::Struct { .. } => ("a struct", &["field", "sized"]),
             Kind::Handle { .. } => ("a handle", &["handle", "retain", "release", "ends_with"]),
             Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
             Kind::String => ("a string", &["string"]),
@@ -289,7 +289,7 @@ impl<'a> Resolver<'a> {
 
     /// A handle type that only this value declares.
     fn implicit_handle(&mut self, d: &Descriptor, ty: &Type) -> Option<usize> {
-        let name = handle_name(ty);
+        let name = self.canonical(ty);
         if let Some(known) = self.model.handle_types.iter().position(|h| h.name == name) {
             return Some(known);
         }
@@ -395,7 +395,9 @@ impl<'a> Resolver<'a> {
         let described = explicit || all.any(&BUFFER).is_some() || all.any(&LIFETIMES).is_some();
         let nested = matches!(value.role, Role::Element | Role::Field);
         if !described || (!explicit && !nested && !all.has("no_copy")) {
-            if matches!(value.role, Role::Result | Role::CallbackResult) && all.has("buffer") {
+            if matches!(value.role, Role::Result | Role::CallbackResult)
+                && all.any(&["buffer", "null_terminated"]).is_some()
+            {
                 plan.output = true;
             } else if matches!(to.kind, TypeKind::Incomplete) && !described {
                 self.undescribed(

@@ -7,7 +7,7 @@ use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
 use crate::diagnostics::Diagnostic;
-use crate::model::{Expr, ExprKind, Field, Kind, Plan, Rule, Struct, Type, TypeKind};
+use crate::model::{Expr, ExprKind, Field, Kind, Plan, Rule, Sized, Struct, Type, TypeKind};
 use crate::suggest::similar;
 
 /// Most elements of an array inside a struct that are translated one by one.
@@ -38,7 +38,38 @@ impl<'a> Resolver<'a> {
             }
             self.field(field, body, plan, value, &inner, &mut fields);
         }
-        if fields.is_empty() { Kind::Scalar } else { Kind::Struct { fields } }
+        let sized = all.get("sized").and_then(|d| self.sized(d, s, value));
+        if fields.is_empty() && sized.is_none() { Kind::Scalar } else { Kind::Struct { fields, sized } }
+    }
+
+    /// `sized(member)`, `sized(member, required)`
+    fn sized(&mut self, d: &Descriptor, s: &Struct, value: &Value) -> Option<Sized> {
+        let mut named = Vec::new();
+        for argument in d.arguments.iter().flatten() {
+            let name = match argument {
+                Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. }) => name.as_str(),
+                _ => "",
+            };
+            let Some(field) = s.fields.iter().find(|f| f.name == name) else {
+                let near = similar(name, s.fields.iter().map(|f| f.name.as_str()));
+                let message = format!("{} has no member `{name}`", describe(&value.ty));
+                self.report(Diagnostic::error(d.span, message).label("unknown member").suggest(near));
+                return None;
+            };
+            named.push(field);
+        }
+        let size = named.first()?;
+        let width = size.ty.size();
+        if !matches!(size.ty.kind, TypeKind::Int { .. }) || !matches!(width, 2 | 4 | 8) || s.union {
+            self.report(
+                Diagnostic::error(d.span, format!("`{}` is no size", size.name))
+                    .label(format!("this is {}", describe(&size.ty)))
+                    .help("the member is a number that says how many bytes of the struct the caller has"),
+            );
+            return None;
+        }
+        let required = named.iter().map(|f| f.offset + f.ty.size()).max().unwrap_or(0);
+        Some(Sized { offset: size.offset, width, required, total: s.size })
     }
 
     fn field(

@@ -40,11 +40,11 @@ fn resolved(text: &str) -> (Model, Vec<Diagnostic>) {
 }
 
 fn constant(text: &str) -> Option<i128> {
-    let spec = format!("sm_hint(sm_device device, int level) {{ success({text}); }}");
+    let spec = format!("sm_hint(sm_device device, int level) {{ lost({text}); }}");
     let (model, diagnostics) = resolved(&spec);
     let hint = model.functions.iter().find(|f| f.name == "sm_hint")?;
-    assert!(diagnostics.is_empty() || hint.success.is_none());
-    constants::value(hint.success.as_ref()?)
+    assert!(diagnostics.is_empty() || hint.lost.is_none());
+    constants::value(hint.lost.as_ref()?)
 }
 
 fn message(text: &str) -> String {

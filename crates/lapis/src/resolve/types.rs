@@ -49,7 +49,11 @@ pub fn same(a: &Type, b: &Type) -> bool {
 }
 
 fn tag(ty: &Type) -> &str {
-    bare(&ty.spelling).trim_start_matches("struct ").trim_start_matches("union ")
+    tag_of(&ty.spelling)
+}
+
+fn tag_of(spelling: &str) -> &str {
+    bare(spelling).trim_start_matches("struct ").trim_start_matches("union ")
 }
 
 /// A spelling without qualifiers at the top.
@@ -79,14 +83,6 @@ pub fn key(spelling: &str) -> String {
     words.join(" ").replace("* ", "*").replace(" *", "*")
 }
 
-/// The name under which a type is a handle type: what a pointer to an unknown struct promises about the
-/// struct's constancy does not make it another kind of object.
-pub fn handle_name(ty: &Type) -> String {
-    let name = key(&ty.spelling);
-    let opaque = matches!(&ty.kind, TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete));
-    if opaque { name.replace("const ", "") } else { name }
-}
-
 pub fn describe(ty: &Type) -> String {
     format!("`{}`", ty.spelling)
 }
@@ -112,6 +108,12 @@ impl<'a> Resolver<'a> {
             ty = pointer(ty);
         }
         Some(self.decorate(&ty))
+    }
+
+    /// The same silently, and without its handles.
+    pub(super) fn named(&self, name: &TypeName) -> Option<Type> {
+        let base = self.base_type(&name.base)?;
+        Some(name.pointers.iter().fold(base, |ty, _| pointer(ty)))
     }
 
     fn base_type(&self, base: &str) -> Option<Type> {
@@ -140,6 +142,27 @@ impl<'a> Resolver<'a> {
         Some(Type { kind, spelling: spelling.into(), handle: None })
     }
 
+    /// One name for all ways to write a pointer to an unknown struct: typedefs of it, of the struct, `const` or not.
+    /// Other types go by their own name: two typedefs of a number are two types.
+    pub(super) fn canonical(&self, ty: &Type) -> String {
+        self.unknown_struct(ty).unwrap_or_else(|| key(&ty.spelling))
+    }
+
+    fn unknown_struct(&self, ty: &Type) -> Option<String> {
+        match &ty.kind {
+            TypeKind::Pointer { to, .. } if matches!(to.kind, TypeKind::Incomplete) => {
+                let mut name = tag(to).to_string();
+                for _ in 0..16 {
+                    let Some(alias) = self.header.aliases.get(&name) else { break };
+                    name = tag_of(alias).to_string();
+                }
+                Some(format!("struct {name}*"))
+            }
+            TypeKind::Pointer { to, .. } => Some(format!("{}*", self.unknown_struct(to)?)),
+            _ => None,
+        }
+    }
+
     /// The index of the rule for values of a type: by its own name, or that of a typedef it stands for.
     pub(super) fn type_rule(&self, ty: &Type) -> Option<usize> {
         let mut name = key(&ty.spelling);
@@ -150,7 +173,7 @@ impl<'a> Resolver<'a> {
             let Some(alias) = self.header.aliases.get(&name) else { break };
             name = key(alias);
         }
-        self.rule_names.get(&handle_name(ty)).copied()
+        self.rule_names.get(&self.canonical(ty)).copied()
     }
 
     /// The same type with the handles in it marked.

@@ -51,6 +51,65 @@ mod support {
             }
         }
     }
+    /// No struct is larger than a page: a larger size is a mistake.
+    const LARGEST_STRUCT: usize = 4096;
+    /// Copies the struct at `own`, of which a member says how many bytes it has, to `total` zeroed bytes at `to`.
+    /// How many it has; `None`: too few, absurdly many, or more than is known here and not zero. A struct that
+    /// has more tells the vendor of `total`.
+    pub unsafe fn whole(
+        own: usize,
+        offset: usize,
+        width: usize,
+        required: usize,
+        total: usize,
+        to: usize,
+    ) -> Option<usize> {
+        if own == 0 {
+            return Some(0);
+        }
+        unsafe {
+            let size = load(own, usize::MAX, offset as i128, width, false);
+            if size < required as i128
+                || size > std::cmp::max(total, LARGEST_STRUCT) as i128
+            {
+                return None;
+            }
+            let size = size as usize;
+            if (total..size).any(|at| read::<u8>(own + at) != 0) {
+                return None;
+            }
+            let known = std::cmp::min(size, total);
+            std::ptr::copy_nonoverlapping(own as *const u8, to as *mut u8, known);
+            let told = (known as u64).to_le_bytes();
+            std::ptr::copy_nonoverlapping(
+                told.as_ptr(),
+                (to + offset) as *mut u8,
+                width,
+            );
+            Some(size)
+        }
+    }
+    /// Copies `size` bytes of the struct at `from` back, but for the member that says how many there are.
+    pub unsafe fn part(
+        from: usize,
+        own: usize,
+        offset: usize,
+        width: usize,
+        size: usize,
+    ) {
+        if own == 0 {
+            return;
+        }
+        let behind = offset + width;
+        unsafe {
+            std::ptr::copy_nonoverlapping(from as *const u8, own as *mut u8, offset);
+            std::ptr::copy_nonoverlapping(
+                (from + behind) as *const u8,
+                (own + behind) as *mut u8,
+                size - behind,
+            );
+        }
+    }
     #[inline]
     pub unsafe fn read<T: Copy>(at: usize) -> T {
         unsafe { (at as *const T).read_unaligned() }
@@ -595,7 +654,8 @@ unsafe fn handle_0(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a0 = (memory as u64) as usize;
             n0 = count * 8;
             h0 = present;
@@ -817,7 +877,8 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a2 = (memory as u64) as usize;
             n2 = count * 8;
             h2 = present;
@@ -958,7 +1019,8 @@ unsafe fn handle_7(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a1 = (memory as u64) as usize;
             n1 = count * 8;
             h1 = present;
@@ -1054,7 +1116,8 @@ unsafe fn handle_9(call: &mut Call) -> Result<(), Reject> {
         let present = call.array(Some(v0))?.is_some();
         if present || false {
             let count = v0 as usize;
-            let memory = call.scratch((count + 2) * 8) as usize;
+            let room = (count + 2) * 8;
+            let memory = call.scratch(room) as usize;
             a2 = (memory as u64) as usize;
             n2 = count * 8;
             h2 = present;

@@ -2,7 +2,9 @@
 
 use super::Stub;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, end_with, read, recall, role, struct_address, write};
+use crate::generate::marshal::{
+    decided, element_loop, end_with, read, recall, recall_end, role, struct_address, write,
+};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::Mapped;
@@ -22,9 +24,10 @@ impl Stub<'_> {
                 _ => quote!(reply.out();),
             },
             Operation::Elements(e) => self.reply_elements(instruction, e, cx),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
+                let (prelude, _) = struct_address(instruction);
                 let fields = fields.iter().map(|f| self.reply(f, cx));
-                quote!(#(#fields)*)
+                quote!({ #prelude #(#fields)* })
             }
             Operation::Choice { site, then, otherwise, .. } => {
                 let value = recall(*site);
@@ -37,17 +40,57 @@ impl Stub<'_> {
     }
 
     pub(super) fn reply_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
-        let (pointer, count) = (read(instruction), recall(elements.extent.site));
+        let count = recall(elements.extent.site);
+        let reply = self.reply_present(instruction, elements, cx);
+        quote!({ let count = #count; #reply })
+    }
+
+    /// The elements of the application's array, `count` of them.
+    fn reply_present(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let pointer = read(instruction);
         let inner: TokenStream = if elements.output {
-            elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect()
+            elements.element.iter().map(|i| self.reply_value(i, cx.inside(elements))).collect()
         } else {
-            elements.element.iter().map(|i| self.reply(i, cx.deeper())).collect()
+            elements.element.iter().map(|i| self.reply(i, cx.inside(elements))).collect()
         };
-        let limit = quote!(let count = #count;);
         let take = elements.output.then(|| quote!(let count = reply.count(count as usize);));
         let body =
             element_loop(instruction.at, quote!(#pointer as usize), quote!(count), elements.extent.stride, inner);
-        quote!({ #limit if #pointer != 0 { #take #body } })
+        quote!(if #pointer != 0 { #take #body })
+    }
+
+    /// An array inside an element that travels both ways: the application's, or one of the library's.
+    fn reply_array(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let (count, end) = (recall(elements.extent.site), recall_end());
+        let kept = self.reply_present(instruction, elements, cx);
+        let given = write(instruction, self.given(instruction, elements, cx));
+        quote!({
+            let count = #count;
+            #end
+            if reply.word() != 0 {
+                reply.skip_outputs(outputs_end);
+                #given
+            } else {
+                #kept
+            }
+            trail_at = trail_end;
+        })
+    }
+
+    /// The address of an array that the library owns, as the guest keeps it.
+    fn given(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let stride = types::size(elements.extent.stride);
+        let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
+        let body = element_loop(instruction.at, quote!(array), quote!(count), elements.extent.stride, inner);
+        quote!(match reply.given() {
+            Some(count) => {
+                let mut memory = vec![0u8; count * #stride];
+                let array = memory.as_mut_ptr() as usize;
+                #body
+                reply.keep(&memory) as usize as u64
+            }
+            None => 0u64,
+        })
     }
 
     /// Takes an output element's own value out of the reply.
@@ -59,9 +102,23 @@ impl Stub<'_> {
                 let (store, owned) = (store(quote!(value)), end_with(h, &quote!(value), cx));
                 quote!(if let Some(value) = reply.handle(#ty, #role) { #store #owned })
             }
-            Operation::Text => store(quote!(reply.string(0) as usize as u64)),
-            Operation::Bytes(_) => store(quote!(reply.owned() as usize as u64)),
             Operation::Null { cleared: true } => store(quote!(0)),
+            Operation::Text { .. } => {
+                let given = store(quote!(reply.string(0) as usize as u64));
+                if cx.both { quote!(if reply.word() != 0 { #given }) } else { given }
+            }
+            Operation::Bytes(b) => {
+                let given = store(quote!(reply.owned() as usize as u64));
+                match b.mode {
+                    _ if !cx.both => given,
+                    Mode::Copy { output: true, .. } => {
+                        quote!({ let given = reply.word() != 0; reply.out(); if given { #given } })
+                    }
+                    _ => quote!(if reply.word() != 0 { #given }),
+                }
+            }
+            Operation::Elements(e) if cx.both => self.reply_array(instruction, e, cx),
+            Operation::Elements(e) => store(self.given(instruction, e, cx)),
             Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
                 store(quote!(reply.word()))
             }
@@ -70,7 +127,7 @@ impl Stub<'_> {
                 let size = types::size(instruction.ty.size());
                 quote!(reply.raw(#address as *mut u8, #size);)
             }
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 // The application's own pointers stay where no translated value arrives.
@@ -85,8 +142,8 @@ impl Stub<'_> {
                 let fields = fields.iter().map(|f| self.reply_value(f, cx));
                 quote!({ #prelude #(#saved)* reply.raw(#address as *mut u8, #size); #(#restored)* #(#fields)* })
             }
-            Operation::Choice { condition, then, otherwise, .. } => {
-                let condition = cx.condition(condition);
+            Operation::Choice { site, condition, then, otherwise } => {
+                let condition = decided(*site, condition, cx);
                 let then = then.iter().map(|i| self.reply_value(i, cx));
                 let otherwise = otherwise.iter().map(|i| self.reply_value(i, cx));
                 quote!(if #condition { #(#then)* } else { #(#otherwise)* })
@@ -104,15 +161,16 @@ impl Stub<'_> {
                 let size = types::size(ty.size());
                 quote!({ let mut value: #rust = std::mem::zeroed(); reply.raw(&raw mut value as *mut u8, #size); value })
             }
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let size = types::size(ty.size());
                 let fields = fields.iter().map(|f| self.reply_value(f, cx));
                 quote!({
-                    let mut value: #rust = std::mem::zeroed();
-                    let e0 = &raw mut value as usize;
+                    // Conditions speak of it as `ret`.
+                    let mut ret: #rust = std::mem::zeroed();
+                    let e0 = &raw mut ret as usize;
                     reply.raw(e0 as *mut u8, #size);
                     #(#fields)*
-                    value
+                    ret
                 })
             }
             Operation::Handle(h) => {
@@ -123,21 +181,25 @@ impl Stub<'_> {
                 let owned = end_with(h, &quote!(value), cx);
                 quote!({ let value = reply.handle(#id, #role).unwrap_or(0); #owned value as #rust })
             }
-            Operation::Text => quote!((reply.string(0) as usize)),
-            Operation::Bytes(_) => quote!((reply.owned() as usize)),
+            Operation::Text { .. } => quote!((reply.string(0) as usize as #rust)),
+            Operation::Elements(e) => {
+                let given = self.given(instruction, e, cx);
+                quote!((#given as #rust))
+            }
+            Operation::Bytes(_) => quote!((reply.owned() as usize as #rust)),
             Operation::Mapped { mapped: Mapped { at, write, read, .. }, .. } => {
                 let at = at.as_ref().map_or(quote!(0i128), |e| cx.exact(e));
                 let write = write.as_ref().map_or(quote!(true), |e| cx.condition(e));
                 let read = read.as_ref().map_or(quote!(true), |e| cx.condition(e));
-                quote!((reply.mapped((#at) as usize as *mut u8, #read, #write) as usize))
+                quote!((reply.mapped((#at) as usize as *mut u8, #read, #write) as usize as #rust))
             }
             Operation::FunctionPointer { name } => {
                 let name = cx.exact(name);
-                quote!((if reply.word() != 0 { function_by_name((#name) as usize) } else { 0usize }))
+                quote!(((if reply.word() != 0 { function_by_name((#name) as usize) } else { 0usize }) as #rust))
             }
             Operation::Table(t) => {
                 let table = format_ident!("table_{}", self.model.tables[*t].name);
-                quote!((if reply.word() != 0 { #table() } else { 0usize }))
+                quote!(((if reply.word() != 0 { #table() } else { 0usize }) as #rust))
             }
             Operation::Nothing => quote!(()),
             Operation::Null { .. } => types::zero(ty),

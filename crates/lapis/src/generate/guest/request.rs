@@ -2,7 +2,7 @@
 
 use super::{Code, Stub};
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, keep, read, struct_address};
+use crate::generate::marshal::{element_loop, keep, read, remember_end, struct_address};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -22,7 +22,7 @@ impl Stub<'_> {
                 }
                 _ => quote!(),
             },
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 let fields = fields.iter().map(|f| self.request(f, cx));
@@ -35,7 +35,7 @@ impl Stub<'_> {
                     false => quote!(call.handle(#ty, #value);),
                 }
             }
-            Operation::Text => {
+            Operation::Text { .. } => {
                 let value = value();
                 quote!(call.string(#value as usize as *const std::ffi::c_char);)
             }
@@ -63,7 +63,7 @@ impl Stub<'_> {
             }
             Operation::Choice { site, condition, then, otherwise } => {
                 let condition = cx.condition(condition);
-                let (name, keep) = keep(*site, instruction);
+                let (name, keep) = keep(*site, instruction, cx);
                 let carry = site.carried.then(|| quote!(call.word(#name);));
                 let then = then.iter().map(|i| self.request(i, cx));
                 let otherwise = otherwise.iter().map(|i| self.request(i, cx));
@@ -106,7 +106,7 @@ impl Stub<'_> {
                 quote!(support::terminated(#pointer as usize, #stride, #step) as u64)
             }
         };
-        let (name, keep) = keep(extent.site, instruction);
+        let (name, keep) = keep(extent.site, instruction, cx);
         let carry = extent.site.carried.then(|| quote!(call.word(#name);));
         quote!(let #name = #value; #keep #carry)
     }
@@ -114,7 +114,7 @@ impl Stub<'_> {
     pub(super) fn request_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {
         let count = self.request_count(instruction, &bytes.extent, cx);
         let (pointer, stride) = (read(instruction), types::size(bytes.extent.stride));
-        let (name, _) = keep(bytes.extent.site, instruction);
+        let (name, _) = keep(bytes.extent.site, instruction, cx);
         let p = quote!(#pointer as usize as *mut u8);
         let n = quote!(#name as usize * #stride);
         let put = match &bytes.mode {
@@ -132,18 +132,19 @@ impl Stub<'_> {
     pub(super) fn request_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
         let count = self.request_count(instruction, &elements.extent, cx);
         let pointer = read(instruction);
-        let (name, _) = keep(elements.extent.site, instruction);
+        let (name, _) = keep(elements.extent.site, instruction, cx);
         let put = quote!(call.array(#pointer as usize as *const u8, #name as usize));
         if !elements.input {
             let minted: TokenStream = elements.element.iter().map(|i| self.request_minted(i)).collect();
             if minted.is_empty() {
-                return quote!(#count #put;);
+                let request = remember_end(cx, quote!(#put;));
+                return quote!(#count #request);
             }
             let body =
                 element_loop(instruction.at, quote!(#pointer as usize), quote!(#name), elements.extent.stride, minted);
             return quote!(#count if #put { #body });
         }
-        let inner = elements.element.iter().map(|i| self.request(i, cx.deeper()));
+        let inner = elements.element.iter().map(|i| self.request(i, cx.inside(elements)));
         let body = element_loop(
             instruction.at,
             quote!(#pointer as usize),
@@ -151,6 +152,7 @@ impl Stub<'_> {
             elements.extent.stride,
             quote!(#(#inner)*),
         );
-        quote!(#count if #put { #body })
+        let request = remember_end(cx, quote!(if #put { #body }));
+        quote!(#count #request)
     }
 }

@@ -3,7 +3,9 @@
 use super::Handler;
 use super::request::element_address;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, given_count, read, recall, role, struct_address};
+use crate::generate::marshal::{
+    bind_distance, decided, element_loop, given_count, read, read_passed, recall, recall_end, role, struct_address,
+};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -23,10 +25,12 @@ impl Handler<'_> {
         match &instruction.operation {
             Operation::Bytes(b) => self.reply_bytes(instruction, b, cx),
             Operation::Elements(e) => self.reply_elements(instruction, e, cx),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, _) = self.struct_place(instruction);
                 let fields = fields.iter().map(|f| self.reply(f, cx));
-                quote!({ #prelude #(#fields)* })
+                // A struct that was passed by value is as it was.
+                let distance = matches!(instruction.at, Place::Argument(_)).then(|| quote!(let passed0 = 0usize;));
+                quote!({ #prelude #distance #(#fields)* })
             }
             Operation::Choice { site, then, otherwise, .. } => {
                 let value = recall(*site);
@@ -49,14 +53,7 @@ impl Handler<'_> {
                 })
             }
             Mode::Copy { output: true, .. } => {
-                let stride = types::size(bytes.extent.stride);
-                let valid = match (&bytes.returned, instruction.at) {
-                    (Some(e), _) => {
-                        let value = cx.exact(e);
-                        quote!(support::returned(#value, usize::MAX / #stride) * #stride)
-                    }
-                    (None, _) => quote!(usize::MAX),
-                };
+                let valid = self.valid_bytes(bytes, cx);
                 // A large output of a failed call may hold anything: the application keeps its own.
                 let counts = match instruction.at {
                     Place::Argument(i) => {
@@ -77,7 +74,14 @@ impl Handler<'_> {
     }
 
     pub(super) fn reply_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
-        let (pointer, count) = (read(instruction), recall(elements.extent.site));
+        let count = recall(elements.extent.site);
+        let reply = self.reply_present(instruction, elements, cx);
+        quote!({ let count = #count as usize; #reply })
+    }
+
+    /// The elements of an array that was passed, `count` of them.
+    fn reply_present(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let pointer = read_passed(instruction);
         let present = match instruction.at {
             // Forced storage has an address although the guest gave none.
             Place::Argument(i) => {
@@ -92,13 +96,68 @@ impl Handler<'_> {
                 let value = cx.exact(e);
                 quote!(let count = support::returned(#value, count);)
             });
-            let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
+            let inner = elements.element.iter().map(|i| self.reply_value(i, cx.inside(elements))).collect();
             (quote!(#returned call.reply_count(count);), inner)
         } else {
-            (quote!(), elements.element.iter().map(|i| self.reply(i, cx.deeper())).collect())
+            (quote!(), elements.element.iter().map(|i| self.reply(i, cx.inside(elements))).collect())
         };
+        let distance = bind_distance(instruction, elements);
         let body = element_loop(instruction.at, quote!(#pointer as usize), quote!(count), stride, inner);
-        quote!({ let count = #count as usize; if #present { #returned #body } })
+        quote!(if #present { #distance #returned #body })
+    }
+
+    /// A pointer inside an element that travels both ways: as it was passed (`kept` follows in the reply), or one to
+    /// the library's own memory (`given` follows) where `output` says that the library may put one there. The
+    /// runtime refuses what is neither: an address of this process never leaves it.
+    fn reply_pointer(
+        &self,
+        instruction: &Instruction,
+        output: bool,
+        kept: TokenStream,
+        given: TokenStream,
+    ) -> TokenStream {
+        let (passed, value) = (read_passed(instruction), read(instruction));
+        quote!(if call.reply_pointer(#passed, #value, #output)? { #given } else { #kept })
+    }
+
+    /// An array inside an element that travels both ways.
+    fn reply_array(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let (count, end) = (recall(elements.extent.site), recall_end());
+        let kept = self.reply_present(instruction, elements, cx);
+        let given = self.reply_given(instruction, elements, cx);
+        let reply =
+            self.reply_pointer(instruction, elements.output, kept, quote!(call.skip_outputs(outputs_end); #given));
+        quote!({ let count = #count as usize; #end #reply trail_at = trail_end; })
+    }
+
+    /// An array that the library owns: NULL, or how many elements it has and what they are.
+    fn reply_given(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        let pointer = read(instruction);
+        let count = given_count(&elements.extent, elements.returned.as_ref(), quote!(pointer), cx);
+        let inner = elements.element.iter().map(|i| self.reply_value(i, cx.deeper())).collect();
+        let body = element_loop(instruction.at, quote!(pointer), quote!(count), elements.extent.stride, inner);
+        quote!({
+            let pointer = #pointer as usize;
+            if pointer == 0 {
+                call.reply_word(0);
+            } else {
+                let count = #count;
+                call.reply_word(count as u64 + 1);
+                #body
+            }
+        })
+    }
+
+    /// How many bytes of an output are meaningful.
+    fn valid_bytes(&self, bytes: &Bytes, cx: Context) -> TokenStream {
+        let stride = types::size(bytes.extent.stride);
+        match &bytes.returned {
+            Some(e) => {
+                let value = cx.exact(e);
+                quote!(support::returned(#value, usize::MAX / #stride) * #stride)
+            }
+            None => quote!(usize::MAX),
+        }
     }
 
     /// Puts an output element's own value into the reply.
@@ -112,15 +171,27 @@ impl Handler<'_> {
                     if !ok || native == #unwritten { call.reply_unwritten_handle(); } else { #put }
                 })
             }
-            Operation::Text => {
+            Operation::Text { output } => {
                 let value = read(instruction);
-                quote!(call.reply_string(#value as usize as *const std::ffi::c_char);)
+                let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char););
+                if cx.both { self.reply_pointer(instruction, *output, quote!(), given) } else { given }
             }
             Operation::Bytes(b) => {
                 let (value, stride) = (read(instruction), types::size(b.extent.stride));
-                let count = given_count(&b.extent, quote!(ret), cx);
-                quote!(call.reply_owned(#value as usize as *const u8, #count * #stride);)
+                let count = given_count(&b.extent, b.returned.as_ref(), value.clone(), cx);
+                let given = quote!(call.reply_owned(#value as usize as *const u8, #count * #stride););
+                match b.mode {
+                    _ if !cx.both => given,
+                    Mode::Copy { output: true, .. } => {
+                        let valid = self.valid_bytes(b, cx);
+                        let kept = quote!(call.reply_out(if ok { Some(#valid) } else { None }););
+                        self.reply_pointer(instruction, true, kept, quote!(call.reply_out(None); #given))
+                    }
+                    _ => self.reply_pointer(instruction, false, quote!(), given),
+                }
             }
+            Operation::Elements(e) if cx.both => self.reply_array(instruction, e, cx),
+            Operation::Elements(e) => self.reply_given(instruction, e, cx),
             Operation::Scalar if instruction.ty.size() <= 8 && !types::is_struct(&instruction.ty) => {
                 let value = read(instruction);
                 quote!(call.reply_word(#value);)
@@ -130,7 +201,7 @@ impl Handler<'_> {
                 let size = types::size(instruction.ty.size());
                 quote!(call.reply_raw(#address as *const u8, #size);)
             }
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
                 // Addresses of this process never leave it.
@@ -156,8 +227,8 @@ impl Handler<'_> {
                     #(#values)*
                 })
             }
-            Operation::Choice { condition, then, otherwise, .. } => {
-                let condition = cx.condition(condition);
+            Operation::Choice { site, condition, then, otherwise } => {
+                let condition = decided(*site, condition, cx);
                 let then = then.iter().map(|i| self.reply_value(i, cx));
                 let otherwise = otherwise.iter().map(|i| self.reply_value(i, cx));
                 quote!(if #condition { #(#then)* } else { #(#otherwise)* })
@@ -195,11 +266,18 @@ impl Handler<'_> {
             }
             Operation::Handle(h) => {
                 let put = self.put_handle(h, quote!(0usize), cx);
-                quote!({ let native = ret as u64; if ok && native != 0 { #put } else { call.reply_word(0); } })
+                // A status object is there just because the call failed.
+                let wanted = match self.function.error {
+                    ErrorPlace::Status(_) => quote!(native != 0),
+                    _ => quote!(ok && native != 0),
+                };
+                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } })
             }
-            Operation::Text => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
+            Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
+            Operation::Elements(e) => self.reply_given(instruction, e, cx),
             Operation::Bytes(b) => {
-                let (count, stride) = (given_count(&b.extent, quote!(ret), cx), types::size(b.extent.stride));
+                let (count, stride) =
+                    (given_count(&b.extent, b.returned.as_ref(), quote!(ret), cx), types::size(b.extent.stride));
                 quote!(call.reply_owned(ret as usize as *const u8, #count * #stride);)
             }
             Operation::Mapped { mapped: Mapped { bytes, at, .. }, until } => {

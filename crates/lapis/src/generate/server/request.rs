@@ -2,7 +2,7 @@
 
 use super::Handler;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, keep, struct_address, write};
+use crate::generate::marshal::{element_loop, keep, remember_end, struct_address, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -39,11 +39,12 @@ impl Handler<'_> {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
             Operation::Null { .. } => self.request_null(instruction),
-            Operation::Struct { fields } => {
+            Operation::Struct { fields, sized } => {
                 let copy = self.request_raw(instruction);
-                let (prelude, _) = self.struct_place(instruction);
+                let (prelude, address) = self.struct_place(instruction);
                 let fields = fields.iter().map(|f| self.request(f, cx));
-                quote!(#copy { #prelude #(#fields)* })
+                let sized = sized.map(|sized| check_size(sized, &address));
+                quote!(#copy { #prelude #sized #(#fields)* })
             }
             Operation::Handle(h) => {
                 let ty = h.handle as u32;
@@ -57,7 +58,7 @@ impl Handler<'_> {
                 let note = self.note(instruction.at, quote!(0), quote!(value != 0));
                 quote!({ let value = #get; #store #note })
             }
-            Operation::Text => {
+            Operation::Text { .. } => {
                 let store = self.store(instruction, quote!(text as usize as u64));
                 let note = self.note(instruction.at, quote!(usize::MAX), quote!(!text.is_null()));
                 quote!({ let text = call.string()?; #store #note })
@@ -84,7 +85,7 @@ impl Handler<'_> {
                 quote!({ let value = call.unmap()?; #store #note })
             }
             Operation::Choice { site, condition, then, otherwise } => {
-                let (name, keep) = keep(*site, instruction);
+                let (name, keep) = keep(*site, instruction, cx);
                 let value = if site.carried {
                     quote!(call.word()?)
                 } else {
@@ -174,7 +175,7 @@ impl Handler<'_> {
             Count::Elements(e) => cx.exact(e),
             _ => quote!(1i128),
         };
-        let (name, keep) = keep(extent.site, instruction);
+        let (name, keep) = keep(extent.site, instruction, cx);
         quote!(let #name = support::count(#exact, #stride).ok_or(Reject::Malformed("size"))? as u64; #keep)
     }
 
@@ -188,7 +189,7 @@ impl Handler<'_> {
 
     pub(super) fn request_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {
         let count = self.request_count(instruction, &bytes.extent, cx);
-        let (name, _) = keep(bytes.extent.site, instruction);
+        let (name, _) = keep(bytes.extent.site, instruction, cx);
         let (stride, private) = (types::size(bytes.extent.stride), bytes.private);
         let n = quote!(#name as usize * #stride);
         let get = match &bytes.mode {
@@ -234,15 +235,18 @@ impl Handler<'_> {
 
     pub(super) fn request_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
         let count = self.request_count(instruction, &elements.extent, cx);
-        let (name, _) = keep(elements.extent.site, instruction);
+        let (name, _) = keep(elements.extent.site, instruction, cx);
         let stride = types::size(elements.extent.stride);
         let forced = self.forced(&elements.extent, cx).unwrap_or(quote!(false));
         let unwritten = self.mark_unwritten(instruction, elements);
         let fill = if elements.input {
-            let inner = elements.element.iter().map(|i| self.request(i, cx.deeper()));
+            let inner = elements.element.iter().map(|i| self.request(i, cx.inside(elements)));
             let body =
                 element_loop(instruction.at, quote!(memory), quote!(count), elements.extent.stride, quote!(#(#inner)*));
-            quote!(if present { #body })
+            let copy = elements.kept_twice().then(|| {
+                quote!(std::ptr::copy_nonoverlapping(memory as *const u8, (memory + room) as *mut u8, count * #stride);)
+            });
+            quote!(if present { #body #copy })
         } else {
             let minted: TokenStream =
                 elements.element.iter().map(|i| self.request_minted(i, element_address(i))).collect();
@@ -253,20 +257,23 @@ impl Handler<'_> {
         };
         let store = self.store(instruction, quote!(memory as u64));
         let note = self.note(instruction.at, quote!(count * #stride), quote!(present));
-        quote! {
-            #count
+        let copies = if elements.kept_twice() { quote!(2 * room) } else { quote!(room) };
+        let request = quote! {
             {
                 let present = call.array(Some(#name))?.is_some();
                 if present || #forced {
                     let count = #name as usize;
                     // Two more elements than asked for: terminated lists end inside our memory.
-                    let memory = call.scratch((count + 2) * #stride) as usize;
+                    let room = (count + 2) * #stride;
+                    let memory = call.scratch(#copies) as usize;
                     #store
                     #note
                     #fill
                 }
             }
-        }
+        };
+        let request = remember_end(cx, request);
+        quote!(#count #request)
     }
 
     /// Takes the id that the guest has chosen for what the vendor's function writes to that address.
@@ -297,10 +304,22 @@ pub(super) fn element_address(instruction: &Instruction) -> TokenStream {
     quote!(#address as usize)
 }
 
+/// The vendor's function believes the struct: its size is one that our copy has, and nothing lies behind it.
+fn check_size(sized: Sized, address: &TokenStream) -> TokenStream {
+    let [offset, width, required, total] = [sized.offset, sized.width, sized.required, sized.total].map(types::size);
+    quote! {
+        let size = support::load(#address, #total, #offset, #width, false);
+        if size < #required || size > #total {
+            return Err(Reject::Malformed("a struct has a size that no guest library sends"));
+        }
+        std::ptr::write_bytes((#address + size as usize) as *mut u8, 0, #total - size as usize);
+    }
+}
+
 fn mark(instruction: &Instruction) -> TokenStream {
     match &instruction.operation {
         Operation::Handle(_) => write(instruction, quote!(support::UNWRITTEN)),
-        Operation::Struct { fields } => fields.iter().map(mark).collect(),
+        Operation::Struct { fields, .. } => fields.iter().map(mark).collect(),
         Operation::Choice { then, otherwise, .. } => {
             // Whichever way the element goes, only handles care.
             then.iter().chain(otherwise).map(mark).collect()
