@@ -9,7 +9,7 @@ use crate::{
     life::ServerEvent,
     node::{Core, Goal, State},
     permissions::Permissions,
-    server_log,
+    server_log::{self, Volume},
     sessions::{Server, Session},
     zygote::Zygote,
 };
@@ -115,7 +115,8 @@ impl Core {
     }
 
     fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
-        let (log, theirs) = server_log::pipe().map_err(NodeError::Watch)?;
+        let volume = if self.config.private { Volume::All } else { Volume::Limited };
+        let (log, theirs) = server_log::pipe(volume).map_err(NodeError::Watch)?;
         let process = self.new_api_server(state, theirs)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
         let id = state.registry.add_spare(process, log);

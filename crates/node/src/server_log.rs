@@ -10,6 +10,7 @@ use crate::{
     log::Log,
     node::{Core, State},
 };
+use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
@@ -27,16 +28,32 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Sessions of one API server whose lines are told under their numbers: more than it may have at a time.
 const REMEMBERED: usize = 256;
 
-/// The node's end of the pipe, and the API server's. Who writes more than the node reads loses it and does not wait.
-pub fn pipe() -> io::Result<(ServerLog, OwnedFd)> {
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    Ok((ServerLog { pipe: read, lines: Lines::default(), pace: Pace::default(), sessions: VecDeque::new() }, write))
+/// The node's end of the pipe, and the API server's. With [`Volume::Limited`] an API server that writes more than the node
+/// reads loses it and does not wait.
+pub fn pipe(volume: Volume) -> io::Result<(ServerLog, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+    fcntl_setfl(&read, OFlags::NONBLOCK)?;
+    if volume == Volume::Limited {
+        fcntl_setfl(&write, OFlags::NONBLOCK)?;
+    }
+    let (lines, pace, sessions) = (Lines::default(), Pace::default(), VecDeque::new());
+    Ok((ServerLog { pipe: read, volume, lines, pace, sessions }, write))
+}
+
+/// How much an API server may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Volume {
+    /// Ten lines a second: it may be taken over by its tenant, and the log is the operator's.
+    Limited,
+    /// Everything: a private node serves one program, whose user reads the log.
+    All,
 }
 
 /// The node's end, and what was read of it.
 #[derive(Debug)]
 pub struct ServerLog {
     pipe: OwnedFd,
+    volume: Volume,
     lines: Lines,
     pace: Pace,
     /// Of this API server, the newest last.
@@ -58,13 +75,13 @@ impl ServerLog {
             self.tell_left_out(pid, now, log);
         }
         let mut part = [0; LONGEST];
-        while let room @ 1.. = self.pace.room().min(part.len()) {
+        while let room @ 1.. = self.room().min(part.len()) {
             match rustix::io::read(&self.pipe, &mut part[..room]) {
                 Ok(0) => return Heard::Over,
                 Ok(count) => {
                     self.pace.taken += count;
                     for line in self.lines.add(&part[..count]) {
-                        if self.pace.limit.admit(now) {
+                        if self.volume == Volume::All || self.pace.limit.admit(now) {
                             log.passed(&speaker(&self.sessions, pid, &line));
                         }
                     }
@@ -75,6 +92,14 @@ impl ServerLog {
             }
         }
         Heard::TooMuch
+    }
+
+    /// Bytes that may be read now.
+    fn room(&self) -> usize {
+        match self.volume {
+            Volume::Limited => self.pace.room(),
+            Volume::All => LONGEST,
+        }
     }
 
     fn tell_left_out(&mut self, pid: u32, now: Instant, log: Log) {
@@ -262,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_read_a_little_at_a_time_and_never_waits() {
-        let (mut log, theirs) = pipe().unwrap();
+        let (mut log, theirs) = pipe(Volume::Limited).unwrap();
         let (silent, start) = (Log::silent(), Instant::now());
         let flood = || while rustix::io::write(&theirs, &[b'\n'; 4096]).is_ok() {};
         let mut heard = Vec::new();

@@ -8,9 +8,6 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 /// Processes and threads of one user id that the kernel allows at most. The threads of CPU devices count: PoCL has one
 /// per CPU and session.
 pub const MAX_PROCESSES: u64 = 16_384;
-/// Longest file that a confined process can write, bytes. Bounds one `.fill` directive of a kernel's source.
-pub const MAX_FILE_BYTES: u64 = 1 << 30;
-
 /// Becomes user `id` (also as group) with `groups`, without any way back, and limits what one user can use up.
 ///
 /// Called while the process has one thread of ours: the C library changes the ids of all threads.
@@ -29,8 +26,8 @@ pub fn become_user(id: u32, groups: &[u32]) -> io::Result<()> {
     done(unsafe { libc::setresgid(id, id, id) })?;
     // SAFETY: takes effect on this process only and touches no memory. Leaving user 0 clears all capabilities.
     done(unsafe { libc::setresuid(id, id, id) })?;
-    limit(Resource::Nproc, MAX_PROCESSES)?;
-    limit(Resource::Fsize, MAX_FILE_BYTES)
+    // No limit of file sizes: it holds for memory files, too, in which drivers keep device memory.
+    limit(Resource::Nproc, MAX_PROCESSES)
 }
 
 /// Lowers a limit; one that is lower already stays.
