@@ -138,7 +138,7 @@ impl LaneEnd {
     /// Receiving spins for about so long before every sleep; zero: as recent waits suggest.
     pub fn stay_awake(&mut self, time: Duration) {
         if let LaneEnd::Shared(lane) = self {
-            lane.rx.stay_awake(time);
+            lane.rx.set_spin_window(time);
         }
     }
 
