@@ -236,7 +236,7 @@ impl ThreadLane {
         if self.awake.replace(awake) != awake {
             let time = if awake { STAY_AWAKE } else { Duration::ZERO };
             let _ = self.with_end(|end| {
-                end.stay_awake(time);
+                end.set_spin_window(time);
                 Ok(())
             });
         }
