@@ -35,6 +35,8 @@ mod tests {
         (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
+    // Miri has no memfd_create.
+    #[cfg_attr(miri, ignore)]
     #[test]
     fn huge_pages_and_other_files_are_told_apart() {
         assert!(is_ordinary_memory(memory(0).unwrap().as_fd()).unwrap());
