@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
-/*
- * What processes in a guest may ask of /dev/aviary. See docs/virtio-aviary.md.
- */
+/* The system calls of /dev/aviary for processes in a guest. See docs/virtio-aviary.md. */
 #ifndef _UAPI_AVIARY_H
 #define _UAPI_AVIARY_H
 
@@ -10,7 +8,7 @@
 
 #define AVIARY_INTERFACE 1
 
-/* Arena memory comes and goes in chunks of so many bytes. */
+/* Size in bytes of a chunk, the unit in which arena memory is allocated and released. */
 #define AVIARY_CHUNK (256 * 1024)
 
 struct aviary_info {
@@ -20,13 +18,13 @@ struct aviary_info {
 };
 
 struct aviary_wait {
-	__u64 offset;		/* of a 32-bit word in mapped arena memory */
+	__u64 offset;		/* offset of a 32-bit word in mapped arena memory */
 	__s64 timeout;		/* nanoseconds; negative: none */
 	__u32 expected;		/* sleeps only while the word has this value */
 	__u32 reserved;
 };
 
-/* Only those who sleep in this guest; without it, those on the host. */
+/* Wakes only sleepers in this guest; without the flag, those on the host. */
 #define AVIARY_WAKE_LOCAL 1
 
 struct aviary_wake {
@@ -39,9 +37,9 @@ struct aviary_wake {
 #define AVIARY_PIN_WRITE 1
 
 struct aviary_pin {
-	__u64 address;		/* of the first page, a multiple of 4096 */
+	__u64 address;		/* address of the first page, a multiple of 4096 */
 	__u64 length;		/* a multiple of 4096 */
-	__u64 offset;		/* where in the arena the host sees it */
+	__u64 offset;		/* offset in the arena at which the host maps it */
 	__u32 flags;
 	__u32 reserved;
 };
@@ -51,12 +49,12 @@ struct aviary_range {
 	__u64 length;
 };
 
-/* Of this session, since it was opened. */
+/* Counters of this session, since it was opened. */
 struct aviary_counters {
-	__u64 requests;		/* on the control queue */
+	__u64 requests;		/* requests on the control queue */
 	__u64 kicks;		/* doorbells */
-	__u64 sleeps;		/* AVIARY_WAIT that slept */
-	__u64 wakes;		/* events that woke somebody */
+	__u64 sleeps;		/* calls of AVIARY_WAIT that slept */
+	__u64 wakes;		/* events that woke a sleeper */
 	__u64 pages_pinned;	/* now */
 	__u64 bytes_pinned;	/* ever */
 	__u64 chunks;		/* now */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The doorbell queue: wakes for those who sleep on the host. Nobody waits for it. */
+/* The doorbell queue: wakes sleepers on the host. Doorbells have no answer. */
 
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
 #include "driver.h"
 
-/* With the lock. */
+/* Takes returned buffers back. Called with bell_lock. */
 static void bells_reclaim(struct aviary_device *device)
 {
 	struct aviary_bell *bell;
@@ -16,7 +16,7 @@ static void bells_reclaim(struct aviary_device *device)
 		device->bell_free[device->bells_free++] = bell;
 }
 
-/* Whether waiting for a free one can end; asks for an interrupt if not. */
+/* True if a wait for a free buffer can end; asks for an interrupt if not. */
 static bool bell_free(struct aviary_device *device)
 {
 	unsigned long flags;
@@ -33,7 +33,7 @@ static bool bell_free(struct aviary_device *device)
 	return free;
 }
 
-/* -EAGAIN: the device has all buffers. */
+/* Sends a doorbell. -EAGAIN: the device has all buffers. */
 static int bell_try(struct aviary_device *device, u32 session, u64 offset)
 {
 	struct scatterlist out;
@@ -64,11 +64,11 @@ unlock:
 }
 
 /**
- * aviary_bell_ring - wakes whoever sleeps on the host at a word
- * @session: whose arena
- * @offset: of the word, which the caller has cleared
+ * aviary_bell_ring - wakes the sleepers on the host at a word
+ * @session: the session whose arena has the word
+ * @offset: offset of the word, which the caller has cleared
  *
- * Return: 0; -EINTR if the caller was killed while the device had no time for doorbells.
+ * Return: 0; -EINTR if the caller was killed while the device returned no buffer.
  */
 int aviary_bell_ring(struct aviary_session *session, u64 offset)
 {
@@ -95,7 +95,7 @@ void aviary_bells_callback(struct virtqueue *queue)
 	wake_up_all(&device->bell_wait);
 }
 
-/* Before the device is told that the driver is ready. */
+/* Called before the device is told that the driver is ready. */
 int aviary_bells_start(struct aviary_device *device)
 {
 	unsigned int count = min_t(unsigned int, AVIARY_MOST_BELLS,
@@ -112,7 +112,7 @@ int aviary_bells_start(struct aviary_device *device)
 	return 0;
 }
 
-/* The device was reset. */
+/* Called after a reset of the device. */
 void aviary_bells_stop(struct aviary_device *device)
 {
 	struct virtqueue *queue;

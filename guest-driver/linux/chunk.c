@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The arena's memory: chunks that come with the first touch.
+ * The arena's memory: chunks that are allocated at the first access.
  *
- * The table's lock guards the states of chunks, chunk_lock that a chunk stays while it is looked
- * at. A process that was killed while it waited leaves its chunks as they are: they are freed with
- * its session.
+ * The table's lock guards the states of chunks; chunk_lock keeps a chunk alive while it is
+ * examined. A process that is killed while it waits leaves its chunks in their states: they are
+ * freed with its session.
  */
 
 #include <linux/slab.h>
@@ -13,10 +13,10 @@
 
 #define CHUNK_ORDER	get_order(AVIARY_CHUNK)
 
-/* In the table while pages are looked for. */
+/* Entry of the table while pages are allocated. */
 #define MAKING		xa_mk_value(0)
 
-/* Those pages that a process still maps live on until it does not. */
+/* Pages that a process still maps live until it unmaps them. */
 static void chunk_put(struct aviary_chunk *chunk)
 {
 	unsigned int i;
@@ -35,7 +35,7 @@ static struct aviary_chunk *chunk_alloc(void)
 	chunk = kzalloc(struct_size(chunk, pages, AVIARY_CHUNK_PAGES), GFP_KERNEL_ACCOUNT);
 	if (!chunk)
 		return NULL;
-	/* In one piece, the device needs one mapping for it. Not worth an effort. */
+	/* Contiguous pages need one mapping in the device. Not worth a reclaim or a retry. */
 	first = alloc_pages(GFP_KERNEL_ACCOUNT | __GFP_ZERO | __GFP_NOWARN | __GFP_NORETRY,
 			    CHUNK_ORDER);
 	if (first)
@@ -50,7 +50,7 @@ static struct aviary_chunk *chunk_alloc(void)
 	return chunk;
 }
 
-/* In interrupts. */
+/* Called in interrupts. */
 static void chunk_mapped(struct aviary_device *device, struct aviary_request *request)
 {
 	struct aviary_session *session = request->session;
@@ -60,14 +60,14 @@ static void chunk_mapped(struct aviary_device *device, struct aviary_request *re
 	if (!request->error) {
 		xa_lock_irqsave(&session->chunks, flags);
 		chunk = xa_load(&session->chunks, request->index);
-		/* Not if the session was closed and freed before this answer came. */
+		/* Not if the session was closed and freed before this answer arrived. */
 		if (chunk && !xa_is_value(chunk) && chunk->state == AVIARY_CHUNK_PENDING)
 			chunk->state = AVIARY_CHUNK_READY;
 		xa_unlock_irqrestore(&session->chunks, flags);
 		wake_up_all(&session->chunk_wait);
 		return;
 	}
-	/* -ENODEV: the device has gone, or it knows of the end already. */
+	/* -ENODEV: the device is gone, or knows of the end already. */
 	if (!aviary_session_over(session) && request->error != -ENODEV)
 		pr_warn_ratelimited("session %u ends: the host refused memory at %#lx: error %d\n",
 				    session->number, request->index * AVIARY_CHUNK,
@@ -97,7 +97,7 @@ static void chunk_count(struct aviary_session *session, int change)
 	atomic_long_add(change, &aviary_totals.chunks);
 }
 
-/* Takes over the chunk, unless the session is over. */
+/* Enters the chunk into the table, unless the session is over. */
 static int chunk_publish(struct aviary_session *session, unsigned long index,
 			 struct aviary_chunk *chunk)
 {
@@ -110,10 +110,10 @@ static int chunk_publish(struct aviary_session *session, unsigned long index,
 	} else {
 		chunk->registered = session->greeted;
 		chunk->state = chunk->registered ? AVIARY_CHUNK_PENDING : AVIARY_CHUNK_LOCAL;
-		/* Over an entry that is there: no memory is needed. */
+		/* Replaces an existing entry: no memory is needed. */
 		__xa_store(&session->chunks, index, chunk, GFP_ATOMIC);
 		chunk_count(session, 1);
-		/* Registered, or not: nobody may change that before it is looked at here. */
+		/* Read under the lock, because registration may change afterwards. */
 		err = chunk->registered;
 	}
 	xa_unlock_irq(&session->chunks);
@@ -124,9 +124,9 @@ static int chunk_publish(struct aviary_session *session, unsigned long index,
 /**
  * aviary_chunk_make - makes a chunk, registered if the API server was greeted
  * @session: the session
- * @index: which chunk
+ * @index: index of the chunk
  *
- * Return: 0, also if somebody else makes it or the session is over: the caller looks again.
+ * Return: 0, also if another thread makes it or the session is over: the caller checks again.
  * -ENOMEM, or -EINTR if the process was killed.
  */
 int aviary_chunk_make(struct aviary_session *session, unsigned long index)
@@ -176,7 +176,7 @@ enum aviary_chunk_state aviary_chunk_state(struct aviary_session *session, unsig
 	return state;
 }
 
-/* The page of a chunk that a process can have touched, with a reference. */
+/* A page of a chunk that a process may have accessed, with a reference. */
 struct page *aviary_chunk_page(struct aviary_session *session, u64 offset)
 {
 	struct aviary_chunk *chunk;
@@ -192,7 +192,7 @@ struct page *aviary_chunk_page(struct aviary_session *session, u64 offset)
 	return page;
 }
 
-/* The first chunk from `*index` on that is in a state, put into another; with chunk_lock. */
+/* The first chunk from `*index` on in `state`, which becomes `new`. Called with chunk_lock. */
 static struct aviary_chunk *chunk_next(struct aviary_session *session, unsigned long *index,
 				       unsigned long last, enum aviary_chunk_state state,
 				       enum aviary_chunk_state new)
@@ -213,8 +213,8 @@ static struct aviary_chunk *chunk_next(struct aviary_session *session, unsigned 
 }
 
 /**
- * aviary_chunks_register - the API server was greeted: it sees all chunks from now on
- * @session: with its write_lock
+ * aviary_chunks_register - registers all chunks, once the API server was greeted
+ * @session: the session, with its write_lock held
  */
 int aviary_chunks_register(struct aviary_session *session)
 {
@@ -250,7 +250,7 @@ static bool range_valid(struct aviary_session *session, const struct aviary_rang
 	       range->offset < session->arena && range->length <= session->arena - range->offset;
 }
 
-/* With chunk_lock. */
+/* Called with chunk_lock. */
 static void chunk_free(struct aviary_session *session, unsigned long index,
 		       struct aviary_chunk *chunk)
 {
@@ -259,7 +259,7 @@ static void chunk_free(struct aviary_session *session, unsigned long index,
 	chunk_put(chunk);
 }
 
-/* Whether nothing leaves at `index` that the API server sees. */
+/* True if the chunk at `index` leaves and is registered with the API server. */
 static bool leaves_registered(struct aviary_session *session, unsigned long index)
 {
 	struct aviary_chunk *chunk = xa_load(&session->chunks, index);
@@ -268,7 +268,7 @@ static bool leaves_registered(struct aviary_session *session, unsigned long inde
 	       chunk->registered;
 }
 
-/* One UNMAP for chunks that follow each other. */
+/* Sends one UNMAP for each run of adjacent chunks. */
 static int chunks_unmap(struct aviary_session *session, unsigned long first, unsigned long last)
 {
 	unsigned long index, end;
@@ -288,7 +288,7 @@ static int chunks_unmap(struct aviary_session *session, unsigned long first, uns
 	return err;
 }
 
-/* With release_lock: what leaves in the range leaves by this call. */
+/* Releases the chunks of a range. Called with release_lock, so no other call releases them. */
 static long chunks_release(struct aviary_session *session, const struct aviary_range *range)
 {
 	unsigned long first = range->offset / AVIARY_CHUNK;
@@ -305,12 +305,12 @@ static long chunks_release(struct aviary_session *session, const struct aviary_r
 	while (chunk_next(session, &index, last, AVIARY_CHUNK_READY, AVIARY_CHUNK_LEAVING))
 		;
 	mutex_unlock(&session->chunk_lock);
-	/* Nobody maps them again: faults wait until they have left. */
+	/* No new mapping can appear: faults wait until the chunks have left. */
 	unmap_mapping_range(&session->mapping, range->offset, range->length, 1);
 
 	err = chunks_unmap(session, first, last);
 	if (err) {
-		/* Whether the API server still sees them is known after the end only. */
+		/* The API server may still map them; only the end of the session settles that. */
 		aviary_session_end(session);
 		return aviary_session_over(session) && err != -EINTR ? -EPIPE : err;
 	}
@@ -339,7 +339,7 @@ long aviary_chunks_release(struct aviary_session *session, const struct aviary_r
 	return err;
 }
 
-/* The session is over, and the device uses nothing of it. */
+/* Called when the session is over and the device uses none of its memory. */
 void aviary_chunks_free(struct aviary_session *session)
 {
 	struct aviary_chunk *chunk;
@@ -347,7 +347,7 @@ void aviary_chunks_free(struct aviary_session *session)
 
 	mutex_lock(&session->chunk_lock);
 	xa_for_each(&session->chunks, index, chunk) {
-		/* Who makes one now finds the session over. */
+		/* A thread that makes a chunk finds the session over. */
 		if (!xa_is_value(chunk))
 			chunk_free(session, index, chunk);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* Where kernels from 6.1 on differ. */
+/* Differences between kernels from 6.1 on. */
 #ifndef AVIARY_COMPAT_H
 #define AVIARY_COMPAT_H
 
@@ -35,8 +35,8 @@ static inline int aviary_find_queues(struct virtio_device *vdev, struct virtqueu
 }
 
 /*
- * Pages that the device only reads must be those that the process goes on using. Before 6.2 a
- * read-only pin of private memory that was never written pins the shared zero page.
+ * Pages that the device only reads must stay the process's own when the process writes to them.
+ * Before 6.2 a read-only pin of private memory that was never written pins the shared zero page.
  */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 2, 0)
 #define AVIARY_GUP_READ		0

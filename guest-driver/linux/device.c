@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* One virtio device: its queues, what it says about itself, whether it still answers. */
+/* One virtio device: its queues, its identity, its liveness. */
 
 #include <linux/jiffies.h>
 #include <linux/slab.h>
@@ -7,9 +7,9 @@
 #include "compat.h"
 #include "driver.h"
 
-/* How often a device is asked whether it is there, and looked at when it owes the answer. */
+/* Interval in ms between two pings, and between two checks for an overdue answer. */
 #define PING_INTERVAL_MS	200U
-/* A device that has never answered may still be starting. */
+/* Time in ms for the first answer: a device that has never answered may still be starting. */
 #define FIRST_PATIENCE_MS	2000U
 
 static unsigned int patience_ms(const struct aviary_device *device)
@@ -30,7 +30,7 @@ void aviary_device_put(struct aviary_device *device)
 	kref_put(&device->kref, device_free);
 }
 
-/* The device answered at all. */
+/* Notes that the device answered. */
 static void device_alive(struct aviary_device *device)
 {
 	unsigned long flags;
@@ -96,7 +96,7 @@ static void identify_answered(struct aviary_device *device, struct aviary_reques
 	device_alive(device);
 }
 
-/* Sends what shows whether the device answers. */
+/* Sends a request whose answer shows that the device is alive. */
 static int device_ask(struct aviary_device *device, enum aviary_request_type type)
 {
 	struct aviary_request *request = aviary_request_new(NULL, type, 0);
@@ -130,11 +130,11 @@ static void device_lose(struct aviary_device *device)
 }
 
 /*
- * Runs while there are sessions that the device knows. A lost device is not asked again: the
- * request that it did not answer is still there, and its answer says that it is back.
+ * Runs while the device knows of sessions. A lost device is not asked again: its unanswered request
+ * is still in the queue, and the answer will show that the device is back.
  *
- * The device's silence is counted in ticks that this kernel lived through, not by the clock: a VM
- * that was stopped for a while finds the clock far ahead, and the answer on its way.
+ * The silence of the device is counted in ticks of this kernel, not by the clock: a VM that was
+ * stopped for a while finds the clock far ahead, with the answer still in flight.
  */
 static void device_watch(struct work_struct *work)
 {
@@ -166,7 +166,7 @@ static void device_watch(struct work_struct *work)
 }
 
 /**
- * aviary_device_watch - from now on, for as long as there are sessions, the device has to answer
+ * aviary_device_watch - starts the liveness check, which runs while there are sessions
  * @device: the device
  */
 void aviary_device_watch(struct aviary_device *device)
@@ -180,9 +180,9 @@ void aviary_device_watch(struct aviary_device *device)
 }
 
 /**
- * aviary_device_instance - the device said which instance it is
+ * aviary_device_instance - takes the instance number that the device reported
  * @device: the device
- * @instance: another one than before knows nothing of ours, not even where it was in the queues
+ * @instance: a new instance knows neither the sessions nor its positions in the queues
  */
 void aviary_device_instance(struct aviary_device *device, u64 instance)
 {
@@ -242,9 +242,9 @@ static int device_queues(struct aviary_device *device)
 
 /**
  * aviary_device_start - takes a virtio device into use
- * @vdev: was reset
+ * @vdev: the virtio device, after a reset
  *
- * Its identity comes later: a virtual machine starts also without the other end of its device.
+ * Its identity arrives later: a virtual machine also starts without the other end of its device.
  */
 struct aviary_device *aviary_device_start(struct virtio_device *vdev)
 {
@@ -300,10 +300,10 @@ free:
 }
 
 /**
- * aviary_device_stop - the device goes, whoever has it open
- * @device: nobody opens it any more
+ * aviary_device_stop - stops a device, which may still be open
+ * @device: the device, which can no longer be opened
  *
- * Memory that it may use is given back after its reset only.
+ * Memory that the device may use is freed only after its reset.
  */
 void aviary_device_stop(struct aviary_device *device)
 {
@@ -322,7 +322,7 @@ void aviary_device_stop(struct aviary_device *device)
 
 	aviary_sessions_end(device);
 	aviary_requests_drop(device);
-	/* What the ends of sessions lead to queues no further work after this. */
+	/* The ends of sessions queue no further work from here on. */
 	destroy_workqueue(device->work);
 	aviary_events_stop(device);
 	aviary_bells_stop(device);

@@ -32,7 +32,7 @@
 #define AVIARY_MOST_BELLS	256
 #define AVIARY_MOST_EXTENTS	1020
 
-/* Of the whole driver; files below /sys/class/misc/aviary. */
+/* Totals of the whole driver; files below /sys/class/misc/aviary. */
 struct aviary_totals {
 	atomic_long_t sessions;
 	atomic_long_t chunks;
@@ -46,9 +46,9 @@ extern unsigned long aviary_largest_arena;
 
 enum aviary_state {
 	AVIARY_RUNNING,
-	/* Nothing is given to the device any more; it will be reset. */
+	/* The device gets no more requests; it will be reset. */
 	AVIARY_STOPPING,
-	/* It was reset: it touches no memory of ours. */
+	/* The device was reset: it touches no memory of the driver. */
 	AVIARY_GONE,
 };
 
@@ -57,33 +57,33 @@ struct aviary_device {
 	struct virtio_device *vdev;
 	struct workqueue_struct *work;
 
-	/* The control queue and what follows from its answers. */
+	/* Guards the control queue and the state that follows from its answers. */
 	spinlock_t lock;
 	enum aviary_state state;
 	struct virtqueue *control;
 	struct list_head flying;	/* requests that the device has */
 	struct list_head backlog;	/* requests for which the queue had no room */
 	bool identified;
-	bool refused;			/* not a device that we could use */
+	bool refused;			/* the driver cannot use this device */
 	bool lost;			/* did not answer in time */
 	bool pinged;			/* a PING, or the IDENTIFY, is in flight */
-	unsigned int silent_ms;		/* since then */
+	unsigned int silent_ms;		/* time since the PING or IDENTIFY, in ms */
 	u64 instance;
 	u64 largest_arena;
 	u32 most_extents;
 	wait_queue_head_t changed;
 	struct delayed_work watch;
 
-	/* Those that the device has to be told to close, and all others. */
+	/* All sessions, and the number of those that the device must be told to close. */
 	struct xarray sessions;
 	atomic_t connected;
 
-	spinlock_t events_lock;	/* of the queue, and the order of what comes */
+	spinlock_t events_lock;	/* guards the queue and the order of its messages */
 	struct virtqueue *events;
 	unsigned int event_buffers;
 	void *event_buffer[AVIARY_MOST_EVENTS];
 
-	spinlock_t bell_lock;	/* of the queue and the free buffers */
+	spinlock_t bell_lock;	/* guards the queue and the free buffers */
 	struct virtqueue *doorbell;
 	struct aviary_bell *bells;
 	unsigned int bells_free;
@@ -111,8 +111,8 @@ extern const struct file_operations aviary_file_operations;
 struct aviary_session;
 
 /*
- * A request belongs to whoever waits for it and, while it is in flight, to the queue: a waiter that
- * is killed leaves behind what the device may still read and write.
+ * A request belongs to its waiter and, while it is in flight, to the queue: a waiter that is killed
+ * leaves memory behind that the device may still read and write.
  */
 struct aviary_request {
 	struct kref kref;
@@ -120,12 +120,12 @@ struct aviary_request {
 	struct completion settled;
 	int error;
 	bool abandoned;		/* the waiter was told that the device is lost */
-	bool must;		/* also while the device is lost */
+	bool must;		/* sent also while the device is lost */
 	struct aviary_session *session;
 	unsigned long index;
 	size_t out;
 	size_t in;
-	/* In interrupts; once the device has no more to do with it. */
+	/* Called in interrupts, when the device no longer uses the request. */
 	void (*answered)(struct aviary_device *device, struct aviary_request *request);
 
 	struct aviary_answer answer ____cacheline_aligned;
@@ -158,9 +158,9 @@ int aviary_bell_ring(struct aviary_session *session, u64 offset);
 enum aviary_chunk_state {
 	/* No entry in the session's table. */
 	AVIARY_CHUNK_ABSENT,
-	/* Pages are looked for: the entry is not a chunk yet. */
+	/* Pages are being allocated: the entry is not a chunk yet. */
 	AVIARY_CHUNK_MAKING,
-	/* Not registered: nobody greeted the API server yet. */
+	/* Not registered: the API server was not greeted yet. */
 	AVIARY_CHUNK_LOCAL,
 	/* MAP is in flight. */
 	AVIARY_CHUNK_PENDING,
@@ -190,25 +190,25 @@ struct aviary_session {
 	u64 arena;			/* bytes; 0 until mapped */
 	unsigned long mapped;
 
-	struct mutex write_lock;	/* one message after the other */
-	/* These two, and the states of chunks, are guarded by the lock of `chunks`. */
+	struct mutex write_lock;	/* held while a message is sent */
+	/* `over`, `opened` and the states of chunks are guarded by the lock of `chunks`. */
 	bool over;
-	bool opened;			/* the device knows it */
+	bool opened;			/* the device knows the session */
 	bool greeted;			/* chunks are registered from now on */
 	struct xarray chunks;
-	struct mutex chunk_lock;	/* a chunk stays, and is mapped or not */
-	struct mutex release_lock;	/* one release after the other */
+	struct mutex chunk_lock;	/* keeps chunks alive and their mapping unchanged */
+	struct mutex release_lock;	/* held while chunks are released */
 	wait_queue_head_t chunk_wait;
-	/* Of this session's file only, so that pages can be taken out of its mapping. */
+	/* Mappings of this session's file only, so that pages can be removed from them. */
 	struct address_space mapping;
 
-	struct mutex pin_lock;	/* of the list */
+	struct mutex pin_lock;	/* guards the list */
 	struct list_head pins;
 
 	wait_queue_head_t sleepers[1 << AVIARY_BUCKETS_BITS];
 
-	struct mutex read_lock;	/* one reader after the other */
-	spinlock_t inbox_lock;	/* of the list and its size */
+	struct mutex read_lock;	/* held by a reader */
+	spinlock_t inbox_lock;	/* guards the list and its size */
 	struct list_head inbox;
 	size_t inbox_bytes;
 	wait_queue_head_t inbox_wait;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* The events queue: what the device says by itself. */
+/* The events queue: messages of the device that answer no request. */
 
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
@@ -58,7 +58,9 @@ void aviary_events_callback(struct virtqueue *queue)
 	bool offered = false;
 	void *buffer;
 
-	/* Interrupts of one queue come one after the other: this keeps the order of DATA. */
+	/*
+	 * Interrupts of one queue are handled one after the other, which keeps the order of DATA.
+	 */
 	spin_lock_irqsave(&device->events_lock, flags);
 	while (device->events) {
 		virtqueue_disable_cb(queue);
@@ -77,7 +79,7 @@ void aviary_events_callback(struct virtqueue *queue)
 		aviary_device_reset();
 }
 
-/* Before the device is told that the driver is ready. */
+/* Called before the device is told that the driver is ready. */
 int aviary_events_start(struct aviary_device *device)
 {
 	unsigned int wanted = min_t(unsigned int, AVIARY_MOST_EVENTS,
@@ -95,7 +97,7 @@ int aviary_events_start(struct aviary_device *device)
 	return 0;
 }
 
-/* The device was reset. */
+/* Called after a reset of the device. */
 void aviary_events_stop(struct aviary_device *device)
 {
 	struct virtqueue *queue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What processes do with /dev/aviary. */
+/* The system calls on /dev/aviary. */
 
 #include <linux/fs.h>
 #include <linux/module.h>
@@ -36,8 +36,8 @@ put:
 }
 
 /*
- * Every process that closes a descriptor comes here. The opener's end is the session's, also if
- * its children still have the file.
+ * Called for every process that closes a descriptor. The session ends with its opener, also if
+ * children of the opener still have the file.
  */
 static int aviary_flush(struct file *file, fl_owner_t id)
 {
@@ -143,7 +143,7 @@ static long aviary_ioctl(struct file *file, unsigned int command, unsigned long 
 	case AVIARY_COUNTERS:
 		return ioctl_counters(session, from);
 	}
-	/* Who inherited the file has none of the memory. */
+	/* A process that inherited the file has none of the memory. */
 	if (!aviary_session_owned(session))
 		return -EPERM;
 	switch (command) {

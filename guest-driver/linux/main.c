@@ -2,8 +2,8 @@
 /*
  * Aviary: accelerators of the host for processes of a virtual machine.
  *
- * The module, its parameters, /dev/aviary and what it counts. docs/virtio-aviary.md says how the
- * driver and the device talk.
+ * The module, its parameters, /dev/aviary and the totals. docs/virtio-aviary.md has the protocol
+ * between driver and device.
  */
 
 #include <linux/miscdevice.h>
@@ -27,7 +27,10 @@ MODULE_PARM_DESC(largest_arena, "bytes that one process may map, 0: what the dev
 
 struct aviary_totals aviary_totals;
 
-/* The device in use, or NULL. The mutex is held while a session is made, and while it changes. */
+/*
+ * The device in use, or NULL. The mutex is held while a session is made, and while the device
+ * changes.
+ */
 static struct aviary_device *current_device;
 static DEFINE_MUTEX(current_lock);
 
@@ -43,7 +46,7 @@ struct aviary_device *aviary_device_get(void)
 	return device;
 }
 
-/* Whether it is still the device in use, and stays so until the lock is given back. */
+/* True if `device` is in use; it then stays so until aviary_device_unlock(). */
 bool aviary_device_lock(struct aviary_device *device)
 {
 	mutex_lock(&current_lock);
@@ -58,7 +61,7 @@ void aviary_device_unlock(void)
 	mutex_unlock(&current_lock);
 }
 
-/* As if the driver were taken off the device and put back: nothing of before is left. */
+/* Unbinds the driver from the device and binds it again: no state is kept. */
 static void device_reset(struct work_struct *work)
 {
 	struct device *device = NULL;
@@ -80,7 +83,8 @@ static DECLARE_WORK(reset_work, device_reset);
 /**
  * aviary_device_reset - starts over with the device
  *
- * From any context. Not by the device's own queue of work, which ends with it.
+ * May be called from any context. The reset does not run on the device's workqueue, which it
+ * destroys.
  */
 void aviary_device_reset(void)
 {
@@ -124,7 +128,10 @@ static void aviary_remove(struct virtio_device *vdev)
 }
 
 #ifdef CONFIG_PM_SLEEP
-/* Whoever uses the device would find its memory gone from the host: such a machine stays awake. */
+/*
+ * Processes that use the device would find its memory gone from the host, so the machine stays
+ * awake.
+ */
 static int aviary_freeze(struct virtio_device *vdev)
 {
 	struct aviary_device *device = vdev->priv;
@@ -138,7 +145,7 @@ static int aviary_freeze(struct virtio_device *vdev)
 }
 #endif
 
-/* `virtio_id` changes it before the driver is registered. */
+/* The parameter `virtio_id` changes the id before the driver is registered. */
 static struct virtio_device_id id_table[] = {
 	{ 37, VIRTIO_DEV_ANY_ID },
 	{ 0 },
@@ -203,7 +210,7 @@ static void __exit aviary_exit(void)
 {
 	misc_deregister(&aviary_misc);
 	unregister_virtio_driver(&aviary_driver);
-	/* No device is left that could ask for it again. */
+	/* No device is left that could queue the work again. */
 	cancel_work_sync(&reset_work);
 }
 

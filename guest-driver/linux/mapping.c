@@ -4,7 +4,7 @@
 #include "compat.h"
 #include "driver.h"
 
-/* The arena of a session that is over: memory as any other, so that nobody gets a signal. */
+/* The arena of an ended session: ordinary memory, so that no process gets a signal. */
 static vm_fault_t fault_private(struct vm_fault *vmf)
 {
 	struct page *page = alloc_page(GFP_KERNEL_ACCOUNT | __GFP_ZERO);
@@ -17,7 +17,7 @@ static vm_fault_t fault_private(struct vm_fault *vmf)
 	return result;
 }
 
-/* With chunk_lock: the pages of the chunk that lie in this mapping. */
+/* Inserts the pages of the chunk that lie in this mapping. Called with chunk_lock. */
 static int chunk_insert(struct vm_fault *vmf, unsigned long index, struct aviary_chunk *chunk)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -31,7 +31,7 @@ static int chunk_insert(struct vm_fault *vmf, unsigned long index, struct aviary
 	err = vm_insert_pages(vma, address, chunk->pages + (first - start), &left);
 	if (err != -EBUSY)
 		return err;
-	/* Another thread was faster, or some of the pages were taken out by madvise(). */
+	/* Another thread inserted pages first, or madvise() has removed some of them. */
 	for (; first < end; first++, address += PAGE_SIZE) {
 		err = vm_insert_page(vma, address, chunk->pages[first - start]);
 		if (err && err != -EBUSY)
@@ -40,7 +40,7 @@ static int chunk_insert(struct vm_fault *vmf, unsigned long index, struct aviary
 	return 0;
 }
 
-/* Whether the chunk is in a state in which it can be mapped; it then is. */
+/* True if the chunk can be mapped; it is mapped then. */
 static bool fault_chunk(struct vm_fault *vmf, struct aviary_session *session, unsigned long index,
 			vm_fault_t *result)
 {
@@ -89,7 +89,7 @@ static vm_fault_t aviary_fault(struct vm_fault *vmf)
 						  !chunk_busy(session, index));
 		if (err == -ENOMEM)
 			return VM_FAULT_OOM;
-		/* Killed: this signal comes after the one that ends the process. */
+		/* The process is being killed; its fatal signal is delivered before this one. */
 		if (err)
 			return VM_FAULT_SIGBUS;
 	}
@@ -115,7 +115,7 @@ int aviary_mapping(struct file *file, struct vm_area_struct *vma)
 	if (test_and_set_bit(0, &session->mapped))
 		return -EBUSY;
 	session->arena = length;
-	/* Mixed: pages may be put in by faults. */
+	/* VM_MIXEDMAP, because faults insert single pages. */
 	aviary_set_vm_flags(vma, VM_MIXEDMAP | VM_DONTCOPY | VM_DONTEXPAND | VM_DONTDUMP,
 			    VM_MAYEXEC);
 	vma->vm_private_data = session;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Memory of the application that appears in the arena without a copy. */
+/* Memory of the application that is mapped into the arena without a copy. */
 
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
@@ -7,17 +7,17 @@
 #include "compat.h"
 #include "driver.h"
 
-/* Pages that are looked up in one go. */
+/* Number of pages that are pinned in one call. */
 #define BATCH	2048
 
 struct pin {
 	struct kref kref;
 	struct list_head link;
 	struct aviary_session *session;
-	struct mm_struct *mm;	/* whose locked memory it is */
+	struct mm_struct *mm;	/* the address space that the pages are charged to */
 	u64 offset;
 	u64 length;
-	bool busy;		/* on its way in or out */
+	bool busy;		/* being mapped or unmapped */
 	bool writable;
 	unsigned long count;	/* pages that are pinned */
 	struct page **pages;
@@ -28,12 +28,12 @@ static unsigned long pin_pages(const struct pin *pin)
 	return pin->length >> PAGE_SHIFT;
 }
 
-/* Its pages are nobody's business on the host any more. */
+/* Called when the host no longer uses the pages. */
 static void pin_free(struct kref *kref)
 {
 	struct pin *pin = container_of(kref, struct pin, kref);
 
-	/* The host may have written them without the kernel's knowledge. */
+	/* The host may have written to the pages without the kernel's knowledge. */
 	unpin_user_pages_dirty_lock(pin->pages, pin->count, pin->writable);
 	account_locked_vm(pin->mm, pin_pages(pin), false);
 	atomic64_sub(pin->count, &pin->session->pages_pinned);
@@ -48,7 +48,7 @@ static void pin_put(struct pin *pin)
 	kref_put(&pin->kref, pin_free);
 }
 
-/* Charged, and without pages. */
+/* A pin that is charged and has no pages yet. */
 static struct pin *pin_new(struct aviary_session *session, const struct aviary_pin *wanted)
 {
 	struct pin *pin;
@@ -63,7 +63,7 @@ static struct pin *pin_new(struct aviary_session *session, const struct aviary_p
 	pin->length = wanted->length;
 	pin->writable = wanted->flags & AVIARY_PIN_WRITE;
 	pin->busy = true;
-	/* First, so that a wish beyond the limit costs nothing. */
+	/* Charged first, so that a request beyond the limit costs nothing. */
 	err = account_locked_vm(current->mm, pin_pages(pin), true);
 	if (err)
 		goto free;
@@ -88,7 +88,7 @@ static int pin_some(u64 address, unsigned long count, bool writable, struct page
 	if (writable)
 		return pin_user_pages_fast(address, count, FOLL_LONGTERM | FOLL_WRITE, pages);
 	pinned = pin_user_pages_fast(address, count, FOLL_LONGTERM | AVIARY_GUP_READ, pages);
-	/* Shared memory that must not be written has nothing to be kept apart. */
+	/* A read-only shared mapping needs no private copies. */
 	if (pinned == -EFAULT && AVIARY_GUP_READ)
 		pinned = pin_user_pages_fast(address, count, FOLL_LONGTERM, pages);
 	return pinned;
@@ -113,7 +113,7 @@ static int pin_all(struct pin *pin, u64 address)
 	return 0;
 }
 
-/* Whether the list took it. From then on the session's end unpins it. */
+/* Enters the pin into the session's list; from then on the session's end unpins it. */
 static int pin_publish(struct pin *pin)
 {
 	struct aviary_session *session = pin->session;
@@ -136,7 +136,7 @@ static int pin_publish(struct pin *pin)
 	return err;
 }
 
-/* Out of the list, if the session's end was not faster. */
+/* Removes the pin from the list, unless the session's end has done so. */
 static void pin_withdraw(struct pin *pin)
 {
 	bool listed;
@@ -149,7 +149,7 @@ static void pin_withdraw(struct pin *pin)
 		pin_put(pin);
 }
 
-/* How many pages the API server sees is in `*mapped`, whatever is returned. */
+/* Maps the pages. `*mapped`: number of pages that the API server maps, also after an error. */
 static int pin_map(struct pin *pin, unsigned long *mapped)
 {
 	u32 flags = AVIARY_MAP_APPLICATION | (pin->writable ? AVIARY_MAP_WRITE : 0);
@@ -169,7 +169,7 @@ static int pin_map(struct pin *pin, unsigned long *mapped)
 	return err;
 }
 
-/* Only what the API server does not see may leave the list. */
+/* Unmaps a pin; it leaves the list only when the API server no longer maps it. */
 static int pin_leave(struct pin *pin, unsigned long mapped)
 {
 	int err = 0;
@@ -193,7 +193,7 @@ static bool pin_valid(struct aviary_session *session, const struct aviary_pin *p
 	       !(pin->flags & ~AVIARY_PIN_WRITE) && !pin->reserved;
 }
 
-/* Chunks there were registered, or will be. */
+/* True if the range has chunks, which are registered or will be. */
 static bool range_has_chunks(struct aviary_session *session, u64 offset, u64 length)
 {
 	unsigned long index = offset / AVIARY_CHUNK;
@@ -202,12 +202,12 @@ static bool range_has_chunks(struct aviary_session *session, u64 offset, u64 len
 }
 
 /**
- * aviary_pin - memory of the caller appears in the arena
+ * aviary_pin - maps memory of the caller into the arena
  * @session: the session
- * @wanted: what, and where
+ * @wanted: the memory, and its offset in the arena
  *
- * Return: 0; -ENOMEM also beyond RLIMIT_MEMLOCK; -EEXIST if something is there already; the host's
- * own error if it cannot use this memory, which is then as it was.
+ * Return: 0; -ENOMEM also beyond RLIMIT_MEMLOCK; -EEXIST if the offset is in use; the host's
+ * own error if it cannot map the memory, which then stays unchanged.
  */
 long aviary_pin(struct aviary_session *session, const struct aviary_pin *wanted)
 {
@@ -232,7 +232,10 @@ long aviary_pin(struct aviary_session *session, const struct aviary_pin *wanted)
 	if (err)
 		goto put;
 	err = pin_map(pin, &mapped);
-	/* Killed, or a lost device: the pages stay until the session's end has been confirmed. */
+	/*
+	 * The process was killed or the device lost: the pages stay until the session's end is
+	 * confirmed.
+	 */
 	if (!err) {
 		atomic64_add(pin->length, &session->bytes_pinned);
 		WRITE_ONCE(pin->busy, false);
@@ -246,7 +249,7 @@ put:
 	return err;
 }
 
-/* The pin of exactly this range, which nobody else takes out from now on. */
+/* The pin of exactly this range, reserved for the caller, which alone may remove it. */
 static struct pin *pin_find(struct aviary_session *session, const struct aviary_range *range)
 {
 	struct pin *pin, *found = NULL;
@@ -265,7 +268,7 @@ static struct pin *pin_find(struct aviary_session *session, const struct aviary_
 	return found;
 }
 
-/* The range of one pin, as a whole. */
+/* Unpins the range of one pin, as a whole. */
 long aviary_unpin(struct aviary_session *session, const struct aviary_range *range)
 {
 	struct pin *pin;
@@ -281,7 +284,7 @@ long aviary_unpin(struct aviary_session *session, const struct aviary_range *ran
 	return err;
 }
 
-/* The session is over, and the device uses nothing of it. */
+/* Called when the session is over and the device uses none of its memory. */
 void aviary_pins_free(struct aviary_session *session)
 {
 	struct pin *pin;

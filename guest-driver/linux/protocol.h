@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What crosses the queues; the text is docs/virtio-aviary.md. */
+/* Messages of the queues; the protocol is described in docs/virtio-aviary.md. */
 #ifndef AVIARY_PROTOCOL_H
 #define AVIARY_PROTOCOL_H
 
@@ -38,7 +38,7 @@ struct aviary_extent {
 	__le64 length;
 };
 
-/* All answers but that to AVIARY_IDENTIFY end after `value`. */
+/* All answers except that to AVIARY_IDENTIFY end after `value`. */
 struct aviary_answer {
 	__le32 status;
 	__le32 reserved;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Telling the device where pages of guest memory appear in an arena. */
+/* Tells the device where pages of guest memory lie in an arena. */
 
 #include <linux/io.h>
 
 #include "driver.h"
 
-/* How many of the pages, which follow each other in the arena, lie in one piece. */
+/* Number of pages, adjacent in the arena, that are physically contiguous. */
 static unsigned long extent_pages(struct page **pages, unsigned long count)
 {
 	unsigned long first = page_to_pfn(pages[0]), length = 1;
@@ -16,15 +16,15 @@ static unsigned long extent_pages(struct page **pages, unsigned long count)
 }
 
 /**
- * aviary_map_request - a MAP of as many pages as one request takes
- * @session: whose arena
- * @offset: where the first page appears
+ * aviary_map_request - makes a MAP of as many pages as one request takes
+ * @session: the session of the arena
+ * @offset: offset of the first page in the arena
  * @pages: the pages
- * @count: how many there are, not 0
+ * @count: number of pages, not 0
  * @flags: AVIARY_MAP_*
- * @taken: how many of them the request names
+ * @taken: number of pages in the request
  *
- * Return: the request, or NULL without memory.
+ * Return: the request, or NULL if memory is short.
  */
 struct aviary_request *aviary_map_request(struct aviary_session *session, u64 offset,
 					  struct page **pages, unsigned long count, u32 flags,
@@ -56,7 +56,7 @@ struct aviary_request *aviary_map_request(struct aviary_session *session, u64 of
 	return request;
 }
 
-/* Returns when the API server no longer sees the range. */
+/* Unmaps a range; returns when the API server no longer maps it. */
 int aviary_unmap(struct aviary_session *session, u64 offset, u64 length)
 {
 	struct aviary_request *request = aviary_request_new(session, AVIARY_UNMAP, 0);

@@ -7,12 +7,12 @@
 #include "driver.h"
 
 /**
- * aviary_request_new - a request with room for @payload bytes
- * @session: whose, or NULL
- * @type: fills the header
+ * aviary_request_new - makes a request with room for @payload bytes
+ * @session: the session of the request, or NULL
+ * @type: type for the header
  * @payload: bytes that follow the header
  *
- * The buffers are one allocation: queues are told of physically contiguous memory.
+ * The buffers are one allocation, because queues take physically contiguous memory.
  */
 struct aviary_request *aviary_request_new(struct aviary_session *session,
 					  enum aviary_request_type type, size_t payload)
@@ -50,13 +50,13 @@ void aviary_request_put(struct aviary_request *request)
 	kref_put(&request->kref, request_free);
 }
 
-/* The queue took it, or -ENOSPC, or the queue is broken. */
+/* Adds a request to the queue; -ENOSPC if it is full, another error if the queue is broken. */
 static int request_add(struct aviary_device *device, struct aviary_request *request)
 {
 	struct scatterlist out, in, *list[] = { &out, &in };
 	int err;
 
-	/* The header and the payload lie beside each other. */
+	/* The header and the payload are adjacent. */
 	BUILD_BUG_ON(offsetof(struct aviary_request, payload) !=
 		     offsetof(struct aviary_request, header) + sizeof(struct aviary_header));
 	sg_init_one(&out, &request->header, request->out);
@@ -67,7 +67,7 @@ static int request_add(struct aviary_device *device, struct aviary_request *requ
 	return err;
 }
 
-/* With the device's lock. */
+/* Called with the device's lock. */
 static void request_settle(struct aviary_request *request, int error)
 {
 	list_del_init(&request->link);
@@ -77,7 +77,7 @@ static void request_settle(struct aviary_request *request, int error)
 	complete_all(&request->settled);
 }
 
-/* Without: what the answer leads to may send further requests. */
+/* Called without the device's lock: the answer's handler may send further requests. */
 static void request_finish(struct aviary_device *device, struct aviary_request *request)
 {
 	if (request->answered)
@@ -86,12 +86,12 @@ static void request_finish(struct aviary_device *device, struct aviary_request *
 }
 
 /**
- * aviary_request_send - gives a request to the device, or fails it
+ * aviary_request_send - sends a request to the device, or fails it
  * @device: the device
- * @request: the queue has a reference until it is answered
+ * @request: the request; the queue has a reference until the answer
  *
- * Does not sleep. A full queue only delays: how many requests there can be is bounded by the
- * threads that wait for one, and one for each session that ends.
+ * Does not sleep. A full queue only delays: the number of requests is bounded by the number of
+ * waiting threads, plus one for each session that ends.
  */
 void aviary_request_send(struct aviary_device *device, struct aviary_request *request)
 {
@@ -117,11 +117,13 @@ void aviary_request_send(struct aviary_device *device, struct aviary_request *re
 			list_add_tail(&request->link, &device->backlog);
 		else
 			kick = virtqueue_kick_prepare(device->control);
-		/* Only answers make room: without any under way, nobody would try again. */
+		/*
+		 * Answers make room; without a request in flight the backlog would never be sent.
+		 */
 		if (err && err != -ENOSPC)
 			aviary_device_reset();
 	}
-	/* With the lock: the queue must not vanish before it is notified. */
+	/* Called with the lock: the queue must not vanish before it is notified. */
 	if (kick)
 		virtqueue_notify(device->control);
 	spin_unlock_irqrestore(&device->lock, flags);
@@ -132,7 +134,7 @@ void aviary_request_send(struct aviary_device *device, struct aviary_request *re
 
 /**
  * aviary_request_wait - waits for the answer
- * @request: was sent
+ * @request: the request, which was sent
  *
  * Return: 0, the error that the device answered, -ENODEV if it was lost, -EINTR if the process was
  * killed meanwhile: then the request is still in flight.
@@ -145,8 +147,8 @@ int aviary_request_wait(struct aviary_request *request)
 }
 
 /**
- * aviary_request_call - sends a request, waits for it, gives it back
- * @session: whose
+ * aviary_request_call - sends a request, waits for its answer, puts it
+ * @session: the session of the request
  * @request: may be NULL, which is -ENOMEM
  */
 int aviary_request_call(struct aviary_session *session, struct aviary_request *request)
@@ -161,7 +163,7 @@ int aviary_request_call(struct aviary_session *session, struct aviary_request *r
 	return err;
 }
 
-/* An errno value as a negative one that no caller takes for something else. */
+/* The answer's status as a negative errno value; -EIO if it is malformed. */
 static int answer_error(const struct aviary_request *request, unsigned int length)
 {
 	u32 status = le32_to_cpu(request->answer.status);
@@ -173,7 +175,7 @@ static int answer_error(const struct aviary_request *request, unsigned int lengt
 	return -(int)status;
 }
 
-/* Answers make room in the queue. */
+/* Sends requests of the backlog: answers have made room in the queue. */
 static bool backlog_send(struct aviary_device *device)
 {
 	struct aviary_request *request, *next;
@@ -225,10 +227,10 @@ void aviary_control_callback(struct virtqueue *queue)
 }
 
 /**
- * aviary_requests_abandon - wakes all who wait for an answer, the device being lost
+ * aviary_requests_abandon - wakes all waiters of a lost device
  * @device: the device
  *
- * It keeps the requests, and may still answer them.
+ * The device keeps the requests and may still answer them.
  */
 void aviary_requests_abandon(struct aviary_device *device)
 {
@@ -251,7 +253,7 @@ void aviary_requests_abandon(struct aviary_device *device)
 
 /**
  * aviary_requests_drop - ends all requests of a device that was reset
- * @device: its state is AVIARY_GONE
+ * @device: the device, in the state AVIARY_GONE
  */
 void aviary_requests_drop(struct aviary_device *device)
 {

@@ -2,8 +2,8 @@
 /*
  * A session's life: open, known to the device, over, freed.
  *
- * The device's table keeps a session until the device has confirmed that it touches none of the
- * session's memory any more, or was reset.
+ * The device's table keeps a session until the device has confirmed that it no longer touches the
+ * session's memory, or was reset.
  */
 
 #include <linux/cred.h>
@@ -14,17 +14,20 @@
 
 #include "driver.h"
 
-/* No number is used twice by one boot, however often the driver is loaded. */
+/* A number is used once per boot, even if the driver is reloaded. */
 static u32 next_number;
 static DEFINE_SPINLOCK(number_lock);
 
-/* 0: there are none left. */
+/* A new number; 0: none is left. */
 static u32 session_number(void)
 {
 	u32 number;
 
 	spin_lock(&number_lock);
-	/* Nobody opened more than one in each millisecond since the boot. */
+	/*
+	 * Sessions are opened at less than one per millisecond since the boot, so this number is
+	 * new.
+	 */
 	if (!next_number)
 		next_number = max_t(u32, 1, ktime_to_ms(ktime_get_boottime()));
 	number = next_number == U32_MAX ? 0 : next_number++;
@@ -52,9 +55,9 @@ static void session_closed(struct aviary_device *device, struct aviary_request *
 }
 
 /**
- * aviary_session_new - a session that the device does not know yet
- * @device: must not change meanwhile
- * @inode: of the file
+ * aviary_session_new - makes a session, which the device does not know yet
+ * @device: the device, which must not change meanwhile
+ * @inode: inode of the file
  */
 struct aviary_session *aviary_session_new(struct aviary_device *device, struct inode *inode)
 {
@@ -90,7 +93,7 @@ struct aviary_session *aviary_session_new(struct aviary_device *device, struct i
 	session->number = session_number();
 	if (!session->number)
 		goto put;
-	/* Now, so that nothing can keep a session from being closed. */
+	/* Allocated in advance, so that lack of memory cannot prevent the close. */
 	err = -ENOMEM;
 	session->close = aviary_request_new(session, AVIARY_CLOSE, 0);
 	if (!session->close)
@@ -113,7 +116,7 @@ put:
 	return ERR_PTR(err);
 }
 
-/* In interrupts too: all that could sleep was given back by then. */
+/* Also called in interrupts: everything that needs to sleep was freed before. */
 static void session_free(struct kref *kref)
 {
 	struct aviary_session *session = container_of(kref, struct aviary_session, kref);
@@ -135,7 +138,7 @@ void aviary_session_put(struct aviary_session *session)
 	kref_put(&session->kref, session_free);
 }
 
-/* In interrupts too. NULL: there is none of this number. */
+/* Also called in interrupts. NULL: no session has this number. */
 struct aviary_session *aviary_session_find(struct aviary_device *device, u32 number)
 {
 	struct aviary_session *session;
@@ -154,13 +157,13 @@ bool aviary_session_over(struct aviary_session *session)
 	return READ_ONCE(session->over);
 }
 
-/* Whether this process opened it. */
+/* True if this process opened the session. */
 bool aviary_session_owned(struct aviary_session *session)
 {
 	return task_tgid(current) == session->opener;
 }
 
-/* Bytes that an arena may have. */
+/* Largest size of an arena in bytes. */
 u64 aviary_session_largest(struct aviary_session *session)
 {
 	u64 largest = session->device->largest_arena;
@@ -190,7 +193,7 @@ static struct aviary_request *open_request(struct aviary_session *session)
 
 /**
  * aviary_session_open - tells the device of the session
- * @session: with its write_lock
+ * @session: the session, with its write_lock held
  */
 int aviary_session_open(struct aviary_session *session)
 {
@@ -200,7 +203,7 @@ int aviary_session_open(struct aviary_session *session)
 
 	if (!request)
 		return -ENOMEM;
-	/* Sent before any CLOSE, which the end of the session sends only if it sees `opened`. */
+	/* Sent before any CLOSE, which the end of the session sends only if `opened` is set. */
 	xa_lock_irq(&session->chunks);
 	err = session->over ? -EPIPE : 0;
 	if (!err) {
@@ -220,10 +223,10 @@ int aviary_session_open(struct aviary_session *session)
 }
 
 /**
- * aviary_session_end - the session is over for its process, and the device is told
- * @session: may be over already
+ * aviary_session_end - ends a session for its process and tells the device
+ * @session: the session, which may be over already
  *
- * In interrupts too.
+ * May be called in interrupts.
  */
 void aviary_session_end(struct aviary_session *session)
 {
@@ -231,9 +234,9 @@ void aviary_session_end(struct aviary_session *session)
 	bool first;
 
 	/*
-	 * With the lock: who stops the device ends all sessions before the queue of work, and must
-	 * not find one that is over and will be queued only later. The table's reference lasts
-	 * until this has led to free_work.
+	 * Under the lock, because the code that stops the device ends all sessions before it
+	 * destroys the workqueue, and must not find a session that is over and whose work is not
+	 * queued yet. The table's reference lasts until this work has led to free_work.
 	 */
 	xa_lock_irqsave(&session->chunks, flags);
 	first = !session->over;
@@ -258,7 +261,7 @@ static void session_end_work(struct work_struct *work)
 		queue_work(session->device->work, &session->free_work);
 }
 
-/* The device uses nothing of it any more. */
+/* Called when the device no longer uses the session's memory. */
 static void session_free_work(struct work_struct *work)
 {
 	struct aviary_session *session = container_of(work, struct aviary_session, free_work);
@@ -280,7 +283,7 @@ void aviary_sessions_end(struct aviary_device *device)
 	unsigned long number;
 
 	xa_for_each(&device->sessions, number, session) {
-		/* It may have been freed since the look into the table. */
+		/* The session may have been freed since the table was read. */
 		session = aviary_session_find(device, number);
 		if (session) {
 			aviary_session_end(session);

@@ -7,7 +7,7 @@
 
 #include "driver.h"
 
-/* More than any process leaves unread that reads at all. */
+/* Bytes that may wait for a reader; a process that reads at all never leaves as many unread. */
 #define INBOX_ROOM	(256 * 1024)
 
 static struct aviary_request *send_request(struct aviary_session *session,
@@ -25,7 +25,7 @@ static struct aviary_request *send_request(struct aviary_session *session,
 	return request;
 }
 
-/* The first write opens the session, and what was touched until then is registered after it. */
+/* Sends a message. The first one opens the session and registers the chunks that exist by then. */
 static int stream_send(struct aviary_session *session, struct aviary_request *request)
 {
 	int err;
@@ -63,7 +63,7 @@ ssize_t aviary_stream_write(struct file *file, const char __user *from, size_t c
 	err = mutex_lock_killable(&session->write_lock);
 	if (!err) {
 		err = stream_send(session, request);
-		/* A stream of which a part may be missing is of no use to anybody. */
+		/* The stream is useless once a part of it may be missing. */
 		if (err && session->opened)
 			aviary_session_end(session);
 		mutex_unlock(&session->write_lock);
@@ -73,12 +73,12 @@ ssize_t aviary_stream_write(struct file *file, const char __user *from, size_t c
 }
 
 /**
- * aviary_stream_receive - bytes of the API server, for whoever reads
+ * aviary_stream_receive - queues bytes of the API server for readers
  * @session: the session
- * @data: they are copied: a process that does not read keeps no buffer of the queue
- * @count: bytes
+ * @data: the bytes, which are copied so that a process that does not read keeps no buffer
+ * @count: number of bytes
  *
- * In interrupts.
+ * Called in interrupts.
  */
 void aviary_stream_receive(struct aviary_session *session, const void *data, size_t count)
 {
@@ -116,7 +116,7 @@ static bool inbox_empty(struct aviary_session *session)
 	return list_empty_careful(&session->inbox);
 }
 
-/* The first message, out of the inbox: a copy to user space may sleep. */
+/* Takes the first message out of the inbox, because a copy to user space may sleep. */
 static struct aviary_message *inbox_take(struct aviary_session *session)
 {
 	struct aviary_message *message;
@@ -139,7 +139,7 @@ static void inbox_give_back(struct aviary_session *session, struct aviary_messag
 	spin_unlock_irq(&session->inbox_lock);
 }
 
-/* With the lock of readers, so that a message that is given back comes before the next one. */
+/* Called with the readers' lock, so that a partly read message precedes the next one. */
 static ssize_t stream_take(struct aviary_session *session, char __user *to, size_t count)
 {
 	struct aviary_message *message;
@@ -179,7 +179,7 @@ ssize_t aviary_stream_read(struct file *file, char __user *to, size_t count, lof
 		if (done)
 			return done;
 		if (aviary_session_over(session)) {
-			/* What came before the end comes first. */
+			/* Messages that arrived before the end are read first. */
 			if (inbox_empty(session))
 				return 0;
 			continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Sleeping at words of the arena. */
+/* Sleeping on words of the arena. */
 
 #include <linux/hash.h>
 #include <linux/hrtimer.h>
@@ -13,13 +13,13 @@ static wait_queue_head_t *bucket_of(struct aviary_session *session, u64 offset)
 }
 
 /**
- * aviary_wake - lets those who sleep at a word look at it again
+ * aviary_wake - wakes the sleepers at a word, which check it again
  * @session: the session
- * @offset: of the word
+ * @offset: offset of the word
  *
- * In interrupts too. Others of the same bucket look as well, and go on sleeping.
+ * May be called in interrupts. Other sleepers of the bucket check their words, too, and sleep on.
  *
- * Return: whether there may have been somebody.
+ * Return: true if there may have been a sleeper.
  */
 bool aviary_wake(struct aviary_session *session, u64 offset)
 {
@@ -64,14 +64,14 @@ static long word_wait(struct aviary_session *session, const struct aviary_wait *
 		return -EPIPE;
 	if (err == -ETIME)
 		return -ETIMEDOUT;
-	/* Not restarted: the caller looks at its word after each signal. */
+	/* Not restarted: the caller checks its word after each signal. */
 	return err ? -EINTR : 0;
 }
 
 /**
  * aviary_wait - sleeps while a word has a value
  * @session: the session
- * @wait: the word, its value, how long
+ * @wait: the word, its value, and the timeout
  *
  * Return: 0 if the word has another value, -ETIMEDOUT, -EINTR after a signal, -EPIPE once the
  * session is over, -EFAULT if there is no memory of the arena at the word.
@@ -88,7 +88,7 @@ long aviary_wait(struct aviary_session *session, const struct aviary_wait *wait)
 	page = aviary_chunk_page(session, wait->offset);
 	if (!page)
 		return -EFAULT;
-	/* The page stays for as long as somebody sleeps, whatever becomes of the chunk. */
+	/* The page stays allocated as long as a thread sleeps, also if the chunk is released. */
 	err = word_wait(session, wait, page_address(page) + offset_in_page(wait->offset));
 	put_page(page);
 	return err;

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub struct PolicyCommand {
     #[command(subcommand)]
-    action: Action,
+    action: PolicyAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum PolicyAction {
     /// Compile (if C), verify, and say what the policy uses or why it is refused; then the exit status is 1.
     ///
     /// C source needs a clang that knows the target bpf: the one in AVIARY_CLANG, or one on the PATH.
@@ -32,8 +32,8 @@ enum Action {
 
 pub fn run(command: PolicyCommand) -> anyhow::Result<ExitCode> {
     match command.action {
-        Action::Check { policies } => Ok(check(&policies)),
-        Action::Disassemble { policy } => {
+        PolicyAction::Check { policies } => Ok(check(&policies)),
+        PolicyAction::Disassemble { policy } => {
             print!("{}", Policy::disassemble(policy)?);
             Ok(ExitCode::SUCCESS)
         }

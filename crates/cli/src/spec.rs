@@ -14,11 +14,11 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub struct SpecCommand {
     #[command(subcommand)]
-    action: Action,
+    action: SpecAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum SpecAction {
     /// Check a specification; mistakes are explained and the exit status is 1.
     Check(Specifications),
     /// Build the guest library and the API server module.
@@ -94,12 +94,12 @@ impl Headers {
 
 pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
     match command.action {
-        Action::Check(specifications) => check(specifications),
-        Action::Build { specification, output } => build_libraries(specification, &output),
-        Action::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
-        Action::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
-        Action::Coverage(specifications) => for_each(specifications, show_coverage),
-        Action::Pointers(specifications) => for_each(specifications, |loaded| {
+        SpecAction::Check(specifications) => check(specifications),
+        SpecAction::Build { specification, output } => build_libraries(specification, &output),
+        SpecAction::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
+        SpecAction::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
+        SpecAction::Coverage(specifications) => for_each(specifications, show_coverage),
+        SpecAction::Pointers(specifications) => for_each(specifications, |loaded| {
             print!("{}", aviary_lapis::generate::pointers::table(&loaded.model));
             Ok(())
         }),
@@ -166,7 +166,7 @@ fn provisional(header: &Path, output: Option<&Path>, headers: Headers) -> anyhow
         Err(diagnostics) => return Ok(explain(&diagnostics)),
     };
     match output {
-        // A specification that somebody has worked on is never overwritten.
+        // An existing specification is never overwritten: it may have been edited.
         Some(path) => File::create_new(path)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))?,
@@ -219,7 +219,7 @@ fn renderer() -> aviary_lapis::diagnostics::Renderer {
     if std::io::stderr().is_terminal() { Renderer::styled() } else { Renderer::plain() }
 }
 
-/// Where standard error is closed there is nobody to tell.
+/// Prints on standard error; a closed one is ignored.
 fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

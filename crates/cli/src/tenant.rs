@@ -1,4 +1,4 @@
-//! `aviary tenant` and `aviary reload`: what a running node's tenants have and may have.
+//! `aviary tenant` and `aviary reload`: usage and limits of a running node's tenants.
 
 use crate::amount::{LimitPlace, parse_limit, parse_limit_place};
 use crate::{terminal::say, which_node::WhichNode};
@@ -10,19 +10,19 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub struct TenantCommand {
     #[command(subcommand)]
-    action: Action,
+    action: TenantAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum TenantAction {
     /// One line per tenant.
-    List(Node),
+    List(NodeOptions),
     /// Everything about one tenant.
     Show {
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        node: Node,
+        node: NodeOptions,
     },
     /// Change a tenant until the node reads its configuration again.
     ///
@@ -48,12 +48,12 @@ enum Action {
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         priority: Option<i32>,
         #[command(flatten)]
-        node: Node,
+        node: NodeOptions,
     },
 }
 
 #[derive(Args)]
-struct Node {
+struct NodeOptions {
     #[command(flatten)]
     which: WhichNode,
     /// Print JSON.
@@ -76,7 +76,7 @@ pub fn reload(command: &ReloadCommand) -> anyhow::Result<ExitCode> {
 
 pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
     match command.action {
-        Action::List(node) => {
+        TenantAction::List(node) => {
             let tenants = all(&node)?;
             if node.json {
                 println!("{}", serde_json::to_string_pretty(&tenants)?);
@@ -84,7 +84,7 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
                 tenants.iter().for_each(|tenant| say(line(tenant)));
             }
         }
-        Action::Show { name, node } => {
+        TenantAction::Show { name, node } => {
             let mut tenants = all(&node)?;
             tenants.retain(|tenant| tenant.name == name);
             match tenants.first() {
@@ -92,7 +92,7 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
                 None => anyhow::bail!("there is no tenant `{name}`: it is not configured, and it never attached"),
             }
         }
-        Action::Set { name, limit, no_limit, sessions, threads, weight, priority, node } => {
+        TenantAction::Set { name, limit, no_limit, sessions, threads, weight, priority, node } => {
             let mut change = TenantChange { name, sessions, threads, weight, priority, ..TenantChange::default() };
             let given = limit.into_iter().map(|(place, amount)| (place, Some(amount)));
             for (LimitPlace { resource, device }, limit) in given.chain(no_limit.into_iter().map(|place| (place, None)))
@@ -109,7 +109,7 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn all(node: &Node) -> anyhow::Result<Vec<TenantReport>> {
+fn all(node: &NodeOptions) -> anyhow::Result<Vec<TenantReport>> {
     Ok(ask(&node.which.socket(), &Request::Tenants)?)
 }
 

@@ -1,4 +1,5 @@
-//! `aviary top`: who uses the devices now, and `aviary metrics`: the same for a monitoring system.
+//! `aviary top`: the users of the devices now, and `aviary metrics`: their counters for a
+//! monitoring system.
 
 use crate::which_node::WhichNode;
 use aviary_node::{NodeReport, Request, TenantReport, ask, query};
@@ -22,10 +23,10 @@ use std::{
 pub struct TopCommand {
     #[command(flatten)]
     node: WhichNode,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
-    /// Print so many looks, one below the other, instead of running until interrupted.
+    /// Print so many samples, one below the other, instead of running until interrupted.
     #[arg(long, value_name = "N")]
     count: Option<u64>,
 }
@@ -37,26 +38,26 @@ pub struct MetricsCommand {
     node: WhichNode,
 }
 
-/// What one look found.
-struct Look {
+/// The state of a node at one time.
+struct Sample {
     at: Instant,
     node: NodeReport,
     tenants: Vec<TenantReport>,
 }
 
-fn look(socket: &Path) -> anyhow::Result<Look> {
-    Ok(Look { at: Instant::now(), node: query(socket)?, tenants: ask(socket, &Request::Tenants)? })
+fn sample(socket: &Path) -> anyhow::Result<Sample> {
+    Ok(Sample { at: Instant::now(), node: query(socket)?, tenants: ask(socket, &Request::Tenants)? })
 }
 
 pub fn top(command: &TopCommand) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(command.interval > 0.0 && command.interval < 1e6, "--interval must be more than 0 seconds");
     let socket = command.node.socket();
     let redraw = std::io::stdout().is_terminal() && command.count.is_none();
-    let mut before = look(&socket)?;
-    let mut looks = 0;
-    while command.count.is_none_or(|count| looks < count) {
+    let mut before = sample(&socket)?;
+    let mut samples = 0;
+    while command.count.is_none_or(|count| samples < count) {
         thread::sleep(Duration::from_secs_f64(command.interval));
-        let now = look(&socket)?;
+        let now = sample(&socket)?;
         let text = picture(&before, &now);
         // Home, and clear what is below.
         let start = if redraw { "\x1b[H\x1b[J" } else { "" };
@@ -66,14 +67,14 @@ pub fn top(command: &TopCommand) -> anyhow::Result<ExitCode> {
             break;
         }
         before = now;
-        looks += 1;
+        samples += 1;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 const BAR: usize = 20;
 
-fn picture(before: &Look, now: &Look) -> String {
+fn picture(before: &Sample, now: &Sample) -> String {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
     let mut text = format!(
         "node {}: {} sessions, {} spare API servers\n",
@@ -132,7 +133,7 @@ fn picture(before: &Look, now: &Look) -> String {
     text
 }
 
-/// A share as `#`, what is due as `|`.
+/// A bar with the share as `#` and the entitlement as `|`.
 fn bar(share: f64, due: f64) -> String {
     let filled = (share * BAR as f64).round() as usize;
     let mark = (due * BAR as f64).round() as usize;
@@ -155,27 +156,28 @@ fn calls(node: &NodeReport) -> BTreeMap<String, u64> {
 }
 
 pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
-    let look = look(&command.node.socket())?;
-    print!("{}", exposition(&look));
+    let sample = sample(&command.node.socket())?;
+    print!("{}", metrics_text(&sample));
     Ok(ExitCode::SUCCESS)
 }
 
 /// The text format of Prometheus, version 0.0.4.
-fn exposition(look: &Look) -> String {
-    let mut text = Exposition::default();
+fn metrics_text(sample: &Sample) -> String {
+    let mut text = MetricsText::default();
     text.family("aviary_sessions", "gauge", "Sessions of a tenant.");
-    look.tenants.iter().for_each(|t| text.sample(&[("tenant", &t.name)], t.sessions as u64));
+    sample.tenants.iter().for_each(|t| text.sample(&[("tenant", &t.name)], t.sessions as u64));
     for (name, kind, help) in [
         ("used", "gauge", "What a tenant holds of a resource, or has used up of it."),
         ("peak", "gauge", "The most that it held."),
         ("refused", "counter", "Calls that were refused for want of the resource."),
         ("limit", "gauge", "What it may hold; missing: no limit."),
     ] {
-        // What lies on a device counts there too: a family of its own, so that sums are right.
+        // Allocations on a device count on the device, too: in a family of their own, so that sums
+        // are right.
         for on_device in [false, true] {
             let (family, where_to) = if on_device { ("device_account", " On one device.") } else { ("account", "") };
             text.family(&format!("aviary_{family}_{name}"), kind, &format!("{help}{where_to}"));
-            let accounts = look.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a)));
+            let accounts = sample.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a)));
             for (tenant, account) in accounts.filter(|(_, account)| account.device.is_some() == on_device) {
                 let value = match name {
                     "used" => Some(account.used),
@@ -190,15 +192,15 @@ fn exposition(look: &Look) -> String {
         }
     }
     text.family("aviary_device_nanoseconds_total", "counter", "Device time that a tenant used.");
-    for (device, tenant) in look.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
         text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.used_ns);
     }
     text.family("aviary_device_waiting", "gauge", "Sessions of a tenant that wait for a device.");
-    for (device, tenant) in look.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
         text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.waiting as u64);
     }
     text.family("aviary_session_calls", "gauge", "Calls of a session so far.");
-    for session in &look.node.sessions {
+    for session in &sample.node.sessions {
         let number = session.session.to_string();
         let labels = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
         let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
@@ -208,9 +210,9 @@ fn exposition(look: &Look) -> String {
 }
 
 #[derive(Default)]
-struct Exposition(String, String);
+struct MetricsText(String, String);
 
-impl Exposition {
+impl MetricsText {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         self.1 = name.to_owned();
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_shows_what_is_used_and_what_is_due() {
+    fn bar_shows_share_and_entitlement() {
         assert_eq!(bar(0.5, 0.25), "####|#####          ");
         assert_eq!(bar(0.0, 0.0), " ".repeat(BAR));
         assert_eq!(bar(1.0, 1.0), format!("{}|", "#".repeat(BAR - 1)));
@@ -237,7 +239,7 @@ mod tests {
 
     #[test]
     fn labels_are_escaped() {
-        let mut text = Exposition::default();
+        let mut text = MetricsText::default();
         text.family("a", "gauge", "What.");
         text.sample(&[("tenant", "x\"\\\n\x1b")], 3);
         assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\\\n\\\\u{1b}\"} 3\n");

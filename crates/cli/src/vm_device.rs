@@ -30,9 +30,9 @@ pub fn run(command: VmDeviceCommand) -> anyhow::Result<ExitCode> {
     let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
-    // The memory of a VM is nobody else's.
+    // No core dumps: they would contain the memory of a VM.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    // What this process reads comes from strangers.
+    // The process reads input of an untrusted VM.
     if let Err(error) = aviary_server::filter_system_calls() {
         eprintln!("aviary vm-device {shown}: {error}");
     }

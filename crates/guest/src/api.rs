@@ -1,4 +1,4 @@
-//! The entry of a generated library into this crate.
+//! The entry points of this crate for a generated library.
 
 use std::collections::HashSet;
 use std::ffi::c_void;
@@ -12,25 +12,26 @@ use crate::connection::Connection;
 use crate::{ApiDescriptor, Call, Lost, attach, fork, lane, log};
 
 /// Time between two attempts to attach.
-const RETRY: Duration = Duration::from_secs(1);
+const ATTACH_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct Attempts {
+struct AttachAttempts {
     last: Option<Instant>,
     complaint: String,
 }
 
-/// What a forked child must have of its own: the parent's locks may be held by threads that it lacks.
+/// State that a forked child needs for itself: threads that the child lacks may hold the parent's
+/// locks.
 #[derive(Default)]
-struct State {
-    attempts: Mutex<Attempts>,
+struct PerProcessState {
+    attempts: Mutex<AttachAttempts>,
     unsupported: Mutex<HashSet<u32>>,
 }
 
 /// One API of this process. Generated libraries have one as a static.
 pub struct Api {
     descriptor: &'static ApiDescriptor,
-    state: AtomicPtr<State>,
+    state: AtomicPtr<PerProcessState>,
     connection: AtomicPtr<Connection>,
 }
 
@@ -52,7 +53,7 @@ impl Api {
         Ok(Call::new(lane::current(connection)?, function))
     }
 
-    /// Says once per function that it is not virtualized.
+    /// Logs once per function that it is not virtualized.
     #[cold]
     pub fn unsupported(&'static self, function: u32) {
         let first = self.state().unsupported.lock().unwrap_or_else(PoisonError::into_inner).insert(function);
@@ -68,14 +69,14 @@ impl Api {
         unsafe { self.connection.load(Ordering::Acquire).as_ref() }
     }
 
-    fn state(&self) -> &'static State {
+    fn state(&self) -> &'static PerProcessState {
         let mut state = self.state.load(Ordering::Acquire);
         if state.is_null() {
-            let new = Box::into_raw(Box::<State>::default());
+            let new = Box::into_raw(Box::<PerProcessState>::default());
             state = match self.state.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => new,
                 Err(other) => {
-                    // SAFETY: nobody else has seen `new`.
+                    // SAFETY: `new` was not published, so this is its only owner.
                     drop(unsafe { Box::from_raw(new) });
                     other
                 }
@@ -91,7 +92,7 @@ impl Api {
         if let Some(connection) = self.connection() {
             return Ok(connection);
         }
-        if attempts.last.is_some_and(|t| t.elapsed() < RETRY) {
+        if attempts.last.is_some_and(|t| t.elapsed() < ATTACH_RETRY_INTERVAL) {
             return Err(Lost);
         }
         if attempts.last.is_none() {
@@ -117,7 +118,7 @@ impl Api {
         }
     }
 
-    /// In the child of a fork: forgets the parent's connection. Takes no lock and frees nothing.
+    /// Forgets the parent's connection, in the child of a fork. Takes no lock and frees nothing.
     pub(crate) fn restart_in_child(&'static self) {
         if let Some(connection) = self.connection() {
             connection.abandon_in_child();
@@ -126,28 +127,28 @@ impl Api {
         self.state.store(null_mut(), Ordering::Release);
     }
 
-    /// The application holds one more reference of a handle.
+    /// Notes that the application holds one more reference of a handle.
     pub fn retain(&'static self, _ty: u32, value: u64) {
         if let Some(c) = self.connection() {
             c.handles.retain(value);
         }
     }
 
-    /// The application gave one reference, or `all`, back; with the last one the handle ends.
+    /// Drops one of the application's references, or `all`; with the last one the handle ends.
     pub fn release(&'static self, _ty: u32, value: u64, all: bool) {
         if let Some(c) = self.connection() {
             c.release(value, all);
         }
     }
 
-    /// The handle `value` ends when the handle `owner` of type `owner_ty` ends.
+    /// Makes the handle `value` end when the handle `owner` of type `owner_ty` ends.
     pub fn end_with(&'static self, value: u64, owner_ty: u32, owner: u64) {
         if let Some(c) = self.connection() {
             c.end_with(value, owner_ty, owner);
         }
     }
 
-    /// The shadow of `p` ends when the handle `value` ends.
+    /// Makes the shadow of `p` end when the handle `value` ends.
     pub fn couple(&'static self, p: *mut u8, value: u64) {
         if let Some(c) = self.connection() {
             c.shadows.couple(p, value);
@@ -163,36 +164,39 @@ impl Api {
         self.connection().is_some_and(|c| c.handles.is_handle(value))
     }
 
-    /// Whether `value` is a live handle of type `ty`.
+    /// True if `value` is a live handle of type `ty`.
     pub fn is_handle_of(&'static self, ty: u32, value: u64) -> bool {
         self.connection().is_some_and(|c| c.handles.is_handle_of(ty, value))
     }
 
-    /// Memory that both sides see at the same address, zeroed; NULL if there is none (no server, no
-    /// shared memory, another address on the server, the arena is full).
+    /// Zeroed memory that both sides map at one address; NULL if there is none (no server, no
+    /// shared memory, another address on the server, a full arena).
     pub fn zerocopy_alloc(&'static self, bytes: usize) -> *mut u8 {
         self.sharing().map_or(null_mut(), |c| c.zerocopy_alloc(bytes))
     }
 
-    /// The same with any content: for what a vendor library fills itself.
+    /// Memory that both sides map at one address, with any content, for data that a vendor library
+    /// fills in; NULL if there is none.
     pub fn zerocopy_alloc_uninitialized(&'static self, bytes: usize) -> *mut u8 {
         self.sharing().map_or(null_mut(), |c| c.zerocopy_alloc_uninitialized(bytes))
     }
 
-    /// The live connection whose memory has the same address on both sides.
+    /// The live connection, if its memory has one address on both sides.
     fn sharing(&'static self) -> Option<&'static Connection> {
         let connection = self.connection().map_or_else(|| self.attach(), Ok).ok()?;
         (connection.same_address && !connection.liveness.dead()).then_some(connection)
     }
 
-    /// The vendor library uses this zero-copy memory until the server's utility code returns it.
+    /// Notes that the vendor library uses this zero-copy memory until the server's utility code
+    /// returns it.
     pub fn zerocopy_lend(&'static self, p: *mut u8) {
         if let Some(c) = self.connection() {
             c.zerocopy_lend(p);
         }
     }
 
-    /// False once the API server is gone. For utility code that serves calls without a message: it would not notice.
+    /// False once the API server is gone. For utility code that serves calls without a message and
+    /// so would not notice.
     pub fn connected(&'static self) -> bool {
         self.connection().is_some_and(|c| c.connected())
     }
@@ -207,7 +211,7 @@ impl Api {
         self.connection().is_some_and(|c| c.is_zerocopy(p))
     }
 
-    /// Whether the server sees these bytes of the application without a copy.
+    /// True if the server can access these bytes of the application without a copy.
     pub fn is_shared(&'static self, p: *const u8, bytes: usize) -> bool {
         self.connection().is_some_and(|c| {
             let in_heap = c.heap.is_some_and(|heap| heap.offset_of(p, bytes).is_some());
@@ -223,7 +227,7 @@ impl Api {
         }
     }
 
-    /// Valid until this thread asks again.
+    /// The buffers in flight under a key. Valid until this thread asks again.
     pub fn get_bufs(&'static self, registry: u32, key: u64) -> *const *mut c_void {
         self.connection().map_or(std::ptr::null(), |c| c.registries.buffers(registry, key))
     }
@@ -238,7 +242,7 @@ impl Api {
 }
 
 impl Api {
-    /// For `AVIARY_TRACE`: this call of the application is over.
+    /// Ends the application's present call in `AVIARY_TRACE`.
     pub fn trace(&'static self, function: u32, result: Option<i64>) {
         crate::trace::line(self.descriptor.functions.get(function as usize).copied().unwrap_or("?"), result);
     }

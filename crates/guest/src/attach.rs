@@ -1,4 +1,4 @@
-//! Attaching to the node that `AVIARY_SERVER` names.
+//! Attaches to the node that `AVIARY_SERVER` names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::ApiDescriptor;
 use crate::connection::Connection;
 use crate::heap::Heap;
 
-/// A vendor library may take its time to start.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long an overloaded node may take to accept.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How often a waiting thread makes sure that the server lives.
-const PROBE: Duration = Duration::from_millis(100);
+/// Time for the node to attach: a vendor library may take long to start.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for an overloaded node to accept the connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which a waiting thread checks that the server lives.
+const LIVENESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, Error)]
 pub(crate) enum AttachError {
     /// AVIARY_SERVER is not set and there is no /dev/aviary; `aviary run` sets it, or set it to unix:/path/of/node.sock
@@ -55,51 +55,52 @@ pub(crate) enum AttachError {
     Version(u32),
 }
 
-/// What the driver of a VM calls its device.
+/// The device file that the driver of a VM creates.
 const DEVICE: &str = "/dev/aviary";
 
-/// How this process reaches its node.
-enum Way {
+/// The transport by which this process reaches its node.
+enum AttachTransport {
     Socket(String),
-    /// From inside a VM.
+    /// The device file inside a VM.
     Device(String),
 }
 
-impl Way {
-    fn find() -> Result<Way, AttachError> {
+impl AttachTransport {
+    fn find() -> Result<AttachTransport, AttachError> {
         match std::env::var("AVIARY_SERVER") {
-            Ok(address) => Way::parse(&address).ok_or(AttachError::Address(address)),
-            Err(_) if Path::new(DEVICE).exists() => Ok(Way::Device(DEVICE.to_owned())),
+            Ok(address) => AttachTransport::parse(&address).ok_or(AttachError::Address(address)),
+            Err(_) if Path::new(DEVICE).exists() => Ok(AttachTransport::Device(DEVICE.to_owned())),
             Err(_) => Err(AttachError::NoAddress),
         }
     }
 
-    fn parse(address: &str) -> Option<Way> {
+    fn parse(address: &str) -> Option<AttachTransport> {
         let (kind, path) = address.split_once(':')?;
         match kind {
             _ if path.is_empty() => None,
-            "unix" => Some(Way::Socket(path.to_owned())),
-            "device" => Some(Way::Device(path.to_owned())),
+            "unix" => Some(AttachTransport::Socket(path.to_owned())),
+            "device" => Some(AttachTransport::Device(path.to_owned())),
             _ => None,
         }
     }
 
     fn path(&self) -> &str {
         match self {
-            Way::Socket(path) | Way::Device(path) => path,
+            AttachTransport::Socket(path) | AttachTransport::Device(path) => path,
         }
     }
 
-    /// The control socket, and the arena that goes with it; its last `heap` bytes are for the application's own memory.
+    /// Connects and returns the control socket and its arena, whose last `heap` bytes are reserved
+    /// for the application's own memory.
     fn connect(&self, heap: usize) -> Result<(OwnedFd, Arc<Arena>), AttachError> {
         let failed = |error| AttachError::Device { path: self.path().to_owned(), error };
         match self {
-            Way::Socket(path) => {
+            AttachTransport::Socket(path) => {
                 let mirrored = std::env::var("AVIARY_TRANSPORT").is_ok_and(|t| t == "stream");
                 let make = if mirrored { Arena::mirror } else { Arena::create };
                 Ok((connect(path)?, make_arena(usize::MAX, |size| make(size.saturating_add(heap)))?))
             }
-            Way::Device(path) => {
+            AttachTransport::Device(path) => {
                 let device = Arc::new(Device::open(Path::new(path)).map_err(failed)?);
                 let control = rustix::io::fcntl_dupfd_cloexec(&*device, 3).map_err(failed)?;
                 let largest = usize::try_from(device.largest_arena()).unwrap_or(usize::MAX);
@@ -115,9 +116,9 @@ fn connect(path: &str) -> Result<OwnedFd, AttachError> {
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(failed)?;
-    // Bounds the time that `connect` waits for a node whose queue is full.
+    // Bounds the wait of `connect` for a node whose queue is full.
     let timeout = rustix::net::sockopt::Timeout::Send;
-    let _ = rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(CONNECT));
+    let _ = rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(CONNECT_TIMEOUT));
     loop {
         match rustix::net::connect(&socket, &address) {
             Ok(()) => return Ok(socket),
@@ -127,7 +128,7 @@ fn connect(path: &str) -> Result<OwnedFd, AttachError> {
     }
 }
 
-/// Parses sizes such as `512M` and `16G`.
+/// Parses a size such as `512M` or `16G`; the default if it is absent or malformed.
 fn arena_size(text: Option<&str>) -> usize {
     let parsed = text.and_then(|t| {
         let (digits, shift) = match t.strip_suffix(['G', 'g']) {
@@ -139,7 +140,7 @@ fn arena_size(text: Option<&str>) -> usize {
     parsed.filter(|n| *n >= 16 << 20).unwrap_or(DEFAULT_ARENA)
 }
 
-/// A process with an address space limit gets a smaller arena.
+/// Makes an arena; a process with a limit on its address space gets a smaller one.
 fn make_arena(
     largest: usize,
     make: impl Fn(usize) -> Result<Arc<Arena>, ArenaError>,
@@ -159,16 +160,16 @@ pub(crate) fn flag_set(name: &str) -> bool {
 
 /// A standard stream of the application, unless it closed it.
 fn stream(number: i32) -> Option<BorrowedFd<'static>> {
-    // SAFETY: asking for the flags of a number that may be closed does nothing; the descriptor is only
-    // passed on, and if another thread closes it meanwhile, sending fails.
+    // SAFETY: reading the flags of a number that may be closed has no effect; the descriptor is
+    // only passed on, and if another thread closes it meanwhile, sending fails.
     unsafe { (libc::fcntl(number, libc::F_GETFD) >= 0).then(|| BorrowedFd::borrow_raw(number)) }
 }
 
 pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, AttachError> {
-    let way = Way::find()?;
-    // A VM's device pins large buffers instead.
-    let heap = if matches!(way, Way::Socket(_)) { Heap::find() } else { None };
-    let (socket, arena) = way.connect(heap.as_ref().map_or(0, |(heap, _)| heap.size))?;
+    let transport = AttachTransport::find()?;
+    // A VM's device pins large buffers instead of sharing the heap.
+    let heap = if matches!(transport, AttachTransport::Socket(_)) { Heap::find() } else { None };
+    let (socket, arena) = transport.connect(heap.as_ref().map_or(0, |(heap, _)| heap.size))?;
     let mut hello = Hello {
         wire_version: WIRE_VERSION,
         pid: std::process::id(),
@@ -180,7 +181,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         flags: if arena.streamed() { hello_flag::MIRRORED } else { 0 },
     };
     let mut fds: Vec<BorrowedFd> = arena.file().into_iter().collect();
-    // Descriptors do not leave a VM.
+    // Descriptors cannot leave a VM.
     let local = arena.device().is_none();
     if !local {
         hello.flags |= hello_flag::PRINTED;
@@ -191,10 +192,10 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
             hello.flags |= flag;
         }
     }
-    let failed = |error| AttachError::Greeting { path: way.path().to_owned(), error };
+    let failed = |error| AttachError::Greeting { path: transport.path().to_owned(), error };
     let sent = send_greeting(&socket, &hello.to_bytes(), &fds);
-    // A node that refuses at once has hung up already, but it has said why.
-    let welcome = receive_greeting(socket.as_fd(), PATIENCE).map_err(|e| failed(sent.err().unwrap_or(e)))?;
+    // A node that refuses at once may have hung up already; its answer can still be read.
+    let welcome = receive_greeting(socket.as_fd(), ATTACH_TIMEOUT).map_err(|e| failed(sent.err().unwrap_or(e)))?;
     if welcome.status != welcome_status::OK {
         return Err(AttachError::Refused(welcome.text));
     }
@@ -202,7 +203,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         return Err(AttachError::Version(welcome.wire_version));
     }
     let control = Arc::new(ControlSocket::new(socket));
-    let liveness = Arc::new(Liveness::probed(PROBE, {
+    let liveness = Arc::new(Liveness::probed(LIVENESS_POLL_INTERVAL, {
         let control = control.clone();
         move || control.intact() && control.alive()
     }));
@@ -228,16 +229,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_understood() {
-        assert!(matches!(Way::parse("unix:/run/x"), Some(Way::Socket(path)) if path == "/run/x"));
-        assert!(matches!(Way::parse("device:/dev/aviary"), Some(Way::Device(path)) if path == "/dev/aviary"));
+    fn addresses_are_parsed() {
+        assert!(
+            matches!(AttachTransport::parse("unix:/run/x"), Some(AttachTransport::Socket(path)) if path == "/run/x")
+        );
+        assert!(
+            matches!(AttachTransport::parse("device:/dev/aviary"), Some(AttachTransport::Device(path)) if path == "/dev/aviary")
+        );
         for nonsense in ["", "unix:", "device:", "tcp:1.2.3.4:5", "/run/x", "unix"] {
-            assert!(Way::parse(nonsense).is_none(), "{nonsense}");
+            assert!(AttachTransport::parse(nonsense).is_none(), "{nonsense}");
         }
     }
 
     #[test]
-    fn sizes_are_understood() {
+    fn sizes_are_parsed() {
         assert_eq!(arena_size(Some("16G")), 16 << 30);
         assert_eq!(arena_size(Some("512m")), 512 << 20);
         for nonsense in [None, Some(""), Some("12"), Some("1M"), Some("99999999999999999999G"), Some("-1G")] {

@@ -1,13 +1,13 @@
-//! The arena's allocator. Only the guest allocates; its books are private memory.
+//! The arena's allocator. Only the guest allocates; its lists are private memory.
 //!
-//! Blocks come in size classes, four per doubling, in whole pages. A freed
-//! block keeps its pages for the next user up to a limit; beyond it the pages
-//! of others are given back and only the addresses are kept: a program that
-//! moves large buffers again and again faults their pages in once.
+//! Blocks come in size classes, four per doubling, in whole pages. A freed block keeps its pages
+//! for the next user up to a limit; beyond it the pages of other free blocks are returned and only
+//! their addresses are kept: a program that moves large buffers repeatedly faults their pages in
+//! once.
 //!
-//! Large blocks lie in the part of the arena that has huge pages, small ones
-//! below it; a part that is full borrows from the other. In a VM the last
-//! quarter of the arena is for pinned memory of the application.
+//! Large blocks lie in the part of the arena that has huge pages, small ones below it; a full part
+//! borrows from the other. In a VM the last quarter of the arena is for pinned memory of the
+//! application.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,37 +15,37 @@ use aviary_transport::{Arena, HUGE_PAGE, huge_from};
 
 use crate::pins::Pins;
 
-const PAGE: u64 = 4096;
-const HUGE_PAGES: u64 = HUGE_PAGE as u64 / PAGE;
-/// From so many pages on a block is large.
-const LARGE: u64 = (512 << 10) / PAGE;
-/// Free memory that stays resident.
-pub(crate) const RETAINED: u64 = 512 << 20;
+const PAGE_BYTES: u64 = 4096;
+const HUGE_PAGE_PAGES: u64 = HUGE_PAGE as u64 / PAGE_BYTES;
+/// Pages from which a block is large.
+const LARGE_BLOCK_PAGES: u64 = (512 << 10) / PAGE_BYTES;
+/// Bytes of free memory that stay resident.
+pub(crate) const MAX_RETAINED_BYTES: u64 = 512 << 20;
 /// Classes for 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ... pages.
-const CLASSES: usize = 4 * 34;
+const SIZE_CLASSES: usize = 4 * 34;
 
-/// A range of the arena. Not freed by itself: its owner gives it back.
+/// A range of the arena. It has no `Drop`: its owner frees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     pub offset: u64,
     pub size: u64,
 }
 
-struct Free {
+struct FreeBlock {
     offset: u64,
     resident: bool,
 }
 
-/// Addresses from `next` to `end` were never used.
+/// A range of offsets in bytes, from `next` to `end`, that was never allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Fresh {
+struct FreshRange {
     next: u64,
     end: u64,
 }
 
-impl Fresh {
+impl FreshRange {
     fn take(&mut self, size: u64) -> Option<u64> {
-        let align = if size >= HUGE_PAGE as u64 { HUGE_PAGE as u64 } else { PAGE };
+        let align = if size >= HUGE_PAGE as u64 { HUGE_PAGE as u64 } else { PAGE_BYTES };
         let offset = self.next.checked_next_multiple_of(align)?;
         let next = offset.checked_add(size).filter(|next| *next <= self.end)?;
         self.next = next;
@@ -53,40 +53,40 @@ impl Fresh {
     }
 }
 
-struct Books {
-    /// For small and for large blocks.
-    fresh: [Fresh; 2],
-    free: Vec<Vec<Free>>,
+struct BlockLists {
+    /// The range for small blocks, and the one for large blocks.
+    fresh: [FreshRange; 2],
+    free: Vec<Vec<FreeBlock>>,
     retained: u64,
     in_use: u64,
 }
 
-impl Books {
+impl BlockLists {
     fn take_fresh(&mut self, size: u64) -> Option<u64> {
         let [small, large] = &mut self.fresh;
-        if size >= LARGE * PAGE {
+        if size >= LARGE_BLOCK_PAGES * PAGE_BYTES {
             large.take(size).or_else(|| small.take(size))
         } else {
             small.take(size).or_else(|| large.take(size))
         }
     }
 
-    fn put(&mut self, class: usize, free: Free) {
+    fn put(&mut self, class: usize, free: FreeBlock) {
         if let Some(list) = self.free.get_mut(class) {
             list.push(free);
         }
     }
 
-    /// Takes resident free blocks out, large ones first, until `size` bytes fit under the limit.
-    fn make_room(&mut self, size: u64) -> Vec<(usize, Free)> {
+    /// Removes resident free blocks, large ones first, until `size` bytes fit under the limit.
+    fn make_room(&mut self, size: u64) -> Vec<(usize, FreeBlock)> {
         let mut evicted = Vec::new();
-        if self.retained + size <= RETAINED {
+        if self.retained + size <= MAX_RETAINED_BYTES {
             return evicted;
         }
-        for class in (0..CLASSES).rev() {
-            while self.retained + size > RETAINED {
+        for class in (0..SIZE_CLASSES).rev() {
+            while self.retained + size > MAX_RETAINED_BYTES {
                 let Some(at) = self.free[class].iter().position(|f| f.resident) else { break };
-                self.retained -= class_pages(class) * PAGE;
+                self.retained -= class_pages(class) * PAGE_BYTES;
                 evicted.push((class, self.free[class].remove(at)));
             }
         }
@@ -97,22 +97,22 @@ impl Books {
 /// Allocates blocks of one arena.
 pub(crate) struct Blocks {
     arena: Arc<Arena>,
-    books: Mutex<Books>,
-    /// In a VM.
+    lists: Mutex<BlockLists>,
+    /// The application's pinned memory; present in a VM.
     pins: Option<Pins>,
 }
 
-/// Size in pages of a class.
+/// Size of a class in pages.
 fn class_pages(class: usize) -> u64 {
     if class < 4 {
         return class as u64 + 1;
     }
-    // After the first four, each group of four spans one doubling.
+    // After the first four classes, each group of four spans one doubling.
     let (group, step) = ((class - 4) / 4, (class - 4) % 4);
     (5 + step as u64) << group
 }
 
-/// The smallest class that holds so many pages.
+/// The smallest class of at least this many pages.
 fn class_of(pages: u64) -> usize {
     if pages <= 4 {
         return pages.max(1) as usize - 1;
@@ -123,59 +123,61 @@ fn class_of(pages: u64) -> usize {
     4 + group * 4 + step
 }
 
-/// The class for a block of so many pages. Blocks of a huge page or more consist of whole ones.
+/// The class for a block of this many pages. Blocks of a huge page or more consist of whole huge
+/// pages.
 fn class_for(pages: u64) -> usize {
-    class_of(if pages >= HUGE_PAGES { pages.next_multiple_of(HUGE_PAGES) } else { pages })
+    class_of(if pages >= HUGE_PAGE_PAGES { pages.next_multiple_of(HUGE_PAGE_PAGES) } else { pages })
 }
 
 impl Blocks {
-    /// The first page belongs to the ticket word, the last `heap` bytes to the application's own memory.
+    /// The allocator of an arena. The first page holds the ticket word, the last `heap` bytes are
+    /// reserved for the application's own memory.
     pub fn new(arena: Arc<Arena>, heap: usize) -> Self {
-        let free = (0..CLASSES).map(|_| Vec::new()).collect();
+        let free = (0..SIZE_CLASSES).map(|_| Vec::new()).collect();
         let size = arena.size().saturating_sub(heap) as u64;
         let pins = arena.device().map(|device| Pins::new(device.clone(), size / 4 * 3..size));
         let end = if pins.is_some() { size / 4 * 3 } else { size };
         let middle = (huge_from(arena.size()) as u64).min(end);
-        let large = Fresh { next: middle, end };
-        let fresh = [Fresh { next: PAGE, end: middle }, large];
-        Blocks { arena, books: Mutex::new(Books { fresh, free, retained: 0, in_use: 0 }), pins }
+        let large = FreshRange { next: middle, end };
+        let fresh = [FreshRange { next: PAGE_BYTES, end: middle }, large];
+        Blocks { arena, lists: Mutex::new(BlockLists { fresh, free, retained: 0, in_use: 0 }), pins }
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lists(&self) -> MutexGuard<'_, BlockLists> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At least `bytes` bytes, page-aligned, with any content; `None`: the arena is full.
+    /// Allocates at least `bytes` bytes, page-aligned, with any content; `None`: the arena is full.
     pub fn allocate(&self, bytes: usize) -> Option<Block> {
-        let pages = (bytes as u64).max(1).div_ceil(PAGE);
-        if pages > self.arena.size() as u64 / PAGE {
+        let pages = (bytes as u64).max(1).div_ceil(PAGE_BYTES);
+        if pages > self.arena.size() as u64 / PAGE_BYTES {
             return None;
         }
         let class = class_for(pages);
-        let size = class_pages(class) * PAGE;
-        let mut books = self.books();
-        let (offset, resident) = match books.free.get_mut(class)?.pop() {
+        let size = class_pages(class) * PAGE_BYTES;
+        let mut lists = self.lists();
+        let (offset, resident) = match lists.free.get_mut(class)?.pop() {
             Some(free) => (free.offset, free.resident),
-            None => (books.take_fresh(size)?, false),
+            None => (lists.take_fresh(size)?, false),
         };
         if resident {
-            books.retained -= size;
+            lists.retained -= size;
         }
-        books.in_use += size;
-        drop(books);
+        lists.in_use += size;
+        drop(lists);
         if !resident {
             self.arena.populate(offset, size as usize);
         }
         Some(Block { offset, size })
     }
 
-    /// Whether so many bytes are shown rather than copied.
+    /// True if a buffer of `n` bytes is pinned rather than copied.
     pub fn lends(&self, n: usize) -> bool {
         self.pins.as_ref().is_some_and(|pins| pins.worthwhile(n))
     }
 
-    /// Shows `n` bytes of the application at `p` to the server without a copy, where that is possible and pays. Answers
-    /// the block to free afterwards, and the offset of the bytes.
+    /// Shares `n` bytes of the application at `p` with the server without a copy, if this is
+    /// possible and pays. Returns the block to free afterwards, and the offset of the bytes.
     ///
     /// # Safety
     /// The bytes stay mapped until the block is freed and, with `write`, may be changed until then.
@@ -188,19 +190,20 @@ impl Blocks {
         if let Some(pins) = self.pins.as_ref().filter(|pins| pins.owns(block)) {
             return pins.give_back(block);
         }
-        let class = class_of(block.size / PAGE);
-        let resident = block.size <= RETAINED;
+        let class = class_of(block.size / PAGE_BYTES);
+        let resident = block.size <= MAX_RETAINED_BYTES;
         let evicted = {
-            let mut books = self.books();
-            let evicted = if resident { books.make_room(block.size) } else { Vec::new() };
+            let mut lists = self.lists();
+            let evicted = if resident { lists.make_room(block.size) } else { Vec::new() };
             if resident {
-                books.retained += block.size;
-                books.put(class, Free { offset: block.offset, resident });
+                lists.retained += block.size;
+                lists.put(class, FreeBlock { offset: block.offset, resident });
             }
-            books.in_use -= block.size;
+            lists.in_use -= block.size;
             evicted
         };
-        // Out of the lists while their pages go, so that nobody is given a block that loses them.
+        // The blocks are out of the lists while their pages are returned, so that no thread
+        // allocates a block that is about to lose its pages.
         for (class, free) in evicted {
             self.discard(class, free.offset);
         }
@@ -210,16 +213,16 @@ impl Blocks {
     }
 
     fn discard(&self, class: usize, offset: u64) {
-        if let Err(e) = self.arena.punch(offset, (class_pages(class) * PAGE) as usize) {
+        if let Err(e) = self.arena.punch(offset, (class_pages(class) * PAGE_BYTES) as usize) {
             crate::log::line(&format!("{e}"));
         }
-        self.books().put(class, Free { offset, resident: false });
+        self.lists().put(class, FreeBlock { offset, resident: false });
     }
 
-    /// Bytes handed out.
+    /// Allocated bytes.
     #[cfg(test)]
     pub fn in_use(&self) -> u64 {
-        self.books().in_use
+        self.lists().in_use
     }
 }
 
@@ -235,7 +238,7 @@ mod tests {
             assert!(class == 0 || class_pages(class - 1) < pages, "{pages}");
             assert_eq!(class_of(class_pages(class)), class);
         }
-        assert!(class_of((1 << 40) / PAGE) < CLASSES);
+        assert!(class_of((1 << 40) / PAGE_BYTES) < SIZE_CLASSES);
     }
 
     #[test]
@@ -243,9 +246,9 @@ mod tests {
         let blocks = Blocks::new(Arena::mirror(64 << 20).unwrap(), 0);
         let mut taken: Vec<Block> = (0..200).map(|n| blocks.allocate(n * 1000 + 1).unwrap()).collect();
         taken.sort_by_key(|b| b.offset);
-        assert!(taken[0].offset >= PAGE);
+        assert!(taken[0].offset >= PAGE_BYTES);
         assert!(taken.windows(2).all(|w| w[0].offset + w[0].size <= w[1].offset));
-        let fresh = blocks.books().fresh;
+        let fresh = blocks.lists().fresh;
         for b in taken.drain(..) {
             blocks.free(b);
         }
@@ -253,11 +256,11 @@ mod tests {
         for n in 0..200 {
             blocks.allocate(n * 1000 + 1).unwrap();
         }
-        assert_eq!(blocks.books().fresh, fresh, "freed blocks are used again");
+        assert_eq!(blocks.lists().fresh, fresh, "freed blocks are used again");
     }
 
     #[test]
-    fn a_full_arena_says_so() {
+    fn full_arena_is_reported() {
         let blocks = Blocks::new(Arena::mirror(1 << 20).unwrap(), 0);
         assert_eq!(blocks.allocate(usize::MAX), None);
         assert_eq!(blocks.allocate(1 << 20), None, "the first page is taken");
@@ -296,7 +299,7 @@ mod tests {
         for b in taken {
             blocks.free(b);
         }
-        assert!(blocks.books().retained <= RETAINED);
+        assert!(blocks.lists().retained <= MAX_RETAINED_BYTES);
     }
 
     #[test]
@@ -308,10 +311,10 @@ mod tests {
             blocks.free(b);
         }
         blocks.free(large);
-        let books = blocks.books();
-        assert!(books.retained <= RETAINED);
-        assert!(books.free[class_of(large.size / PAGE)].iter().any(|f| f.resident), "the large block stays");
-        let free: u64 = books.free.iter().map(|list| list.len() as u64).sum();
+        let lists = blocks.lists();
+        assert!(lists.retained <= MAX_RETAINED_BYTES);
+        assert!(lists.free[class_of(large.size / PAGE_BYTES)].iter().any(|f| f.resident), "the large block stays");
+        let free: u64 = lists.free.iter().map(|list| list.len() as u64).sum();
         assert_eq!(free, 10, "no block is lost");
     }
 }

@@ -1,10 +1,9 @@
-//! Blocks that handles of `boxed` types point to.
+//! Blocks to which handles of `boxed` types point.
 //!
-//! Applications pass any pointer as a handle, also freed ones, and a dispatching
-//! loader reads the first word of the block. All blocks therefore lie in one
-//! reserved range, so that a pointer is judged by its address before it is
-//! followed, and freed blocks rest a while before they are used again, so that a
-//! stale handle is recognised and not taken for a new one.
+//! Applications pass any pointer as a handle, also freed ones, and a dispatching loader reads the
+//! first word of the block. All blocks therefore lie in one reserved range, so that a pointer is
+//! checked by its address before it is dereferenced, and freed blocks are kept unused for a while,
+//! so that a stale handle is recognised and not taken for a new one.
 //!
 //! ```text
 //! word 0  prefix (the API's dispatch table, or 0); survives the handle
@@ -20,12 +19,12 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
-pub(crate) const BLOCK: usize = 64;
-const LARGEST: usize = 16 << 30;
-const SMALLEST: usize = 16 << 20;
-const COMMIT: usize = 256 << 10;
-/// Freed blocks that rest before the oldest is used again.
-const RESTING: usize = 4096;
+pub(crate) const BOX_BYTES: usize = 64;
+const MAX_RANGE_BYTES: usize = 16 << 30;
+const MIN_RANGE_BYTES: usize = 16 << 20;
+const COMMIT_BYTES: usize = 256 << 10;
+/// Freed blocks that are kept before the oldest is reused.
+const MIN_FREED_BEFORE_REUSE: usize = 4096;
 
 /// One block, shared by all threads.
 #[repr(C, align(64))]
@@ -36,17 +35,17 @@ pub(crate) struct BoxBlock {
     pub metadata: AtomicPtr<u8>,
 }
 
-const _: () = assert!(size_of::<BoxBlock>() == BLOCK);
+const _: () = assert!(size_of::<BoxBlock>() == BOX_BYTES);
 
 struct Stock {
-    /// Bytes of the range ever used.
+    /// Bytes of the range that were ever used.
     used: usize,
     resting: VecDeque<usize>,
 }
 
 /// The range of one connection.
 pub(crate) struct Boxes {
-    /// 0 until the first box is needed.
+    /// Address of the range; 0 until the first box is needed.
     base: AtomicUsize,
     /// Bytes from the base that are readable and writable; only grows.
     committed: AtomicUsize,
@@ -64,12 +63,13 @@ impl Boxes {
         }
     }
 
-    /// The block that a handle value points to, if it is one of ours; live or not.
+    /// The block to which a handle value points, live or not; `None` if the value is no block's
+    /// address.
     #[inline]
     pub fn find(&self, value: u64) -> Option<&BoxBlock> {
         let base = self.base.load(Ordering::Acquire);
         let distance = (value as usize).wrapping_sub(base);
-        if base == 0 || distance >= self.committed.load(Ordering::Acquire) || !distance.is_multiple_of(BLOCK) {
+        if base == 0 || distance >= self.committed.load(Ordering::Acquire) || !distance.is_multiple_of(BOX_BYTES) {
             return None;
         }
         // SAFETY: the address is a multiple of 64 bytes into the committed part of the range, which is
@@ -86,14 +86,14 @@ impl Boxes {
         }
     }
 
-    /// A block for `id` with one reference; `None`: out of addresses.
+    /// Allocates a block for `id` with one reference; `None`: no addresses are left.
     pub fn allocate(&self, id: u64, prefix: usize) -> Option<NonNull<BoxBlock>> {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
-        let address = match stock.resting.len() > RESTING {
+        let address = match stock.resting.len() > MIN_FREED_BEFORE_REUSE {
             true => stock.resting.pop_front()?,
             false => match self.fresh(&mut stock) {
                 Some(address) => address,
-                // Out of addresses: a handle used after its end may now be taken for a new one.
+                // No addresses are left: a handle used after its end may be taken for a new one.
                 None => stock.resting.pop_front()?,
             },
         };
@@ -102,12 +102,12 @@ impl Boxes {
         block.prefix.store(prefix, Ordering::Relaxed);
         block.references.store(1, Ordering::Relaxed);
         block.metadata.store(std::ptr::null_mut(), Ordering::Relaxed);
-        // Last: whoever sees the id sees the rest.
+        // Stored last: a thread that reads the id also sees the other words.
         block.id.store(id, Ordering::Release);
         Some(NonNull::from(block))
     }
 
-    /// Ends a block that the caller has made not live.
+    /// Ends a block after the caller has cleared its id.
     pub fn retire(&self, block: &BoxBlock) {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
         stock.resting.push_back(std::ptr::from_ref(block) as usize);
@@ -118,20 +118,20 @@ impl Boxes {
             self.reserve()?;
         }
         let base = self.base.load(Ordering::Relaxed);
-        if stock.used + BLOCK > self.committed.load(Ordering::Relaxed) {
+        if stock.used + BOX_BYTES > self.committed.load(Ordering::Relaxed) {
             self.commit(base)?;
         }
         let address = base + stock.used;
-        stock.used += BLOCK;
+        stock.used += BOX_BYTES;
         Some(address)
     }
 
-    /// Inaccessible addresses cost nothing; less of them where the process has a limit.
+    /// Reserves inaccessible addresses, which cost nothing; fewer if the process has a limit.
     fn reserve(&self) -> Option<()> {
-        let mut size = LARGEST;
-        while size >= SMALLEST {
+        let mut size = MAX_RANGE_BYTES;
+        while size >= MIN_RANGE_BYTES {
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            // SAFETY: a new mapping at a place that the kernel chooses.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             let range = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, ProtFlags::empty(), flags) };
             if let Ok(p) = range {
                 self.reserved.store(size, Ordering::Relaxed);
@@ -145,13 +145,14 @@ impl Boxes {
 
     fn commit(&self, base: usize) -> Option<()> {
         let committed = self.committed.load(Ordering::Relaxed);
-        if committed + COMMIT > self.reserved.load(Ordering::Relaxed) {
+        if committed + COMMIT_BYTES > self.reserved.load(Ordering::Relaxed) {
             return None;
         }
         let at = (base + committed) as *mut _;
-        // SAFETY: the next part of our own reservation, which nobody accesses before `committed` covers it.
-        unsafe { rustix::mm::mprotect(at, COMMIT, MprotectFlags::READ | MprotectFlags::WRITE) }.ok()?;
-        self.committed.store(committed + COMMIT, Ordering::Release);
+        // SAFETY: the next part of this object's reservation, which is not accessed before
+        // `committed` covers it.
+        unsafe { rustix::mm::mprotect(at, COMMIT_BYTES, MprotectFlags::READ | MprotectFlags::WRITE) }.ok()?;
+        self.committed.store(committed + COMMIT_BYTES, Ordering::Release);
         Some(())
     }
 }
@@ -167,10 +168,10 @@ mod tests {
         let block = boxes.allocate(77, 5).unwrap();
         let value = block.as_ptr() as u64;
         assert_eq!(boxes.id_of(value), Some(77));
-        for other in [value + 8, value + 64, value - 64, value + (COMMIT as u64), 1, u64::MAX, 4096] {
+        for other in [value + 8, value + 64, value - 64, value + (COMMIT_BYTES as u64), 1, u64::MAX, 4096] {
             assert_eq!(boxes.id_of(other), None, "{other:#x}");
         }
-        // SAFETY: a live block of ours; the loader's view of it.
+        // SAFETY: a live block; a loader reads it in this way.
         assert_eq!(unsafe { *(value as *const usize) }, 5);
         let found = boxes.find(value).unwrap();
         found.id.store(0, Ordering::Release);
@@ -179,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn freed_blocks_rest() {
+    fn freed_blocks_are_not_reused_at_once() {
         let boxes = Boxes::new();
         let first = boxes.allocate(1, 0).unwrap();
         let mut reused = 0;
-        for n in 0..3 * RESTING as u64 {
+        for n in 0..3 * MIN_FREED_BEFORE_REUSE as u64 {
             let block = boxes.allocate(n + 2, 0).unwrap();
             reused += usize::from(block == first);
-            assert!(n > RESTING as u64 || block != first);
+            assert!(n > MIN_FREED_BEFORE_REUSE as u64 || block != first);
             let block = boxes.find(block.as_ptr() as u64).unwrap();
             block.id.store(0, Ordering::Release);
             boxes.retire(block);
@@ -194,6 +195,6 @@ mod tests {
                 boxes.retire(boxes.find(first.as_ptr() as u64).unwrap());
             }
         }
-        assert!(reused > 0, "but they are used again");
+        assert!(reused > 0, "no block was reused");
     }
 }

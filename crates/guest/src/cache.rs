@@ -1,15 +1,16 @@
-//! Answers of pure queries, by request.
+//! Replies of pure queries, by request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Remembered bytes beyond which nothing more is remembered: queries have few distinct arguments.
-const LIMIT: usize = 8 << 20;
+/// Bytes of remembered replies after which no more are remembered: queries have few distinct
+/// arguments.
+const MAX_CACHE_BYTES: usize = 8 << 20;
 
 #[derive(Default)]
 struct Answers {
     by_request: HashMap<Arc<[u8]>, Arc<[u8]>>,
-    /// Requests by the handles in them: a handle that has ended must not be answered for.
+    /// Requests by the handles in them: replies about an ended handle must not be used.
     by_handle: HashMap<u64, Vec<Arc<[u8]>>>,
     bytes: usize,
 }
@@ -24,11 +25,11 @@ impl Cache {
         self.answers.read().unwrap_or_else(PoisonError::into_inner).by_request.get(key).cloned()
     }
 
-    /// `handles`: the ids that the request names.
+    /// Remembers a reply. `handles`: the ids in the request.
     pub fn put(&self, key: &[u8], handles: &[u64], answer: &[u8]) {
         let mut answers = self.answers.write().unwrap_or_else(PoisonError::into_inner);
         let cost = cost(key, answer);
-        if answers.bytes + cost <= LIMIT && !answers.by_request.contains_key(key) {
+        if answers.bytes + cost <= MAX_CACHE_BYTES && !answers.by_request.contains_key(key) {
             let key: Arc<[u8]> = key.into();
             for id in handles {
                 answers.by_handle.entry(*id).or_default().push(key.clone());
@@ -38,7 +39,7 @@ impl Cache {
         }
     }
 
-    /// The handle has ended: what was remembered about it goes.
+    /// Forgets the replies about an ended handle.
     pub fn forget(&self, id: u64) {
         let known = self.answers.read().unwrap_or_else(PoisonError::into_inner).by_handle.contains_key(&id);
         if !known {
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_go_with_their_handles() {
+    fn replies_are_forgotten_with_their_handles() {
         let cache = Cache::default();
         cache.put(b"one", &[7, 8], b"1");
         cache.put(b"two", &[8], b"2");

@@ -10,20 +10,20 @@ use aviary_wire::{HEADER_SIZE, INLINE_INPUT, INLINE_OUTPUT, RESERVED_OUTPUT, kin
 use crate::blocks::Block;
 use crate::connection::Connection;
 use crate::deliveries::Pending;
-use crate::frame::{End, Frame, Output, Place};
+use crate::frame::{End, Frame, Output, OutputSource};
 use crate::lane::ThreadLane;
-use crate::{Lost, Reply, room};
+use crate::{Lost, Reply, backpressure};
 
-/// What `zerocopy` sends for a pointer that is not zero-copy memory.
+/// The word that `zerocopy` sends for a pointer outside zero-copy memory.
 const FOREIGN: u64 = u64::MAX;
 
-/// A call that is being written. Dropping it unsent takes everything back.
+/// A call under construction. Dropping an unsent call undoes its effects.
 pub struct Call {
     lane: Rc<ThreadLane>,
-    /// Moves on in [`Call::into_parts`] or `drop`.
+    /// Moved out in [`Call::into_parts`] or `drop`.
     frame: ManuallyDrop<Box<Frame>>,
     function: u32,
-    /// Something could not be transported: no shared memory was left.
+    /// True if an argument could not be transported, because no shared memory was left.
     refused: bool,
 }
 
@@ -39,11 +39,12 @@ impl Call {
         &mut self.frame
     }
 
-    /// For `send*`, which take the call by value: without its `drop`, which takes it back.
+    /// Takes the call apart for `send*`, without the `drop` that would undo it.
     #[inline]
     fn into_parts(self) -> (Rc<ThreadLane>, Box<Frame>) {
         let mut call = ManuallyDrop::new(self);
-        // SAFETY: both are moved out once; `call` is forgotten and has nothing else to drop.
+        // SAFETY: both fields are moved out once; `call` is forgotten and has no other field to
+        // drop.
         unsafe { (std::ptr::read(&raw const call.lane), ManuallyDrop::take(&mut call.frame)) }
     }
 
@@ -67,7 +68,7 @@ impl Call {
         self.word(word);
     }
 
-    /// A handle that this call releases or ends.
+    /// Writes a handle that this call releases or ends.
     pub fn handle_ending(&mut self, ty: u32, value: u64) {
         self.handle(ty, value);
         let frame = self.frame();
@@ -75,8 +76,9 @@ impl Call {
         frame.ending.push((value, word));
     }
 
-    /// A new handle for an object that this call, which is sent with [`Call::send_async`], creates. It is the
-    /// application's once the call is sent; otherwise it is taken back.
+    /// Allocates a handle for an object that this call creates, which is sent with
+    /// [`Call::send_async`]. The handle belongs to the application once the call is sent; otherwise
+    /// it is freed.
     pub fn mint(&mut self, ty: u32) -> u64 {
         let out_of_order = self.lane.out_of_order();
         let Some((value, id)) = self.lane.connection.handles.mint(ty, out_of_order) else {
@@ -107,7 +109,7 @@ impl Call {
         self.frame().outputs.len()
     }
 
-    /// False: `p` is NULL and no elements follow. `p` is not read.
+    /// Begins an array. False: `p` is NULL and no elements follow. `p` is not read.
     pub fn array(&mut self, p: *const u8, count: usize) -> bool {
         self.frame().encoder.array((!p.is_null()).then_some(count));
         !p.is_null()
@@ -126,7 +128,8 @@ impl Call {
             let frame = self.frame();
             frame.lent = true;
             frame.encoder.buffer_arena(offset, n);
-        // SAFETY: the caller's promise; a call that nobody waits for waits for this one's end (`send_async`).
+        // SAFETY: the caller's promise; an asynchronous call with lent memory returns only after
+        // its execution (`send_async`).
         } else if let Some(offset) = unsafe { self.lend(p, n, false) } {
             let frame = self.frame();
             frame.lent = true;
@@ -156,38 +159,38 @@ impl Call {
     /// As for `buffer_out` and, with `input`, `buffer_inout`.
     unsafe fn output(&mut self, p: *mut u8, n: usize, input: bool) {
         let inline = if input { INLINE_INPUT } else { INLINE_OUTPUT };
-        let place = if p.is_null() {
+        let source = if p.is_null() {
             self.frame().encoder.buffer_null();
-            Place::Nowhere
+            OutputSource::Nowhere
         } else if n <= inline {
             let frame = self.frame();
             if !input {
                 frame.contents.push((frame.encoder.len() + 8, n));
             }
-            // SAFETY: the caller's promise; a pure output may hold anything, which is what travels.
+            // SAFETY: the caller's promise; a pure output may hold any bytes, which are sent.
             frame.encoder.buffer_inline(unsafe { bytes(p, n) });
-            Place::Message
+            OutputSource::Message
         } else if n <= RESERVED_OUTPUT {
             self.frame().encoder.buffer_reserved(n);
-            Place::Message
+            OutputSource::Message
         } else if let Some(offset) = self.shared(p, n) {
             self.frame().encoder.buffer_arena(offset, n);
-            Place::Direct
+            OutputSource::Direct
         // SAFETY: the caller's promise.
         } else if let Some(offset) = unsafe { self.lend(p, n, true) } {
             self.frame().encoder.buffer_arena(offset, n);
-            Place::Direct
+            OutputSource::Direct
         } else if let Some(block) = self.block(n) {
             if input {
                 // SAFETY: the caller's promise.
                 unsafe { self.copy_in(p, n, block) };
             }
             self.frame().encoder.buffer_arena(block.offset, n);
-            Place::Block(block.offset)
+            OutputSource::Block(block.offset)
         } else {
-            Place::Nowhere
+            OutputSource::Nowhere
         };
-        self.frame().outputs.push(Output { to: p, bytes: n, place });
+        self.frame().outputs.push(Output { to: p, bytes: n, source });
     }
 
     /// # Safety
@@ -248,7 +251,8 @@ impl Call {
         }
     }
 
-    /// Names the shadow of `p`; after the call its content is copied to `p` and, with `end`, it is gone.
+    /// Names the shadow of `p`; after the call its content is copied to `p` and, with `end`, the
+    /// shadow ends.
     ///
     /// # Safety
     /// `p` is NULL or `n` bytes at it are writable until the reply is read.
@@ -275,7 +279,8 @@ impl Call {
     }
 
     /// # Safety
-    /// If the application mapped memory to a place of its own, `p` is that place and still readable.
+    /// If the application mapped memory at an address of its own, `p` is that address and still
+    /// readable.
     pub unsafe fn unmap(&mut self, p: *const u8) {
         let connection = self.lane.connection;
         if p.is_null() {
@@ -295,7 +300,8 @@ impl Call {
         self.word(mapping.id);
         if mapping.write {
             if mapping.at != 0 {
-                // SAFETY: the application got `at` with so many bytes and promises that it still has them.
+                // SAFETY: the application passed `at` with `bytes` bytes and promises that they are
+                // still readable.
                 unsafe { self.copy_in(mapping.at as *const u8, mapping.bytes, mapping.block) };
             } else {
                 let region = Region { offset: mapping.block.offset, length: mapping.bytes };
@@ -308,7 +314,7 @@ impl Call {
         self.frame().ends.push(End::Mapping { pointer: p as usize, id: mapping.id });
     }
 
-    /// A function of the application that the server may call; `kind` numbers its signature.
+    /// Writes a function of the application that the server may call; `kind` numbers its signature.
     pub fn callback(&mut self, f: usize, kind: u32, userdata: usize, once: bool) {
         if f == 0 {
             return self.word(0);
@@ -336,7 +342,8 @@ impl Call {
         Reply::new(lane, frame, answer)
     }
 
-    /// Sends the call without waiting. With `AVIARY_SYNC=1` it does wait: the value is the call's own error.
+    /// Sends the call without waiting. With `AVIARY_SYNC=1` it waits: the value is the call's own
+    /// error.
     #[inline]
     pub fn send_async(self) -> Result<Option<i64>, Lost> {
         let (function, refused) = (self.function, self.refused);
@@ -351,11 +358,11 @@ impl Call {
         let lent = frame.lent;
         let sent = lane.post(function, &mut frame);
         if lent {
-            // The application may use its buffer again.
+            // The application may reuse its buffer once this function returns.
             lane.finish_posted()?;
         }
         if !matches!(sent, Ok(None)) {
-            // The application is told that nothing was created.
+            // The application is told that no object was created.
             frame.minted.drain(..).for_each(|value| lane.connection.release(value, true));
         }
         lane.free_blocks(&mut frame);
@@ -363,7 +370,8 @@ impl Call {
         sent
     }
 
-    /// Like [`Call::send`], but an answer that [`Reply::remember`] kept for the same request is used again.
+    /// Sends the call as [`Call::send`] does, unless [`Reply::remember`] kept a reply to an equal
+    /// request, which is used instead.
     pub fn send_cached(mut self) -> Result<Reply, Lost> {
         self.make_key();
         let connection = self.lane.connection;
@@ -374,7 +382,8 @@ impl Call {
         self.send()
     }
 
-    /// The request's fields and function, without what the outputs happen to contain.
+    /// Makes the cache key: function and fields of the request, without the present content of the
+    /// outputs.
     fn make_key(&mut self) {
         let function = self.function;
         let frame = self.frame();
@@ -390,7 +399,7 @@ impl Call {
         }
     }
 
-    /// The offset of a buffer that both sides see anyway.
+    /// The offset of a buffer that lies in shared memory already.
     fn shared(&self, p: *const u8, n: usize) -> Option<u64> {
         let connection = self.lane.connection;
         if connection.arena.mirrored() {
@@ -402,19 +411,19 @@ impl Call {
         connection.arena.pointer(offset, n).ok().map(|_| offset)
     }
 
-    /// The offset of an input that the server sees where the application has it.
+    /// The offset of an input that the server can access in the application's own memory.
     fn in_heap(&self, p: *const u8, n: usize) -> Option<u64> {
         self.lane.connection.heap.and_then(|heap| heap.input(p, n))
     }
 
-    /// A block for this call only.
+    /// A block for the duration of this call.
     fn block(&mut self, n: usize) -> Option<Block> {
         let block = self.allocate(n)?;
         self.frame().blocks.push(block);
         Some(block)
     }
 
-    /// In a VM: the server sees the application's own bytes until the call is over.
+    /// In a VM: shares the application's own bytes with the server until the call ends.
     ///
     /// # Safety
     /// As for [`crate::blocks::Blocks::lend`].
@@ -425,9 +434,9 @@ impl Call {
         Some(offset)
     }
 
-    /// A block that the server will keep for a while.
+    /// A block that the server keeps beyond the call.
     fn allocate_kept(&mut self, n: usize) -> Option<Block> {
-        room::make(&self.lane, n);
+        backpressure::wait_for_room(&self.lane, n);
         self.allocate(n)
     }
 
@@ -450,8 +459,8 @@ impl Call {
     unsafe fn copy_in(&mut self, p: *const u8, n: usize, block: Block) {
         let n = n.min(block.size as usize);
         if let Ok(to) = self.lane.connection.arena.pointer(block.offset, n) {
-            // SAFETY: `p` is readable by the caller's promise, `to` is inside the arena. `copy` because the
-            // application's buffer may itself be a part of the arena.
+            // SAFETY: `p` is readable by the caller's promise, `to` is inside the arena. `copy`,
+            // because the application's buffer may itself be a part of the arena.
             unsafe { std::ptr::copy(p, to, n) };
         }
         self.frame().regions.push(Region { offset: block.offset, length: n });
@@ -466,7 +475,8 @@ impl Drop for Call {
     }
 }
 
-/// The application may not use a mapping after an asynchronous unmap; the server still reads its block.
+/// Ends the mappings of an asynchronous unmap: the application may not use them; the server still
+/// reads their blocks.
 fn end_mappings(connection: &Connection, frame: &mut Frame) {
     for end in frame.ends.drain(..) {
         if let End::Mapping { pointer, id } = end

@@ -12,37 +12,38 @@ use crate::connection::Connection;
 use crate::lane::prefix;
 use crate::{Incoming, Lost, log};
 
-/// A function that can be called back.
+/// A function of the application that can be called back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Target {
+pub(crate) struct CallbackTarget {
     pub function: usize,
     pub kind: u32,
     pub userdata: usize,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
-    target: Target,
+struct CallbackEntry {
+    target: CallbackTarget,
     once: bool,
 }
 
 #[derive(Default)]
-struct Table {
+struct CallbackTable {
     last: u64,
-    by_id: HashMap<u64, Entry>,
-    /// Ids of callbacks that live as long as the session: registered again and again, they stay one.
-    lasting: HashMap<Target, u64>,
-    /// The callback thread runs.
+    by_id: HashMap<u64, CallbackEntry>,
+    /// Ids of callbacks that live as long as the session: a callback that is registered repeatedly
+    /// keeps one id.
+    lasting: HashMap<CallbackTarget, u64>,
+    /// True if the callback thread runs.
     served: bool,
 }
 
 #[derive(Default)]
 pub(crate) struct Callbacks {
-    table: Mutex<Table>,
+    table: Mutex<CallbackTable>,
 }
 
 impl Callbacks {
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, CallbackTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,8 +51,8 @@ impl Callbacks {
         self.table().by_id.remove(&id);
     }
 
-    /// What to call; a callback that is called at most once is gone with this.
-    fn resolve(&self, id: u64) -> Option<Target> {
+    /// The target of a callback; one that is called at most once is removed.
+    fn resolve(&self, id: u64) -> Option<CallbackTarget> {
         let mut table = self.table();
         let entry = *table.by_id.get(&id)?;
         if entry.once {
@@ -62,7 +63,8 @@ impl Callbacks {
 }
 
 impl Connection {
-    /// The id of a callback. The first one starts the thread that serves callbacks of vendor threads.
+    /// The id of a callback. The first one starts the thread that serves callbacks of vendor
+    /// threads.
     pub fn register_callback(
         &'static self,
         function: usize,
@@ -70,7 +72,7 @@ impl Connection {
         userdata: usize,
         once: bool,
     ) -> Result<u64, Lost> {
-        let target = Target { function, kind, userdata };
+        let target = CallbackTarget { function, kind, userdata };
         let mut table = self.callbacks.table();
         if !table.served {
             self.start_threads()?;
@@ -81,14 +83,15 @@ impl Connection {
         }
         table.last += 1;
         let id = table.last;
-        table.by_id.insert(id, Entry { target, once });
+        table.by_id.insert(id, CallbackEntry { target, once });
         if !once {
             table.lasting.insert(target, id);
         }
         Ok(id)
     }
 
-    /// First the threads, then the lane: a lane without a thread could not be opened again.
+    /// Starts the threads before the lane is opened: a lane without a thread could not be opened
+    /// again.
     fn start_threads(&'static self) -> Result<(), Lost> {
         let (give_end, take_end) = sync_channel::<LaneEnd>(1);
         let (give_waker, take_waker) = sync_channel::<LaneWaker>(1);
@@ -106,7 +109,7 @@ impl Connection {
         let signals = BlockedSignals::new();
         let threads = || std::thread::Builder::new().name("aviary-callback".into());
         let mut started = threads().spawn(serve);
-        // A lane over a socket sees the death by itself.
+        // A lane over a socket reports the peer's death itself.
         if started.is_ok() && !self.arena.mirrored() {
             started = threads().stack_size(WATCH_STACK).spawn(watch);
         }
@@ -123,11 +126,11 @@ impl Connection {
     }
 }
 
-/// The thread that waits for the server's death does nothing else.
+/// Stack in bytes of the thread that waits for the server's death and does nothing else.
 const WATCH_STACK: usize = 64 << 10;
 
-/// Blocks all signals of this thread while a new thread inherits its mask: the application's handlers
-/// must not run on a thread that the application does not know.
+/// Blocks all signals of this thread while a new thread inherits its mask: the application's
+/// handlers must not run on a thread that the application does not know.
 struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
@@ -182,7 +185,7 @@ fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
     }
 }
 
-/// Runs the callback in `message`, whose fields begin at `at`, and writes the answer's fields.
+/// Runs the callback in `message`, whose fields begin at `at`, and writes the fields of its answer.
 pub(crate) fn serve(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mut Encoder) {
     if !run(connection, message, at, answer) {
         answer.start();
@@ -199,8 +202,8 @@ fn run(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mu
     let Some(invoke) = connection.descriptor.callbacks.get(target.kind as usize) else { return false };
     answer.word(0);
     let mut incoming = Incoming::new(connection, target, message, at, std::mem::take(answer));
-    // SAFETY: a generated function that reads the fields of its kind of callback; the function that it calls
-    // was given by the application for exactly this kind.
+    // SAFETY: a generated function that reads the fields of its kind of callback; the application
+    // gave the function that it calls for exactly this kind.
     let result = catch_unwind(AssertUnwindSafe(|| unsafe { invoke(&mut incoming) }));
     let sound = incoming.sound();
     *answer = incoming.into_answer();

@@ -1,4 +1,4 @@
-//! One process's connection to its API server: everything that its threads share.
+//! One process's connection to its API server: the state that its threads share.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,6 +10,7 @@ use aviary_transport::{Arena, ControlSocket, Identity, LaneEnd, LaneError, LaneW
 use aviary_wire::Control;
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
 
+use crate::backpressure::TransferBackpressure;
 use crate::blocks::{Block, Blocks};
 use crate::cache::Cache;
 use crate::callback::Callbacks;
@@ -20,39 +21,41 @@ use crate::heap::Heap;
 use crate::interned::Interned;
 use crate::mappings::Mappings;
 use crate::registry::Registries;
-use crate::room::Room;
 use crate::shadows::Shadows;
 use crate::zerocopy::Zerocopy;
 use crate::{ApiDescriptor, Lost, fork, log};
 
-/// Two rings: a header page and 64 KiB each.
+/// Bytes of a lane: two rings, each a header page and 64 KiB.
 const LANE_BYTES: usize = 2 * (4096 + (64 << 10));
 
-/// Milliseconds between two looks at the server's life by calls that need no message.
-const LOOK: u64 = 100;
+/// Milliseconds between two checks of the server's life by calls that need no message.
+const LIVENESS_POLL_MS: u64 = 100;
 
-/// Keeps a counter that all threads change off everybody else's cache line.
+/// A counter on cache lines of its own, because all threads change it.
 #[repr(align(128))]
-struct Alone(AtomicU64);
+struct CacheAligned(AtomicU64);
 
 #[derive(Default)]
-struct LaneBooks {
+struct ClosingLanes {
     next: u32,
-    /// Memory of lanes that the server has not released yet.
+    /// Blocks of lanes that the server has not released yet.
     closing: HashMap<u32, Block>,
-    /// Blocks of ended threads and handles, and the asynchronous calls that still use them.
+    /// Blocks of ended threads and handles, with the ticket of the last asynchronous call that may
+    /// use each.
     orphans: Vec<(u64, Block)>,
 }
 
-/// Never freed: threads, handles and callbacks refer to it until the process ends.
+/// The shared state. Never freed: threads, handles and callbacks refer to it until the process
+/// ends.
 pub(crate) struct Connection {
     pub descriptor: &'static ApiDescriptor,
     pub arena: Arc<Arena>,
     pub blocks: Blocks,
-    /// The application's large allocations, if the server sees them.
+    /// The application's large allocations, if the server maps them.
     pub heap: Option<Heap>,
     pub liveness: Arc<Liveness>,
-    /// Of the callback lane: its thread waits for weeks, so that it is told instead of asking (`watch`).
+    /// Liveness of the callback lane. Its thread may wait for weeks, so it is notified (`watch`)
+    /// and does not poll.
     callback_liveness: Arc<Liveness>,
     pub handles: Handles,
     pub deliveries: Deliveries,
@@ -62,23 +65,24 @@ pub(crate) struct Connection {
     pub mappings: Mappings,
     pub interned: Interned,
     pub registries: Registries,
-    pub room: Room,
+    pub backpressure: TransferBackpressure,
     pub zerocopy: Zerocopy,
-    /// AVIARY_SYNC=1.
+    /// True with AVIARY_SYNC=1.
     pub synchronous: bool,
-    /// Pointers into the arena mean the same on the server.
+    /// True if the arena has one address on both sides, so that pointers into it are valid on the
+    /// server.
     pub same_address: bool,
     control: Arc<ControlSocket>,
-    /// Which file the arena's descriptor is.
+    /// The file of the arena's descriptor.
     memory: Option<Identity>,
-    tickets: Alone,
-    /// Without shared memory: the highest ticket that a reply has confirmed.
+    tickets: CacheAligned,
+    /// The highest ticket that a reply has confirmed; used without shared memory.
     confirmed: AtomicU64,
-    lanes: Mutex<LaneBooks>,
+    lanes: Mutex<ClosingLanes>,
     failed: AtomicBool,
-    /// The process that attached, counted in forks.
+    /// Number of forks between the process that loaded the library and the one that attached.
     generation: u32,
-    /// When [`Connection::connected`] last looked, in milliseconds.
+    /// Time of the last check of [`Connection::connected`], in milliseconds.
     looked: AtomicU64,
 }
 
@@ -108,33 +112,33 @@ impl Connection {
             mappings: Mappings::default(),
             interned: Interned::default(),
             registries: Registries::default(),
-            room: Room::default(),
+            backpressure: TransferBackpressure::default(),
             zerocopy: Zerocopy::default(),
             synchronous,
             same_address,
             control,
-            tickets: Alone(AtomicU64::new(0)),
+            tickets: CacheAligned(AtomicU64::new(0)),
             confirmed: AtomicU64::new(0),
-            lanes: Mutex::new(LaneBooks::default()),
+            lanes: Mutex::new(ClosingLanes::default()),
             failed: AtomicBool::new(false),
             generation: fork::generation(),
             looked: AtomicU64::new(0),
         }
     }
 
-    /// The connection is of no use any more: everybody gets [`Lost`]. Says why once.
+    /// Ends the connection: every later call gets [`Lost`]. Logs the reason once.
     #[cold]
     pub fn fail(&self, why: &str) -> Lost {
         self.liveness.kill();
         if !self.failed.swap(true, Ordering::AcqRel) {
             log::line(&format!("lost the API server of {}: {why}", self.descriptor.name));
-            // If it lives, it need not keep what this process had. The callback thread ends, too.
+            // A live server can free the resources of this process. The callback thread ends, too.
             self.control.hang_up();
         }
         Lost
     }
 
-    /// Sleeps until the server is gone, then ends the waiting of the callback lane.
+    /// Sleeps until the server is gone, then ends the wait of the callback lane.
     pub fn watch(&self, callbacks: &LaneWaker) {
         self.control.await_hang_up();
         self.liveness.kill();
@@ -150,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Whether the server lives, as of at most [`LOOK`] ago.
+    /// True if the server lived at the last check, at most [`LIVENESS_POLL_MS`] ago.
     pub fn connected(&self) -> bool {
         if !self.ours() || self.liveness.dead() {
             return false;
@@ -158,7 +162,7 @@ impl Connection {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
         let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
         let looked = self.looked.load(Ordering::Relaxed);
-        if now.wrapping_sub(looked) < LOOK {
+        if now.wrapping_sub(looked) < LIVENESS_POLL_MS {
             return true;
         }
         self.looked.store(now, Ordering::Relaxed);
@@ -169,19 +173,19 @@ impl Connection {
         false
     }
 
-    /// The last ticket taken by any thread.
+    /// The last ticket that any thread has taken.
     #[inline]
     pub fn last_ticket(&self) -> u64 {
         self.tickets.0.load(Ordering::Acquire)
     }
 
-    /// Takes the next ticket. Its call must be sent, or the server waits for ever.
+    /// Takes the next ticket. Its call must be sent: the server waits for every ticket.
     #[inline]
     pub fn take_ticket(&self) -> u64 {
         self.tickets.0.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// A reply confirmed that all asynchronous calls up to this one are finished.
+    /// Notes a reply's confirmation that all asynchronous calls up to `ticket` are finished.
     #[inline]
     pub fn confirm_ticket(&self, ticket: u64) {
         if self.arena.mirrored() {
@@ -189,34 +193,35 @@ impl Connection {
         }
     }
 
-    /// An asynchronous call of which the guest knows that it and all before it are finished.
+    /// A ticket up to which all asynchronous calls are known to be finished.
     pub fn finished_ticket(&self) -> u64 {
         if self.arena.mirrored() {
             return self.confirmed.load(Ordering::Acquire);
         }
         match self.arena.pointer(0, 8) {
-            // SAFETY: the first page of the arena, 8-aligned, belongs to this word; the server writes it
-            // atomically, and a lying one only makes the guest reuse a block too early for its own good.
+            // SAFETY: the first page of the arena, 8-aligned, belongs to this word. The server
+            // writes it atomically; a lying server only makes this guest reuse a block too early,
+            // which harms no other.
             Ok(p) => unsafe { AtomicU64::from_ptr(p.cast()) }.load(Ordering::Acquire),
             Err(_) => 0,
         }
     }
 
-    fn books(&self) -> MutexGuard<'_, LaneBooks> {
+    fn lanes(&self) -> MutexGuard<'_, ClosingLanes> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a lane and tells the server.
+    /// Opens a lane and announces it to the server.
     pub fn open_lane(&self, for_callbacks: bool) -> Result<OpenLane, Lost> {
-        // One lock around the control socket: messages are not interleaved, ids ascend.
-        let mut books = self.books();
-        self.reclaim_lanes(&mut books);
-        let id = books.next;
-        books.next = books.next.wrapping_add(1);
+        // One lock around the control socket, so that messages are not interleaved and ids ascend.
+        let mut lanes = self.lanes();
+        self.reclaim_lanes(&mut lanes);
+        let id = lanes.next;
+        lanes.next = lanes.next.wrapping_add(1);
         let flags = if for_callbacks { CALLBACK_LANE } else { 0 };
         let mut open = Control { kind: control_kind::LANE_OPEN, lane: id, flags, ..Control::default() };
         if self.arena.streamed() {
-            // This thread's own misfortune: the others have their lanes.
+            // A failure of this thread only: the others have their lanes.
             let (ours, theirs) = UnixStream::pair().map_err(|e| {
                 log::line(&format!("no socket for a thread's lane: {e}"));
                 Lost
@@ -247,15 +252,15 @@ impl Connection {
         self.control.send(message, fd.map(|f| f.as_fd())).map_err(|e| self.fail(&e.to_string()))
     }
 
-    /// Reads what the server said on the control socket since the last lane was opened.
-    fn reclaim_lanes(&self, books: &mut LaneBooks) {
+    /// Reads the server's messages on the control socket since the last lane was opened.
+    fn reclaim_lanes(&self, lanes: &mut ClosingLanes) {
         if !self.control.intact() {
             return;
         }
         while let Ok(Some((message, _))) = self.control.try_receive() {
             match message.kind {
                 control_kind::LANE_CLOSED => {
-                    if let Some(block) = books.closing.remove(&message.lane) {
+                    if let Some(block) = lanes.closing.remove(&message.lane) {
                         self.blocks.free(block);
                     }
                 }
@@ -265,12 +270,12 @@ impl Connection {
                 _ => {}
             }
         }
-        self.free_orphans(books);
+        self.free_orphans(lanes);
     }
 
-    fn free_orphans(&self, books: &mut LaneBooks) {
+    fn free_orphans(&self, lanes: &mut ClosingLanes) {
         let finished = self.finished_ticket();
-        books.orphans.retain(|(ticket, block)| {
+        lanes.orphans.retain(|(ticket, block)| {
             let done = *ticket <= finished;
             if done {
                 self.blocks.free(*block);
@@ -279,24 +284,25 @@ impl Connection {
         });
     }
 
-    /// Blocks of which an ended handle was the owner: an asynchronous release, and calls before it that name the
-    /// handle, may not have been executed yet.
+    /// Retires the blocks of an ended handle: an asynchronous release, and earlier calls that name
+    /// the handle, may not have been executed yet.
     pub fn retire(&self, blocks: Vec<Block>) {
         if blocks.is_empty() {
             return;
         }
         let ticket = self.last_ticket();
-        let mut books = self.books();
-        books.orphans.extend(blocks.into_iter().map(|block| (ticket, block)));
-        self.free_orphans(&mut books);
+        let mut lanes = self.lanes();
+        lanes.orphans.extend(blocks.into_iter().map(|block| (ticket, block)));
+        self.free_orphans(&mut lanes);
     }
 
-    /// The application gave one reference of a handle, or `all`, back; with the last one go what belongs to it.
+    /// Drops one of the application's references of a handle, or `all`; with the last one the
+    /// handle and its dependants end.
     pub fn release(&self, value: u64, all: bool) {
         self.ended(self.handles.release(value, all));
     }
 
-    /// The handle `value` ends with the handle `owner`.
+    /// Makes the handle `value` end with the handle `owner`.
     pub fn end_with(&self, value: u64, owner_ty: u32, owner: u64) {
         self.ended(self.handles.end_with(value, owner_ty, owner));
     }
@@ -308,9 +314,9 @@ impl Connection {
         }
     }
 
-    /// Frees what the server has finished with since it was retired.
+    /// Frees retired blocks that the server no longer uses.
     pub fn free_retired(&self) {
-        self.free_orphans(&mut self.books());
+        self.free_orphans(&mut self.lanes());
     }
 
     /// Closes a lane whose thread ends. `held`: blocks that its asynchronous calls may still use.
@@ -318,10 +324,10 @@ impl Connection {
         if !self.ours() {
             return;
         }
-        let mut books = self.books();
-        books.orphans.extend(held);
+        let mut lanes = self.lanes();
+        lanes.orphans.extend(held);
         if let Some(block) = block {
-            books.closing.insert(id, block);
+            lanes.closing.insert(id, block);
         }
         if !self.liveness.dead() {
             let close = Control { kind: control_kind::LANE_CLOSE, lane: id, ..Control::default() };
@@ -329,7 +335,7 @@ impl Connection {
         }
     }
 
-    /// The call was rejected: no delivery will end the blocks that it left with the server.
+    /// Ends the deliveries of a rejected call, which will never arrive for its blocks.
     pub fn end_untils(&self, frame: &mut Frame) {
         for offset in frame.untils.drain(..).flatten() {
             self.deliveries.finish(self, offset, 0);
@@ -342,16 +348,17 @@ impl Connection {
         self.generation == fork::generation()
     }
 
-    /// Closes a forked child's copies of the descriptors: with them open, the server would not notice the
-    /// parent's death. Only calls that are safe between `fork` and `exec`.
+    /// Closes a forked child's copies of the descriptors, which would hide the parent's death from
+    /// the server. Calls only functions that are safe between `fork` and `exec`.
     pub fn abandon_in_child(&self) {
         self.liveness.kill();
         self.failed.store(true, Ordering::Relaxed);
         let control = self.control.as_fd().as_raw_fd();
         let device = self.arena.device().map(|device| device.as_fd());
         let memory = self.arena.file().or(device).filter(|file| self.memory.is_some_and(|memory| memory.is(file)));
-        // SAFETY: the numbers still mean our files, not ones of the application's, and the objects that own them
-        // are never dropped, here or in the parent, so nothing closes them a second time.
+        // SAFETY: the numbers still refer to this connection's files, not to the application's, and
+        // the objects that own them are never dropped, in this process or in the parent, so no
+        // number is closed twice.
         unsafe {
             if self.control.intact() {
                 libc::close(control);
@@ -363,7 +370,7 @@ impl Connection {
     }
 }
 
-/// A lane that was just opened.
+/// A newly opened lane.
 pub(crate) struct OpenLane {
     pub id: u32,
     pub block: Option<Block>,

@@ -1,9 +1,9 @@
-//! Blocks that the server finishes some time after the call that named them.
+//! Deferred outputs: blocks that the server finishes after the call that named them.
 //!
-//! Deliveries are numbered by the server and applied here in that order, by
-//! whichever thread receives them. No call returns before every delivery that
-//! the server had assigned when it answered is applied: then the application
-//! sees its memory as if the vendor's library had written it.
+//! The server numbers deliveries, and the guest applies them in that order, in the threads that
+//! receive them. No call returns before every delivery that the server had assigned when it
+//! answered is applied: the application then sees its memory as if the vendor's library had written
+//! it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,14 +15,14 @@ use aviary_wire::REJECTED_CALL;
 use crate::blocks::Block;
 use crate::connection::Connection;
 
-/// What a delivery does.
+/// The block of a deferred output.
 pub(crate) struct Pending {
-    /// Where the bytes go; 0: nowhere, they stay in the block.
+    /// Address of the application's buffer; 0: the bytes stay in the block.
     pub to: usize,
     pub bytes: usize,
-    /// Freed after the delivery.
+    /// The block to free after the delivery.
     pub block: Option<Block>,
-    /// The asynchronous call that named the block; 0: none.
+    /// The ticket of the asynchronous call that named the block; 0: none.
     pub ticket: u64,
 }
 
@@ -42,7 +42,8 @@ impl Deliveries {
         self.pending().insert(offset, pending);
     }
 
-    /// The blocks at these offsets, which are expected, belong to an asynchronous call that is about to be sent.
+    /// Assigns the expected blocks at these offsets to an asynchronous call that is about to be
+    /// sent.
     pub fn belong(&self, offsets: &[Option<u64>], ticket: u64) {
         let mut pending = self.pending();
         for offset in offsets.iter().flatten() {
@@ -52,25 +53,26 @@ impl Deliveries {
         }
     }
 
-    /// Ends the waiting for a block; `None` if its delivery came already.
+    /// Ends the wait for a block; `None` if its delivery has arrived already.
     pub fn take(&self, offset: u64) -> Option<Pending> {
         self.pending().remove(&offset)
     }
 
-    /// Bytes of all blocks that are waited for, and of the largest one.
+    /// Bytes of all expected blocks, and of the largest one.
     pub fn kept(&self) -> (u64, u64) {
         let pending = self.pending();
         let sizes = pending.values().filter_map(|p| p.block).map(|b| b.size);
         sizes.fold((0, 0), |(sum, largest), size| (sum + size, largest.max(size)))
     }
 
-    /// True if nothing is to be applied or waited for.
+    /// True if there is no delivery to apply or to wait for.
     #[inline]
     pub fn settled(&self, delivered: u64) -> bool {
         self.applied.load(Ordering::Acquire) >= delivered
     }
 
-    /// Applies a message's own deliveries after all earlier ones; `delivered` is the count after them.
+    /// Applies a message's own deliveries after all earlier ones; `delivered` is the count after
+    /// them.
     #[cold]
     pub fn apply(&self, connection: &Connection, own: &[(u64, u64)], delivered: u64) {
         let before = delivered.saturating_sub(own.len() as u64);
@@ -81,13 +83,14 @@ impl Deliveries {
                 offset => self.finish(connection, offset, usize::try_from(*bytes).unwrap_or(usize::MAX)),
             }
         }
-        // Others wait for exactly this number, so nobody raises it meanwhile, except after a timeout.
+        // Other threads wait for exactly this number, so none raises it meanwhile, except after a
+        // timeout.
         self.applied.fetch_max(delivered, Ordering::AcqRel);
     }
 
-    /// The threads that received the earlier deliveries are copying; that takes no longer than a copy. An
-    /// interrupted thread (a call from its signal handler) cannot go on, and a lying server may have counted
-    /// what it never sent: hence the limit.
+    /// Waits for the threads that received the earlier deliveries and are copying; the wait takes
+    /// no longer than a copy. It is limited, because an interrupted thread (a call from its signal
+    /// handler) cannot go on, and a lying server may have counted deliveries that it never sent.
     fn await_applied(&self, connection: &Connection, count: u64) {
         let start = Instant::now();
         let mut turns = 0u32;
@@ -106,7 +109,8 @@ impl Deliveries {
         }
     }
 
-    /// An asynchronous call was rejected: nothing will come for its blocks, which the server may not even know.
+    /// Drops the blocks of a rejected asynchronous call: they will have no delivery, and the server
+    /// may not know them.
     fn rejected(&self, connection: &Connection, ticket: u64) {
         let mut pending = self.pending();
         let of_call = |p: &Pending| ticket != 0 && p.ticket == ticket;
@@ -117,7 +121,7 @@ impl Deliveries {
         }
     }
 
-    /// Copies the block's content to the application and frees it.
+    /// Copies the block's content to the application and frees the block.
     pub fn finish(&self, connection: &Connection, offset: u64, bytes: usize) {
         let Some(pending) = self.take(offset) else { return connection.zerocopy_returned(offset) };
         let bytes = bytes.min(pending.bytes);
@@ -125,9 +129,9 @@ impl Deliveries {
             && bytes > 0
             && let Ok(from) = connection.arena.pointer(offset, bytes)
         {
-            // SAFETY: `from` was checked. The application gave `to` with at least `pending.bytes` bytes to a call
-            // whose specification says that they are written until now; that it still owns them is what the
-            // vendor's own library would require as well.
+            // SAFETY: `from` was checked. The application gave `to` with at least `pending.bytes`
+            // bytes to a call whose specification says that they are written until their delivery;
+            // it must own them as long, which the vendor's own library would require as well.
             unsafe { std::ptr::copy(from, pending.to as *mut u8, bytes) };
         }
         if let Some(block) = pending.block {

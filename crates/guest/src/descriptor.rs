@@ -1,8 +1,8 @@
-//! What a generated library tells about its API, and the vocabulary of calls.
+//! The description of an API by its generated library, and the types of calls.
 
 use crate::Incoming;
 
-/// Unpacks a callback that arrived, calls the application's function and packs its answer.
+/// Unpacks a received callback, calls the application's function and packs its answer.
 pub type CallbackFn = unsafe fn(&mut Incoming);
 
 /// One type whose values are handles.
@@ -10,9 +10,9 @@ pub struct HandleType {
     pub name: &'static str,
     /// Size in bytes of a value: 4 or 8.
     pub size: usize,
-    /// Gives the first word of the block that a value points to; `None`: values are ids.
+    /// Returns the first word of the block to which a value points; `None`: values are ids.
     pub boxed: Option<unsafe fn() -> usize>,
-    /// Values that are no objects and cross as they are.
+    /// Values that name no object and are sent unchanged.
     pub predefined: &'static [u64],
 }
 
@@ -24,7 +24,7 @@ pub struct ApiDescriptor {
     /// Names, by function number.
     pub functions: &'static [&'static str],
     pub handle_types: &'static [HandleType],
-    /// By callback kind.
+    /// Functions, by callback kind.
     pub callbacks: &'static [CallbackFn],
     /// Bytes of metadata per handle; 0 for none.
     pub metadata_size: usize,
@@ -40,24 +40,24 @@ impl ApiDescriptor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost;
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Ok,
     Unsupported,
-    /// The type of the handle that does not exist.
+    /// A handle names no object; the handle's type.
     InvalidHandle(u32),
-    /// Quota or policy, or the guest itself is out of shared memory.
+    /// Refused by quota or policy, or because the guest is out of shared memory.
     Refused,
     /// The value that the specification wants returned.
     Failed(i64),
     Lost,
 }
 
-/// What a reply does with a handle.
+/// The effect of a reply on a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It is known, or owned by the library: no reference of the application's.
+    /// The handle is known, or owned by the library: the application gets no reference.
     Borrow,
     /// The application owns one reference more.
     Allocate,

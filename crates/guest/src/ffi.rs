@@ -1,4 +1,5 @@
-//! What utility code calls through `aviary.h`, apart from what needs the library's own [`crate::Api`].
+//! Functions that utility code calls through `aviary.h`, apart from those that need the library's
+//! own [`crate::Api`].
 
 use std::ffi::{CStr, c_char};
 

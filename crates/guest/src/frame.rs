@@ -5,19 +5,19 @@ use aviary_wire::Encoder;
 
 use crate::blocks::Block;
 
-/// Buffers above this are given back after use.
-const KEEP: usize = 1 << 20;
+/// Bytes above which a buffer is freed after use.
+const MAX_KEPT_BYTES: usize = 1 << 20;
 
-/// Where the bytes of an output come from.
+/// The source of an output's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// The application passed NULL.
+pub(crate) enum OutputSource {
+    /// None: the application passed NULL.
     Nowhere,
-    /// They follow in the reply.
+    /// The reply, in which the bytes follow.
     Message,
-    /// They are in a block that belongs to the call.
+    /// A block that belongs to the call, by its offset.
     Block(u64),
-    /// The application's buffer is itself shared memory.
+    /// The application's buffer, which is shared memory itself.
     Direct,
 }
 
@@ -26,15 +26,15 @@ pub(crate) enum Place {
 pub(crate) struct Output {
     pub to: *mut u8,
     pub bytes: usize,
-    pub place: Place,
+    pub source: OutputSource,
 }
 
-/// What happens to shared memory after the vendor's function succeeded.
+/// An action on shared memory after the vendor's function succeeded.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     /// Copy the shadow back.
     Shadow { to: *mut u8, bytes: usize, offset: u64, end: bool },
-    /// The mapping is over.
+    /// Ends the mapping.
     Mapping { pointer: usize, id: u64 },
 }
 
@@ -48,24 +48,25 @@ pub(crate) struct Frame {
     pub ends: Vec<End>,
     /// Shadows that this call made.
     pub new_shadows: Vec<*mut u8>,
-    /// Callbacks that are called at most once and were registered by this call.
+    /// Callbacks that this call registered and that are called at most once.
     pub once: Vec<u64>,
-    /// Handles of what this call creates, which the guest named beforehand.
+    /// Handles that the guest allocated for the objects that this call creates.
     pub minted: Vec<u64>,
     /// Handles that this call ends: the application's value and its id.
     pub ending: Vec<(u64, u64)>,
     /// Arena regions with inputs.
     pub regions: Vec<Region>,
-    /// Freed after the call.
+    /// Blocks to free after the call.
     pub blocks: Vec<Block>,
-    /// The server sees memory of the application that may change once the call has returned.
+    /// True if the server accesses memory of the application that may change once the call has
+    /// returned.
     pub lent: bool,
     pub reply: Vec<u8>,
     /// For `cache`: ranges of the request that hold outputs' present content, not arguments.
     pub contents: Vec<(usize, usize)>,
-    /// For `cache`: the request without that content.
+    /// For `cache`: the request without the present content of outputs.
     pub key: Vec<u8>,
-    /// For `cache`: the ids in the request; with a handle go the answers about it.
+    /// For `cache`: the ids in the request; the reply is forgotten with any of their handles.
     pub handles: Vec<u64>,
 }
 
@@ -88,15 +89,15 @@ impl Frame {
         self.handles.clear();
     }
 
-    /// After an unusually large call.
+    /// Frees large buffers after an unusually large call.
     #[inline]
     pub fn slim(&mut self) {
-        if self.encoder.capacity() > KEEP {
-            self.encoder.shrink(KEEP);
+        if self.encoder.capacity() > MAX_KEPT_BYTES {
+            self.encoder.shrink(MAX_KEPT_BYTES);
         }
-        if self.reply.capacity() > KEEP {
+        if self.reply.capacity() > MAX_KEPT_BYTES {
             self.reply.clear();
-            self.reply.shrink_to(KEEP);
+            self.reply.shrink_to(MAX_KEPT_BYTES);
         }
     }
 }

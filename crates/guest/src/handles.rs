@@ -9,29 +9,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
 
 use crate::boxes::{BoxBlock, Boxes};
-use crate::minter::Minter;
+use crate::guest_ids::GuestIdAllocator;
 use crate::{ApiDescriptor, Role};
 
 /// A live handle whose value is an id, whole or shortened.
 struct Plain {
     id: u64,
     references: u64,
-    /// An address, so that the table is Send; 0: none yet.
+    /// Address of the metadata, as a number so that the table is Send; 0: none yet.
     metadata: usize,
 }
 
 #[derive(Default)]
 struct Tables {
-    /// Boxed handles: id to value.
+    /// Values of boxed handles, by id.
     values: HashMap<u64, u64>,
-    /// Other handles: value to what is known.
+    /// Other handles, by value.
     plain: HashMap<u64, Plain>,
-    minter: Minter,
-    /// By values.
+    guest_ids: GuestIdAllocator,
+    /// Handles that end with others, by value.
     ends: Ends,
 }
 
-/// A handle that is no more.
+/// An ended handle.
 pub(crate) struct Ended {
     pub value: u64,
     pub id: u64,
@@ -62,13 +62,14 @@ impl Handles {
         match self.descriptor.handle_types.get(ty as usize) {
             Some(t) if t.boxed.is_some() => self.boxes.id_of(value).unwrap_or(NOT_A_HANDLE),
             Some(t) if t.size == 4 => self.short_word_of(value & u64::from(u32::MAX)),
-            // The server judges it.
+            // The server checks the value.
             Some(_) => value,
             None => NOT_A_HANDLE,
         }
     }
 
-    /// Whether the specification says that this value of the type is no object and crosses as it is.
+    /// True if the specification declares that this value of the type names no object and is sent
+    /// unchanged.
     fn is_predefined(&self, ty: u32, value: u64) -> bool {
         self.descriptor.handle_types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
     }
@@ -93,13 +94,13 @@ impl Handles {
         }
     }
 
-    /// A new handle, value and id, for an object that the server will create under this id. `fresh`: see
-    /// [`Minter::mint`]. `None`: there are too many.
+    /// A new handle, value and id, for an object that the server will create under this id.
+    /// `fresh`: see [`GuestIdAllocator::allocate`]. `None`: there are too many objects.
     pub fn mint(&self, ty: u32, fresh: bool) -> Option<(u64, u64)> {
-        let id = self.tables().minter.mint(ty, fresh)?;
+        let id = self.tables().guest_ids.allocate(ty, fresh)?;
         match self.value_of(ty, id, Role::Allocate) {
             0 => {
-                self.tables().minter.end(id);
+                self.tables().guest_ids.end(id);
                 None
             }
             value => Some((value, id)),
@@ -133,7 +134,8 @@ impl Handles {
             Some(known) if known.id == id => {
                 known.references += u64::from(role == Role::Allocate);
             }
-            // New, or a shortened generation came around again and the old owner ended unnoticed.
+            // A new handle, or a shortened generation that wrapped after its old owner ended
+            // unnoticed.
             _ => {
                 if tables.plain.contains_key(&value) {
                     self.release_locked(&mut tables, value, true);
@@ -165,7 +167,8 @@ impl Handles {
         }
     }
 
-    /// Drops one reference or all; what has ended with the last one, the handle itself first.
+    /// Drops one reference or all; returns the handles that ended with the last one, the handle
+    /// itself first.
     pub fn release(&self, value: u64, all: bool) -> Vec<Ended> {
         self.release_locked(&mut self.tables(), value, all)
     }
@@ -180,8 +183,8 @@ impl Handles {
         ended
     }
 
-    /// The handle `value` ends when the handle `owner` ends. That may have happened meanwhile: answers what has
-    /// ended therefore.
+    /// Makes the handle `value` end when the handle `owner` ends. If the owner has ended meanwhile,
+    /// returns the handles that ended with it.
     pub fn end_with(&self, value: u64, owner_ty: u32, owner: u64) -> Vec<Ended> {
         let mut tables = self.tables();
         let nothing = owner == 0 || owner <= MAX_PREDEFINED && self.is_predefined(owner_ty, owner);
@@ -199,7 +202,7 @@ impl Handles {
         self.boxes.id_of(value).is_some() || tables.plain.contains_key(&value)
     }
 
-    /// The id if that was the last reference.
+    /// Drops a reference, or all; returns the id if none is left.
     fn drop_reference(&self, tables: &mut Tables, value: u64, all: bool) -> Option<u64> {
         if let Some(block) = self.boxes.find(value) {
             return self.release_box(tables, value, block, all);
@@ -211,11 +214,12 @@ impl Handles {
         }
         let plain = tables.plain.remove(&value)?;
         self.free_metadata(plain.metadata as *mut u8);
-        tables.minter.end(plain.id);
+        tables.guest_ids.end(plain.id);
         Some(plain.id)
     }
 
-    /// Under the tables' lock, so that two releases of the last reference end the block once.
+    /// Drops a reference of a boxed handle under the tables' lock, so that two concurrent releases
+    /// of the last reference end the block once.
     fn release_box(&self, tables: &mut Tables, value: u64, block: &BoxBlock, all: bool) -> Option<u64> {
         let id = block.id.load(Ordering::Acquire);
         if id == 0 {
@@ -231,11 +235,11 @@ impl Handles {
         }
         self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel));
         self.boxes.retire(block);
-        tables.minter.end(id);
+        tables.guest_ids.end(id);
         Some(id)
     }
 
-    /// The handle's metadata, zeroed at first; NULL without a live handle.
+    /// The handle's metadata, zeroed at first; NULL if the handle is not live.
     pub fn metadata(&self, value: u64) -> *mut u8 {
         if self.descriptor.metadata_size == 0 || value == 0 {
             return null_mut();
@@ -260,7 +264,7 @@ impl Handles {
         if !present.is_null() {
             return present;
         }
-        // The lock keeps a concurrent release from missing what is stored here.
+        // The lock prevents a concurrent release from missing the metadata stored here.
         let _tables = self.tables();
         if id.load(Ordering::Acquire) == 0 {
             return null_mut();
@@ -288,7 +292,8 @@ impl Handles {
 
     fn free_metadata(&self, p: *mut u8) {
         if let (false, Some(layout)) = (p.is_null(), self.metadata_layout()) {
-            // SAFETY: `p` came from `new_metadata` with the same layout and was taken out of its only place.
+            // SAFETY: `p` came from `new_metadata` with an equal layout, and its only copy was
+            // taken out of the table.
             unsafe { dealloc(p, layout) };
         }
     }
@@ -319,7 +324,7 @@ mod tests {
     };
 
     #[test]
-    fn every_kind_goes_there_and_back() {
+    fn handles_of_every_kind_are_translated_both_ways() {
         let handles = Handles::new(&DESCRIPTOR);
         for ty in 0..3u32 {
             let id = u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty);
@@ -341,13 +346,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_handle_is_told_apart() {
+    fn values_that_are_no_handles_are_recognised() {
         let handles = Handles::new(&DESCRIPTOR);
         let local = 5u64;
         assert_eq!(handles.word_of(0, 0), 0);
         assert_eq!(handles.word_of(0, &raw const local as u64), NOT_A_HANDLE);
         assert_eq!(handles.word_of(2, 99), NOT_A_HANDLE);
-        assert_eq!(handles.word_of(1, 99), 99, "the server judges");
+        assert_eq!(handles.word_of(1, 99), 99, "the server checks the value");
         assert_eq!(handles.word_of(7, 99), NOT_A_HANDLE);
     }
 
@@ -362,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_is_one_of_its_own_type_only() {
+    fn handle_is_valid_for_its_own_type_only() {
         let handles = Handles::new(&DESCRIPTOR);
         for ty in 0..3u32 {
             let value = handles.value_of(ty, u64::from(ty) << 56 | 3 << 32 | u64::from(10 + ty), Role::Allocate);
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_whose_owner_has_ended_meanwhile_ends() {
+    fn handle_of_an_ended_owner_ends() {
         let handles = Handles::new(&DESCRIPTOR);
         let owner = handles.value_of(0, 1 << 32 | 1, Role::Allocate);
         let value = handles.value_of(1, 1 << 56 | 1 << 32 | 2, Role::Borrow);

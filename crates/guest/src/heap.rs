@@ -1,13 +1,15 @@
-//! The application's large allocations, where `aviary run --share-heap` has put them into a file that API servers see too:
-//! a message names such a buffer's place, and nothing is copied.
+//! The application's large allocations, which `aviary run --share-heap` puts into a file that API
+//! servers map, too: a message names the offset of such a buffer, and its bytes are not copied.
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Smaller inputs are copied: an asynchronous call would wait until the server has seen the application's own bytes.
-const SMALLEST_INPUT: usize = 64 << 10;
+/// Smallest input in bytes that is not copied. An asynchronous call with such an input waits until
+/// the server has read it.
+const MIN_LENT_INPUT_BYTES: usize = 64 << 10;
 
-/// What the preloaded library tells. The layout is part of the interface: crates/heap has the same.
+/// The answer of the preloaded library. The layout is part of the interface: crates/heap has an
+/// equal struct.
 #[repr(C)]
 struct SharedHeap {
     base: usize,
@@ -15,7 +17,7 @@ struct SharedHeap {
     file: c_int,
 }
 
-/// Where the heap lies in this process, and where in the arena its API server has it.
+/// Addresses of the heap in this process, and its offset in the arena of the API server.
 #[derive(Clone, Copy)]
 pub(crate) struct Heap {
     base: usize,
@@ -24,10 +26,11 @@ pub(crate) struct Heap {
 }
 
 impl Heap {
-    /// `None`: the program was not started with `--share-heap`, or there is no memory for it.
+    /// Finds the heap. `None`: the program was not started with `--share-heap`, or there is no
+    /// memory for a heap.
     pub fn find() -> Option<(Heap, OwnedFd)> {
-        // SAFETY: a NUL-terminated name; a function of this name has this type in every version. It fills the structure in
-        // and hands over a descriptor that is nobody else's.
+        // SAFETY: a NUL-terminated name; a function of this name has this type in every version. It
+        // fills the structure in and hands over a descriptor without another owner.
         unsafe {
             let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"aviary_shared_heap".as_ptr());
             if symbol.is_null() {
@@ -42,24 +45,24 @@ impl Heap {
         }
     }
 
-    /// The server has it at this offset of the arena.
+    /// This heap, at an offset of the server's arena.
     pub fn at(self, offset: u64) -> Heap {
         Heap { offset, ..self }
     }
 
-    /// The arena's offset of `n` bytes at `p`; `None`: they are not all in the heap.
+    /// The arena's offset of `n` bytes at `p`; `None` if they do not all lie in the heap.
     pub fn offset_of(&self, p: *const u8, n: usize) -> Option<u64> {
         let distance = p.addr().checked_sub(self.base)?;
         let inside = distance < self.size && distance.checked_add(n).is_some_and(|end| end <= self.size);
         inside.then_some(self.offset + distance as u64)
     }
 
-    /// The same for an input.
+    /// The arena's offset of an input of `n` bytes at `p`; `None` if it is to be copied.
     pub fn input(&self, p: *const u8, n: usize) -> Option<u64> {
-        if n < SMALLEST_INPUT { None } else { self.offset_of(p, n) }
+        if n < MIN_LENT_INPUT_BYTES { None } else { self.offset_of(p, n) }
     }
 
-    /// Where an offset of the arena lies in the heap.
+    /// The address of an offset of the arena that lies in the heap.
     pub fn pointer(&self, offset: u64) -> Option<*mut u8> {
         let distance = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
         (distance < self.size).then(|| std::ptr::with_exposed_provenance_mut(self.base + distance))
@@ -71,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_inside_is_shared() {
+    fn only_buffers_inside_are_shared() {
         let heap = Heap { base: 0x10_0000, size: 0x10_0000, offset: 0x4000 };
         let p = |address: usize| address as *const u8;
         assert_eq!(heap.offset_of(p(0x10_0000), 0x10_0000), Some(0x4000));

@@ -1,19 +1,20 @@
-//! A callback that arrived.
+//! A received callback.
 
 use std::ffi::c_char;
 use std::ptr::null_mut;
 
 use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_MESSAGE, NOT_A_HANDLE};
 
-use crate::callback::Target;
+use crate::callback::CallbackTarget;
 use crate::connection::Connection;
 use crate::interned::units;
 use crate::{Role, log};
 
-/// The arguments of a callback and its answer. Memory that it hands out lives until the callback is over.
+/// The arguments of a callback and its answer. Memory that it hands out lives until the callback
+/// ends.
 pub struct Incoming {
     connection: &'static Connection,
-    target: Target,
+    target: CallbackTarget,
     message: Vec<u8>,
     at: usize,
     storage: Vec<Box<[u128]>>,
@@ -27,7 +28,7 @@ pub struct Incoming {
 impl Incoming {
     pub(crate) fn new(
         connection: &'static Connection,
-        target: Target,
+        target: CallbackTarget,
         message: Vec<u8>,
         at: usize,
         answer: Encoder,
@@ -107,7 +108,7 @@ impl Incoming {
         self.buffer(true, false).cast::<c_char>().cast_const()
     }
 
-    /// A buffer of the size that the server knows, zero-terminated. An `output` is sent back by `reply_out`.
+    /// A buffer whose size the server sends, zero-terminated. `reply_out` sends an `output` back.
     pub fn buffer(&mut self, _input: bool, output: bool) -> *mut u8 {
         let stored = self.read(None, |d| {
             Ok(match d.buffer()? {
@@ -124,7 +125,7 @@ impl Incoming {
             }
             return null_mut();
         };
-        // Moving the box does not move what it points to.
+        // Moving the box does not move its memory.
         let address: *mut u8 = memory.as_mut_ptr().cast();
         self.storage.push(memory);
         if output {
@@ -156,8 +157,8 @@ impl Incoming {
         match output {
             None => self.answer.optional_bytes(None),
             Some((p, n)) => {
-                // SAFETY: the storage lives in `self` and has at least `n` bytes; the callback that may have
-                // written there has returned.
+                // SAFETY: the storage lives in `self` and has at least `n` bytes; the callback that
+                // may have written to it has returned.
                 let data = unsafe { std::slice::from_raw_parts(p, n) };
                 self.answer.optional_bytes(Some(data));
             }

@@ -1,4 +1,4 @@
-//! Data that belongs to the library and lives as long as the session.
+//! Data of the vendor's library that lives as long as the session.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +10,8 @@ struct Datum {
     length: usize,
 }
 
-/// Equal content is kept once, so that an application that asks again and again costs nothing.
+/// Interned data. Equal content is kept once, so repeated queries of an application need no further
+/// memory.
 #[derive(Default)]
 pub(crate) struct Interned {
     data: Mutex<HashSet<Datum>>,
@@ -28,7 +29,8 @@ pub(crate) fn units(bytes: &[u8]) -> Box<[u128]> {
 }
 
 impl Interned {
-    /// The address stays valid; the zero byte behind the data terminates a string whose NUL was left out.
+    /// Interns bytes. The address stays valid; the zero byte behind the data terminates a string
+    /// without a NUL.
     pub fn intern(&self, bytes: &[u8]) -> *mut u8 {
         let datum = Datum { units: units(bytes), length: bytes.len() };
         let mut data = self.data.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,7 @@
 //! A thread's lane: requests out, replies and callbacks in.
 //!
-//! Every thread has its own lane for every API, opened at its first call and
-//! closed when it ends. Nothing here is shared with other threads, so the path
-//! of a call takes no lock.
+//! Every thread has its own lane for every API, opened at its first call and closed when it ends. A
+//! lane is not shared with other threads, so the path of a call takes no lock.
 
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::collections::VecDeque;
@@ -18,25 +17,26 @@ use crate::connection::Connection;
 use crate::frame::Frame;
 use crate::{Lost, callback, log, trace};
 
-/// Blocks named by asynchronous calls, beyond which the guest looks whether the server is done with some.
-const HELD_BYTES: u64 = 64 << 20;
-const HELD_BLOCKS: usize = 512;
-/// How long a thread stays awake for the next answer when it was told that this pays.
-const STAY_AWAKE: Duration = Duration::from_micros(300);
+/// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
+/// no longer uses.
+const MAX_HELD_BYTES: u64 = 64 << 20;
+const MAX_HELD_BLOCKS: usize = 512;
+/// Spin window before the next reply, when the server has advised it.
+const ADVISED_SPIN_WINDOW: Duration = Duration::from_micros(300);
 /// Frames kept for nested calls.
-const FRAMES: usize = 4;
+const KEPT_FRAMES: usize = 4;
 
 #[derive(Default)]
 struct Held {
-    /// In ascending order of tickets.
+    /// Tickets and the blocks that their calls name, in ascending order of tickets.
     blocks: VecDeque<(u64, Block)>,
     bytes: u64,
 }
 
-/// What a reply said before its fields.
+/// The prefix of a reply.
 pub(crate) struct Answer {
     pub header: ReplyHeader,
-    /// Where the fields begin in the reply's body.
+    /// Offset of the first field in the reply's body.
     pub at: usize,
     pub deferred: Option<i64>,
 }
@@ -46,24 +46,25 @@ pub(crate) struct ThreadLane {
     id: u32,
     block: Option<Block>,
     end: UnsafeCell<LaneEnd>,
-    /// The end is in use. Only a signal handler of the same thread can find this set.
+    /// True while the end is in use. Only a signal handler of this thread can find it set.
     busy: AtomicBool,
     serial: Cell<u64>,
-    /// A ticket that is about to be taken or sent, or less; 0: none. Only a signal handler looks at it.
+    /// A lower bound of the ticket that is about to be taken or sent; 0: none. Read only by a
+    /// signal handler of this thread.
     taking: AtomicU64,
-    /// For the lane of a signal handler: no call may wait for this ticket or a later one, because the
-    /// interrupted thread cannot send it.
+    /// In the lane of a signal handler: no call may wait for this ticket or a later one, because
+    /// the interrupted thread cannot send it.
     barrier: Cell<Option<u64>>,
     /// The frame of the next call.
     frame: Cell<Option<Box<Frame>>>,
-    /// More of them, for nested calls.
-    // Boxed: a frame is large, and moves in and out for every call.
+    /// Further frames, for nested calls.
+    // Boxed, because a frame is large and moves in and out for every call.
     #[allow(clippy::vec_box)]
     frames: Cell<Vec<Box<Frame>>>,
     held: RefCell<Held>,
-    /// An error of an asynchronous call that the application has not been told yet.
+    /// A deferred error of an asynchronous call, not reported to the application yet.
     deferred: Cell<Option<i64>>,
-    /// The server's last advice: see `follow_advice`.
+    /// True if the server's last advice was to spin: see `follow_advice`.
     awake: Cell<bool>,
     spare: Cell<Option<Rc<ThreadLane>>>,
 }
@@ -89,8 +90,8 @@ pub(crate) fn current(connection: &'static Connection) -> Result<Rc<ThreadLane>,
 #[cold]
 fn open(connection: &'static Connection) -> Result<Rc<ThreadLane>, Lost> {
     let lane = Rc::new(ThreadLane::open(connection)?);
-    // A thread whose locals are gone already (a call from another library's destructor) closes its lane
-    // with the call.
+    // A thread whose locals have been destroyed (a call from another library's destructor) closes
+    // its lane with the call.
     let _ = LANES.try_with(|lanes| {
         if let Ok(mut lanes) = lanes.try_borrow_mut() {
             lanes.push(lane.clone());
@@ -121,7 +122,8 @@ impl ThreadLane {
         })
     }
 
-    /// A call from a signal handler that interrupted this thread inside the runtime gets another lane.
+    /// Opens another lane for a call from a signal handler that interrupted this thread inside the
+    /// runtime.
     #[cold]
     fn for_signal_handler(&self) -> Result<Rc<ThreadLane>, Lost> {
         let spare = match self.spare.take() {
@@ -146,7 +148,8 @@ impl ThreadLane {
 
     #[cold]
     fn nested_frame(&self) -> Box<Frame> {
-        // Taken out as a whole: a signal handler that interrupts this finds no frames and makes its own.
+        // Taken out as a whole: a signal handler that interrupts this code finds no frames and
+        // makes its own.
         let mut frames = self.frames.take();
         let frame = frames.pop().unwrap_or_default();
         self.frames.set(frames);
@@ -164,13 +167,13 @@ impl ThreadLane {
     #[cold]
     fn keep_nested(&self, frame: Box<Frame>) {
         let mut frames = self.frames.take();
-        if frames.len() < FRAMES {
+        if frames.len() < KEPT_FRAMES {
             frames.push(frame);
         }
         self.frames.set(frames);
     }
 
-    /// The call no longer needs its own blocks.
+    /// Frees the blocks of a call that has ended.
     #[inline]
     pub fn free_blocks(&self, frame: &mut Frame) {
         while let Some(block) = frame.blocks.pop() {
@@ -181,14 +184,16 @@ impl ThreadLane {
     /// Runs `f` with exclusive use of the end.
     #[inline]
     fn with_end<R>(&self, f: impl FnOnce(&mut LaneEnd) -> Result<R, LaneError>) -> Result<R, Lost> {
-        // A child forked inside a callback returns to its parent's call: it must not touch the parent's lane.
+        // A child forked inside a callback returns to its parent's call: it must not touch the
+        // parent's lane.
         if self.busy.load(Ordering::Relaxed) || !self.connection.ours() {
             return Err(Lost);
         }
         self.busy.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: a ThreadLane stays on its thread (it is neither Send nor Sync), and `busy` keeps a signal
-        // handler of this thread from entering a second time; `f` is transport code that calls nothing back.
+        // SAFETY: a ThreadLane stays on its thread (it is neither Send nor Sync), and `busy` keeps
+        // a signal handler of this thread from entering a second time; `f` is transport code that
+        // calls nothing back.
         let result = f(unsafe { &mut *self.end.get() });
         compiler_fence(Ordering::SeqCst);
         self.busy.store(false, Ordering::Relaxed);
@@ -201,12 +206,12 @@ impl ThreadLane {
         serial
     }
 
-    /// Calls of this lane do not follow all calls before them: it is a signal handler's.
+    /// True in a signal handler's lane, whose calls do not follow all calls before them.
     pub fn out_of_order(&self) -> bool {
         self.barrier.get().is_some()
     }
 
-    /// The ticket that a call follows which is executed at once.
+    /// The ticket that a synchronous call must follow.
     #[inline]
     fn ticket_before(&self) -> u64 {
         let last = self.connection.last_ticket();
@@ -216,7 +221,7 @@ impl ThreadLane {
         }
     }
 
-    /// Sends a message and waits for its reply, which ends up in `frame.reply`.
+    /// Sends a message and waits for its reply, which is stored in `frame.reply`.
     pub fn exchange(&self, kind: u16, flags: u16, function: u32, frame: &mut Frame) -> Result<Answer, Lost> {
         let (serial, ticket) = (self.next_serial(), self.ticket_before());
         let regions = frame.regions.len() as u32;
@@ -229,20 +234,20 @@ impl ThreadLane {
         Ok(answer)
     }
 
-    /// The server says whether it pays to stay awake between calls: this program has the device now and calls often
-    /// (GPU-centric coscheduling, FairGV 3.2.3).
+    /// Follows the server's advice to spin between calls: this program has the device's grant and
+    /// calls often (GPU-centric coscheduling, FairGV 3.2.3).
     #[inline]
     fn follow_advice(&self, awake: bool) {
         if self.awake.replace(awake) != awake {
-            let time = if awake { STAY_AWAKE } else { Duration::ZERO };
+            let time = if awake { ADVISED_SPIN_WINDOW } else { Duration::ZERO };
             let _ = self.with_end(|end| {
-                end.stay_awake(time);
+                end.set_spin_window(time);
                 Ok(())
             });
         }
     }
 
-    /// Runs the callbacks that arrive until the reply does.
+    /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
         loop {
             self.with_end(|end| end.receive(&mut frame.reply))?;
@@ -273,7 +278,7 @@ impl ThreadLane {
         }
     }
 
-    /// Sends a call that nobody waits for. Its blocks are held until the server is done with them.
+    /// Sends an asynchronous call. Its blocks are held until the server no longer uses them.
     pub fn post(&self, function: u32, frame: &mut Frame) -> Result<Option<i64>, Lost> {
         if self.connection.synchronous || self.barrier.get().is_some() {
             return self.post_acknowledged(function, frame);
@@ -283,7 +288,8 @@ impl ThreadLane {
             return Err(Lost);
         }
         let serial = self.next_serial();
-        // A signal handler that comes now must not wait for the ticket that is taken next.
+        // A signal handler that interrupts from here on must not wait for the ticket that is taken
+        // next.
         self.taking.store(self.connection.last_ticket() + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         let ticket = self.connection.take_ticket();
@@ -297,7 +303,8 @@ impl ThreadLane {
         compiler_fence(Ordering::SeqCst);
         self.taking.store(0, Ordering::Relaxed);
         if sent.is_err() {
-            // The ticket is taken and will never arrive: later calls of any thread would wait for ever.
+            // The ticket is taken and its call will never arrive: later calls of any thread would
+            // wait for ever.
             return Err(self.connection.fail("a message could not be sent"));
         }
         if !frame.blocks.is_empty() {
@@ -329,12 +336,12 @@ impl ThreadLane {
                 held.bytes += block.size;
                 held.blocks.push_back((ticket, block));
             }
-            held.bytes > HELD_BYTES || held.blocks.len() > HELD_BLOCKS
+            held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS
         };
         if crowded {
             self.reclaim(self.connection.finished_ticket());
             let held = self.held.borrow();
-            if held.bytes > HELD_BYTES || held.blocks.len() > HELD_BLOCKS {
+            if held.bytes > MAX_HELD_BYTES || held.blocks.len() > MAX_HELD_BLOCKS {
                 drop(held);
                 self.finish_posted()?;
             }
@@ -342,7 +349,7 @@ impl ThreadLane {
         Ok(())
     }
 
-    /// Returns when everything that this thread has sent is executed.
+    /// Waits until all calls that this thread has sent are executed.
     pub fn finish_posted(&self) -> Result<(), Lost> {
         let mut sync = self.take_frame();
         let answer = self.exchange(kind::SYNC, 0, 0, &mut sync)?;
@@ -351,7 +358,7 @@ impl ThreadLane {
         Ok(())
     }
 
-    /// An error that nobody was told yet is reported by the next call that can; the oldest one wins.
+    /// Keeps a deferred error for the next call that can report it; the oldest one wins.
     #[inline]
     pub fn keep_deferred(&self, error: Option<i64>) {
         if let Some(error) = error {
@@ -382,7 +389,7 @@ impl Drop for ThreadLane {
     }
 }
 
-/// Reads a message's prefix: takes note of a deferred error and applies deliveries.
+/// Reads a message's prefix: keeps a deferred error and applies deliveries.
 #[inline]
 pub(crate) fn prefix(connection: &Connection, header: &ReplyHeader, fields: &mut Decoder) -> Result<Option<i64>, Lost> {
     if header.flags & (flag::DEFERRED | flag::DELIVERIES | flag::PRINTED) == 0

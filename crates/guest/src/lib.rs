@@ -1,14 +1,14 @@
 //! Runtime of generated guest libraries.
 //!
-//! A generated library has one static [`Api`]. Its stubs open a [`Call`], write
-//! the fields of the request, send it and read the fields of the [`Reply`]; the
-//! normative description is `docs/runtime.md`. This crate lives inside other
-//! people's processes: it never panics into them, prints nothing but a few
-//! lines on standard error, starts no thread unless the application registers
-//! callbacks, and answers [`Lost`] when no server is there.
+//! A generated library has one static [`Api`]. Its stubs open a [`Call`], write the fields of the
+//! request, send it and read the fields of the [`Reply`]; the normative description is
+//! `docs/runtime.md`. This crate runs inside the application's process: it never panics into it,
+//! prints only a few lines on standard error, starts no thread unless the application registers
+//! callbacks, and answers [`Lost`] when there is no server.
 
 mod api;
 mod attach;
+mod backpressure;
 mod blocks;
 mod boxes;
 mod cache;
@@ -20,6 +20,7 @@ mod descriptor;
 pub mod ffi;
 mod fork;
 mod frame;
+mod guest_ids;
 mod handles;
 mod heap;
 mod incoming;
@@ -27,11 +28,9 @@ mod interned;
 mod lane;
 mod log;
 mod mappings;
-mod minter;
 mod pins;
 mod registry;
 mod reply;
-mod room;
 mod shadows;
 pub mod trace;
 mod zerocopy;
@@ -42,7 +41,8 @@ pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;
 pub use reply::Reply;
 
-/// AVIARY_RELAXED=1: specifications may let more calls go ahead without waiting for their answers.
+/// True with AVIARY_RELAXED=1: specifications may let more calls proceed without waiting for their
+/// replies.
 pub fn relaxed() -> bool {
     static RELAXED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *RELAXED.get_or_init(|| attach::flag_set("AVIARY_RELAXED"))

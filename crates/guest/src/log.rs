@@ -1,19 +1,20 @@
-//! One-line messages for people, on standard error; and what the vendor's library prints.
+//! One-line messages on standard error, and the output that the vendor's library prints.
 
-/// Writes `aviary: TEXT`. One system call, so that lines of several processes do not mix; nothing
-/// is buffered and a closed descriptor does no harm.
+/// Writes `aviary: TEXT` with one system call, so that lines of several processes do not mix;
+/// nothing is buffered, and a closed descriptor does no harm.
 pub(crate) fn line(text: &str) {
     let line = format!("aviary: {}\n", text.replace('\n', " "));
-    // SAFETY: the buffer is live for the call. Descriptor 2 may be anything the application made of it;
-    // writing a message there is what libraries do.
+    // SAFETY: the buffer is live for the call. The application may have replaced descriptor 2;
+    // libraries write their messages there all the same.
     unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
 }
 
-/// Writes what the vendor's library has printed to the application's standard output (1) or error (2), as that library would
-/// if it were in this process.
+/// Writes printed text of the vendor's library to the application's standard output (1) or error
+/// (2), as the library would do inside this process.
 pub(crate) fn print(number: i32, mut text: &[u8]) {
     while !text.is_empty() {
-        // SAFETY: the bytes are live for the call. The descriptor may be anything the application made of it, or closed.
+        // SAFETY: the bytes are live for the call. The application may have replaced or closed the
+        // descriptor.
         let written = unsafe { libc::write(number, text.as_ptr().cast(), text.len()) };
         match usize::try_from(written) {
             Ok(written) => text = &text[written..],
@@ -26,7 +27,7 @@ pub(crate) fn print(number: i32, mut text: &[u8]) {
     }
 }
 
-/// The application may have made its descriptor one that does not wait.
+/// Waits until the descriptor, which the application may have made non-blocking, can be written.
 fn await_room(number: i32) {
     let mut polled = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one element, live for the call.

@@ -1,20 +1,20 @@
-//! Library memory that the application holds mapped.
+//! Memory of the vendor's library that the application holds mapped.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::blocks::Block;
 
-/// One mapping of memory that is not in the arena.
+/// One mapping of memory outside the arena.
 #[derive(Clone, Copy)]
 pub(crate) struct Mapping {
-    /// The server's name for it.
+    /// The server's id of the mapping.
     pub id: u64,
     pub block: Block,
     pub bytes: usize,
-    /// Where the application asked for the content; 0: it works in the block itself.
+    /// Address at which the application asked for the content; 0: it works in the block itself.
     pub at: usize,
-    /// The application may have changed it.
+    /// True if the application may have changed the content.
     pub write: bool,
 }
 
@@ -38,7 +38,7 @@ impl Mappings {
         self.all().get(&pointer).and_then(|m| m.last().copied())
     }
 
-    /// Ends a mapping; `None` if another thread did.
+    /// Ends a mapping; `None` if another thread has ended it.
     pub fn remove(&self, pointer: usize, id: u64) -> Option<Mapping> {
         let mut all = self.all();
         let list = all.get_mut(&pointer)?;

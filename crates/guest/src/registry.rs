@@ -1,4 +1,4 @@
-//! Buffers in flight: which of the application's buffers belong to which key.
+//! Buffers in flight: the application's buffers under each key.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,18 +6,18 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct BufferInFlight {
     address: usize,
     bytes: usize,
 }
 
 #[derive(Default)]
 pub(crate) struct Registries {
-    entries: Mutex<HashMap<(u32, u64), Vec<Entry>>>,
+    entries: Mutex<HashMap<(u32, u64), Vec<BufferInFlight>>>,
 }
 
-/// What a thread last saw. A stub asks for the array, its length and its sizes one after the other, while
-/// other threads register more; all its answers come from one look.
+/// A thread's snapshot of the buffers. A stub asks for the array, its length and its sizes one
+/// after the other, while other threads register more; all three answers come from one snapshot.
 #[derive(Default)]
 struct Snapshot {
     key: Option<(u32, u64)>,
@@ -31,21 +31,21 @@ thread_local! {
 }
 
 impl Registries {
-    fn entries(&self) -> MutexGuard<'_, HashMap<(u32, u64), Vec<Entry>>> {
+    fn entries(&self) -> MutexGuard<'_, HashMap<(u32, u64), Vec<BufferInFlight>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a buffer; the same one twice is one entry with the larger size.
+    /// Registers a buffer; a buffer registered twice is one entry with the larger size.
     pub fn register(&self, registry: u32, key: u64, p: *mut u8, bytes: usize) {
         let mut entries = self.entries();
         let list = entries.entry((registry, key)).or_default();
         match list.iter_mut().find(|e| e.address == p as usize) {
             Some(entry) => entry.bytes = entry.bytes.max(bytes),
-            None => list.push(Entry { address: p as usize, bytes }),
+            None => list.push(BufferInFlight { address: p as usize, bytes }),
         }
     }
 
-    /// Forgets a buffer whose shadow ended.
+    /// Forgets a buffer whose shadow has ended.
     pub fn forget(&self, p: *mut u8) {
         let mut entries = self.entries();
         entries.retain(|_, list| {
@@ -54,8 +54,8 @@ impl Registries {
         });
     }
 
-    /// The buffers under a key. Valid until this thread asks again; never shorter than an earlier answer,
-    /// so that a count that was asked for before the array is safe as well (surplus elements are NULL).
+    /// The buffers under a key. Valid until this thread asks again; never shorter than an earlier
+    /// answer, so that a count read before the array is safe as well (surplus elements are NULL).
     pub fn buffers(&self, registry: u32, key: u64) -> *const *mut c_void {
         SNAPSHOT
             .try_with(|s| {

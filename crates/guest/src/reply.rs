@@ -1,4 +1,4 @@
-//! A reply being read.
+//! Reads a reply.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -8,20 +8,20 @@ use std::rc::Rc;
 use aviary_wire::{DecodeError, Decoder, HEADER_SIZE, HandleId, NOT_A_HANDLE, flag, kind, status};
 
 use crate::deliveries::Pending;
-use crate::frame::{End, Frame, Output, Place};
+use crate::frame::{End, Frame, Output, OutputSource};
 use crate::lane::{Answer, ThreadLane};
 use crate::mappings::Mapping;
 use crate::{Lost, Role, Status};
 
-/// A call's answer. A malformed one reads as zeros and ends the connection.
+/// A call's reply. A malformed one reads as zeros and ends the connection.
 pub struct Reply {
     lane: Rc<ThreadLane>,
-    /// Given back to the lane by `drop` and not touched after that.
+    /// Returned to the lane by `drop` and not touched afterwards.
     frame: ManuallyDrop<Box<Frame>>,
     status: Status,
-    /// Taken by whoever reports it; otherwise it waits for the next call.
+    /// A deferred error. Taken by the code that reports it; otherwise it waits for the next call.
     deferred: Cell<Option<i64>>,
-    /// Where the next field is in the body.
+    /// Offset of the next field in the body.
     at: usize,
     fields: usize,
     next_output: usize,
@@ -61,7 +61,7 @@ impl Reply {
         Ok(reply)
     }
 
-    /// An answer that this process remembers.
+    /// A remembered reply.
     pub(crate) fn cached(lane: Rc<ThreadLane>, mut frame: Box<Frame>, fields: &[u8]) -> Self {
         frame.reply.clear();
         frame.reply.resize(HEADER_SIZE, 0);
@@ -69,7 +69,7 @@ impl Reply {
         Reply::bare(lane, frame, Status::Ok)
     }
 
-    /// A call that was not sent.
+    /// The reply of a call that was not sent.
     pub(crate) fn refused(lane: Rc<ThreadLane>, frame: Box<Frame>) -> Self {
         let mut reply = Reply::bare(lane, frame, Status::Refused);
         reply.frame.reply.clear();
@@ -97,7 +97,8 @@ impl Reply {
         self.status
     }
 
-    /// The error of an earlier asynchronous call of this thread. Whoever asks reports it: it is told once.
+    /// The error of an earlier asynchronous call of this thread. Returned once: the caller must
+    /// report it.
     #[inline]
     pub fn deferred(&self) -> Option<i64> {
         self.deferred.take()
@@ -142,14 +143,14 @@ impl Reply {
         });
     }
 
-    /// `None`: the vendor's function did not write it.
+    /// Reads a handle; `None`: the vendor's function did not write it.
     #[inline]
     pub fn handle(&mut self, ty: u32, role: Role) -> Option<u64> {
         match self.read(NOT_A_HANDLE, |d| d.word()) {
             NOT_A_HANDLE => None,
             0 => Some(0),
             id => {
-                // A remembered answer goes with the handles that it names, too.
+                // A remembered reply is forgotten with the handles that it names, too.
                 if !self.frame.key.is_empty() {
                     self.frame.handles.push(id);
                 }
@@ -158,7 +159,7 @@ impl Reply {
         }
     }
 
-    /// How many elements follow, at most `limit`.
+    /// Reads the number of elements that follow, at most `limit`.
     pub fn count(&mut self, limit: usize) -> usize {
         let count = self.word();
         match usize::try_from(count) {
@@ -186,24 +187,26 @@ impl Reply {
             return self.spoil(&format!("{valid} bytes of an output of {}", output.bytes));
         }
         let valid = valid as usize;
-        match output.place {
-            Place::Nowhere | Place::Direct => {}
-            Place::Message => self.copy_from_message(output.to, valid),
-            Place::Block(offset) => {
+        match output.source {
+            OutputSource::Nowhere | OutputSource::Direct => {}
+            OutputSource::Message => self.copy_from_message(output.to, valid),
+            OutputSource::Block(offset) => {
                 if let Ok(from) = self.lane.connection.arena.pointer(offset, valid) {
-                    // SAFETY: `from` is checked; whoever wrote the request promised that `to` stays writable.
+                    // SAFETY: `from` is checked; the caller that added the output promised that
+                    // `to` stays writable.
                     unsafe { std::ptr::copy(from, output.to, valid) };
                 }
             }
         }
     }
 
-    /// The data that follows, `valid` bytes and padding, without a length word of its own.
+    /// Copies the data that follows, `valid` bytes and padding, without a length word of its own.
     fn copy_from_message(&mut self, to: *mut u8, valid: usize) {
         let from = HEADER_SIZE + self.at;
         match self.frame.reply.get(from..from + valid) {
             Some(data) => {
-                // SAFETY: whoever wrote the request promised `to` for at least `valid` bytes.
+                // SAFETY: the caller that added the output promised `to` for at least `valid`
+                // bytes.
                 unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, valid) };
                 self.at += aviary_wire::padded(valid);
             }
@@ -211,7 +214,7 @@ impl Reply {
         }
     }
 
-    /// The next `buffer_until` of the request: done now, or delivered later.
+    /// Finishes the next `buffer_until` of the request: now, or with a later delivery.
     pub fn until(&mut self) {
         let waiting = self.frame.untils.get(self.next_until).copied();
         self.next_until += 1;
@@ -224,12 +227,12 @@ impl Reply {
         }
     }
 
-    /// A string of the library's, kept as long as the session.
+    /// Reads a string of the vendor's library, kept as long as the session.
     pub fn string(&mut self, _coupled: u64) -> *const c_char {
         self.owned().cast::<c_char>().cast_const()
     }
 
-    /// Data of the library's, kept as long as the session; NULL if there is none.
+    /// Reads data of the vendor's library, kept as long as the session; NULL if there is none.
     pub fn owned(&mut self) -> *mut u8 {
         let connection = self.lane.connection;
         self.read(std::ptr::null_mut(), |d| {
@@ -237,7 +240,7 @@ impl Reply {
         })
     }
 
-    /// How many elements an array of the library's has that follows; `None`: it is NULL.
+    /// Reads the number of elements of an array of the library's own; `None`: it is NULL.
     pub fn given(&mut self) -> Option<usize> {
         let count = self.word().checked_sub(1)?;
         // Each element has a word at least.
@@ -256,15 +259,17 @@ impl Reply {
         self.lane.connection.interned.intern(bytes)
     }
 
-    /// Passes over outputs of which the reply says nothing, up to that one.
+    /// Passes over outputs that the reply leaves out, up to output number `next`.
     pub fn skip_outputs(&mut self, next: usize) {
         self.next_output = self.next_output.max(next);
     }
 
-    /// Library memory that the application may use until it unmaps it; NULL if there is none.
+    /// Reads a mapping of library memory, which the application may use until it unmaps it; NULL if
+    /// there is none.
     ///
     /// # Safety
-    /// `at` is NULL or the place where the application wants the content, writable for all of it.
+    /// `at` is NULL or the address at which the application wants the content, writable for all of
+    /// it.
     pub unsafe fn mapped(&mut self, at: *mut u8, read: bool, write: bool) -> *mut u8 {
         match self.word() {
             0 => std::ptr::null_mut(),
@@ -303,7 +308,7 @@ impl Reply {
         pointer
     }
 
-    /// Has the present content put into the block, now or, if it is not ready, as a delivery.
+    /// Fetches the present content into the block, now or, if it is not ready, with a delivery.
     fn fetch(&self, id: u64, offset: u64, bytes: usize, at: *mut u8) -> Result<(), Lost> {
         let connection = self.lane.connection;
         connection.deliveries.expect(offset, Pending { to: at as usize, bytes, block: None, ticket: 0 });
@@ -326,9 +331,10 @@ impl Reply {
         }
     }
 
-    /// Keeps this answer for equal requests.
+    /// Remembers this reply for equal requests.
     pub fn remember(&mut self) {
-        let portable = self.frame.outputs.iter().all(|o| matches!(o.place, Place::Nowhere | Place::Message));
+        let portable =
+            self.frame.outputs.iter().all(|o| matches!(o.source, OutputSource::Nowhere | OutputSource::Message));
         let from = HEADER_SIZE + self.fields;
         if let (false, true, false, Some(fields)) =
             (self.frame.key.is_empty(), portable, self.broken, self.frame.reply.get(from..))
@@ -344,7 +350,8 @@ impl Reply {
             match end {
                 End::Shadow { to, bytes, offset, end } => {
                     if let Ok(from) = connection.arena.pointer(offset, bytes) {
-                        // SAFETY: `from` is checked; whoever wrote the request promised that `to` stays writable.
+                        // SAFETY: `from` is checked; the caller that added the output promised that
+                        // `to` stays writable.
                         unsafe { std::ptr::copy(from, to, bytes) };
                     }
                     if end {
@@ -362,9 +369,9 @@ impl Reply {
         }
     }
 
-    /// The server has no object of this id. If the guest named it beforehand, its creation has failed: the call
-    /// that was to end the handle ends what the guest keeps of it. Not where the call was executed out of order:
-    /// the creation may be still to come.
+    /// Handles the server's answer that it has no object of this id. If the guest allocated the id,
+    /// the creation has failed: the call that was to end the handle ends the guest's part of it. A
+    /// call that was executed out of order does nothing, because the creation may still follow.
     fn end_dead(&mut self, id: u64) {
         let minted = HandleId::from_word(id).is_some_and(HandleId::is_minted);
         if minted && !self.lane.out_of_order() {
@@ -373,7 +380,7 @@ impl Reply {
         }
     }
 
-    /// The vendor's function failed or was not called: what the call alone made is taken back.
+    /// Undoes the effects of a call whose function failed or was not called.
     fn finish_failure(&mut self) {
         let connection = self.lane.connection;
         self.frame.minted.drain(..).for_each(|value| connection.release(value, true));

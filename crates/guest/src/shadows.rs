@@ -1,4 +1,5 @@
-//! Shared blocks that stand for the application's buffers beyond one call, found by address.
+//! Shadow buffers: shared blocks that stand for the application's buffers beyond one call, found by
+//! address.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,7 @@ use crate::blocks::{Block, Blocks};
 struct Shadow {
     block: Block,
     bytes: usize,
-    /// Handle values with whose end the shadow ends.
+    /// Handle values; the shadow ends with the last of them.
     owners: Vec<u64>,
     /// Smaller predecessors that calls in flight may still use.
     outgrown: Vec<Block>,
@@ -24,7 +25,8 @@ impl Shadows {
         self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shadow of `p` with room for `bytes`, and whether it is new; `None`: no memory.
+    /// The shadow of `p` with room for `bytes` bytes, and true if it is new; `None`: no memory is
+    /// left.
     pub fn obtain(&self, blocks: &Blocks, p: *mut u8, bytes: usize) -> Option<(Block, bool)> {
         let mut all = self.all();
         if let Some(shadow) = all.get_mut(&(p as usize)) {
@@ -40,12 +42,12 @@ impl Shadows {
         Some((block, true))
     }
 
-    /// The shadow of `p` and how many bytes of it are meant.
+    /// The shadow of `p`, and its used bytes.
     pub fn find(&self, p: *mut u8) -> Option<(Block, usize)> {
         self.all().get(&(p as usize)).map(|s| (s.block, s.bytes))
     }
 
-    /// The shadow of `p` ends with handle `value`.
+    /// Makes the shadow of `p` end with the handle `value`.
     pub fn couple(&self, p: *mut u8, value: u64) {
         if let Some(shadow) = self.all().get_mut(&(p as usize)) {
             shadow.owners.push(value);
@@ -59,7 +61,8 @@ impl Shadows {
         }
     }
 
-    /// The handle `value` ended: so do the shadows that only it kept. Their blocks, which the server may still use.
+    /// Ends the shadows that only the ended handle `value` kept. Returns their blocks, which the
+    /// server may still use.
     pub fn owner_ended(&self, value: u64) -> Vec<Block> {
         let mut all = self.all();
         let mut ended = Vec::new();
@@ -88,7 +91,7 @@ mod tests {
     use aviary_transport::Arena;
 
     #[test]
-    fn shadows_end_by_hand_or_with_their_owners() {
+    fn shadows_end_explicitly_or_with_their_owners() {
         let blocks = Blocks::new(Arena::mirror(1 << 24).unwrap(), 0);
         let shadows = Shadows::default();
         let p = 0x1000 as *mut u8;

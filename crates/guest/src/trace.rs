@@ -1,5 +1,5 @@
-//! `AVIARY_TRACE=FILE`: one line for each call that the application makes, with what it returned and how long it waited
-//! for the server, if it did.
+//! `AVIARY_TRACE=FILE`: one line for each call of the application, with its result and the time
+//! that it waited for the server, if it did.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -20,7 +20,7 @@ struct Trace {
     begin: Instant,
 }
 
-/// Whether calls are to be traced: one relaxed load, once it is known.
+/// True if calls are traced: one relaxed load, once it is known.
 #[inline]
 pub fn wanted() -> bool {
     match STATE.load(Ordering::Relaxed) {
@@ -48,11 +48,11 @@ fn open() -> bool {
 }
 
 thread_local! {
-    /// How long this thread's call under way has waited for the server; `None`: it has not.
+    /// Time that this thread's present call has waited for the server; `None`: it has not waited.
     static WAITED: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Runs what waits for the server's answer.
+/// Runs `f`, which waits for the server's reply, and adds its duration to the present call.
 #[inline]
 pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     if !wanted() {
@@ -65,12 +65,13 @@ pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
 }
 
 fn thread() -> i32 {
-    // SAFETY: takes no arguments and cannot fail.
+    // SAFETY: `gettid` takes no arguments and cannot fail.
     unsafe { libc::gettid() }
 }
 
-/// Writes the line of one call: microseconds since the first, process, thread, function, result, and the microseconds
-/// that it waited, if it did. Of a call that makes others, each has its own waiting.
+/// Writes the line of one call: microseconds since the first call, process, thread, function,
+/// result, and the microseconds that it waited, if it did. A call that makes other calls does not
+/// include their waits.
 pub fn line(function: &str, result: Option<i64>) {
     let Some(Some(trace)) = TRACE.get() else { return };
     let (micros, thread) = (trace.begin.elapsed().as_micros(), thread());

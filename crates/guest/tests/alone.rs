@@ -1,4 +1,4 @@
-//! Without a server the library says so once and never blocks. Each case has a process of its own
+//! Without a server the library logs one line and never blocks. Each case has a process of its own
 //! because attempts to attach are counted per process.
 
 use std::io::Write;
@@ -20,7 +20,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
 };
 static API: Api = Api::new(&DESCRIPTOR);
 
-/// Runs one of the ignored tests below in a child process.
+/// Runs one of the ignored tests in a child process.
 fn child(test: &str, server: Option<&str>) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"]).env_remove("AVIARY_SERVER");
@@ -76,7 +76,7 @@ fn no_server_is_one_line_and_no_wait() {
 }
 
 #[test]
-fn a_node_that_hangs_up_is_one_line() {
+fn hang_up_of_the_node_is_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -86,9 +86,9 @@ fn a_node_that_hangs_up_is_one_line() {
     assert!(lines(&output)[0].contains("the peer hung up"), "{output:?}");
 }
 
-/// The node does not wait for the greeting before it refuses and hangs up.
+/// The node refuses and hangs up without waiting for the greeting.
 #[test]
-fn a_refusal_is_heard_although_the_node_has_hung_up() {
+fn refusal_is_read_after_the_node_has_hung_up() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("node.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
@@ -106,7 +106,7 @@ fn a_refusal_is_heard_although_the_node_has_hung_up() {
 }
 
 #[test]
-fn a_mistake_in_the_runtime_is_a_lost_call() {
+fn panic_in_the_runtime_is_a_lost_call() {
     let output = child("panics", None);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(lines(&output).len(), 1);

@@ -1,4 +1,4 @@
-//! The guest runtime with `AVIARY_SYNC=1`: asynchronous calls wait and tell their own errors.
+//! The guest runtime with `AVIARY_SYNC=1`: asynchronous calls wait and return their own errors.
 
 mod common;
 
@@ -8,7 +8,7 @@ const SYNC: &str = "1";
 use common::*;
 
 #[test]
-fn an_asynchronous_call_tells_its_own_error() {
+fn asynchronous_call_returns_its_own_error() {
     let api = api();
     let mut call = api.call(DEFER).unwrap();
     call.word(0);

@@ -1,15 +1,15 @@
-//! The functions that stand in for the C library's.
+//! The functions that replace the C library's allocator.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use rustix::io::Errno;
 
-use crate::extents::UNIT;
+use crate::extents::UNIT_BYTES;
 use crate::heap::{HEAP, SharedHeap};
 use crate::next::{self, early};
 
-/// From here on the C library, too, gives every allocation pages of its own.
+/// Size in bytes from which the C library, too, gives every allocation pages of its own.
 const LARGE: usize = 128 << 10;
 
 #[cold]
@@ -46,12 +46,13 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
     let bytes = count.checked_mul(size);
     if let Some((p, zeros)) = bytes.and_then(|bytes| large(bytes, 1)) {
         if !zeros {
-            // SAFETY: just allocated, with at least so many bytes.
+            // SAFETY: `malloc` has just allocated at least `count * size` bytes.
             unsafe { p.write_bytes(0, count * size) };
         }
         return p;
     }
-    // SAFETY: the type of `calloc`, called as the program called this one. It refuses what overflows.
+    // SAFETY: the type of `calloc`, called as the program called this one. `calloc` refuses an
+    // overflowing product.
     unsafe {
         match (next::CALLOC.get::<next::Calloc>(), bytes) {
             (Some(calloc), _) => calloc(count, size),
@@ -66,10 +67,11 @@ pub unsafe extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(p: *mut c_void) {
     if HEAP.contains(p.cast()) {
-        // What is not there any more was freed twice: nothing of it is left to spoil.
+        // A pointer without an allocation was freed twice; its extent is free already and cannot be
+        // corrupted.
         HEAP.free(p.cast());
     } else if !p.is_null() && !early::contains(p) {
-        // SAFETY: the type of `free`; memory of the next allocator's.
+        // SAFETY: the type of `free`; the memory belongs to the next allocator.
         unsafe {
             if let Some(free) = next::FREE.get::<next::Free>() {
                 free(p);
@@ -94,16 +96,17 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, bytes: usize) -> *mut c_void {
         // SAFETY: `early` allocated it.
         return unsafe { moved(p, early::usable(p), bytes) };
     }
-    // Becomes large: from now on here.
+    // An allocation that becomes large moves into this heap.
     if let Some((new, _)) = large(bytes, 1) {
-        // SAFETY: both have as many bytes as are copied; `p` is the next allocator's, and not used any more.
+        // SAFETY: both have at least the bytes that are copied; `p` belongs to the next allocator
+        // and is not used after its `free`.
         unsafe {
             new.cast::<u8>().copy_from_nonoverlapping(p.cast(), malloc_usable_size(p).min(bytes));
             free(p);
         }
         return new;
     }
-    // SAFETY: the type of `realloc`; memory of the next allocator's.
+    // SAFETY: the type of `realloc`; the memory belongs to the next allocator.
     unsafe {
         match next::REALLOC.get::<next::Realloc>() {
             Some(realloc) => realloc(p, bytes),
@@ -120,11 +123,11 @@ unsafe fn realloc_ours(p: *mut c_void, bytes: usize) -> *mut c_void {
         return null_mut();
     }
     let Some(now) = HEAP.usable(p.cast()) else { return fail() };
-    // What becomes small moves, so that the heap has room for what is large.
+    // An allocation that becomes small moves out, so that the heap has room for large ones.
     if bytes >= LARGE && HEAP.resize(p.cast(), bytes) {
         return p;
     }
-    // SAFETY: `p` has `now` bytes and is freed here.
+    // SAFETY: `p` has `now` bytes and is freed by `moved`.
     unsafe { moved(p, now, bytes) }
 }
 
@@ -154,7 +157,8 @@ pub unsafe extern "C" fn posix_memalign(to: *mut *mut c_void, align: usize, byte
         unsafe { to.write(p) };
         return 0;
     }
-    // SAFETY: the type of `posix_memalign`, called as the program called this one. It judges the alignment.
+    // SAFETY: the type of `posix_memalign`, called as the program called this one. `posix_memalign`
+    // checks the alignment.
     unsafe {
         match next::POSIX_MEMALIGN.get::<next::PosixMemalign>() {
             Some(posix_memalign) => posix_memalign(to, align, bytes),
@@ -184,7 +188,7 @@ unsafe fn aligned(next: &next::Next, align: usize, bytes: usize) -> *mut c_void 
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: both have this type; the caller's promise.
+    // SAFETY: both functions have this type; the caller's promise.
     unsafe { aligned(&next::ALIGNED_ALLOC, align, bytes) }
 }
 
@@ -192,14 +196,14 @@ pub unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_voi
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
-    // SAFETY: both have this type; the caller's promise.
+    // SAFETY: both functions have this type; the caller's promise.
     unsafe { aligned(&next::MEMALIGN, align, bytes) }
 }
 
 /// # Safety
 /// `next` is a function of this type; as the C library's.
 unsafe fn pages(next: &next::Next, bytes: usize) -> *mut c_void {
-    if let Some((p, _)) = large(bytes, UNIT) {
+    if let Some((p, _)) = large(bytes, UNIT_BYTES) {
         return p;
     }
     // SAFETY: the caller's promise.
@@ -215,7 +219,7 @@ unsafe fn pages(next: &next::Next, bytes: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
-    // SAFETY: both have this type; the caller's promise.
+    // SAFETY: both functions have this type; the caller's promise.
     unsafe { pages(&next::VALLOC, bytes) }
 }
 
@@ -223,7 +227,8 @@ pub unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
-    // SAFETY: both have this type; the caller's promise. Allocations here are whole pages anyway.
+    // SAFETY: both functions have this type; the caller's promise. Allocations of this heap are
+    // whole pages anyway.
     unsafe { pages(&next::PVALLOC, bytes) }
 }
 
@@ -237,7 +242,7 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
     if HEAP.contains(p.cast()) {
         return HEAP.usable(p.cast()).unwrap_or(0);
     }
-    // SAFETY: `early` allocated it, or else the next allocator, whose function has this type.
+    // SAFETY: `early` allocated `p`, or else the next allocator, whose function has this type.
     unsafe {
         if early::contains(p) {
             return early::usable(p);
@@ -246,7 +251,7 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
     }
 }
 
-/// For guest libraries: 1 if there is a heap that an API server can see.
+/// Tells guest libraries of the heap: 1 if there is one that an API server can map.
 ///
 /// # Safety
 /// `to` can be written.

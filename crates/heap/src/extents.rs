@@ -1,56 +1,58 @@
-//! Which parts of the heap are in use: pure bookkeeping, in units of a page.
+//! The used and free parts of the heap: pure bookkeeping, in units of a page.
 //!
-//! The heap is a row of extents without gaps. Each notes its length and state at its first and at its last unit, so that
-//! neighbours find each other. Free extents lie in lists by size, four per doubling; those whose pages may still hold
-//! something (*dirty*) are kept apart from those that read as zeros and cost nothing (*clean*).
+//! The heap is a row of extents without gaps. Each extent records its length and state at its first
+//! and at its last unit, so that neighbours find each other. Free extents are linked in lists by
+//! size, four per doubling. *Dirty* extents, whose pages may still hold data, have lists apart from
+//! *clean* ones, which read as zeros and occupy no memory.
 
 use std::ops::Range;
 
-pub const UNIT: usize = 4096;
+pub const UNIT_BYTES: usize = 4096;
 
-const LENGTH: u32 = (1 << 30) - 1;
-/// No unit.
+const MAX_LENGTH: u32 = (1 << 30) - 1;
+/// The number that stands for no unit.
 const NONE: u32 = u32::MAX;
-/// Lists per state: `class_of(LENGTH)` is 115.
+/// Lists per state: `class_of(MAX_LENGTH)` is 115.
 const CLASSES: usize = 120;
-/// How many extents of the class that may or may not be large enough are looked at.
-const LOOKS: usize = 32;
+/// Extents examined in the one size class whose members may be too short.
+const MAX_SEARCH_STEPS: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum UnitState {
     Used = 1,
     Dirty = 2,
     Clean = 3,
 }
 
-/// What the books say about one unit; zeros where no extent begins or ends.
+/// The record of one unit; zeros in a unit where no extent begins or ends.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Unit {
     /// State and length of the extent that begins here.
     head: u32,
-    /// The same of the extent that ends here.
+    /// State and length of the extent that ends here.
     foot: u32,
-    /// Neighbours in the list of a free extent that begins here.
+    /// Neighbours in the list of the free extent that begins here.
     previous: u32,
     next: u32,
 }
 
-fn pack(length: u32, state: State) -> u32 {
+fn pack(length: u32, state: UnitState) -> u32 {
     length | (state as u32) << 30
 }
 
-fn unpack(word: u32) -> Option<(u32, State)> {
+fn unpack(word: u32) -> Option<(u32, UnitState)> {
     let state = match word >> 30 {
-        1 => State::Used,
-        2 => State::Dirty,
-        3 => State::Clean,
+        1 => UnitState::Used,
+        2 => UnitState::Dirty,
+        3 => UnitState::Clean,
         _ => return None,
     };
-    Some((word & LENGTH, state))
+    Some((word & MAX_LENGTH, state))
 }
 
-/// The list for extents of this length: all in it are at least as long as its shortest.
+/// The list for extents of this length; every extent in it is at least as long as the shortest
+/// length of the class.
 fn class_of(length: u32) -> usize {
     if length < 4 {
         return length as usize;
@@ -68,7 +70,7 @@ fn shortest_of(class: usize) -> u32 {
 
 struct Lists {
     first: [u32; CLASSES],
-    /// Which of them are not empty.
+    /// Bit set of the lists that are not empty.
     filled: u128,
 }
 
@@ -80,7 +82,7 @@ pub struct Extents<'a> {
     units: &'a mut [Unit],
     dirty: Lists,
     clean: Lists,
-    /// Units in dirty extents.
+    /// Units in dirty extents, whose memory is kept.
     kept: u32,
 }
 
@@ -89,19 +91,19 @@ impl<'a> Extents<'a> {
         Extents { units: &mut [], dirty: Lists::EMPTY, clean: Lists::EMPTY, kept: 0 }
     }
 
-    /// One clean extent. `units` are zeros.
+    /// The heap as one clean extent. `units` are zeros.
     pub fn new(units: &'a mut [Unit]) -> Extents<'a> {
         let length = units.len() as u32;
         let mut extents = Extents { units, ..Extents::none() };
-        extents.put(0, length, State::Clean);
+        extents.put(0, length, UnitState::Clean);
         extents
     }
 
-    fn lists(&mut self, state: State) -> &mut Lists {
-        if state == State::Dirty { &mut self.dirty } else { &mut self.clean }
+    fn lists(&mut self, state: UnitState) -> &mut Lists {
+        if state == UnitState::Dirty { &mut self.dirty } else { &mut self.clean }
     }
 
-    fn mark(&mut self, at: u32, length: u32, state: State) {
+    fn mark(&mut self, at: u32, length: u32, state: UnitState) {
         let word = pack(length, state);
         self.units[at as usize].head = word;
         self.units[(at + length - 1) as usize].foot = word;
@@ -112,8 +114,8 @@ impl<'a> Extents<'a> {
         self.units[(at + length - 1) as usize].foot = 0;
     }
 
-    /// A new free extent. Not merged with its neighbours.
-    fn put(&mut self, at: u32, length: u32, state: State) {
+    /// Adds a free extent, without merging it with its neighbours.
+    fn put(&mut self, at: u32, length: u32, state: UnitState) {
         if length == 0 {
             return;
         }
@@ -127,13 +129,13 @@ impl<'a> Extents<'a> {
         if next != NONE {
             self.units[next as usize].previous = at;
         }
-        if state == State::Dirty {
+        if state == UnitState::Dirty {
             self.kept += length;
         }
     }
 
-    /// A free extent leaves its list and the books.
-    fn remove(&mut self, at: u32, length: u32, state: State) {
+    /// Removes a free extent from its list and from the records.
+    fn remove(&mut self, at: u32, length: u32, state: UnitState) {
         let Unit { previous, next, .. } = self.units[at as usize];
         if next != NONE {
             self.units[next as usize].previous = previous;
@@ -148,20 +150,20 @@ impl<'a> Extents<'a> {
                 lists.filled &= !(1 << class);
             }
         }
-        if state == State::Dirty {
+        if state == UnitState::Dirty {
             self.kept -= length;
         }
         self.unmark(at, length);
     }
 
-    /// A free extent of this state with at least so many units.
-    fn find(&mut self, length: u32, state: State) -> Option<(u32, u32)> {
+    /// Finds a free extent of this state with at least `length` units.
+    fn find(&mut self, length: u32, state: UnitState) -> Option<(u32, u32)> {
         let own = class_of(length);
         let fits = if shortest_of(own) < length { own + 1 } else { own };
         let lists = self.lists(state);
         let class = (lists.filled >> fits).trailing_zeros() as usize + fits;
         let mut at = if class < CLASSES { lists.first[class] } else { lists.first[own] };
-        for _ in 0..LOOKS {
+        for _ in 0..MAX_SEARCH_STEPS {
             let (found, _) = unpack(self.units.get(at as usize)?.head)?;
             if found >= length {
                 return Some((at, found));
@@ -171,40 +173,41 @@ impl<'a> Extents<'a> {
         None
     }
 
-    /// Takes `length` units whose number plus `base` is a multiple of `align`. Answers the first, and whether they read as
-    /// zeros.
+    /// Takes `length` units whose first number plus `base` is a multiple of `align`. Returns that
+    /// number, and true if the units read as zeros.
     pub fn take(&mut self, length: u32, align: u32, base: u64) -> Option<(u32, bool)> {
-        let wanted = length.checked_add(align - 1).filter(|n| *n < LENGTH && length > 0)?;
-        for state in [State::Dirty, State::Clean] {
+        let wanted = length.checked_add(align - 1).filter(|n| *n < MAX_LENGTH && length > 0)?;
+        for state in [UnitState::Dirty, UnitState::Clean] {
             let Some((found, available)) = self.find(wanted, state) else { continue };
             self.remove(found, available, state);
             let address = base + u64::from(found);
             let at = found + (address.next_multiple_of(u64::from(align)) - address) as u32;
             self.put(found, at - found, state);
             self.put(at + length, found + available - at - length, state);
-            self.mark(at, length, State::Used);
-            return Some((at, state == State::Clean));
+            self.mark(at, length, UnitState::Used);
+            return Some((at, state == UnitState::Clean));
         }
         None
     }
 
-    /// The length of the used extent that begins at this unit; `None`: there is none.
+    /// The length of the used extent that begins at this unit; `None` if none begins there.
     pub fn length(&self, at: u32) -> Option<u32> {
         match unpack(self.units.get(at as usize)?.head)? {
-            (length, State::Used) => Some(length),
+            (length, UnitState::Used) => Some(length),
             _ => None,
         }
     }
 
-    /// A used extent becomes free, and dirty. Answers the whole free extent in which it ends up; `None`: there is none.
+    /// Frees a used extent, which becomes dirty. Returns the whole free extent that contains it
+    /// after merging; `None` if no used extent begins there.
     pub fn give_back(&mut self, at: u32) -> Option<Range<u32>> {
         let length = self.length(at)?;
         self.unmark(at, length);
-        Some(self.merge(at, length, State::Dirty))
+        Some(self.merge(at, length, UnitState::Dirty))
     }
 
-    /// Puts a free range together with neighbours of its state.
-    fn merge(&mut self, mut at: u32, mut length: u32, state: State) -> Range<u32> {
+    /// Merges a free range with the neighbours of equal state.
+    fn merge(&mut self, mut at: u32, mut length: u32, state: UnitState) -> Range<u32> {
         let before = at.checked_sub(1).and_then(|last| unpack(self.units[last as usize].foot));
         if let Some((more, neighbour)) = before
             && neighbour == state
@@ -224,13 +227,13 @@ impl<'a> Extents<'a> {
         at..at + length
     }
 
-    /// Makes a used extent longer or shorter where it is. False: there is no room behind it.
+    /// Grows or shrinks a used extent in place. False: there is no room behind it.
     pub fn resize(&mut self, at: u32, length: u32) -> bool {
         let Some(now) = self.length(at).filter(|_| length > 0) else { return false };
         if length > now {
             let (behind, more) = (at + now, length - now);
             match self.units.get(behind as usize).and_then(|unit| unpack(unit.head)) {
-                Some((available, state)) if state != State::Used && available >= more => {
+                Some((available, state)) if state != UnitState::Used && available >= more => {
                     self.remove(behind, available, state);
                     self.put(behind + more, available - more, state);
                 }
@@ -238,19 +241,19 @@ impl<'a> Extents<'a> {
             }
         }
         self.unmark(at, now);
-        self.mark(at, length, State::Used);
+        self.mark(at, length, UnitState::Used);
         if length < now {
-            self.merge(at + length, now - length, State::Dirty);
+            self.merge(at + length, now - length, UnitState::Dirty);
         }
         true
     }
 
-    /// Units whose memory is kept although they are free.
+    /// Free units whose memory is kept.
     pub fn kept(&self) -> u32 {
         self.kept
     }
 
-    /// A dirty extent.
+    /// Any dirty extent.
     pub fn first_dirty(&self) -> Option<Range<u32>> {
         let class = self.dirty.filled.trailing_zeros() as usize;
         let at = *self.dirty.first.get(class)?;
@@ -258,18 +261,18 @@ impl<'a> Extents<'a> {
         Some(at..at + length)
     }
 
-    /// The memory of a dirty extent was given back to the system.
+    /// Marks a dirty extent as clean, after its memory was returned to the system.
     pub fn cleaned(&mut self, extent: Range<u32>) {
         let length = extent.end - extent.start;
-        self.remove(extent.start, length, State::Dirty);
-        self.merge(extent.start, length, State::Clean);
+        self.remove(extent.start, length, UnitState::Dirty);
+        self.merge(extent.start, length, UnitState::Clean);
     }
 
-    /// The first used extent at or behind a unit where an extent begins.
+    /// The first used extent at or behind `at`, a unit where an extent begins.
     pub fn used_from(&self, mut at: u32) -> Option<Range<u32>> {
         loop {
             let (length, state) = unpack(self.units.get(at as usize)?.head)?;
-            if state == State::Used {
+            if state == UnitState::Used {
                 return Some(at..at + length);
             }
             at += length;
@@ -284,16 +287,17 @@ mod tests {
 
     #[test]
     fn classes_hold_their_lengths() {
-        for length in (1..100_000).chain([LENGTH - 1, LENGTH]) {
+        for length in (1..100_000).chain([MAX_LENGTH - 1, MAX_LENGTH]) {
             let class = class_of(length);
             assert!(class < CLASSES && shortest_of(class) <= length, "{length}");
             assert!(shortest_of(class + 1) > length, "{length}");
         }
     }
 
-    /// Every unit belongs to exactly one extent, and no two free neighbours have the same state.
+    /// Checks that every unit belongs to exactly one extent and that free neighbours differ in
+    /// state.
     fn check(extents: &Extents) {
-        let (mut at, mut kept, mut last) = (0, 0, State::Used);
+        let (mut at, mut kept, mut last) = (0, 0, UnitState::Used);
         while (at as usize) < extents.units.len() {
             let (length, state) = unpack(extents.units[at as usize].head).unwrap();
             assert_eq!(extents.units[(at + length - 1) as usize].foot, pack(length, state));
@@ -301,8 +305,8 @@ mod tests {
                 assert_eq!(extents.units[inner as usize].head, 0, "unit {inner}");
                 assert_eq!(extents.units[inner as usize - 1].foot, 0, "unit {inner}");
             }
-            assert!(state == State::Used || state != last, "two neighbours at {at}");
-            if state == State::Dirty {
+            assert!(state == UnitState::Used || state != last, "two free neighbours of one state at {at}");
+            if state == UnitState::Dirty {
                 kept += length;
             }
             (at, last) = (at + length, state);
@@ -329,7 +333,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_books_stay_whole(steps in prop::collection::vec(step(), 1..200)) {
+        fn records_stay_consistent(steps in prop::collection::vec(step(), 1..200)) {
             let mut units = vec![Unit::default(); 512];
             let mut extents = Extents::new(&mut units);
             let mut used: Vec<(u32, u32)> = Vec::new();
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_is_used_again_and_not_called_zero() {
+    fn freed_extent_is_reused_and_not_reported_as_zero() {
         let mut units = vec![Unit::default(); 100];
         let mut extents = Extents::new(&mut units);
         assert_eq!(extents.take(10, 1, 0), Some((0, true)));

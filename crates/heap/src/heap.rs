@@ -1,4 +1,5 @@
-//! The heap of this process: one sealed file in memory, mapped where the kernel likes, cut into extents.
+//! The heap of this process: one sealed file in memory, mapped at an address that the kernel
+//! chooses, cut into extents.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_int};
@@ -10,48 +11,52 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::extents::{Extents, UNIT, Unit};
+use crate::extents::{Extents, UNIT_BYTES, Unit};
 use crate::lock::Lock;
 
-/// Addresses of the heap, unless AVIARY_HEAP says otherwise. Only what is touched costs memory.
+/// Size of the heap's address range in bytes, unless AVIARY_HEAP gives another. Only touched pages
+/// cost memory.
 const DEFAULT_SIZE: usize = 32 << 30;
-/// A smaller heap is of no use.
-const SMALLEST_SIZE: usize = 64 << 20;
-const LARGEST_SIZE: usize = 512 << 30;
-/// Free memory that stays, for the next allocation. The C library keeps as much.
-const KEPT: usize = 64 << 20;
-/// Larger allocations are given back to the system at once, as the C library does.
-const LARGEST_KEPT: usize = 32 << 20;
-/// The file's descriptor is out of the way of programs that expect the lowest numbers.
-const HIGH: RawFd = 900;
+/// Smallest heap in bytes; a smaller one is of no use.
+const MIN_HEAP_BYTES: usize = 64 << 20;
+const MAX_HEAP_BYTES: usize = 512 << 30;
+/// Free memory in bytes that stays resident for the next allocations, as much as the C library
+/// keeps.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+/// Largest allocation in bytes whose memory is kept after `free`. A larger one is returned to the
+/// system at once, as the C library does.
+const MAX_KEPT_BLOCK_BYTES: usize = 32 << 20;
+/// Number of the file's descriptor, out of the way of programs that expect the lowest numbers.
+const HEAP_DESCRIPTOR: RawFd = 900;
 
 pub static HEAP: Heap = Heap {
     lock: Lock::new(),
     base: AtomicUsize::new(0),
     size: AtomicUsize::new(0),
-    state: UnsafeCell::new(State { stage: Stage::Untried, file: NO_FILE, extents: Extents::none() }),
+    state: UnsafeCell::new(HeapState { stage: Stage::Untried, file: NO_FILE, extents: Extents::none() }),
 };
 
 pub struct Heap {
     pub lock: Lock,
-    /// 0: there is none yet. Never changes afterwards.
+    /// Address of the heap; 0 until it exists, then constant.
     base: AtomicUsize,
     size: AtomicUsize,
-    state: UnsafeCell<State>,
+    state: UnsafeCell<HeapState>,
 }
 
-// SAFETY: `state` is only used by whoever holds `lock`.
+// SAFETY: `state` is only used by the holder of `lock`.
 unsafe impl Sync for Heap {}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Untried,
     Ready,
-    /// There will be no heap in this process.
+    /// Creation failed: there will be no heap in this process.
     Failed,
 }
 
-/// A descriptor's number and which file it should be: programs close numbers that they do not know, and use them again.
+/// A descriptor's number and the file that it should refer to: programs close numbers that they do
+/// not know, and reuse them.
 #[derive(Clone, Copy)]
 struct File {
     number: RawFd,
@@ -59,7 +64,7 @@ struct File {
     inode: u64,
 }
 
-/// No inode has this number.
+/// No file. No inode has the number 0.
 const NO_FILE: File = File { number: -1, device: 0, inode: 0 };
 
 impl File {
@@ -72,8 +77,8 @@ impl File {
         if self.number < 0 {
             return None;
         }
-        // SAFETY: the number may have been closed, or mean something else by now: then what follows does nothing but ask
-        // about it.
+        // SAFETY: the number may have been closed or reused; `fstat` changes nothing in either
+        // case.
         let file = unsafe { BorrowedFd::borrow_raw(self.number) };
         let found = rustix::fs::fstat(file).ok()?;
         (found.st_dev == self.device && found.st_ino == self.inode).then_some(file)
@@ -81,26 +86,28 @@ impl File {
 
     fn close(&mut self) {
         if self.get().is_some() {
-            // SAFETY: the number still means our file, and nobody else closes it.
+            // SAFETY: the number still refers to the heap's file, and no other code closes it.
             drop(unsafe { OwnedFd::from_raw_fd(self.number) });
         }
         *self = NO_FILE;
     }
 }
 
-pub struct State {
+pub struct HeapState {
     stage: Stage,
-    /// Without one the heap is this process's own and nobody sees it: a child that could not make another file.
+    /// The file of the heap. `NO_FILE` in a child that could not create one: its heap is anonymous
+    /// memory that is not shared.
     file: File,
     extents: Extents<'static>,
 }
 
-/// What a guest library is told. The layout is part of the interface: crates/guest has the same.
+/// The answer to a guest library. The layout is part of the interface: crates/guest has an equal
+/// struct.
 #[repr(C)]
 pub struct SharedHeap {
     base: usize,
     size: usize,
-    /// A descriptor of the file, the caller's to close.
+    /// A descriptor of the file, which the caller owns and closes.
     file: c_int,
 }
 
@@ -111,21 +118,21 @@ impl Heap {
         base != 0 && p.addr().wrapping_sub(base) < self.size.load(Ordering::Relaxed)
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut HeapState) -> T) -> T {
         self.lock.acquire();
-        // SAFETY: the lock is held until `f` is done, and `f` cannot come back here: nothing that it does allocates as much
-        // as would lead to this heap.
+        // SAFETY: the lock is held until `f` returns, and `f` cannot re-enter: none of its own
+        // allocations is large enough to reach this heap.
         let result = f(unsafe { &mut *self.state.get() });
         self.lock.release();
         result
     }
 
-    /// For `fork`, which holds the lock around it.
+    /// The state, for `fork`, which holds the lock around it.
     ///
     /// # Safety
-    /// The caller holds the lock and lets the reference go before it releases it.
+    /// The caller holds the lock and drops the reference before it releases the lock.
     #[expect(clippy::mut_from_ref)]
-    pub unsafe fn state(&self) -> &mut State {
+    pub unsafe fn state(&self) -> &mut HeapState {
         // SAFETY: the caller's promise.
         unsafe { &mut *self.state.get() }
     }
@@ -135,24 +142,25 @@ impl Heap {
     }
 
     fn address_of(&self, unit: u32) -> *mut u8 {
-        self.base().wrapping_add(unit as usize * UNIT)
+        self.base().wrapping_add(unit as usize * UNIT_BYTES)
     }
 
-    /// `None`: `p` is no multiple of a unit.
+    /// The unit that begins at `p`; `None` if `p` is no multiple of a unit.
     fn unit_of(&self, p: *const u8) -> Option<u32> {
         let distance = p.addr() - self.base().addr();
-        distance.is_multiple_of(UNIT).then_some((distance / UNIT) as u32)
+        distance.is_multiple_of(UNIT_BYTES).then_some((distance / UNIT_BYTES) as u32)
     }
 
-    /// At least `bytes` bytes at a multiple of `align`, and whether they are zeros. `None`: the next allocator is to be asked.
+    /// Allocates at least `bytes` bytes at a multiple of `align`; true if they are zeros. `None`:
+    /// the next allocator serves the request.
     pub fn allocate(&self, bytes: usize, align: usize) -> Option<(*mut u8, bool)> {
-        let units = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
-        let align = u32::try_from(align.div_ceil(UNIT)).ok()?;
+        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok()?;
+        let align = u32::try_from(align.div_ceil(UNIT_BYTES)).ok()?;
         self.with(|state| {
             if !self.ready(state) {
                 return None;
             }
-            let base = (self.base().addr() / UNIT) as u64;
+            let base = (self.base().addr() / UNIT_BYTES) as u64;
             let taken = state.extents.take(units, align, base).or_else(|| {
                 self.clean_all(state);
                 state.extents.take(units, align, base)
@@ -161,15 +169,15 @@ impl Heap {
         })
     }
 
-    /// Bytes of the allocation at `p`; `None`: there is none.
+    /// Bytes of the allocation at `p`; `None` if none begins there.
     pub fn usable(&self, p: *const u8) -> Option<usize> {
         let at = self.unit_of(p)?;
-        self.with(|state| state.extents.length(at)).map(|units| units as usize * UNIT)
+        self.with(|state| state.extents.length(at)).map(|units| units as usize * UNIT_BYTES)
     }
 
-    /// Makes an allocation longer or shorter where it is.
+    /// Grows or shrinks an allocation in place; false if it cannot.
     pub fn resize(&self, p: *const u8, bytes: usize) -> bool {
-        let (Some(at), Ok(units)) = (self.unit_of(p), u32::try_from(bytes.div_ceil(UNIT))) else { return false };
+        let (Some(at), Ok(units)) = (self.unit_of(p), u32::try_from(bytes.div_ceil(UNIT_BYTES))) else { return false };
         self.with(|state| {
             let done = state.extents.resize(at, units);
             self.bound(state);
@@ -177,12 +185,12 @@ impl Heap {
         })
     }
 
-    /// False: no allocation begins at `p`.
+    /// Frees the allocation at `p`; false if none begins there.
     pub fn free(&self, p: *const u8) -> bool {
         let Some(at) = self.unit_of(p) else { return false };
         self.with(|state| {
             let Some(extent) = state.extents.give_back(at) else { return false };
-            if extent.len() * UNIT > LARGEST_KEPT {
+            if extent.len() * UNIT_BYTES > MAX_KEPT_BLOCK_BYTES {
                 self.clean(state, extent);
             }
             self.bound(state);
@@ -190,14 +198,14 @@ impl Heap {
         })
     }
 
-    /// Gives free memory back to the system if too much is kept.
-    fn bound(&self, state: &mut State) {
-        if state.extents.kept() as usize * UNIT > KEPT {
+    /// Returns free memory to the system until at most `MAX_KEPT_BYTES` are kept.
+    fn bound(&self, state: &mut HeapState) {
+        if state.extents.kept() as usize * UNIT_BYTES > MAX_KEPT_BYTES {
             self.clean_all(state);
         }
     }
 
-    fn clean_all(&self, state: &mut State) {
+    fn clean_all(&self, state: &mut HeapState) {
         while let Some(extent) = state.extents.first_dirty() {
             if !self.clean(state, extent) {
                 return;
@@ -205,21 +213,25 @@ impl Heap {
         }
     }
 
-    fn clean(&self, state: &mut State, extent: Range<u32>) -> bool {
-        // Of the file when there is one. The advice needs no descriptor, which the program may have closed.
+    fn clean(&self, state: &mut HeapState, extent: Range<u32>) -> bool {
+        // Punches the file, if there is one. The advice needs no descriptor, which the program may
+        // have closed.
         let advice = if state.file.number >= 0 { Advice::LinuxRemove } else { Advice::LinuxDontNeed };
-        // SAFETY: a free extent of this heap, whose content is nobody's. An API server that still writes there, for a buffer
-        // that the application has freed meanwhile, writes into memory that is free here as well.
-        let given = unsafe { rustix::mm::madvise(self.address_of(extent.start).cast(), extent.len() * UNIT, advice) };
+        // SAFETY: a free extent of this heap, whose content has no owner. An API server that still
+        // writes there, for a buffer that the application has freed meanwhile, writes into memory
+        // that is free here as well.
+        let given =
+            unsafe { rustix::mm::madvise(self.address_of(extent.start).cast(), extent.len() * UNIT_BYTES, advice) };
         if given.is_ok() {
             state.extents.cleaned(extent);
         }
         given.is_ok()
     }
 
-    fn ready(&self, state: &mut State) -> bool {
+    fn ready(&self, state: &mut HeapState) -> bool {
         if state.stage == Stage::Untried {
-            // What follows may allocate a little, which does not come here; and it is tried once.
+            // The creation may allocate a little; that request finds the stage `Failed` and goes to
+            // the next allocator. Creation is tried once.
             state.stage = Stage::Failed;
             match self.create(state) {
                 Ok(()) => state.stage = Stage::Ready,
@@ -231,23 +243,23 @@ impl Heap {
         state.stage == Stage::Ready
     }
 
-    fn create(&self, state: &mut State) -> rustix::io::Result<()> {
+    fn create(&self, state: &mut HeapState) -> rustix::io::Result<()> {
         let mut size = wanted_size();
         loop {
             match self.create_sized(state, size) {
-                // A process with an address space limit gets a smaller heap.
-                Err(_) if size / 4 >= SMALLEST_SIZE => size /= 4,
+                // A process with a limit on its address space gets a smaller heap.
+                Err(_) if size / 4 >= MIN_HEAP_BYTES => size /= 4,
                 result => return result,
             }
         }
     }
 
-    fn create_sized(&self, state: &mut State, size: usize) -> rustix::io::Result<()> {
+    fn create_sized(&self, state: &mut HeapState, size: usize) -> rustix::io::Result<()> {
         let file = new_file(size)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE);
-        let count = size / UNIT;
-        // SAFETY: two mappings at places that the kernel chooses. The file is sealed against shrinking, so that accesses
-        // below `size` cannot fault.
+        let count = size / UNIT_BYTES;
+        // SAFETY: two mappings at addresses that the kernel chooses. The file is sealed against
+        // shrinking, so accesses below `size` cannot fault.
         let (base, books) = unsafe {
             let base = rustix::mm::mmap(null_mut(), size, protection, flags | MapFlags::SHARED, &file, 0)?;
             let bytes = count * size_of::<Unit>();
@@ -259,8 +271,8 @@ impl Heap {
                 }
             }
         };
-        // SAFETY: the mapping has `count` units, all zeros, which are valid ones; it is page-aligned, nobody else's, and
-        // stays for good.
+        // SAFETY: the mapping has `count` units, all zeros, which are valid units; it is
+        // page-aligned, has no other user, and is never unmapped.
         let units = unsafe { std::slice::from_raw_parts_mut(books.cast::<Unit>(), count) };
         state.extents = Extents::new(units);
         state.file = File::of(file);
@@ -269,7 +281,7 @@ impl Heap {
         Ok(())
     }
 
-    /// For a guest library that attaches. `None`: there is nothing to share.
+    /// The heap for a guest library that attaches. `None`: there is nothing to share.
     pub fn share(&self) -> Option<SharedHeap> {
         self.with(|state| {
             if !self.ready(state) {
@@ -282,15 +294,15 @@ impl Heap {
     }
 }
 
-/// In the child of a fork, before anybody runs there: what was shared with the parent becomes the child's own.
+/// Separation from the parent in the child of a fork, before any other code runs there.
 impl Heap {
-    /// Whether there is anything that the child needs a copy of.
-    pub fn in_use(&self, state: &State) -> bool {
+    /// True if the child needs a copy of any extent.
+    pub fn in_use(&self, state: &HeapState) -> bool {
         state.extents.used_from(0).is_some()
     }
 
-    /// Puts a new file, with a copy of what is in use, in place of the parent's.
-    pub fn separate(&self, state: &mut State) {
+    /// Replaces the parent's file by a new one with a copy of the used extents.
+    pub fn separate(&self, state: &mut HeapState) {
         if state.stage != Stage::Ready {
             return;
         }
@@ -298,14 +310,16 @@ impl Heap {
         let copied = new_file(size).and_then(|file| {
             self.copy_used(state, |from, bytes, at| write_all(file.as_fd(), from, bytes, at))?;
             let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE | MapFlags::SHARED);
-            // SAFETY: this heap's own range, which keeps its content: all that is in use was copied.
+            // SAFETY: this heap's own range, which keeps its content: all used extents were copied
+            // into the new file.
             unsafe { rustix::mm::mmap(self.base().cast(), size, protection, flags | MapFlags::FIXED, &file, 0) }?;
             state.file.close();
             state.file = File::of(file);
             Ok(())
         });
         if copied.is_err() && self.keep_privately(state, size).is_err() {
-            // Without its memory the child cannot go on, and sharing the parent's would spoil that.
+            // A child without its memory cannot go on, and the shared mapping would corrupt the
+            // parent's.
             say(
                 c"aviary: --share-heap: no memory for a copy of the heap in a forked process (errno ",
                 rustix::io::Errno::NOMEM,
@@ -314,11 +328,12 @@ impl Heap {
         }
     }
 
-    /// No file can be made (too many are open): anonymous memory does as well, but nobody else sees it.
-    fn keep_privately(&self, state: &mut State, size: usize) -> rustix::io::Result<()> {
+    /// Copies the heap into anonymous memory if no file can be made (too many are open). It works
+    /// alike, but API servers cannot map it.
+    fn keep_privately(&self, state: &mut HeapState, size: usize) -> rustix::io::Result<()> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::NORESERVE | MapFlags::PRIVATE);
-        // SAFETY: new memory at a place that the kernel chooses, which then moves over this heap's own range, with a copy of
-        // all that is in use.
+        // SAFETY: new memory at an address that the kernel chooses, which then replaces this heap's
+        // own range, with a copy of all used extents.
         unsafe {
             let copy = rustix::mm::mmap_anonymous(null_mut(), size, protection, flags)?;
             self.copy_used(state, |from, bytes, at| {
@@ -331,15 +346,16 @@ impl Heap {
         Ok(())
     }
 
-    /// Calls `copy` for what is in use and was ever touched: where it is, how much of it, and at which offset.
+    /// Calls `copy` with each used range that was ever touched: its address, its length and its
+    /// offset in bytes.
     fn copy_used(
         &self,
-        state: &State,
+        state: &HeapState,
         copy: impl Fn(*const u8, usize, usize) -> rustix::io::Result<()>,
     ) -> rustix::io::Result<()> {
         let mut next = 0;
         while let Some(extent) = state.extents.used_from(next) {
-            let (mut at, end) = (extent.start as usize * UNIT, extent.end as usize * UNIT);
+            let (mut at, end) = (extent.start as usize * UNIT_BYTES, extent.end as usize * UNIT_BYTES);
             next = extent.end;
             while at < end {
                 let data = touched(state.file.get(), at, end);
@@ -353,7 +369,8 @@ impl Heap {
     }
 }
 
-/// The first part of a range that was ever touched: untouched pages cost nothing, and looking at them would make them.
+/// The first touched part of a range: untouched pages occupy no memory, and reading them would
+/// allocate them.
 fn touched(file: Option<BorrowedFd>, from: usize, to: usize) -> Range<usize> {
     use rustix::fs::{SeekFrom, seek};
     let Some(file) = file else { return from..to };
@@ -369,8 +386,9 @@ fn touched(file: Option<BorrowedFd>, from: usize, to: usize) -> Range<usize> {
 }
 
 fn write_all(file: BorrowedFd, from: *const u8, bytes: usize, at: usize) -> rustix::io::Result<()> {
-    // SAFETY: a part of this heap that is in use, readable, and changed by nobody in a process with a single thread; the
-    // parent's threads that write there meanwhile would in any fork leave the child what they had written so far.
+    // SAFETY: a used part of this heap, readable, and unchanged in a process with a single thread.
+    // Threads of the parent that write meanwhile would, in any fork, leave the child a part of
+    // their writes.
     let mut rest = unsafe { std::slice::from_raw_parts(from, bytes) };
     let mut at = at as u64;
     while !rest.is_empty() {
@@ -390,14 +408,14 @@ fn new_file(size: usize) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create(c"aviary-heap", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, size as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    // Where there are not so many numbers, it stays where it is.
-    Ok(rustix::io::fcntl_dupfd_cloexec(&file, HIGH).unwrap_or(file))
+    // With a lower limit on descriptors the file keeps its number.
+    Ok(rustix::io::fcntl_dupfd_cloexec(&file, HEAP_DESCRIPTOR).unwrap_or(file))
 }
 
-/// AVIARY_HEAP: sizes such as `512M` and `16G`.
+/// The size from AVIARY_HEAP, such as `512M` or `16G`; the default if it is absent or not usable.
 fn wanted_size() -> usize {
-    // SAFETY: the text is read at once. A program that changes its environment in another thread meanwhile would trouble
-    // every library that reads it.
+    // SAFETY: the text is read at once. A program that changes its environment in another thread
+    // meanwhile would break every library that reads it.
     let text = unsafe {
         let text = libc::getenv(c"AVIARY_HEAP".as_ptr());
         if text.is_null() { None } else { CStr::from_ptr(text).to_str().ok() }
@@ -412,10 +430,10 @@ fn parse_size(text: Option<&str>) -> Option<usize> {
         None => (text.strip_suffix(['M', 'm'])?, 20),
     };
     let size = digits.parse::<usize>().ok()?.checked_mul(1 << shift)?;
-    (SMALLEST_SIZE..=LARGEST_SIZE).contains(&size).then_some(size)
+    (MIN_HEAP_BYTES..=MAX_HEAP_BYTES).contains(&size).then_some(size)
 }
 
-/// A line on standard error, ending in a number, without allocating.
+/// Writes a line on standard error, ending in a number, without allocating.
 fn say(text: &CStr, error: rustix::io::Errno) {
     let mut line = [0u8; 160];
     let mut at = 0;
@@ -435,7 +453,8 @@ fn say(text: &CStr, error: rustix::io::Errno) {
     }
     put(b'0' + (number % 10) as u8);
     b")\n".iter().for_each(|byte| put(*byte));
-    // SAFETY: asking about a number that the program may have closed; at worst the line goes nowhere.
+    // SAFETY: `write` on a number that the program may have closed or reused; at worst the line is
+    // lost.
     let stderr = unsafe { BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, &line[..at]);
 }
@@ -445,7 +464,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_understood() {
+    fn sizes_are_parsed() {
         assert_eq!(parse_size(Some("16G")), Some(16 << 30));
         assert_eq!(parse_size(Some("512m")), Some(512 << 20));
         for nonsense in [None, Some(""), Some("12"), Some("1M"), Some("99999999999999999999G"), Some("-1G")] {

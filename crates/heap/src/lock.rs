@@ -6,7 +6,7 @@ use rustix::thread::futex;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may sleep.
+/// Held, and another thread may sleep on the word.
 const AWAITED: u32 = 2;
 
 pub struct Lock(AtomicU32);
@@ -39,7 +39,8 @@ impl Lock {
         }
     }
 
-    /// In the child of a fork, whose only thread holds it: nobody can be waiting here.
+    /// Releases the lock in the child of a fork, whose only thread holds it: no other thread can
+    /// wait.
     pub fn release_in_child(&self) {
         self.0.store(FREE, Ordering::Release);
     }

@@ -1,17 +1,18 @@
-//! The allocator that the program would have had: the next one behind this library.
+//! The next allocator: the one that would serve the program without this library.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute_copy;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 
-/// A function that is looked up when it is first used.
+/// A function of the next allocator, looked up at its first use.
 pub struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
-/// The thread that is looking something up; 0: none. What that thread allocates meanwhile comes from `early`.
+/// Id of the thread that is looking a function up; 0: none. Its allocations meanwhile come from
+/// `early`.
 static LOOKING: AtomicI32 = AtomicI32::new(0);
 
 impl Next {
@@ -19,7 +20,7 @@ impl Next {
         Next { name, found: AtomicPtr::new(null_mut()) }
     }
 
-    /// `None`: there is no such function, or this very thread is looking it up.
+    /// The function. `None`: it does not exist, or the calling thread is looking it up.
     ///
     /// # Safety
     /// `F` is the type of pointers to functions of this name.
@@ -36,7 +37,7 @@ impl Next {
 
     #[cold]
     fn look(&self) -> *mut c_void {
-        // SAFETY: no arguments, no effects.
+        // SAFETY: `gettid` has no arguments and no effects.
         let me = unsafe { libc::gettid() };
         while let Err(other) = LOOKING.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
             if other == me {
@@ -71,45 +72,45 @@ pub static VALLOC: Next = Next::new(c"valloc");
 pub static PVALLOC: Next = Next::new(c"pvalloc");
 pub static USABLE: Next = Next::new(c"malloc_usable_size");
 
-/// What the dynamic linker allocates while a function is looked up. Never used again.
+/// Memory for allocations of the dynamic linker during a lookup. Never reused.
 pub mod early {
     use super::*;
 
-    const SIZE: usize = 64 << 10;
-    const ALIGN: usize = 16;
+    const BOOTSTRAP_BYTES: usize = 64 << 10;
+    const BOOTSTRAP_ALIGN: usize = 16;
 
     #[repr(C, align(16))]
-    struct Room(std::cell::UnsafeCell<[u8; SIZE]>);
+    struct BootstrapBuffer(std::cell::UnsafeCell<[u8; BOOTSTRAP_BYTES]>);
 
     // SAFETY: only the addresses of disjoint parts are handed out.
-    unsafe impl Sync for Room {}
+    unsafe impl Sync for BootstrapBuffer {}
 
-    static ROOM: Room = Room(std::cell::UnsafeCell::new([0; SIZE]));
+    static BOOTSTRAP: BootstrapBuffer = BootstrapBuffer(std::cell::UnsafeCell::new([0; BOOTSTRAP_BYTES]));
     static USED: AtomicUsize = AtomicUsize::new(0);
 
-    /// Zeros, with their length before them. NULL: there is no more.
+    /// Allocates zeros, with their length stored before them. NULL: the buffer is exhausted.
     pub fn allocate(bytes: usize) -> *mut c_void {
-        let whole = bytes.saturating_add(2 * ALIGN - 1) & !(ALIGN - 1);
-        let at = USED.fetch_add(whole.min(SIZE), Ordering::Relaxed);
-        if at.saturating_add(whole) > SIZE {
+        let whole = bytes.saturating_add(2 * BOOTSTRAP_ALIGN - 1) & !(BOOTSTRAP_ALIGN - 1);
+        let at = USED.fetch_add(whole.min(BOOTSTRAP_BYTES), Ordering::Relaxed);
+        if at.saturating_add(whole) > BOOTSTRAP_BYTES {
             return null_mut();
         }
-        // SAFETY: the range lies in the room, and no other call gets it.
+        // SAFETY: the range lies in the buffer, and no other call gets it.
         unsafe {
-            let place = ROOM.0.get().cast::<u8>().add(at);
+            let place = BOOTSTRAP.0.get().cast::<u8>().add(at);
             place.cast::<usize>().write(bytes);
-            place.add(ALIGN).cast()
+            place.add(BOOTSTRAP_ALIGN).cast()
         }
     }
 
     pub fn contains(p: *const c_void) -> bool {
-        p.addr().wrapping_sub(ROOM.0.get().addr()) < SIZE
+        p.addr().wrapping_sub(BOOTSTRAP.0.get().addr()) < BOOTSTRAP_BYTES
     }
 
     /// # Safety
     /// `allocate` returned `p`.
     pub unsafe fn usable(p: *const c_void) -> usize {
-        // SAFETY: the length is where `allocate` put it.
-        unsafe { p.byte_sub(ALIGN).cast::<usize>().read() }
+        // SAFETY: `allocate` stored the length there.
+        unsafe { p.byte_sub(BOOTSTRAP_ALIGN).cast::<usize>().read() }
     }
 }

@@ -1,4 +1,4 @@
-//! Measures what a decision costs: `decision POLICY.c...`, one line for each figure.
+//! Measures the cost of a decision: `decision POLICY.c...`, one line per figure.
 
 use aviary_policy::{Context, Policy, PolicySlot, resource_id};
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! The type and line information that clang leaves in an object: only for messages and for what a function returns.
-//! Nothing here is trusted; what cannot be read is as if it were absent.
+//! The type and line information that clang leaves in an object: used only for messages and for the
+//! width of a function's result. It is not trusted; unreadable information counts as absent.
 
 const MAGIC: u16 = 0xeb9f;
 
@@ -7,7 +7,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// The part of a section that a pair of words in its header names, relative to the header's end.
+/// The part of a section given by a pair of words in its header, relative to the header's end.
 fn part(bytes: &[u8], words: usize) -> Option<&[u8]> {
     if u16::from_le_bytes(bytes.get(..2)?.try_into().ok()?) != MAGIC {
         return None;
@@ -21,7 +21,7 @@ pub struct Btf<'a> {
     strings: &'a [u8],
 }
 
-/// A line of the source, for the instructions from an offset in a section on.
+/// A line of the source; valid for the instructions from an offset in a section on.
 pub struct Line {
     pub section: String,
     pub offset: u32,
@@ -41,7 +41,7 @@ impl<'a> Btf<'a> {
         Some(String::from_utf8_lossy(&rest[..end]).into_owned())
     }
 
-    /// Where each type begins; ids count from 1.
+    /// Offset of each type; ids count from 1.
     fn types(&self) -> Vec<usize> {
         let (mut starts, mut at) = (Vec::new(), 0);
         while let Some(info) = u32_at(self.types, at + 4) {
@@ -59,7 +59,7 @@ impl<'a> Btf<'a> {
         starts
     }
 
-    /// Whether a function returns an `int`: 32 bits with a sign.
+    /// True if a function returns an `int`: 32 bits with a sign.
     pub fn returns_int(&self, function: &str) -> bool {
         self.find_return(function).unwrap_or(false)
     }
@@ -74,7 +74,7 @@ impl<'a> Btf<'a> {
             kind(*at) == Some(12) && name.as_deref() == Some(function)
         })?;
         let mut at = start(of(start(of(found)?)?)?)?;
-        // Typedefs and qualifiers; a longer chain is nobody's.
+        // Typedefs and qualifiers; real sources have no longer chain.
         for _ in 0..16 {
             match kind(at)? {
                 8..=11 => at = start(of(at)?)?,
@@ -89,7 +89,7 @@ impl<'a> Btf<'a> {
     pub fn lines(&self, extension: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         if let Some(info) = part(extension, 16) {
-            // Stops where the information ends or makes no sense.
+            // Stops where the information ends or is malformed.
             let _ = self.read_lines(info, &mut lines);
         }
         lines

@@ -1,4 +1,4 @@
-//! From a policy's C source to an object, with the clang that is there.
+//! Compiles a policy's C source to an object, with an installed clang.
 
 use crate::error::{CompilerMessages, PolicyError};
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const HEADER: &str = include_str!("../../../policies/aviary_policy.h");
 /// Longest time for a compilation.
-const PATIENCE: Duration = Duration::from_secs(20);
+const COMPILER_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn compiler() -> Result<PathBuf, PolicyError> {
     if let Some(named) = std::env::var_os("AVIARY_CLANG") {
@@ -25,13 +25,13 @@ fn compiler() -> Result<PathBuf, PolicyError> {
         .ok_or_else(|| PolicyError::NoCompiler("clang, clang-39 ... clang-12".into()))
 }
 
-/// Whether it runs and knows the target.
+/// True if this clang runs and knows the target.
 fn works(clang: &Path) -> bool {
     let output = Command::new(clang).arg("-print-targets").stdin(Stdio::null()).stderr(Stdio::null()).output();
     output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("bpf"))
 }
 
-/// Compiles a source file; the object's bytes.
+/// Compiles a source file and returns the object's bytes.
 pub fn compile(source: &Path) -> Result<Vec<u8>, PolicyError> {
     let clang = compiler()?;
     let folder = tempfile::tempdir().map_err(PolicyError::Compiler)?;
@@ -58,20 +58,20 @@ pub fn compile(source: &Path) -> Result<Vec<u8>, PolicyError> {
             Err(PolicyError::Compile { path: source.to_owned(), messages })
         }
         None => {
-            let messages = CompilerMessages(format!("the compiler took longer than {} s", PATIENCE.as_secs()));
+            let messages = CompilerMessages(format!("the compiler took longer than {} s", COMPILER_TIMEOUT.as_secs()));
             Err(PolicyError::Compile { path: source.to_owned(), messages })
         }
     }
 }
 
-/// `None`: it took too long and was ended.
+/// Waits for the compiler. `None`: it exceeded its time and was ended.
 fn wait(mut child: Child) -> io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > COMPILER_TIMEOUT {
             child.kill()?;
             child.wait()?;
             return Ok(None);

@@ -1,41 +1,44 @@
-//! What a policy knows when it is asked.
+//! The input of a policy's decision.
 
-/// How many different resources one report can name.
+/// Number of different resources that one report can name.
 pub const RESOURCES: usize = 8;
 
-/// The command or report that a policy is asked about; `__sk_buff` in a policy's source (aviary_policy.h).
+/// The command or report that a policy decides about; `__sk_buff` in a policy's source
+/// (aviary_policy.h).
 ///
-/// The first [`Context::VISIBLE`] bytes are what a program may read; the amounts are reached through a helper.
+/// A program may read the first [`Context::VISIBLE`] bytes; the amounts are reached through a
+/// helper.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
-    /// Not 0: Figure 7 keeps the total under that number.
+    /// The tenant's number, not 0: Figure 7 keeps its total under 0.
     pub tenant: u64,
     pub session: u64,
     pub device: u64,
-    /// The tenant's share is this against the sum of all weights.
+    /// The tenant's weight; its share is the weight divided by the sum of all weights.
     pub weight: u64,
     pub priority: u64,
-    /// Monotonic clock of the node.
+    /// The node's monotonic clock, in ns.
     pub now_ns: u64,
-    /// Device time that the tenant has used so far.
+    /// Device time that the tenant has used so far, in ns.
     pub device_time_ns: u64,
-    /// When the command at the head of the tenant's queue began to wait; 0 in reports.
+    /// Time when the command at the head of the tenant's queue began to wait, in ns of the node's
+    /// clock; 0 in reports.
     pub waiting_since_ns: u64,
-    /// What the command is expected to take on the device; 0: unknown.
+    /// Expected device time of the command in ns; 0: unknown.
     pub expected_ns: u64,
     /// Commands waiting in the session's queue.
     pub queued: u64,
     pub amounts: Amounts,
 }
 
-/// What a report says of resources; filled by [`Context::add`].
+/// One resource and its amount in a report; filled by [`Context::add`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts([(u64, u64); RESOURCES]);
 
 impl Context {
-    /// Bytes that a program may read.
+    /// Bytes of the context that a program may read.
     pub(crate) const VISIBLE: usize = std::mem::offset_of!(Context, amounts);
 
     /// Adds an amount of a resource to the report; false: there is no room for another resource.
@@ -52,7 +55,7 @@ impl Context {
 
     /// The amount of a resource in this report; 0 if it is not named.
     pub(crate) fn amount(&self, resource: u64) -> u64 {
-        // A program passes an `int`: what lies above is of no meaning.
+        // A program passes an `int`: the upper bits have no meaning.
         let wanted = resource & u64::from(u32::MAX);
         self.amounts.0.iter().find(|(id, _)| *id == wanted && wanted != 0).map_or(0, |(_, amount)| *amount)
     }
@@ -75,13 +78,13 @@ impl Context {
     }
 }
 
-/// The number by which policies know a resource: `ava_get_rc_id` of aviary_policy.h computes the same while it is
-/// compiled. Only the first 32 bytes of a name count; never 0.
+/// The number by which policies know a resource; `ava_get_rc_id` of aviary_policy.h computes it at
+/// compile time. Only the first 32 bytes of a name count; never 0.
 pub const fn resource_id(name: &str) -> u32 {
     let bytes = name.as_bytes();
     let mut at = if bytes.len() < 32 { bytes.len() } else { 32 };
     let mut id = 0u32;
-    // From the last to the first, so that the macro is a plain nest of products.
+    // From the last byte to the first, so that the macro is a plain nest of products.
     while at > 0 {
         at -= 1;
         id = id.wrapping_mul(0x0100_0193).wrapping_add(bytes[at] as u32);

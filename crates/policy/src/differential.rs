@@ -1,5 +1,5 @@
-//! Random programs: what the verifier accepts must never fault in the interpreter, must end within the steps that the
-//! verifier promised, and must do the same as machine code.
+//! Random programs: an accepted program must never fault in the interpreter, must end within the
+//! number of steps that the verifier promised, and must give equal results as machine code.
 
 use crate::context::Context;
 use crate::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
@@ -67,7 +67,8 @@ fn content(memory: &mut Memory, tenant: u64) -> Vec<u8> {
     maps.chain(memory.data.iter().flat_map(|data| data.bytes.iter())).map(Cell::get).collect()
 }
 
-/// A program of fragments, each likely to make sense; registers are 6 = context, 7 = an address, 8 and 9 numbers.
+/// Writes a program of fragments, each likely to be valid; registers are 6 = context, 7 = an
+/// address, 8 and 9 numbers.
 struct Writer<'a> {
     random: &'a mut Random,
     program: Vec<Instruction>,
@@ -79,7 +80,7 @@ use Operand::Immediate;
 
 impl Writer<'_> {
     fn number_register(&mut self) -> Register {
-        // Now and then a register that holds no number.
+        // Sometimes a register that holds no number.
         self.random.pick(&[8, 9, 8, 9, 8, 9, 8, 9, 8, 9, 0, 3, 7])
     }
 
@@ -145,7 +146,7 @@ impl Writer<'_> {
         self.program.push(Alu { wide, operation, to, from });
     }
 
-    /// An address in r7: of a value, a variable or the stack.
+    /// Loads an address of a value, a variable or the stack into r7.
     fn address(&mut self) {
         match self.random.below(4) {
             0 => {
@@ -179,14 +180,14 @@ impl Writer<'_> {
         self.program.push(Call { helper: 1 });
         self.copy(7, Operand::Register(0));
         if self.random.below(10) != 0 {
-            // if r7 == 0 goto the end, which is patched later
+            // if r7 == 0 goto the end; the distance is patched later
             let none =
                 Branch { wide: true, condition: Condition::Equal, left: 7, right: Immediate(0), target: usize::MAX };
             self.program.push(none);
         }
     }
 
-    /// Adds a number to the address, mostly after a test.
+    /// Adds a number to the address, mostly after a bounds test.
     fn index(&mut self) {
         let number = self.number_register();
         let wide = self.wide();
@@ -224,7 +225,7 @@ impl Writer<'_> {
         }
     }
 
-    /// A spill to the stack and a load, perhaps of other bytes.
+    /// Spills to the stack and loads, perhaps other bytes.
     fn spill(&mut self) {
         let (bytes, register) = (self.random.pick(&WIDTHS), self.number_register());
         let place = |random: &mut Random, bytes: u8| {
@@ -254,7 +255,7 @@ impl Writer<'_> {
         self.copy(9, Operand::Register(0));
     }
 
-    /// A loop over some fragments; r9 or another counter decides when it ends.
+    /// Writes a loop over some fragments; r9 or another counter decides when it ends.
     fn repeat(&mut self) {
         let counter = self.random.pick(&[8, 9]);
         self.copy(counter, Immediate(0));
@@ -327,7 +328,7 @@ impl Writer<'_> {
                 *target = end;
             }
         }
-        // Where a NULL test jumped over it, r8 is set nonetheless.
+        // Sets r8 also if a NULL test jumped over the fragment that sets it.
         self.program
     }
 }
@@ -376,7 +377,7 @@ fn accepted_programs_never_fault_and_run_alike() {
             #[cfg(target_arch = "x86_64")]
             {
                 let machine = runnable.machine.as_ref().expect("machine code").run(&mut other, &context);
-                // After a pointer was copied to r8, what it is as a number differs.
+                // A program that copies a pointer to r8 returns another number in each engine.
                 if verify(&program, Environment { maps: &maps, data: &DATA, answers: true }).is_ok() {
                     assert_eq!(answer, Ok(machine), "round {round} with {context:?}\n{}", listing());
                 }
@@ -391,7 +392,7 @@ fn accepted_programs_never_fault_and_run_alike() {
         }
         let _ = (&runnable, &mut other);
     }
-    // Otherwise this test tests nothing.
+    // With fewer accepted programs the test would cover nothing.
     assert!(accepted > rounds / 20 && loops > rounds / 500, "{accepted} of {rounds} accepted, {loops} with loops");
     println!("{accepted} of {rounds} accepted, {loops} with loops");
 }

@@ -19,7 +19,7 @@ fn memory(bytes: u8, base: u8, offset: i16) -> String {
     format!("*(u{} *)(r{base} {sign} {})", u32::from(bytes) * 8, offset.unsigned_abs())
 }
 
-/// One instruction; `at` is its number, for the targets of jumps.
+/// The text of one instruction; `at` is its number, for the targets of jumps.
 pub fn disassemble(instruction: &Instruction) -> String {
     match *instruction {
         Instruction::Alu { wide, operation, to, from } => {

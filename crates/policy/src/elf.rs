@@ -1,4 +1,4 @@
-//! Reading a policy's object file: programs, maps, global variables.
+//! Reads a policy's object file: programs, maps, global variables.
 
 use crate::btf::{Btf, Line};
 use crate::error::PolicyError;
@@ -15,7 +15,7 @@ type Elf<'a> = ElfFile<'a, FileHeader64<LittleEndian>>;
 type Section<'a, 'b> = ElfSection<'a, 'b, FileHeader64<LittleEndian>>;
 type Symbol<'a, 'b> = ElfSymbol<'a, 'b, FileHeader64<LittleEndian>>;
 
-/// An address of 8 bytes in a 16-byte load.
+/// Relocation type of an 8-byte address in a 16-byte load.
 const R_BPF_64_64: u32 = 1;
 /// The names of the two programs.
 pub const NAMES: [&str; 2] = ["consume", "schedule"];
@@ -25,7 +25,7 @@ pub struct ObjectProgram {
     pub name: &'static str,
     pub instructions: Result<Vec<Instruction>, Undecodable>,
     pub returns_int: bool,
-    /// From which instruction on a line holds.
+    /// Number of the first instruction of a line, with the line's file, number and text.
     pub lines: Vec<(usize, String, u32, String)>,
 }
 
@@ -55,8 +55,8 @@ struct Reader<'a> {
 }
 
 pub fn read(bytes: &[u8]) -> Result<PolicyObject, PolicyError> {
-    if bytes.len() > limits::FILE {
-        return Err(bad(format!("{} bytes; a policy has at most {}", bytes.len(), limits::FILE)));
+    if bytes.len() > limits::MAX_FILE_BYTES {
+        return Err(bad(format!("{} bytes; a policy has at most {}", bytes.len(), limits::MAX_FILE_BYTES)));
     }
     let file = Elf::parse(bytes).map_err(|error| bad(error.to_string()))?;
     let header = file.elf_header();
@@ -96,11 +96,11 @@ impl<'a> Reader<'a> {
         let Some(section) = self.file.section_by_name_bytes(b"maps") else { return Ok(()) };
         let content = section.data().map_err(|error| bad(error.to_string()))?;
         let (definitions, rest) = content.as_chunks::<DEFINITION>();
-        if !rest.is_empty() || definitions.len() > limits::MAPS {
+        if !rest.is_empty() || definitions.len() > limits::MAX_MAPS {
             return Err(bad(format!(
                 "its section `maps` has {} bytes: not up to {} definitions of {DEFINITION} bytes (map_def of aviary_policy.h)",
                 content.len(),
-                limits::MAPS
+                limits::MAX_MAPS
             )));
         }
         let mut names = vec![None; definitions.len()];
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Where a program lies: the function of that name, or the whole section of that name.
+    /// Finds a program: the function of this name, or the whole section of this name.
     fn find(&self, name: &str) -> Result<Option<(SectionIndex, u64, u64)>, PolicyError> {
         let mut functions = self.file.symbols().filter(|symbol| {
             symbol.kind() == SymbolKind::Text && symbol.is_definition() && symbol.name_bytes() == Ok(name.as_bytes())
@@ -173,11 +173,11 @@ impl<'a> Reader<'a> {
             if code.is_empty() || !code.len().is_multiple_of(8) {
                 return Err(bad(format!("`{name}` has {} bytes, not a multiple of 8", code.len())));
             }
-            if code.len() / 8 > limits::INSTRUCTIONS {
+            if code.len() / 8 > limits::MAX_INSTRUCTIONS {
                 return Err(bad(format!(
                     "`{name}` has {} instructions; at most {} are possible",
                     code.len() / 8,
-                    limits::INSTRUCTIONS
+                    limits::MAX_INSTRUCTIONS
                 )));
             }
             let section_name = String::from_utf8_lossy(section.name_bytes().unwrap_or_default()).into_owned();
@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
         Ok(ObjectProgram { name, instructions, returns_int, lines })
     }
 
-    /// The relocations of a program: instruction, section that is meant, offset in it.
+    /// The relocations of a program: instruction, target section, offset in the section.
     fn targets(
         &self,
         name: &str,
@@ -274,15 +274,15 @@ impl<'a> Reader<'a> {
             name if name.starts_with(".rodata") => false,
             _ => return Err(bad(format!("an address in section `{name}` is neither a map nor a global variable"))),
         };
-        if section.size() > limits::DATA_BYTES {
+        if section.size() > limits::MAX_DATA_BYTES {
             return Err(bad(format!(
                 "section `{name}` has {} bytes; at most {} are possible",
                 section.size(),
-                limits::DATA_BYTES
+                limits::MAX_DATA_BYTES
             )));
         }
-        if self.data.len() >= limits::DATA_SECTIONS {
-            return Err(bad(format!("more than {} sections of global variables", limits::DATA_SECTIONS)));
+        if self.data.len() >= limits::MAX_DATA_SECTIONS {
+            return Err(bad(format!("more than {} sections of global variables", limits::MAX_DATA_SECTIONS)));
         }
         if section.relocations().next().is_some() {
             return Err(bad("a global variable holds an address; only numbers are possible"));

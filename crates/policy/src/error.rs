@@ -1,4 +1,4 @@
-//! Why a policy cannot be used.
+//! Errors of loading a policy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub enum PolicyError {
     Rejected(Box<Rejection>),
 }
 
-/// What the compiler said, line by line.
+/// The compiler's messages, line by line.
 #[derive(Debug)]
 pub struct CompilerMessages(pub(crate) String);
 
@@ -33,20 +33,20 @@ impl fmt::Display for CompilerMessages {
     }
 }
 
-/// What the verifier found.
+/// The verifier's reason to refuse a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// `consume` or `schedule`.
+    /// Name of the program: `consume` or `schedule`.
     pub program: String,
     /// Number of the instruction, from 0 at the program's first.
     pub instruction: usize,
-    /// The instruction as the disassembler writes it.
+    /// The instruction in the disassembler's notation.
     pub text: String,
-    /// File, line and text of the source, if the object tells.
+    /// File, line and text of the source, if the object has line information.
     pub source: Option<(String, u32, String)>,
-    /// What is wrong.
+    /// The violated rule.
     pub problem: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<&'static str>,
 }
 

@@ -1,8 +1,8 @@
-//! What programs can call, and with what.
+//! The helpers that programs can call, and their arguments.
 
 use crate::instruction::Instruction;
 
-/// What a helper's argument must be.
+/// The kind of argument that a helper expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     Map,
@@ -36,7 +36,7 @@ pub const AMOUNT: u32 = 100;
 
 use Argument::{Context, Key, Map, Number, Value};
 
-/// The numbers below 100 are the kernel's.
+/// All helpers. Numbers below 100 are those of the kernel's helpers.
 pub const HELPERS: [Helper; 5] = [
     Helper { number: LOOKUP, name: "map_lookup_elem", arguments: &[Map, Key], answer: Answer::Entry },
     Helper { number: UPDATE, name: "map_update_elem", arguments: &[Map, Key, Value, Number], answer: Answer::Number },

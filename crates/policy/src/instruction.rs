@@ -1,14 +1,14 @@
-//! eBPF instructions, decoded once: verifier, interpreter, machine code and disassembler read the same list, so that
-//! they cannot disagree about an encoding.
+//! eBPF instructions, decoded once: verifier, interpreter, machine code and disassembler read one
+//! list, so that they cannot disagree about an encoding.
 
-/// 0..=10; 10 is the read-only frame pointer.
+/// Number of a register, 0..=10; 10 is the read-only frame pointer.
 pub type Register = u8;
 pub const FRAME: Register = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     Register(Register),
-    /// Sign-extended to 64 bits.
+    /// A constant, sign-extended to 64 bits.
     Immediate(i32),
 }
 
@@ -65,7 +65,7 @@ pub enum Instruction {
         wide: bool,
         to: Register,
     },
-    /// Keeps the low `bits`, in reverse order of bytes if `swap`.
+    /// Keeps the low `bits`, with their bytes reversed if `swap`.
     ByteOrder {
         to: Register,
         bits: u8,
@@ -84,7 +84,7 @@ pub enum Instruction {
         section: usize,
         offset: u32,
     },
-    /// The second half of one of the three above; nothing jumps here.
+    /// The second half of a 16-byte load; never a jump target.
     Half,
     Load {
         bytes: u8,
@@ -122,14 +122,14 @@ pub enum Instruction {
     Exit,
 }
 
-/// What the address in a 16-byte load stands for.
+/// The target of the address in a 16-byte load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     Map(usize),
     Data { section: usize, offset: u32 },
 }
 
-/// Where decoding failed, and why.
+/// The instruction that cannot be decoded, and the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Undecodable {
     pub at: usize,
@@ -177,7 +177,7 @@ impl Raw {
     }
 }
 
-/// Decodes a program. `reference` tells what the loader knows about the slot of a 16-byte load.
+/// Decodes a program. `reference` returns the loader's target for the slot of a 16-byte load.
 pub fn decode(code: &[u8], reference: impl Fn(usize) -> Option<Reference>) -> Result<Vec<Instruction>, Undecodable> {
     let count = code.len() / 8;
     let mut program = Vec::with_capacity(count);
@@ -225,7 +225,7 @@ fn wide_load(raw: &Raw, second: &Raw, reference: Option<Reference>) -> Result<In
     match reference {
         Some(Reference::Map(map)) => Ok(Instruction::LoadMap { to, map }),
         Some(Reference::Data { section, offset }) => Ok(Instruction::LoadData { to, section, offset }),
-        // Descriptors of the kernel's maps and the like.
+        // Descriptors of the kernel's maps and similar references.
         None if raw.from != 0 => Err("names a map or variable that the object does not have".into()),
         None => {
             let value = u64::from(raw.immediate as u32) | u64::from(second.immediate as u32) << 32;
@@ -308,7 +308,7 @@ fn alu(raw: &Raw, wide: bool) -> Result<Instruction, String> {
 
 fn byte_order(raw: &Raw, wide: bool) -> Result<Instruction, String> {
     raw.unused(raw.from == 0)?;
-    // 0xd4 to little endian, 0xdc to big endian, 0xd7 always swaps.
+    // 0xd4 converts to little endian, 0xdc to big endian, 0xd7 always swaps.
     let swap = match (wide, raw.opcode & 8 != 0) {
         (false, big) => big,
         (true, false) => true,
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn every_bit_pattern_is_decoded_or_refused() {
-        // All opcodes with several operands: no panic, and a jump target is always inside.
+        // All opcodes with several operands: no panic, and a jump target always inside the program.
         for opcode in 0..=255u8 {
             for rest in [[0u8; 7], [0x21, 1, 0, 7, 0, 0, 0], [0xff; 7], [0x11, 0xff, 0x7f, 1, 0, 0, 0]] {
                 let mut code = vec![opcode];

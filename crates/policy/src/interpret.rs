@@ -1,5 +1,5 @@
-//! The interpreter: runs a program with every access checked again, in safe code. It is what machines without
-//! machine code from us use, and what the tests hold both verifier and machine code against.
+//! The interpreter: runs a program in safe code and checks every access again. It serves machines
+//! without a code generator, and the tests compare verifier and machine code with it.
 
 use crate::context::Context;
 use crate::helpers;
@@ -8,7 +8,7 @@ use crate::limits;
 use crate::run::Memory;
 use std::cell::Cell;
 
-/// What a verified program never does.
+/// An action that a verified program never takes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Fault {
     Address(u64),
@@ -18,14 +18,15 @@ pub enum Fault {
     OutOfProgram,
 }
 
-/// An address is a region's number above and an offset below; numbers made up by a program lie in no region.
+/// Bits of an address's offset; the region's number lies above them. A number made up by a program
+/// lies in no region.
 const SHIFT: u32 = 40;
 const CONTEXT: u64 = 0x5a00;
 const STACK: u64 = 0x5a01;
 const DATA: u64 = 0x5a10;
 const MAP: u64 = 0x5a20;
 
-struct Machine<'a> {
+struct Interpreter<'a> {
     registers: [u64; 11],
     stack: Vec<Cell<u8>>,
     memory: &'a mut Memory,
@@ -36,31 +37,31 @@ fn address(region: u64, offset: u64) -> u64 {
     region << SHIFT | offset
 }
 
-/// `longest`: how many instructions a decision has at most, as the verifier found.
+/// Runs a program. `longest`: the verifier's bound of the instructions of a decision.
 pub fn interpret(
     program: &[Instruction],
     longest: usize,
     memory: &mut Memory,
     context: &Context,
 ) -> Result<u64, Fault> {
-    let stack = vec![Cell::new(0); limits::STACK as usize];
-    let mut machine = Machine { registers: [0; 11], stack, memory, context };
-    machine.registers[1] = address(CONTEXT, 0);
+    let stack = vec![Cell::new(0); limits::MAX_STACK_BYTES as usize];
+    let mut interpreter = Interpreter { registers: [0; 11], stack, memory, context };
+    interpreter.registers[1] = address(CONTEXT, 0);
     // The frame pointer is the first offset behind the stack.
-    machine.registers[10] = address(STACK, limits::STACK as u64);
+    interpreter.registers[10] = address(STACK, limits::MAX_STACK_BYTES as u64);
     let mut at = 0;
     for _ in 0..longest {
         let instruction = program.get(at).ok_or(Fault::OutOfProgram)?;
         at += 1;
         match *instruction {
-            Instruction::Exit => return Ok(machine.registers[0]),
+            Instruction::Exit => return Ok(interpreter.registers[0]),
             Instruction::Jump { target } => at = target,
             Instruction::Branch { wide, condition, left, right, target } => {
-                if holds(condition, wide, machine.get(left), machine.operand(right)) {
+                if holds(condition, wide, interpreter.get(left), interpreter.operand(right)) {
                     at = target;
                 }
             }
-            ref other => machine.execute(other)?,
+            ref other => interpreter.execute(other)?,
         }
     }
     Err(Fault::Steps)
@@ -104,7 +105,8 @@ pub fn calculate(operation: Arithmetic, wide: bool, a: u64, b: u64) -> u64 {
     }
 }
 
-/// The lower half of the wide result, but that counts of shifts are taken modulo 32 and the sign is that of the half.
+/// Calculates the lower half of the wide result, except that shift counts are taken modulo 32 and
+/// the sign is that of the half.
 fn calculate_low(operation: Arithmetic, a: u32, b: u32) -> u64 {
     let (a, b) = match operation {
         Arithmetic::ShiftRightSigned => (i64::from(a as i32) as u64, b % 32),
@@ -125,7 +127,7 @@ fn reorder(value: u64, bits: u8, swap: bool) -> u64 {
     }
 }
 
-impl Machine<'_> {
+impl Interpreter<'_> {
     fn get(&self, register: Register) -> u64 {
         self.registers[usize::from(register)]
     }
@@ -203,7 +205,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The bytes at an address, if they all lie in one region; `write`: and may be written.
+    /// The bytes at an address, if they lie in one region, which must be writable if `write`.
     fn bytes(&self, at: u64, count: usize, write: bool) -> Result<&[Cell<u8>], Fault> {
         let (region, offset) = (at >> SHIFT, (at & ((1 << SHIFT) - 1)) as usize);
         let map = region.wrapping_sub(MAP) as usize;

@@ -1,9 +1,10 @@
 //! Scheduling policies as small eBPF programs: read, verified, run.
 //!
-//! A policy is C (or an object compiled from it) with the functions `consume`, told of what a tenant used, and
-//! `schedule`, asked how urgent a waiting command is. Nothing runs that the verifier did not accept: it walks every
-//! path of the program, knows what each register and stack slot may hold, and bounds the number of instructions.
-//! Accepted programs become machine code on x86-64 and are interpreted, with checks, elsewhere.
+//! A policy is C (or an object compiled from it) with the functions `consume`, which is told a
+//! tenant's usage, and `schedule`, which returns the urgency of a waiting command. Only programs
+//! that the verifier accepted run: it walks every path of the program, tracks the possible content
+//! of each register and stack slot, and bounds the number of instructions. Accepted programs become
+//! machine code on x86-64 and are interpreted, with checks, elsewhere.
 
 mod btf;
 mod compile;

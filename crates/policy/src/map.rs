@@ -7,23 +7,24 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A hash that has every key: a lookup of a new one enters zeros.
+    /// A hash that contains every key: a lookup of a new key enters zeros.
     Counters,
     Hash,
-    /// All entries exist, as zeros, under the keys 0, 1, ...
+    /// An array: all entries exist, as zeros, under the keys 0, 1, ...
     Array,
 }
 
-/// A `map_def` of the source. Maps of equal declarations keep their content when a policy is replaced.
+/// A `map_def` of the source. Maps with equal declarations keep their content when a policy is
+/// replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declaration {
     pub name: String,
     pub kind: Kind,
-    /// 4 or 8.
+    /// Bytes of a key, 4 or 8.
     pub key_size: u32,
     pub value_size: u32,
     pub max_entries: u32,
-    /// Each tenant has entries of its own, and room for `max_entries` of them.
+    /// True if each tenant has entries of its own, and room for `max_entries` of them.
     pub per_tenant: bool,
 }
 
@@ -32,7 +33,7 @@ pub const DEFINITION: usize = 20;
 const PER_TENANT: u32 = 1;
 
 impl Declaration {
-    /// Reads a `map_def`; zeros stand for what most maps are.
+    /// Reads a `map_def`; zeros stand for the defaults.
     pub fn read(name: &str, definition: &[u8; DEFINITION]) -> Result<Self, String> {
         let word = |at: usize| {
             let bytes = [definition[at * 4], definition[at * 4 + 1], definition[at * 4 + 2], definition[at * 4 + 3]];
@@ -49,11 +50,11 @@ impl Declaration {
         if key_size != 4 && key_size != 8 {
             return Err(format!("a key has 4 or 8 bytes, not {key_size}"));
         }
-        if value_size > limits::VALUE || !value_size.is_multiple_of(8) {
-            return Err(format!("a value has 8, 16, ... {} bytes, not {value_size}", limits::VALUE));
+        if value_size > limits::MAX_VALUE_BYTES || !value_size.is_multiple_of(8) {
+            return Err(format!("a value has 8, 16, ... {} bytes, not {value_size}", limits::MAX_VALUE_BYTES));
         }
-        if max_entries > limits::ENTRIES {
-            return Err(format!("at most {} entries are possible, not {max_entries}", limits::ENTRIES));
+        if max_entries > limits::MAX_ENTRIES {
+            return Err(format!("at most {} entries are possible, not {max_entries}", limits::MAX_ENTRIES));
         }
         if word(4) & !PER_TENANT != 0 {
             return Err(format!("unknown flags {:#x}", word(4)));
@@ -67,32 +68,33 @@ impl Declaration {
     }
 }
 
-/// Refuses maps that together take too much.
+/// Refuses maps whose total size exceeds the limits.
 pub fn check_total(declarations: &[Declaration]) -> Result<(), String> {
     let sum = |per_tenant| {
         declarations.iter().filter(|map| map.per_tenant == per_tenant).map(Declaration::bytes).sum::<u64>()
     };
-    if declarations.len() > limits::MAPS {
-        return Err(format!("{} maps; at most {} are possible", declarations.len(), limits::MAPS));
+    if declarations.len() > limits::MAX_MAPS {
+        return Err(format!("{} maps; at most {} are possible", declarations.len(), limits::MAX_MAPS));
     }
-    if sum(false) > limits::SHARED_BYTES {
+    if sum(false) > limits::MAX_SHARED_BYTES {
         return Err(format!(
             "the shared maps have {} bytes; at most {} are possible",
             sum(false),
-            limits::SHARED_BYTES
+            limits::MAX_SHARED_BYTES
         ));
     }
-    if sum(true) > limits::TENANT_BYTES {
+    if sum(true) > limits::MAX_TENANT_BYTES {
         return Err(format!(
             "the per-tenant maps have {} bytes for each tenant; at most {} are possible",
             sum(true),
-            limits::TENANT_BYTES
+            limits::MAX_TENANT_BYTES
         ));
     }
     Ok(())
 }
 
-/// Keys are small numbers that the policy's author chose: speed matters, not strength.
+/// A hasher for keys that are small numbers chosen by the policy's author: speed matters,
+/// resistance to collisions does not.
 #[derive(Default)]
 pub struct Mix(u64);
 
@@ -115,7 +117,7 @@ impl Hasher for Mix {
 
 type Fast<V> = HashMap<u64, V, BuildHasherDefault<Mix>>;
 
-/// The entries of a map, or of one tenant in it. Values stay where they are for as long as the table lives.
+/// The entries of a map, or of one tenant in it. Values do not move during the table's life.
 struct Table {
     index: Fast<u32>,
     free: Vec<u32>,
@@ -130,7 +132,7 @@ impl Table {
     }
 }
 
-/// Why an update or removal did not happen; the numbers are what C programs get.
+/// The reason why an update or removal was refused; the numbers are those that C programs get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     Missing = -2,
@@ -156,7 +158,7 @@ impl Map {
             return Some(shared);
         }
         if !self.tenants.contains_key(&tenant) {
-            if self.tenants.len() >= limits::TENANTS {
+            if self.tenants.len() >= limits::MAX_TENANTS {
                 return None;
             }
             self.tenants.insert(tenant, Table::new(&self.declaration));
@@ -172,7 +174,7 @@ impl Map {
         }
     }
 
-    /// Where the value of a key begins in [`Map::values`].
+    /// Offset of a key's value in [`Map::values`].
     pub fn lookup(&mut self, tenant: u64, key: u64) -> Option<usize> {
         let (kind, size, limit) =
             (self.declaration.kind, self.declaration.value_size as usize, self.declaration.max_entries);
@@ -187,7 +189,7 @@ impl Map {
         }
     }
 
-    /// Enters a new key with zeros.
+    /// Enters a new key with zeros and returns the offset of its value.
     fn enter(&mut self, tenant: u64, key: u64) -> Result<usize, Refused> {
         let (size, limit) = (self.declaration.value_size as usize, self.declaration.max_entries);
         let table = self.table(tenant).ok_or(Refused::Full)?;
@@ -205,7 +207,8 @@ impl Map {
         Ok(start)
     }
 
-    /// Where to write the value of a key. Flags: 0 any, 1 only new, 2 only known keys.
+    /// Offset at which the value of a key is to be written. Flags: 0 any, 1 only new, 2 only
+    /// existing keys.
     pub fn place(&mut self, tenant: u64, key: u64, flags: u64) -> Result<usize, Refused> {
         if flags > 2 {
             return Err(Refused::Invalid);
@@ -250,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_bounded_and_reuses_what_was_deleted() {
+    fn hash_is_bounded_and_reuses_deleted_entries() {
         let mut hash = map(Kind::Hash, 2, false);
         assert_eq!(hash.lookup(1, 7), None);
         let first = hash.place(1, 7, 0).unwrap();
@@ -262,7 +265,7 @@ mod tests {
         hash.delete(1, 7).unwrap();
         assert_eq!(hash.delete(1, 7), Err(Refused::Missing));
         let again = hash.place(1, 9, 0).unwrap();
-        assert_eq!((again, hash.values(1)[again].get()), (first, 0), "the same room, without the old content");
+        assert_eq!((again, hash.values(1)[again].get()), (first, 0), "the freed room, without its old content");
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_has_its_indices_and_no_others() {
+    fn array_has_its_indices_and_no_others() {
         let mut array = map(Kind::Array, 4, false);
         assert_eq!(array.lookup(0, 3), Some(24));
         assert_eq!(array.lookup(0, 4), None);

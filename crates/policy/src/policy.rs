@@ -17,7 +17,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The answer of `schedule` that says: not now, ask again later.
+/// The answer of `schedule` that means: not now, ask again later.
 pub const HOLD: i64 = i64::MIN;
 
 pub struct Policy {
@@ -27,14 +27,14 @@ pub struct Policy {
     summary: Summary,
 }
 
-/// What a policy consists of, for people.
+/// A summary of a policy, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     pub programs: Vec<ProgramSummary>,
     pub maps: Vec<Declaration>,
-    /// Names of the helpers that are called.
+    /// Names of the helpers that the programs call.
     pub helpers: Vec<&'static str>,
-    /// Runs as machine code; otherwise it is interpreted.
+    /// True if the programs run as machine code, false if they are interpreted.
     pub machine_code: bool,
 }
 
@@ -42,17 +42,18 @@ pub struct Summary {
 pub struct ProgramSummary {
     pub name: &'static str,
     pub instructions: usize,
-    /// Instructions that one decision executes at most.
+    /// Longest path of a decision, in instructions.
     pub longest: usize,
 }
 
 impl Policy {
-    /// Loads a policy from an object, or from C source (`.c`) if clang is there, and verifies it.
+    /// Loads a policy from an object, or from C source (`.c`) if clang is installed, and verifies
+    /// it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, PolicyError> {
         Self::from_object(&Self::object(path)?)
     }
 
-    /// The bytes of an object file, or of what C source was compiled to; nothing is checked yet.
+    /// The bytes of an object file, or of the object compiled from C source; not checked yet.
     pub fn object(path: impl AsRef<Path>) -> Result<Vec<u8>, PolicyError> {
         object(path.as_ref())
     }
@@ -92,7 +93,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Lists the instructions of a policy's programs, whether or not they pass the verifier.
+    /// Lists the instructions of a policy's programs, verified or not.
     pub fn disassemble(path: impl AsRef<Path>) -> Result<String, PolicyError> {
         let object = elf::read(&object(path.as_ref())?)?;
         let mut text = String::new();
@@ -117,7 +118,7 @@ impl Policy {
         &self.summary
     }
 
-    /// The same policy without machine code.
+    /// This policy without machine code.
     pub fn interpreted(mut self) -> Self {
         self.consume.iter_mut().chain(&mut self.schedule).for_each(Program::interpret_only);
         self.summary.machine_code = false;
@@ -128,32 +129,32 @@ impl Policy {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the policy what a tenant used.
+    /// Reports a tenant's usage to the policy.
     pub fn consume(&self, context: &Context) {
         if let Some(program) = &self.consume {
             program.run(&mut self.memory(), context);
         }
     }
 
-    /// How urgent the command at the head of a queue is: higher runs first, [`HOLD`] not now.
+    /// The urgency of the command at the head of a queue: higher runs first, [`HOLD`] not now.
     pub fn schedule(&self, context: &Context) -> i64 {
         self.schedule.as_ref().map_or(0, |program| program.run(&mut self.memory(), context))
     }
 
-    /// [`Policy::consume`] for who has the policy alone.
+    /// [`Policy::consume`] for a caller with exclusive access.
     pub(crate) fn consume_mut(&mut self, context: &Context) {
         if let Some(program) = &self.consume {
             program.run(self.memory.get_mut().unwrap_or_else(PoisonError::into_inner), context);
         }
     }
 
-    /// [`Policy::schedule`] for who has the policy alone.
+    /// [`Policy::schedule`] for a caller with exclusive access.
     pub(crate) fn schedule_mut(&mut self, context: &Context) -> i64 {
         let memory = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.schedule.as_ref().map_or(0, |program| program.run(memory, context))
     }
 
-    /// Drops the entries of a tenant that is gone from the per-tenant maps.
+    /// Drops a tenant's entries from the per-tenant maps, after its end.
     pub fn forget(&self, tenant: u64) {
         self.memory().maps.iter_mut().for_each(|map| map.forget(tenant));
     }
@@ -168,7 +169,7 @@ impl Policy {
         Some(bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default())).collect())
     }
 
-    /// Takes over the content of the predecessor's maps that are declared alike.
+    /// Takes over the content of those maps of the predecessor that have equal declarations.
     pub(crate) fn inherit(&mut self, predecessor: &mut Self) {
         let old = predecessor.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
         let new = self.memory.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -180,13 +181,13 @@ impl Policy {
     }
 }
 
-/// The object's bytes, compiled if need be.
+/// The object's bytes, compiled from source if necessary.
 fn object(path: &Path) -> Result<Vec<u8>, PolicyError> {
     let unreadable = |cause| PolicyError::Read { path: path.to_owned(), cause };
-    // One byte more than allowed is enough to know that it is too long.
+    // One byte more than allowed shows that the file is too long.
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(unreadable)?;
-    file.take(limits::FILE as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    file.take(limits::MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.starts_with(b"\x7fELF") {
         Ok(bytes)
     } else if path.extension().is_some_and(|extension| extension == "c") {

@@ -1,4 +1,4 @@
-//! Running a verified program, and the helpers as machine code calls them.
+//! Runs a verified program, and the helpers as machine code calls them.
 
 use crate::context::Context;
 use crate::instruction::Instruction;
@@ -12,7 +12,7 @@ pub struct Data {
     pub writable: bool,
 }
 
-/// What a policy's programs share. Only one decision at a time has it.
+/// The memory that a policy's programs share. One decision at a time uses it.
 pub struct Memory {
     pub maps: Vec<Map>,
     pub data: Vec<Data>,
@@ -21,19 +21,21 @@ pub struct Memory {
 /// A program that the verifier accepted.
 pub struct Program {
     pub instructions: Vec<Instruction>,
-    /// Instructions that one decision executes at most.
+    /// Longest path of a decision, in instructions.
     pub longest: usize,
-    /// The C function returns 32 bits, which are to be sign-extended.
+    /// True if the C function returns 32 bits, which must be sign-extended.
     pub returns_int: bool,
     #[cfg(target_arch = "x86_64")]
-    pub machine: Option<crate::jit::Machine>,
+    pub machine: Option<crate::jit::CompiledCode>,
 }
 
 impl Program {
-    /// `instructions` must have been accepted by the verifier for the memory that it will run with.
+    /// Prepares a program. The verifier must have accepted `instructions` for the memory that it
+    /// will run with.
     pub fn new(instructions: Vec<Instruction>, longest: usize, returns_int: bool) -> Self {
         Self {
-            // Where a system forbids memory that was written to be executed, programs are interpreted.
+            // On a system that forbids execution of memory that was written, programs are
+            // interpreted.
             #[cfg(target_arch = "x86_64")]
             machine: crate::jit::compile(&instructions).ok(),
             instructions,
@@ -70,7 +72,7 @@ impl Program {
         }
         let answer = interpret(&self.instructions, self.longest, memory, context);
         debug_assert!(answer.is_ok(), "the verifier accepted what it should not: {answer:?}");
-        // The interpreter has stopped it: the decision is neutral.
+        // The interpreter has stopped a faulty program: the decision is neutral.
         answer.unwrap_or(0)
     }
 }

@@ -1,11 +1,11 @@
-//! The place of a running policy, where another one can take over.
+//! The slot of a running policy, which can be replaced.
 
 use crate::context::Context;
 use crate::policy::Policy;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Holds a policy that can be replaced while decisions are made: each is made by the old or by the new one, and no
-/// report is lost between them.
+/// Holds a policy that can be replaced while decisions are made: each decision is made by the old
+/// or by the new policy, and no report is lost.
 pub struct PolicySlot(Mutex<Policy>);
 
 impl PolicySlot {
@@ -34,12 +34,12 @@ impl PolicySlot {
         self.lock().entry(map, tenant, key)
     }
 
-    /// Puts another policy in place. Maps that both declare alike keep their content.
+    /// Replaces the policy. Maps with equal declarations keep their content.
     pub fn swap(&self, mut next: Policy) {
         let mut held = self.lock();
         next.inherit(&mut held);
         let old = std::mem::replace(&mut *held, next);
-        // What it holds may take a while to free: not while others wait.
+        // Freeing the old policy may take a while, so the lock is released first.
         drop(held);
         drop(old);
     }

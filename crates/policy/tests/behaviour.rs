@@ -1,5 +1,5 @@
-//! The policies of `policies/` on a simulated device: one command at a time, chosen by the policy; do they do what
-//! their first lines promise?
+//! The policies of `policies/` on a simulated device, one command at a time, chosen by the policy:
+//! each must keep the promise of its first lines.
 
 use aviary_policy::{Context, HOLD, Policy, PolicySlot, resource_id};
 use std::path::Path;
@@ -13,9 +13,9 @@ fn load(name: &str) -> Policy {
 struct Tenant {
     weight: u64,
     priority: u64,
-    /// What one of its commands takes.
+    /// Device time of one of the tenant's commands, in ns.
     cost: u64,
-    /// Has commands from here on, always.
+    /// Time in ns from which the tenant always has commands.
     from: u64,
     used: u64,
     waiting_since: u64,
@@ -29,7 +29,8 @@ fn tenant(weight: u64, priority: u64, cost: u64) -> Tenant {
 
 const MS: u64 = 1_000_000;
 
-/// Runs the tenants' commands for so long; the time that the device was idle.
+/// Runs the tenants' commands for `duration`; returns the time that the device was idle, both in
+/// ns.
 fn simulate(policy: &Policy, tenants: &mut [Tenant], duration: u64) -> u64 {
     let (mut now, mut idle) = (1, 0);
     while now < duration {
@@ -49,7 +50,7 @@ fn simulate(policy: &Policy, tenants: &mut [Tenant], duration: u64) -> u64 {
         let best = ready
             .map(|(number, tenant)| (policy.schedule(&context(number, tenant, now)), number))
             .filter(|(answer, _)| *answer != HOLD)
-            // Of equals, who has waited longest.
+            // Among equals, the one that has waited longest.
             .max_by_key(|(answer, number)| (*answer, u64::MAX - tenants[*number].waiting_since));
         let Some((_, chosen)) = best else {
             now += MS / 10;
@@ -77,8 +78,8 @@ fn near(value: f64, expected: f64, tolerance: f64) {
 }
 
 #[test]
-fn a_token_bucket_limits_the_rate() {
-    // A quarter of the device for a unit of weight; one tenant wants everything.
+fn token_bucket_limits_the_rate() {
+    // A quarter of the device for a unit of weight; one tenant could use all of it.
     let mut tenants = [tenant(1, 0, MS), tenant(2, 0, 2 * MS)];
     let duration = 4_000 * MS;
     let idle = simulate(&load("token_bucket.c"), &mut tenants, duration);
@@ -88,7 +89,7 @@ fn a_token_bucket_limits_the_rate() {
 }
 
 #[test]
-fn a_token_bucket_allows_a_burst_after_a_pause() {
+fn token_bucket_allows_a_burst_after_a_pause() {
     let policy = load("token_bucket.c");
     let mut context = Context { tenant: 1, weight: 1, now_ns: 10_000 * MS, ..Context::default() };
     let mut burst = 0;
@@ -105,17 +106,17 @@ fn a_token_bucket_allows_a_burst_after_a_pause() {
 }
 
 #[test]
-fn proportional_share_follows_the_weights_whatever_the_commands_cost() {
+fn proportional_share_follows_the_weights_at_any_command_cost() {
     let mut tenants = [tenant(1, 0, 5 * MS), tenant(2, 0, MS), tenant(3, 0, MS / 3)];
     let duration = 6_000 * MS;
-    assert_eq!(simulate(&load("proportional_share.c"), &mut tenants, duration), 0, "it conserves work");
+    assert_eq!(simulate(&load("proportional_share.c"), &mut tenants, duration), 0, "it is work-conserving");
     for (tenant, part) in tenants.iter().zip([1.0, 2.0, 3.0]) {
         near(tenant.used as f64, duration as f64 * part / 6.0, 0.01);
     }
 }
 
 #[test]
-fn proportional_share_saves_nothing_up_for_who_was_away() {
+fn proportional_share_gives_no_credit_for_absence() {
     let mut tenants = [tenant(1, 0, MS), tenant(1, 0, MS)];
     tenants[1].from = 2_000 * MS;
     simulate(&load("proportional_share.c"), &mut tenants, 4_000 * MS);
@@ -127,7 +128,7 @@ fn proportional_share_saves_nothing_up_for_who_was_away() {
 fn aging_prevents_starvation_and_priority_still_counts() {
     let mut tenants = [tenant(1, 0, MS), tenant(1, 8, MS), tenant(1, 8, MS)];
     simulate(&load("priority_aging.c"), &mut tenants, 4_000 * MS);
-    // 8 steps of 10 ms, and what was running.
+    // 8 steps of 10 ms, and the command in flight.
     assert!(tenants[0].longest_wait <= 83 * MS, "waited {} ms", tenants[0].longest_wait / MS);
     assert!(tenants[0].commands >= 40, "{} commands", tenants[0].commands);
     assert!(tenants[1].commands > 30 * tenants[0].commands, "{} commands", tenants[1].commands);
@@ -135,7 +136,7 @@ fn aging_prevents_starvation_and_priority_still_counts() {
 
 #[test]
 fn deadlines_are_met_while_the_load_allows() {
-    // 64, 8 and 2 ms until due.
+    // Deadlines after 64, 8 and 2 ms.
     let mut tenants = [tenant(1, 0, MS), tenant(1, 3, MS / 4), tenant(1, 5, MS / 4)];
     simulate(&load("deadline.c"), &mut tenants, 4_000 * MS);
     for (tenant, period) in tenants.iter().zip([64, 8, 2]) {
@@ -168,7 +169,7 @@ fn answers_are_the_same_without_machine_code() {
 }
 
 #[test]
-fn a_negative_int_is_negative() {
+fn negative_int_is_negative() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("int.c");
     let source = "#include \"aviary_policy.h\"\nint schedule(__sk_buff *skb) { return -(int)skb->priority; }\n";
@@ -203,7 +204,7 @@ fn per_tenant_entries_end_with_the_tenant() {
 
 /// Several threads report while policies are replaced: no report is lost, no decision waits long.
 #[test]
-fn a_policy_is_replaced_under_load() {
+fn policy_is_replaced_under_load() {
     let object = Policy::object(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../policies/figure7.c")).unwrap();
     let slot = PolicySlot::new(Policy::from_object(&object).unwrap());
     const THREADS: u64 = 4;
@@ -230,7 +231,7 @@ fn a_policy_is_replaced_under_load() {
         });
     });
     assert_eq!(slot.entry("cmd_cnt", 1, 0), Some(vec![THREADS * REPORTS]));
-    // Another declaration begins anew.
+    // A map with another declaration starts empty.
     slot.swap(load("token_bucket.c"));
     assert_eq!(slot.entry("cmd_cnt", 1, 0), None);
 }

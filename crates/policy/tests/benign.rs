@@ -1,4 +1,4 @@
-//! What must be accepted: a verifier that refuses everything is of no use.
+//! Programs that must be accepted: a verifier that refuses everything is useless.
 
 mod common;
 
@@ -10,7 +10,7 @@ fn run(name: &str, program: &[Word]) -> i64 {
     run_with(name, program, &Context { tenant: 5, session: 3, weight: 10, ..Context::default() })
 }
 
-/// As machine code and interpreted.
+/// Runs a program as machine code and interpreted; checks that both results are equal and returns it.
 fn run_with(name: &str, program: &[Word], context: &Context) -> i64 {
     let object = object_of(program, &[USUAL]);
     let load = || Policy::from_object(&object).unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -1,5 +1,5 @@
-//! Objects with bytes changed at random: accepted or refused, never a crash; and what is accepted behaves alike in both
-//! engines.
+//! Objects with bytes changed at random: accepted or refused, never a crash; an accepted one
+//! behaves alike in both engines.
 
 use aviary_policy::{Context, Policy};
 use std::path::Path;
@@ -26,7 +26,7 @@ fn changed_objects_do_no_harm() {
     for _ in 0..rounds {
         let mut object = objects[random(objects.len())].clone();
         for _ in 0..1 + random(3) {
-            // Mostly in the code and what comes soon after it.
+            // Mostly in the code and shortly behind it.
             let at = if random(3) == 0 { random(object.len()) } else { 64 + random(512.min(object.len() - 64)) };
             object[at] = match random(3) {
                 0 => object[at] ^ 1 << random(8),

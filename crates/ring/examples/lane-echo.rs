@@ -1,5 +1,6 @@
-//! What a message costs that goes to another machine through a lane's rings and comes back, with nothing above the rings: `./x bench
-//! vm.calls` runs one end in a virtual machine and the other beside it, on memory that both map.
+//! Measures a message that crosses a lane's rings to another machine and comes back, with nothing
+//! above the rings: `./x bench vm.calls` runs one end in a virtual machine and the other beside it,
+//! on memory that both map.
 //!
 //!     lane-echo host FILE             answers until its standard input ends
 //!     lane-echo guest FILE [ROUNDS]   prints {"lane_ns": ...}, the median of batches
@@ -14,17 +15,18 @@ use std::time::{Duration, Instant};
 
 use aviary_ring::{Consumer, Doorbell, EMPTY, Liveness, Producer, RingMemory};
 
-/// Where the two rings lie, and how long each is. The page before them is bench/vm/roundtrip.c's.
+/// Offsets of the two rings in the mapping, in bytes. The page before them belongs to
+/// bench/vm/roundtrip.c.
 const UP: usize = 64 << 10;
 const DOWN: usize = 512 << 10;
 const RING: usize = 256 << 10;
 const BYTES: usize = 1 << 20;
-/// Of a call without arguments.
+/// A message as long as that of a call without arguments.
 const MESSAGE: [u8; 40] = [0x5a; 40];
 const BATCH: usize = 200;
 const ROUNDS: usize = 100_000;
 
-/// Nothing rings between these two: whoever sleeps looks again after a moment.
+/// A doorbell that never rings: a sleeper polls at short intervals.
 struct Glances;
 
 impl Doorbell for Glances {
@@ -38,15 +40,15 @@ impl Doorbell for Glances {
 
 struct Mapping(*mut u8);
 
-// SAFETY: nothing but rings accesses the memory, through atomics.
+// SAFETY: only rings access the memory, through atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: only rings access the memory, through atomics.
 unsafe impl Sync for Mapping {}
 
 fn map(path: &str) -> Result<Arc<Mapping>, Box<dyn Error>> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping, at a place that the kernel chooses; it is never unmapped.
+    // SAFETY: a new mapping at an address that the kernel chooses; it is never unmapped.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, protection, flags, file.as_raw_fd(), 0) };
     match base == libc::MAP_FAILED {
         true => Err(format!("{path}: {}", std::io::Error::last_os_error()).into()),
@@ -63,7 +65,7 @@ fn ring(mapping: &Arc<Mapping>, at: usize) -> Result<RingMemory, Box<dyn Error>>
 fn answer(path: &str) -> Result<(), Box<dyn Error>> {
     let mapping = map(path)?;
     for at in [UP, DOWN] {
-        // SAFETY: within the mapping; nobody uses the rings yet.
+        // SAFETY: the range lies within the mapping; the rings are not in use yet.
         unsafe { mapping.0.add(at).write_bytes(0, EMPTY) };
     }
     let liveness = Arc::new(Liveness::notified());
@@ -93,12 +95,12 @@ fn measure(path: &str, rounds: usize) -> Result<(), Box<dyn Error>> {
             requests.send(&MESSAGE)?;
             answers.receive(&mut message)?;
         }
-        // The first ones warm up.
+        // The first batches warm up the caches.
         if batch >= 10 {
             times.push(began.elapsed().as_nanos() as f64 / BATCH as f64);
         }
         if message != MESSAGE {
-            return Err("what came back is not what was sent".into());
+            return Err("the reply differs from the request".into());
         }
     }
     times.sort_by(f64::total_cmp);

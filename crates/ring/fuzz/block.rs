@@ -1,4 +1,4 @@
-//! Memory of a small ring that something scribbles on.
+//! Memory of a small ring that a test scribbles on.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
@@ -11,9 +11,9 @@ pub const LIMIT: usize = 2048;
 
 pub struct Block(*mut u8);
 
-// SAFETY: only accessed through atomics.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Send for Block {}
-// SAFETY: as above.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Sync for Block {}
 
 fn layout() -> Layout {

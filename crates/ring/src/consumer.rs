@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Flag, Spinner, shares_cpu, wait, wait_within};
+use crate::wait::{Spinner, WaitFlag, shares_cpu, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -14,30 +14,32 @@ pub struct Consumer {
     memory: RingMemory,
     liveness: Arc<Liveness>,
     spinner: Spinner,
-    /// Bytes of lines ever read. Private: this, and not the peer, says which line comes next.
+    /// Bytes of lines ever read. Private to this side, so the peer cannot choose which line is read
+    /// next.
     read: u64,
-    /// Bytes given back to the producer: `released <= read`.
+    /// Bytes of lines returned to the producer: `released <= read`.
     released: u64,
-    /// Where the producer ran when it wrote the last line, as far as known.
+    /// 1 + the CPU that the producer ran on when it wrote the last line; 0: unknown. A hint: the
+    /// peer may lie.
     peer_cpu: u32,
     limit: usize,
 }
 
 impl Consumer {
-    /// The consumer of an empty ring; longer messages than `limit` are an error.
+    /// The consumer of an empty ring; a message of more than `limit` bytes is an error.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
         let spinner = Spinner::new(memory.doorbell().is_some());
         Consumer { memory, liveness, spinner, read: 0, released: 0, peer_cpu: 0, limit }
     }
 
-    /// Waits for a message and puts it into `into`, replacing what was there.
+    /// Waits for a message and replaces the content of `into` with it.
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), RingError> {
         let seal = self.next_seal()?;
         self.message(seal, into)
     }
 
-    /// The message that begins with the line of this seal.
+    /// Reads the message whose first line has this seal.
     #[inline]
     fn message(&mut self, seal: Seal, into: &mut Vec<u8>) -> Result<(), RingError> {
         into.clear();
@@ -48,7 +50,8 @@ impl Consumer {
         if seal.length() > PAYLOAD { self.receive_rest(seal.length() - PAYLOAD, into) } else { Ok(()) }
     }
 
-    /// Like [`Consumer::receive`] if a message has begun to arrive; otherwise returns false at once.
+    /// Reads a message if one has begun to arrive, as [`Consumer::receive`] does; otherwise returns
+    /// false at once.
     #[inline]
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<bool, RingError> {
         match self.memory.seal(self.read) {
@@ -71,7 +74,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// The seal of the next line, once it is there. Only this copy of it is used.
+    /// Waits for the seal of the next line. Callers use only the returned copy, never the shared
+    /// word.
     #[inline]
     fn next_seal(&mut self) -> Result<Seal, RingError> {
         match self.memory.seal(self.read) {
@@ -90,7 +94,7 @@ impl Consumer {
         }
     }
 
-    /// CPUs of another machine have other numbers.
+    /// `peer_cpu`, or 0 if the peer is in another machine, whose CPUs have other numbers.
     fn peer_cpu(&self) -> u32 {
         if self.memory.doorbell().is_some() { 0 } else { self.peer_cpu }
     }
@@ -100,40 +104,42 @@ impl Consumer {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         loop {
             let ready = || memory.seal(at).is_some();
-            let flag = Flag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
+            let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
             wait(flag, &self.liveness, &mut self.spinner, peer_cpu, ready)?;
-            // A lying peer may have taken the seal back.
+            // A lying peer may have cleared the seal again.
             if let Some(seal) = memory.seal(at) {
                 return Ok(seal);
             }
         }
     }
 
-    /// What comes are answers only, each to something that was sent before waiting.
+    /// Declares that every message is a reply to a request that this side sent before it waited.
     pub fn expect_answers(&mut self) {
         self.spinner.expect_answers();
     }
 
-    /// Whether the peer, when it sent its last message, ran where this thread runs now.
+    /// True if the peer sent its last message from the CPU that this thread runs on now.
     pub fn shares_cpu(&self) -> bool {
         shares_cpu(self.peer_cpu())
     }
 
-    /// Spins for about so long before every sleep; zero: as recent waits suggest.
-    pub fn stay_awake(&mut self, time: Duration) {
-        self.spinner.stay_awake(time);
+    /// Sets the spin window before every sleep; zero lets recent waits decide.
+    pub fn set_spin_window(&mut self, time: Duration) {
+        self.spinner.set_spin_window(time);
     }
 
-    /// Waits for the next message, for at most so long; false if none has begun to arrive. May return early.
+    /// Waits at most `at_most` for the next message; false if none has begun to arrive. May return
+    /// early.
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, RingError> {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         let ready = || memory.seal(at).is_some();
-        let flag = Flag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
+        let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
         Ok(wait_within(flag, &self.liveness, &mut self.spinner, peer_cpu, at_most, ready)?)
     }
 
-    /// Gives the space of everything read back to the producer. In quarters is enough: it never waits for
-    /// more than a quarter, and has the other three when everything else has been read.
+    /// Returns the space of everything read to the producer, in quarters of the ring: the producer
+    /// never waits for more than one quarter, and has the other three once everything else has been
+    /// read.
     #[cold]
     fn release(&mut self) {
         self.released = self.read;

@@ -4,15 +4,17 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Whether a file lies in ordinary memory, and not in huge pages.
+/// True if a file lies in ordinary memory, false if it lies in huge pages.
 ///
-/// Those are few. The peer can take one out of the file, which no seal forbids that lets it write there; if the system has
-/// no other one then, the next access ends this process with SIGBUS.
+/// Huge pages are scarce. A peer that may write the file can also punch a huge page out of it, and
+/// no seal forbids only that. If the system has no free huge page then, the next access kills this
+/// process with SIGBUS.
 pub fn is_ordinary_memory(file: BorrowedFd<'_>) -> io::Result<bool> {
     let mut found = MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: an open descriptor and room for the answer, which the kernel fills in if it says 0.
+    // SAFETY: an open descriptor and room for the answer, which the kernel fills in if it returns
+    // 0.
     let found = match unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } {
-        // SAFETY: as above.
+        // SAFETY: `fstatfs` returned 0, so the kernel has filled in the answer.
         0 => unsafe { found.assume_init() },
         _ => return Err(io::Error::last_os_error()),
     };
@@ -27,12 +29,14 @@ mod tests {
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
     fn memory(flags: c_uint) -> Option<OwnedFd> {
-        // SAFETY: a NUL-terminated name; the descriptor is new and nobody else's.
+        // SAFETY: a NUL-terminated name; the descriptor is new and has no other owner.
         let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags) };
-        // SAFETY: as above.
+        // SAFETY: `fd` is an open descriptor without another owner.
         (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
+    // Miri has no memfd_create.
+    #[cfg_attr(miri, ignore)]
     #[test]
     fn huge_pages_and_other_files_are_told_apart() {
         assert!(is_ordinary_memory(memory(0).unwrap().as_fd()).unwrap());

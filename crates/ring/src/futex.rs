@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Sleeps until the word is woken, no longer holds `expected`, or the time is over.
-/// May return early; callers look again in a loop.
+/// Sleeps until the word is woken, no longer holds `expected`, or `timeout` is over. May return
+/// early; callers check their condition in a loop.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let timespec = timeout
         .map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos() as libc::c_long });
@@ -18,9 +18,10 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     }
 }
 
-/// Wakes everybody who sleeps on the word.
+/// Wakes all threads that sleep on the word.
 pub fn wake(word: &AtomicU32) {
-    // SAFETY: as in `wait`; FUTEX_WAKE does not access the word's content at all.
+    // SAFETY: the word is live and aligned because it is a reference to an atomic; FUTEX_WAKE does
+    // not access its content.
     unsafe {
         libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
     }

@@ -1,4 +1,5 @@
-//! A futex for the model checker: a sleeper that nobody wakes never gets on, which the checker reports.
+//! A futex for the model checker: a sleeper that is never woken makes no progress, which the
+//! checker reports.
 
 use std::time::Duration;
 
@@ -10,5 +11,5 @@ pub fn wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
     }
 }
 
-/// A sleeper looks at the word itself, which the waker has changed.
+/// Does nothing: the sleeper polls the word, which the waker has changed.
 pub fn wake(_word: &AtomicU32) {}

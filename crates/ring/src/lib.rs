@@ -1,21 +1,19 @@
 //! Message rings in memory that is shared with an untrusted peer.
 //!
-//! One ring carries messages one way, from one producer to one consumer. Each
-//! side knows privately where it is; a message says by itself that it is there
-//! (see `line.rs`). Whatever the peer wrote is only believed after a range
-//! check, so a lying peer produces a [`RingError::Peer`] and nothing worse.
-//! Messages are copied out once before anybody looks at them.
+//! One ring carries messages one way, from one producer to one consumer. Each side keeps its
+//! position privately; the seal in a line announces a message (see `line.rs`). A value that the
+//! peer wrote is used only after a range check, so a lying peer causes a [`RingError::Peer`] and
+//! nothing worse. A message is copied out once before it is decoded.
 //!
-//! Nobody makes a system call while both sides are active. A side that finds
-//! nothing to do spins for as long as that recently paid off and then sleeps
-//! (for as long as the wait will probably last, where it knows that) on a futex, or at a [`Doorbell`] where the peer is in another machine; the
-//! other side looks at one shared word after each publication and only wakes a
-//! peer that says it sleeps.
+//! Neither side makes a system call while both are active. A side without work spins for as long as
+//! spinning recently paid off and then sleeps, for the predicted length of the wait if there is a
+//! prediction. It sleeps on a futex, or at a [`Doorbell`] if the peer is in another machine. The
+//! other side reads one shared word after each publication and wakes only a peer whose word says
+//! that it sleeps.
 
 mod consumer;
 mod doorbell;
 mod file;
-mod forecast;
 #[cfg_attr(loom, path = "futex_model.rs")]
 pub mod futex;
 mod line;
@@ -24,6 +22,7 @@ mod memory;
 mod producer;
 mod sync;
 mod wait;
+mod wait_predictor;
 mod wake;
 
 pub use consumer::Consumer;
@@ -42,10 +41,11 @@ pub const HEADER: usize = 256;
 /// A cache line; the model checker gets shorter ones.
 pub const LINE: usize = if cfg!(loom) { 16 } else { 64 };
 
-/// Zeros at the start of a ring's memory that make it an empty ring, whatever follows.
+/// Bytes of zeros at the start of a ring's memory that make the ring empty; the bytes after them
+/// may hold anything.
 pub const EMPTY: usize = HEADER + LINE;
 
-/// Why a ring can no longer be used, or the message not be sent.
+/// The reason why a ring can no longer be used, or a message not be sent.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum RingError {
     /// the peer published an impossible {what} ({value}) in a ring of {capacity} bytes

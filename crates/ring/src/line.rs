@@ -1,7 +1,7 @@
-//! Lines: how a message lies in a ring, and how its parts become visible.
+//! Lines: the layout of a message in a ring, and the order in which its lines become visible.
 //!
-//! A line starts with its seal, which is written last. The consumer knows which line comes next and looks
-//! at its seal only, so that a short message costs one cache line and not an index beside it.
+//! A line starts with its seal, which is written last. The consumer knows the position of the next
+//! line and polls only its seal, so a short message costs one cache line and no separate index.
 //!
 //! ```text
 //! bits 0..32   bytes of the message from this line on
@@ -9,11 +9,12 @@
 //! bits 48..64  the lap: how often the ring was begun, modulo 2^16
 //! ```
 //!
-//! The place of a seal never holds anything but seals. Every lap writes every line, so what is there before
-//! the seal of lap n is that of lap n - 1 and cannot be mistaken, whatever messages contain. In the first
-//! lap it is a zero: the producer clears the seal of the next line before it seals one, so nobody need
-//! clear the whole ring first. A hostile producer can write whatever seals it likes: a length is checked
-//! against what may come, and the content is copied once, as always.
+//! The word of a seal never holds anything but seals. Every lap writes every line, so the old
+//! content of the word in lap n is the seal of lap n - 1, and no message content can imitate a
+//! seal. In the first lap the old content is zero: the producer clears the seal of the next line
+//! before it seals a line, so the ring need not be zeroed as a whole. A hostile producer can write
+//! any seal: a length is checked against the bytes that may follow, and the content is copied once,
+//! as for any message.
 
 use crate::sync::Ordering;
 use crate::{LINE, RingMemory};
@@ -21,7 +22,7 @@ use crate::{LINE, RingMemory};
 /// Bytes of a message in a line.
 pub(crate) const PAYLOAD: usize = LINE - 8;
 
-/// A seal, loaded once.
+/// A seal, loaded once from shared memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Seal(u64);
 
@@ -53,22 +54,25 @@ impl Seal {
 }
 
 impl RingMemory {
-    /// The lap that position `at` belongs to; the first is 1, as zeros must not look like seals.
+    /// The lap of position `at`, modulo 2^16. The first lap is 1, because zeros must not look like
+    /// seals.
     #[inline]
     pub(crate) fn lap(&self, at: u64) -> u16 {
         ((at >> self.capacity().trailing_zeros()) + 1) as u16
     }
 
-    /// The seal of the line at `at`, if it has been written in this lap.
+    /// The seal of the line at `at`, if it was written in the current lap.
     #[inline]
     pub(crate) fn seal(&self, at: u64) -> Option<Seal> {
-        // SYNC POINT: with the seal, the line's content and all lines before it are visible.
+        // SYNC POINT: acquires the line's content and all lines before it, which the producer
+        // released with the seal.
         let seal = Seal(self.line(at)[0].load(Ordering::Acquire));
         (seal.lap() == self.lap(at)).then_some(seal)
     }
 
-    /// Writes the line at `at`: as much of `rest`, the rest of a message, as it holds. `order` is Release for
-    /// the line that makes it visible, Relaxed for lines after that one.
+    /// Writes the line at `at` with as many bytes of `rest`, the remainder of a message, as fit.
+    /// `order` is Release for the line whose seal publishes a segment, Relaxed for the lines after
+    /// it.
     #[inline]
     pub(crate) fn write_line(&self, at: u64, rest: &[u8], cpu: u32, order: Ordering) {
         self.writes(at);
@@ -84,11 +88,12 @@ impl RingMemory {
             last[..tail.len()].copy_from_slice(tail);
             to.store(u64::from_le_bytes(last), Ordering::Relaxed);
         }
-        // SYNC POINT: see `seal`.
+        // SYNC POINT: pairs with the Acquire load in `seal`.
         seal.store(Seal::new(rest.len(), cpu, self.lap(at)).0, order);
     }
 
-    /// Before the line before `at` is sealed: what the memory held before the ring must not look like a seal.
+    /// Clears the seal at `at`, before the previous line is sealed: old content of the memory must
+    /// not look like a seal.
     #[inline]
     pub(crate) fn clear_in_first_lap(&self, at: u64) {
         if at < self.capacity() as u64 {
@@ -111,7 +116,8 @@ impl RingMemory {
                 to = to.add(1);
             }
         }
-        // SAFETY: at least `length` bytes after the old end were written just now.
+        // SAFETY: at least `length` bytes after the old end were written by the loop over the
+        // line's words.
         unsafe { into.set_len(end) };
     }
 }

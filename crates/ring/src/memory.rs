@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! 0    consumed         u64   bytes of lines ever released, by the consumer
-//! 64   consumer sleeps  u32   set by the consumer, cleared by whoever wakes it; and where either runs
-//! 128  producer sleeps  u32   the same of the producer
+//! 64   consumer sleeps  u32   set by the consumer, cleared by its waker; with a CPU (`WaitFlag`)
+//! 128  producer sleeps  u32   set by the producer, cleared by its waker; with a CPU
 //! 256  lines            a power of two bytes
 //! ```
 //!
-//! A line is one cache line: its seal, then 56 bytes of a message. Each of the words before the lines has
-//! a cache line of its own: what one side writes often must not share a line with what the other polls.
+//! A line is one cache line: its seal, then 56 bytes of a message. Each word before the lines has a
+//! cache line of its own: a word that one side writes often must not share a line with one that the
+//! other side polls.
 
 use std::any::Any;
 use std::ptr::NonNull;
@@ -21,7 +22,7 @@ const CONSUMED: usize = 0;
 const CONSUMER_SLEEPS: usize = 64;
 const PRODUCER_SLEEPS: usize = 128;
 
-/// Smallest data area: space is given back in quarters, which must hold a line.
+/// Smallest data area in bytes: space is returned in quarters, and a quarter must hold a line.
 const MIN_CAPACITY: usize = 4 * LINE;
 
 /// A ring's shared memory, kept mapped.
@@ -29,19 +30,20 @@ const MIN_CAPACITY: usize = 4 * LINE;
 pub struct RingMemory {
     base: NonNull<u8>,
     capacity: usize,
-    /// For a peer in another machine.
+    /// Present if the peer is in another machine.
     doorbell: Option<Arc<dyn Doorbell>>,
-    /// Whatever keeps the memory mapped.
+    /// The owner of the mapping; keeps the memory mapped.
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
 // SAFETY: the memory is only accessed through atomics, from any thread, and `_keep` is Send and Sync.
 unsafe impl Send for RingMemory {}
-// SAFETY: as above.
+// SAFETY: shared references access the memory only through atomics, and `_keep` is Sync.
 unsafe impl Sync for RingMemory {}
 
 impl RingMemory {
-    /// Describes a ring in `length` bytes at `base`. It is empty if the first [`crate::EMPTY`] bytes are zero.
+    /// Describes a ring in `length` bytes at `base`. The ring is empty if its first
+    /// [`crate::EMPTY`] bytes are zero.
     ///
     /// # Safety
     /// `base..base + length` must stay mapped readable and writable as long as `keep` lives, and this
@@ -50,12 +52,13 @@ impl RingMemory {
         let refused = RingError::Memory { address: base as usize, length };
         let base = NonNull::new(base).filter(|b| (b.as_ptr() as usize).is_multiple_of(LINE)).ok_or(refused)?;
         let room = length.checked_sub(HEADER).filter(|r| *r >= MIN_CAPACITY).ok_or(refused)?;
-        // The largest power of two that fits; both sides compute it from the same length.
+        // The largest power of two that fits; both sides compute it from an equal length.
         let capacity = 1usize << room.ilog2();
         Ok(RingMemory { base, capacity, doorbell: None, _keep: keep })
     }
 
-    /// The peer is in another machine: sleepers on both sides are woken by `doorbell`.
+    /// Sets the doorbell of a ring whose peer is in another machine: sleepers on both sides are
+    /// woken by it.
     pub fn with_doorbell(self, doorbell: Option<Arc<dyn Doorbell>>) -> Self {
         RingMemory { doorbell, ..self }
     }
@@ -79,7 +82,9 @@ impl RingMemory {
 
     #[inline]
     fn u32_at(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: as in `u64_at`; `offset` is one of the constants above.
+        // SAFETY: `offset` is a constant below HEADER and a multiple of 64, so the word lies
+        // aligned in the mapping that `_keep` keeps. The peer may write it at any time: every bit
+        // pattern is a valid u32 and nothing is assumed about it.
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
@@ -98,16 +103,19 @@ impl RingMemory {
         self.u32_at(PRODUCER_SLEEPS)
     }
 
-    /// The line at position `at`; positions wrap.
+    /// The line at position `at`; positions wrap around.
     #[inline]
     pub(crate) fn line(&self, at: u64) -> &[AtomicU64; LINE / 8] {
-        // The mask makes any position that of a whole line: a multiple of LINE below the capacity.
+        // The mask makes any position the start of a whole line: a multiple of LINE below the
+        // capacity.
         let offset = HEADER + (at as usize & (self.capacity - 1) & !(LINE - 1));
-        // SAFETY: `offset` + LINE <= HEADER + capacity <= length; the rest as in `u64_at`.
+        // SAFETY: `offset` + LINE <= HEADER + capacity <= length, so the line lies in the mapping
+        // that `_keep` keeps, aligned since the base is 64-aligned. The peer may write it at any
+        // time: every bit pattern is a valid u64.
         unsafe { &*self.base.as_ptr().add(offset).cast() }
     }
 
-    /// For the model checker: this side is about to write, or to read, the content of a line.
+    /// Tells the model checker that this side is about to write, or to read, the content of a line.
     #[inline]
     pub(crate) fn writes(&self, _at: u64) {}
 

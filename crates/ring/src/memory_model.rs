@@ -12,8 +12,9 @@ struct Words {
     consumer_sleeps: AtomicU32,
     producer_sleeps: AtomicU32,
     lines: Vec<[AtomicU64; LINE / 8]>,
-    /// Stands for the content of each line. The checker does not reorder a load behind a later store, so words alone
-    /// would not show that a line is written while it is read; access to a cell without an order is an error at once.
+    /// Stand-ins for the content of each line. The checker does not reorder a load behind a later
+    /// store, so words alone would not reveal a line that is written while it is read; unordered
+    /// access to a cell is an error at once.
     contents: Vec<UnsafeCell<()>>,
 }
 
@@ -21,8 +22,8 @@ struct Words {
 pub struct RingMemory(Arc<Words>);
 
 impl RingMemory {
-    /// An empty ring of `lines` lines, a power of two, in memory that held something else before:
-    /// every word but the first seal looks like the seal of a message of one byte.
+    /// An empty ring of `lines` lines, a power of two, in memory with old content: every word but
+    /// the first seal looks like the seal of a message of one byte.
     pub fn model(lines: usize) -> Self {
         let before = 1 << 48 | 1;
         RingMemory(Arc::new(Words {
@@ -36,7 +37,7 @@ impl RingMemory {
         }))
     }
 
-    /// The checker knows one machine.
+    /// None: the checker models one machine.
     pub(crate) fn doorbell(&self) -> Option<&dyn Doorbell> {
         None
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::line::PAYLOAD;
 use crate::sync::Ordering;
-use crate::wait::{Flag, Spinner, Waiting, current_cpu, shares_cpu, wait};
+use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, wait};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -13,15 +13,17 @@ pub struct Producer {
     memory: RingMemory,
     liveness: Arc<Liveness>,
     spinner: Spinner,
-    /// Bytes of lines ever written. Private, and so is everything that decides where this side writes.
+    /// Bytes of lines ever written. Private to this side, like every value that decides where it
+    /// writes.
     written: u64,
-    /// The consumer's index as last seen and checked: `written - capacity <= consumed <= written`.
+    /// The consumer's index in bytes, as last loaded and checked: `written - capacity <= consumed
+    /// <= written`.
     consumed: u64,
     limit: usize,
 }
 
 impl Producer {
-    /// The producer of an empty ring; messages above `limit` bytes are refused.
+    /// The producer of an empty ring; a message of more than `limit` bytes is refused.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
         let limit = limit.min(u32::MAX as usize);
         let spinner = Spinner::new(memory.doorbell().is_some());
@@ -42,25 +44,27 @@ impl Producer {
         Ok(())
     }
 
-    /// Whether the peer sleeps, as it says, and a message will have to wake it; or somebody has, and it does not run yet.
+    /// True if a message will have to wake the peer, or the peer was woken and does not run yet.
+    /// The peer says so and may lie.
     pub fn peer_sleeps(&self) -> bool {
-        Waiting::look(self.memory.consumer_sleeps()).asleep
+        PeerWaitState::look(self.memory.consumer_sleeps()).asleep
     }
 
-    /// Whether the peer has gone to sleep or woken up where this thread runs now, as it says. `None`: it has not slept since it began
-    /// to wait, or that cannot be known.
+    /// True if the peer went to sleep or woke up on the CPU that this thread runs on now, by its
+    /// own word. `None`: the peer has not slept in its present wait, or its CPU is unknown.
     pub fn peer_slept_here(&self) -> Option<bool> {
-        let at = Waiting::look(self.memory.consumer_sleeps()).at;
+        let at = PeerWaitState::look(self.memory.consumer_sleeps()).at;
         (at != 0).then(|| shares_cpu(at))
     }
 
-    /// Wakes the consumer if it sleeps: a message will follow soon.
+    /// Wakes the consumer if it sleeps, ahead of a message that will follow soon.
     pub fn wake_peer(&self) {
         wake_if_asleep(self.memory.consumer_sleeps(), &self.memory);
     }
 
-    /// In segments of at most a quarter of the ring. The first line of a segment is sealed last: a consumer
-    /// that waits for it does not chase the lines while they are written.
+    /// Sends a long message in segments of at most a quarter of the ring. The first line of a
+    /// segment is sealed last, so the consumer that polls it does not fetch lines while they are
+    /// written.
     #[inline(never)]
     fn send_long(&mut self, message: &[u8]) -> Result<(), RingError> {
         if message.len() > self.limit {
@@ -101,7 +105,7 @@ impl Producer {
         self.refresh()?;
         while self.room() < needed {
             let (memory, seen) = (&self.memory, self.consumed);
-            let flag = Flag { word: memory.producer_sleeps(), doorbell: memory.doorbell() };
+            let flag = WaitFlag { word: memory.producer_sleeps(), doorbell: memory.doorbell() };
             let moved = || memory.consumed().load(Ordering::Relaxed) != seen;
             wait(flag, &self.liveness, &mut self.spinner, 0, moved)?;
             self.refresh()?;
@@ -109,7 +113,7 @@ impl Producer {
         Ok(())
     }
 
-    /// Loads the consumer's index and believes it only if it moved forward and not beyond `written`.
+    /// Loads the consumer's index and accepts it only if it moved forward and not beyond `written`.
     fn refresh(&mut self) -> Result<(), RingError> {
         // SYNC POINT: the consumer has copied everything before this index.
         let consumed = self.memory.consumed().load(Ordering::Acquire);

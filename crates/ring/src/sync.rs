@@ -1,4 +1,4 @@
-//! The atomics of the running program, or those of the model checker.
+//! The atomics of the standard library, or the model checker's under `cfg(loom)`.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,4 +1,4 @@
-//! Waiting for the peer: spin as long as that pays, then sleep.
+//! Waits for the peer: a side spins as long as spinning pays, then sleeps.
 
 use std::hint;
 use std::sync::OnceLock;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use crate::forecast::{Doze, Forecast};
 use crate::sync::{AtomicU32, Ordering, fence};
+use crate::wait_predictor::{WaitPlan, WaitPredictor};
 use crate::{Doorbell, futex};
 
 /// the peer is gone
@@ -18,20 +18,20 @@ pub struct WaitError;
 
 type Probe = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// Whether the peer still lives; shared by all lanes of a connection.
+/// The state of the peer's process, alive or dead; shared by all lanes of a connection.
 pub struct Liveness {
     dead: AtomicBool,
-    /// How often a sleeper looks for itself, and how.
+    /// The interval at which a sleeper checks the peer, and the check.
     probe: Option<(Duration, Probe)>,
 }
 
 impl Liveness {
-    /// Somebody else calls [`Liveness::kill`] and wakes the sleepers.
+    /// A liveness that another thread ends: it calls [`Liveness::kill`] and wakes the sleepers.
     pub fn notified() -> Self {
         Liveness { dead: AtomicBool::new(false), probe: None }
     }
 
-    /// Sleepers wake up every `interval` and ask `alive`.
+    /// A liveness that sleepers check: each wakes up every `interval` and calls `alive`.
     pub fn probed(interval: Duration, alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Liveness { dead: AtomicBool::new(false), probe: Some((interval, Box::new(alive))) }
     }
@@ -41,12 +41,12 @@ impl Liveness {
         self.dead.load(Ordering::SeqCst)
     }
 
-    /// Every wait fails from now on; sleepers without a probe must be woken afterwards.
+    /// Makes every later wait fail. Sleepers without a probe must be woken afterwards.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
     }
 
-    /// Asks the probe now.
+    /// Calls the probe, if there is one; false if the peer is dead.
     pub fn check(&self) -> bool {
         if let Some((_, alive)) = &self.probe
             && !self.dead()
@@ -62,178 +62,202 @@ impl Liveness {
     }
 }
 
-/// Spinning pays while a wait is likely to be shorter than what two sleepers need to wake each other.
-/// With two CPUs or fewer the accelerator's own threads may need the one that spins.
+/// The default spin window. Spinning pays while a wait is likely to be shorter than the time that
+/// two sleepers need to wake each other. With two CPUs or fewer the accelerator's own threads may
+/// need the spinning thread's CPU.
 fn longest_spin() -> Duration {
     static LONGEST: OnceLock<Duration> = OnceLock::new();
-    *LONGEST.get_or_init(|| match processors() {
+    *LONGEST.get_or_init(|| match available_cpus() {
         0 | 1 => Duration::ZERO,
         2 => Duration::from_micros(16),
         3 | 4 => Duration::from_micros(30),
         5..8 => Duration::from_micros(50),
-        // A sleeper is back after 50 us or so, which a call of a few hundred would feel.
+        // A wake-up takes about 50 us, which is noticeable in a call of a few hundred.
         _ => MANY_CPUS_SPIN,
     })
 }
 
-/// How many CPUs this process may use; 2 if it is kept on one of several, because its peer may run on the others.
-fn processors() -> usize {
+/// CPUs that this process may use; 2 if it is confined to one of several, because its peer may run
+/// on the others.
+fn available_cpus() -> usize {
     let ours = std::thread::available_parallelism().map_or(1, usize::from);
-    // SAFETY: a question that touches no memory; a negative answer means that it is unknown.
+    // SAFETY: `sysconf` accesses no memory of ours; a negative answer means that the number is
+    // unknown.
     let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     if ours == 1 && all > 1 { 2 } else { ours }
 }
 
 const MANY_CPUS_SPIN: Duration = Duration::from_micros(400);
 
-/// Between machines a wake-up is an exit of one and an interrupt of the other, and the peer's CPUs are not ours.
-const LONGEST_FAR: Duration = Duration::from_micros(300);
-/// What two sleepers in different machines take to wake each other, when nobody has much to do.
-const WAKE_FAR: Duration = Duration::from_micros(400);
+/// Spin window for a peer in another machine: a wake-up is an exit of one machine and an interrupt
+/// of the other, and the peer does not compete for this machine's CPUs.
+const MAX_REMOTE_SPIN: Duration = Duration::from_micros(300);
+/// Time that two sleepers in different machines need to wake each other on idle CPUs.
+const REMOTE_WAKE_UP_TIME: Duration = Duration::from_micros(400);
 
-/// Rounds between two looks at the clock, and before the first: a pause costs from 3 to 50 ns by CPU, and a microsecond where
-/// the processor is emulated, so rounds by themselves say nothing about time. Most waits end before the first look.
-const ROUNDS: u32 = 64;
+/// Spin rounds before the first clock read and between two of them. A pause instruction costs 3 to
+/// 50 ns by CPU, and 1 us on an emulated CPU, so a number of rounds says nothing about time. Most
+/// waits end before the first read.
+const ROUNDS_PER_CLOCK_READ: u32 = 64;
 
-/// A side spins while more than a third of its recent waits were short.
-const FULL: u8 = 16;
-const GAIN: u8 = 2;
+/// Upper bound of a spinner's confidence. With a gain of 2, a side spins while more than a third of
+/// its recent waits were short.
+const MAX_CONFIDENCE: u8 = 16;
+const CONFIDENCE_GAIN: u8 = 2;
 
-/// Learns whether spinning pays on one ring end.
+/// Learns from recent waits of one ring end if spinning pays.
 #[derive(Debug)]
 pub struct Spinner {
-    /// Grows with each short wait, shrinks with each long one, whether this side spun or slept. Two sides
-    /// that sleep therefore find out that both could spin; learning only from spins, they would not.
+    /// Grows with each short wait, shrinks with each long one, spun or slept. Counting short sleeps
+    /// lets two sides that both sleep discover that both could spin.
     confidence: u8,
-    /// Somebody who knows more than recent waits tell wants this side awake for so long.
-    awake: Duration,
+    /// Advised spin window, from a caller that knows more than recent waits show; zero: none.
+    spin_window: Duration,
     longest: Duration,
-    /// A sleep up to so long could have been a spin, if the peer had not slept either.
+    /// A sleep of at most this length could have been a spin if the peer had not slept either.
     short_sleep: Duration,
-    /// Of waits for answers, where there are CPUs enough to be awake before they come.
-    forecast: Option<Forecast>,
-    /// For how long whoever is woken without a message spins for one before it sleeps again.
-    alert: Duration,
+    /// Predicts waits for replies; present if there are enough CPUs to spin before a reply is due.
+    predictor: Option<WaitPredictor>,
+    /// Spin time of a thread that was woken without a message, before it sleeps again.
+    post_wake_spin: Duration,
 }
 
-/// A peer that wakes this side before it has an answer expects it within so long.
-const ALERT: Duration = Duration::from_millis(1);
+/// Time within which a reply follows if the peer wakes this side before the reply is complete.
+const POST_WAKE_SPIN: Duration = Duration::from_millis(1);
 
-/// What a peer needs to find out that it has woken this side into its own way, and to move to another CPU. More than it sleeps
-/// meanwhile, with what Linux adds to that: it must be the first to wake up.
-const MOVING: Duration = Duration::from_micros(100);
+/// Time for the peer to notice that it has woken this side on the CPU that the peer runs on, and to
+/// migrate. Longer than the peer's own sleep during a migration with the slack that Linux adds,
+/// because the peer must be the first to wake up.
+const MAX_PEER_MIGRATION_TIME: Duration = Duration::from_micros(100);
 
-/// For how long whoever was woken into its peer's way is awake then: the peer may have no other CPU.
-const BESIDE: Duration = Duration::from_micros(300);
+/// Spin time of a thread that was woken on its peer's CPU: the peer may have no other CPU.
+const SHARED_CPU_SPIN: Duration = Duration::from_micros(300);
 
-/// What a peer needs to give what it was sent to its device.
-const NAP: Duration = Duration::from_micros(20);
+/// Time that the peer needs to submit a received request to its device.
+const SHARED_CPU_SLEEP: Duration = Duration::from_micros(20);
 
 impl Spinner {
-    /// `far`: the peer is in another machine.
+    /// `far`: true if the peer is in another machine.
     pub fn new(far: bool) -> Self {
-        let longest = if far { longest_spin().max(LONGEST_FAR) } else { longest_spin() };
-        let short_sleep = if far { longest + WAKE_FAR } else { longest };
-        Spinner { confidence: FULL, awake: Duration::ZERO, longest, short_sleep, forecast: None, alert: Duration::ZERO }
+        let longest = if far { longest_spin().max(MAX_REMOTE_SPIN) } else { longest_spin() };
+        let short_sleep = if far { longest + REMOTE_WAKE_UP_TIME } else { longest };
+        Spinner {
+            confidence: MAX_CONFIDENCE,
+            spin_window: Duration::ZERO,
+            longest,
+            short_sleep,
+            predictor: None,
+            post_wake_spin: Duration::ZERO,
+        }
     }
 
-    /// From now on every wait is for an answer that somebody is at work on.
+    /// Declares that every later wait is for a reply that the peer is working on.
     pub fn expect_answers(&mut self) {
         if !self.longest.is_zero() && !cfg!(loom) {
-            self.alert = ALERT;
+            self.post_wake_spin = POST_WAKE_SPIN;
         }
         if self.longest >= MANY_CPUS_SPIN && !cfg!(loom) {
-            self.forecast = Some(Forecast::default());
+            self.predictor = Some(WaitPredictor::default());
         }
     }
 
-    /// Whether the next wait is for an answer that this side was advised to be awake for.
+    /// True if the next wait is for a reply and an advised spin window covers it.
     fn answers_soon(&self) -> bool {
-        !self.alert.is_zero() && !self.awake.is_zero()
+        !self.post_wake_spin.is_zero() && !self.spin_window.is_zero()
     }
 
-    /// How long the next wait spins before it sleeps.
+    /// Spin time of the next wait before it sleeps.
     fn time(&self) -> Duration {
-        // The model checker looks at the sleeping; spinning has nothing to go wrong.
+        // The model checker explores the sleeps; a spin only polls and cannot go wrong.
         if cfg!(loom) || self.longest.is_zero() {
             return Duration::ZERO;
         }
-        if self.awake.is_zero() && self.confidence > 0 { self.longest } else { self.awake }
+        if self.spin_window.is_zero() && self.confidence > 0 { self.longest } else { self.spin_window }
     }
 
-    /// Spins for about so long before every sleep, whatever recent waits were like; zero: as they suggest.
-    pub fn stay_awake(&mut self, time: Duration) {
-        self.awake = time.min(self.longest * 1000);
+    /// Sets the spin window before every sleep, independent of recent waits; zero lets them decide.
+    pub fn set_spin_window(&mut self, time: Duration) {
+        self.spin_window = time.min(self.longest * 1000);
     }
 
     fn learn(&mut self, short: bool) {
-        self.confidence = if short { (self.confidence + GAIN).min(FULL) } else { self.confidence.saturating_sub(1) };
+        self.confidence = if short {
+            (self.confidence + CONFIDENCE_GAIN).min(MAX_CONFIDENCE)
+        } else {
+            self.confidence.saturating_sub(1)
+        };
     }
 }
 
-/// 1 + the CPU that this thread runs on, or 0.
+/// 1 + the CPU that this thread runs on; 0: unknown.
 #[inline]
 pub(crate) fn current_cpu() -> u32 {
-    // Neither checker knows CPUs.
+    // Neither loom nor miri models CPUs.
     if cfg!(any(loom, miri)) {
         return 0;
     }
-    // SAFETY: no arguments; a negative answer means that it is unknown.
+    // SAFETY: `sched_getcpu` has no arguments; a negative answer means that the CPU is unknown.
     (unsafe { libc::sched_getcpu() } + 1) as u32
 }
 
-/// Where this thread runs, for a peer that is woken by `doorbell`: CPUs of another machine have other numbers.
+/// The value of [`current_cpu`] for a peer that is woken by `doorbell`: 0 for a peer in another
+/// machine, whose CPUs have other numbers.
 pub(crate) fn here(doorbell: Option<&dyn Doorbell>) -> u32 {
     if doorbell.is_some() { 0 } else { current_cpu() }
 }
 
-/// The word by which the peer knows that this side sleeps, and how it sleeps. Beside what it does there is a CPU, as
-/// [`current_cpu`] says, times two: where this side went to sleep ([`ASLEEP`]), where it woke up and waits on ([`AWAKE`]), or where who
-/// woke it runs (neither). 0 when a wait is over, and before it has slept in one.
-pub(crate) struct Flag<'a> {
+/// The word in shared memory that tells the peer that this side sleeps, and the means by which it
+/// sleeps. Bits 1..31 hold a CPU in the encoding of [`current_cpu`]: with [`ASLEEP`] the one where
+/// this side went to sleep, with [`AWAKE`] the one where it woke up and continues to wait, with
+/// neither the one of the peer that woke it. The word is 0 after a wait, and in a wait before its
+/// first sleep. Written by this side; the peer writes it to wake this side.
+pub(crate) struct WaitFlag<'a> {
     pub word: &'a AtomicU32,
     pub doorbell: Option<&'a dyn Doorbell>,
 }
 
-/// In a [`Flag`]'s word.
+/// Bit of the [`WaitFlag`]'s word: this side sleeps.
 pub(crate) const ASLEEP: u32 = 1;
-/// In a [`Flag`]'s word.
+/// Bit of the [`WaitFlag`]'s word: this side has woken up by itself or was woken, and runs.
 const AWAKE: u32 = 1 << 31;
 
-/// What a side says of itself while it waits. Nothing but advice: it may lie.
+/// The state that the waiting peer publishes in its [`WaitFlag`]. Advice only: the peer may lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waiting {
-    /// It sleeps, or was woken and does not run yet.
+pub(crate) struct PeerWaitState {
+    /// The peer sleeps, or was woken and does not run yet.
     pub asleep: bool,
-    /// Where it went to sleep or woke up, if it has slept since it began to wait, as [`current_cpu`] says.
+    /// CPU in the encoding of [`current_cpu`] where the peer went to sleep or woke up; 0: it has
+    /// not slept in this wait, or its CPU is unknown.
     pub at: u32,
 }
 
-impl Waiting {
-    pub(crate) fn look(word: &AtomicU32) -> Waiting {
+impl PeerWaitState {
+    pub(crate) fn look(word: &AtomicU32) -> PeerWaitState {
         let word = word.load(Ordering::Relaxed);
         let own = word & (ASLEEP | AWAKE) != 0;
-        Waiting { asleep: word != 0 && word & AWAKE == 0, at: if own { (word & !AWAKE) >> 1 } else { 0 } }
+        PeerWaitState { asleep: word != 0 && word & AWAKE == 0, at: if own { (word & !AWAKE) >> 1 } else { 0 } }
     }
 }
 
-impl Flag<'_> {
-    /// This side is about to sleep: what [`Flag::sleep`] wants to know.
+impl WaitFlag<'_> {
+    /// Announces that this side is about to sleep; returns the word's value, which
+    /// [`WaitFlag::sleep`] expects.
     fn raise(&self) -> u32 {
         let word = ASLEEP | here(self.doorbell) << 1;
         self.word.store(word, Ordering::SeqCst);
-        // Pairs with the fence in `wake_if_asleep`: what the peer published before it saw the word
-        // clear is visible to the second look that follows. Likewise for `Liveness::kill` followed by a wake.
+        // Pairs with the fence in `wake_if_asleep`: a publication that the peer made before it saw
+        // the word clear is visible to the check that follows. Likewise for `Liveness::kill`
+        // followed by a wake.
         fence(Ordering::SeqCst);
         word
     }
 
-    /// Awake, and it may wait on.
+    /// Announces that this side runs again and may continue to wait.
     fn lower(&self) {
         self.word.store(AWAKE | here(self.doorbell) << 1, Ordering::Relaxed);
     }
 
-    /// The wait in which this side slept is over.
+    /// Ends a wait in which this side slept.
     fn clear(&self) {
         self.word.store(0, Ordering::Relaxed);
     }
@@ -246,10 +270,10 @@ impl Flag<'_> {
     }
 }
 
-/// Returns when `ready` is true. `peer_cpu`: where the peer last ran, as far as known; on the same CPU
-/// spinning would only keep it from answering.
+/// Waits until `ready` returns true. `peer_cpu`: the CPU where the peer last ran, as far as known;
+/// spinning on the peer's CPU would only delay its reply.
 pub(crate) fn wait(
-    flag: Flag,
+    flag: WaitFlag,
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
@@ -260,7 +284,10 @@ pub(crate) fn wait(
         spinner.learn(true);
         return Ok(());
     }
-    let result = if shares_cpu(peer_cpu) && spinner.answers_soon() && let_pass(&flag, liveness, spinner.awake, &ready) {
+    let result = if shares_cpu(peer_cpu)
+        && spinner.answers_soon()
+        && yield_to_peer(&flag, liveness, spinner.spin_window, &ready)
+    {
         spinner.learn(true);
         Ok(())
     } else {
@@ -271,7 +298,7 @@ pub(crate) fn wait(
 }
 
 fn sleep_and_learn(
-    flag: &Flag,
+    flag: &WaitFlag,
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
@@ -279,32 +306,33 @@ fn sleep_and_learn(
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let asleep = Instant::now();
-    let doze = spinner.forecast.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|forecast| forecast.doze(spun));
-    let in_time = doze.is_some_and(|doze| wake_up_before(flag, liveness, doze, &ready));
-    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.alert, ready) };
+    let plan = spinner.predictor.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|predictor| predictor.plan(spun));
+    let in_time = plan.is_some_and(|plan| wake_up_before(flag, liveness, plan, &ready));
+    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, ready) };
     let slept = asleep.elapsed();
     spinner.learn(spun.is_zero() && slept < spinner.short_sleep);
-    if let Some(forecast) = &mut spinner.forecast {
-        forecast.learn(spun + slept);
+    if let Some(predictor) = &mut spinner.predictor {
+        predictor.learn(spun + slept);
     }
     result
 }
 
-/// True: it is ready, and nobody had to wake this side.
-fn wake_up_before(flag: &Flag, liveness: &Liveness, doze: Doze, ready: impl Fn() -> bool) -> bool {
-    sleep_once(flag, liveness, doze.sleep, &ready);
-    spin(doze.alert, ready)
+/// Sleeps and spins as planned. True: `ready` became true without a wake-up by the peer.
+fn wake_up_before(flag: &WaitFlag, liveness: &Liveness, plan: WaitPlan, ready: impl Fn() -> bool) -> bool {
+    sleep_once(flag, liveness, plan.sleep, &ready);
+    spin(plan.spin, ready)
 }
 
-/// The peer runs on this CPU and has something to do with what it was sent a moment ago; then it waits itself, and this side can
-/// be awake until the answer comes. The peer finds it so and moves to another CPU.
-fn let_pass(flag: &Flag, liveness: &Liveness, awake: Duration, ready: impl Fn() -> bool) -> bool {
-    sleep_once(flag, liveness, NAP, &ready);
-    spin(awake, ready)
+/// Sleeps briefly so that a peer on this CPU can submit the request that it has just received, and
+/// then spins for the reply while the peer waits. The peer notices the spinning thread and migrates
+/// to another CPU.
+fn yield_to_peer(flag: &WaitFlag, liveness: &Liveness, spin_window: Duration, ready: impl Fn() -> bool) -> bool {
+    sleep_once(flag, liveness, SHARED_CPU_SLEEP, &ready);
+    spin(spin_window, ready)
 }
 
-/// Not at all if there is nothing to wait for any more.
-fn sleep_once(flag: &Flag, liveness: &Liveness, at_most: Duration, ready: impl Fn() -> bool) {
+/// Sleeps once, for at most `at_most`; returns at once if `ready` returns true or the peer is dead.
+fn sleep_once(flag: &WaitFlag, liveness: &Liveness, at_most: Duration, ready: impl Fn() -> bool) {
     let raised = flag.raise();
     if !ready() && !liveness.dead() {
         flag.sleep(raised, Some(at_most));
@@ -312,10 +340,11 @@ fn sleep_once(flag: &Flag, liveness: &Liveness, at_most: Duration, ready: impl F
     flag.lower();
 }
 
-/// As [`wait`], but sleeps for at most so long; true if `ready` is. A sleep that was not long enough teaches the
-/// spinner nothing: the wait goes on elsewhere.
+/// Waits as [`wait`] does, but sleeps at most `at_most`; true if `ready` returns true. A sleep that
+/// ends too early teaches the spinner nothing, because the caller continues the wait in another
+/// place.
 pub(crate) fn wait_within(
-    flag: Flag,
+    flag: WaitFlag,
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
@@ -354,7 +383,7 @@ fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
     }
     let mut began = None;
     loop {
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_PER_CLOCK_READ {
             if ready() {
                 return true;
             }
@@ -367,7 +396,12 @@ fn spin(time: Duration, ready: impl Fn() -> bool) -> bool {
 }
 
 #[cold]
-fn sleep(flag: &Flag, liveness: &Liveness, alert: Duration, ready: impl Fn() -> bool) -> Result<(), WaitError> {
+fn sleep(
+    flag: &WaitFlag,
+    liveness: &Liveness,
+    post_wake_spin: Duration,
+    ready: impl Fn() -> bool,
+) -> Result<(), WaitError> {
     let interval = liveness.interval();
     let mut probed = interval.map(|_| Instant::now());
     loop {
@@ -379,22 +413,23 @@ fn sleep(flag: &Flag, liveness: &Liveness, alert: Duration, ready: impl Fn() -> 
             return Err(WaitError);
         }
         flag.sleep(raised, interval);
-        // Only the peer lowers the flag of a sleeper.
+        // Only the peer clears the ASLEEP bit of a sleeper.
         let word = flag.word.load(Ordering::SeqCst);
         if word & ASLEEP == 0 {
             flag.lower();
-            // Where the peer runs itself, and this side was woken into its way, it needs the CPU to go on.
-            let in_its_way = shares_cpu(word >> 1);
-            if in_its_way && !alert.is_zero() {
-                sleep_once(flag, liveness, MOVING, &ready);
+            // The peer runs on the CPU where this thread has just been woken, and needs it to go
+            // on.
+            let on_peers_cpu = shares_cpu(word >> 1);
+            if on_peers_cpu && !post_wake_spin.is_zero() {
+                sleep_once(flag, liveness, MAX_PEER_MIGRATION_TIME, &ready);
             }
-            if spin(if in_its_way { alert.min(BESIDE) } else { alert }, &ready) {
+            if spin(if on_peers_cpu { post_wake_spin.min(SHARED_CPU_SPIN) } else { post_wake_spin }, &ready) {
                 return Ok(());
             }
         }
-        // A peer that keeps clearing the flag makes this loop turn, on that peer's own account, but
-        // cannot keep it from noticing a death: `dead` is looked at in every turn. Nor can signals, which
-        // end the sleep early, keep it from asking: the time counts from the last probe.
+        // A peer that keeps clearing the flag keeps this loop turning, on its own CPU account, but
+        // cannot hide a death: `dead` is checked in every turn. Signals that end a sleep early
+        // cannot suppress the probe either: the interval counts from the last probe.
         if let (Some(interval), Some(last)) = (interval, probed)
             && last.elapsed() >= interval
         {
@@ -410,16 +445,16 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn a_spin_lasts_as_long_as_it_may() {
+    fn spin_lasts_its_full_time() {
         let (time, began) = (Duration::from_millis(2), Instant::now());
         assert!(!spin(time, || false));
         assert!(began.elapsed() >= time, "{:?}", began.elapsed());
-        // Not a round without time for one.
-        assert!(!spin(Duration::ZERO, || panic!("nobody asked")));
+        // No round is spun in zero time.
+        assert!(!spin(Duration::ZERO, || panic!("polled in zero time")));
     }
 
     #[test]
-    fn a_spin_ends_when_it_is_ready_and_looks_again_at_its_end() {
+    fn spin_ends_when_ready_and_polls_once_more_at_its_end() {
         let asked = Cell::new(0);
         let after = |n| {
             asked.set(0);
@@ -428,23 +463,24 @@ mod tests {
         };
         assert!(spin(Duration::from_secs(3600), after(3)));
         assert_eq!(asked.get(), 4);
-        // Whoever is kept from its CPU until the time is over has not looked since.
-        assert!(spin(Duration::from_nanos(1), after(ROUNDS)));
+        // A thread that was off its CPU until the time was over has not polled since.
+        assert!(spin(Duration::from_nanos(1), after(ROUNDS_PER_CLOCK_READ)));
     }
 
     #[test]
-    fn a_sleeper_that_knows_when_is_awake_before() {
+    fn predicted_sleeper_spins_before_its_wait_ends() {
         let word = AtomicU32::new(0);
-        let (flag, liveness) = (Flag { word: &word, doorbell: None }, Liveness::notified());
-        let (sleep, alert, began) = (Duration::from_millis(3), Duration::from_secs(10), Instant::now());
-        // Nobody wakes it.
+        let (flag, liveness) = (WaitFlag { word: &word, doorbell: None }, Liveness::notified());
+        let (sleep, spin, began) = (Duration::from_millis(3), Duration::from_secs(10), Instant::now());
+        // Becomes true without a wake-up by the peer.
         let ready = || began.elapsed() > Duration::from_millis(5);
-        assert!(wake_up_before(&flag, &liveness, Doze { sleep, alert }, ready));
-        assert!(!Waiting::look(&word).asleep);
-        assert!(!wake_up_before(&flag, &liveness, Doze { sleep, alert: Duration::from_millis(1) }, || false));
+        assert!(wake_up_before(&flag, &liveness, WaitPlan { sleep, spin }, ready));
+        assert!(!PeerWaitState::look(&word).asleep);
+        assert!(!wake_up_before(&flag, &liveness, WaitPlan { sleep, spin: Duration::from_millis(1) }, || false));
     }
 
-    /// Whose sleeps end at once, as if the peer had ended them from where `waker` says.
+    /// A doorbell whose sleeps end at once, as if a peer on the CPU given by `waker` had ended
+    /// them.
     struct Restless {
         sleeps: std::sync::atomic::AtomicU32,
         waker: fn() -> u32,
@@ -459,21 +495,22 @@ mod tests {
         fn wake_own(&self, _: &AtomicU32) {}
     }
 
-    /// Becomes true when it has been asked so often: a count, so that the speed of the machine does not matter. It is more
-    /// than a side asks while it is awake for `BESIDE`, and less than it asks in seconds.
+    /// Becomes true after a fixed number of polls, so that the speed of the machine does not
+    /// matter. The number exceeds the polls within `SHARED_CPU_SPIN` and is below the polls within
+    /// seconds.
     fn asked_often() -> impl Fn() -> bool {
         let (asked, enough) = (Cell::new(0), if cfg!(miri) { 1_000 } else { 1_000_000 });
         move || asked.replace(asked.get() + 1) > enough
     }
 
     #[test]
-    fn who_is_woken_without_a_message_stays_awake_for_it() {
-        let sleeps = |alert: Duration, waker: fn() -> u32| {
+    fn early_wake_up_spins_for_the_message() {
+        let sleeps = |post_wake_spin: Duration, waker: fn() -> u32| {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker };
-            let flag = Flag { word: &word, doorbell: Some(&doorbell) };
+            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
             let ready = asked_often();
-            assert!(sleep(&flag, &Liveness::notified(), alert, ready).is_ok());
+            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(Duration::from_secs(10), || 0), 1);
@@ -484,39 +521,39 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "knows no CPUs")]
-    fn who_sleeps_in_a_wait_says_where() {
+    fn sleeper_publishes_its_cpu() {
         let word = AtomicU32::new(0);
-        let fresh = Waiting::look(&word);
-        assert_eq!((fresh.asleep, fresh.at), (false, 0), "nothing is known of who has not slept");
-        let flag = Flag { word: &word, doorbell: None };
-        // Not which: this thread may be moved to another CPU between any two lines.
+        let fresh = PeerWaitState::look(&word);
+        assert_eq!((fresh.asleep, fresh.at), (false, 0), "no CPU is known before the first sleep");
+        let flag = WaitFlag { word: &word, doorbell: None };
+        // Any CPU is accepted: this thread may migrate between any two lines.
         let somewhere = |at: u32| (1..=1 << 16).contains(&at);
         flag.raise();
-        let asleep = Waiting::look(&word);
+        let asleep = PeerWaitState::look(&word);
         assert!(asleep.asleep && somewhere(asleep.at), "{asleep:?}");
         word.store(7 << 1, Ordering::SeqCst);
-        let woken = Waiting::look(&word);
-        assert_eq!((woken.asleep, woken.at), (true, 0), "where the waker runs says nothing of where this side will");
+        let woken = PeerWaitState::look(&word);
+        assert_eq!((woken.asleep, woken.at), (true, 0), "the waker's CPU does not say where this side will run");
         flag.lower();
-        let awake = Waiting::look(&word);
+        let awake = PeerWaitState::look(&word);
         assert!(!awake.asleep && somewhere(awake.at), "{awake:?}");
-        // Whether it napped or slept: when the wait is over, so is what was said in it.
+        // The end of a wait clears the word after a short sleep as well as after a long one.
         let mut spinner = Spinner::new(false);
         spinner.expect_answers();
         let began = Instant::now();
         let ready = || began.elapsed() > Duration::from_millis(5);
-        spinner.stay_awake(Duration::from_millis(300));
+        spinner.set_spin_window(Duration::from_millis(300));
         assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
         assert_eq!(word.load(Ordering::SeqCst), 0);
     }
 
     #[test]
-    fn who_was_woken_into_its_peers_way_naps_and_is_awake_then() {
+    fn thread_woken_on_its_peers_cpu_naps_then_spins() {
         let (word, began) = (AtomicU32::new(0), Instant::now());
         let doorbell = Restless { sleeps: 0.into(), waker: current_cpu };
-        let flag = Flag { word: &word, doorbell: Some(&doorbell) };
-        // As long as it is awake beside its peer is enough for this.
-        let ready = || began.elapsed() > BESIDE / 2;
+        let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+        // Becomes true within the spin time of a thread on its peer's CPU.
+        let ready = || began.elapsed() > SHARED_CPU_SPIN / 2;
         assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), ready).is_ok());
         let sleeps = doorbell.sleeps.load(Ordering::SeqCst);
         assert!(sleeps <= 2, "woken once, and one nap: {sleeps}");
@@ -524,32 +561,32 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "knows no CPUs")]
-    fn who_is_awake_for_answers_lets_a_peer_on_its_cpu_go_first() {
+    fn spinning_thread_yields_to_a_peer_on_its_cpu() {
         let sleeps = |advised: bool| {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker: || 0 };
-            let flag = Flag { word: &word, doorbell: Some(&doorbell) };
+            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
             let mut spinner = Spinner::new(true);
             spinner.expect_answers();
-            spinner.alert = Duration::from_nanos(1);
-            spinner.stay_awake(Duration::from_secs(if advised { 60 } else { 0 }));
+            spinner.post_wake_spin = Duration::from_nanos(1);
+            spinner.set_spin_window(Duration::from_secs(if advised { 60 } else { 0 }));
             let ready = asked_often();
             assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
-        assert_eq!(sleeps(true), 1, "a nap, and then it is awake");
+        assert_eq!(sleeps(true), 1, "one nap, then it spins");
         assert!(sleeps(false) > 1);
     }
 
     #[test]
-    fn advice_to_stay_awake_outlasts_confidence() {
+    fn advised_spin_window_outlasts_confidence() {
         let mut spinner = Spinner::new(true);
         assert_eq!(spinner.time(), spinner.longest);
-        (0..FULL).for_each(|_| spinner.learn(false));
+        (0..MAX_CONFIDENCE).for_each(|_| spinner.learn(false));
         assert_eq!(spinner.time(), Duration::ZERO);
-        spinner.stay_awake(Duration::from_millis(7));
+        spinner.set_spin_window(Duration::from_millis(7));
         assert_eq!(spinner.time(), Duration::from_millis(7));
-        spinner.stay_awake(Duration::ZERO);
+        spinner.set_spin_window(Duration::ZERO);
         spinner.learn(true);
         assert_eq!(spinner.time(), spinner.longest);
     }

@@ -1,13 +1,14 @@
-//! Waking whoever sleeps at a ring.
+//! Wake-ups of the threads that sleep at a ring.
 
 use crate::sync::{AtomicU32, Ordering, fence};
 use crate::wait::{ASLEEP, here};
 use crate::{Doorbell, RingMemory, futex};
 
-/// Wakes a peer if it says that it sleeps. The caller has published what the peer waits for.
+/// Wakes the peer if its flag says that it sleeps. The caller has published the data that the peer
+/// waits for.
 ///
-/// The fence pairs with the one in [`crate::wait`]: either the sleeper's second look sees the
-/// publication, or this load sees the sleeper's flag. A peer that lies here only misses its own
+/// The fence pairs with the one in [`crate::wait`]: either the sleeper's check after raising its
+/// flag sees the publication, or this load sees the flag. A peer that lies here only misses its own
 /// wake-up or costs one system call.
 #[inline]
 pub(crate) fn wake_if_asleep(flag: &AtomicU32, memory: &RingMemory) {
@@ -42,12 +43,12 @@ pub struct WakeHandle {
 }
 
 impl WakeHandle {
-    /// For the side that consumes `receiving` and produces into `sending`.
+    /// A handle of the side that consumes `receiving` and produces into `sending`.
     pub fn new(receiving: &RingMemory, sending: &RingMemory) -> Self {
         WakeHandle { receiving: receiving.clone(), sending: sending.clone() }
     }
 
-    /// Makes a sleeping local side look at its liveness flag. Set the flag first.
+    /// Makes a sleeping local side check its liveness flag, which the caller has set before.
     pub fn wake(&self) {
         wake_own(self.receiving.consumer_sleeps(), self.receiving.doorbell());
         wake_own(self.sending.producer_sleeps(), self.sending.doorbell());

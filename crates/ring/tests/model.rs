@@ -19,7 +19,7 @@ fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn a_sleeping_consumer_is_woken_and_sees_the_message() {
+fn sleeping_consumer_is_woken_and_sees_the_message() {
     check(4, || {
         let (mut tx, mut rx) = ends(16);
         let sender = loom::thread::spawn(move || {
@@ -36,12 +36,12 @@ fn a_sleeping_consumer_is_woken_and_sees_the_message() {
 }
 
 #[test]
-fn a_sleeping_producer_is_woken_and_overwrites_nothing() {
+fn sleeping_producer_is_woken_and_overwrites_nothing() {
     check(2, || {
         let (mut tx, mut rx) = ends(4);
         let sender = loom::thread::spawn(move || {
             for n in 1..=6u8 {
-                // Four of them fill the ring.
+                // The first four messages fill the ring.
                 tx.send(&[n; 8]).unwrap();
             }
         });
@@ -55,7 +55,7 @@ fn a_sleeping_producer_is_woken_and_overwrites_nothing() {
 }
 
 #[test]
-fn a_message_of_several_lines_is_seen_as_a_whole() {
+fn message_of_several_lines_is_seen_as_a_whole() {
     check(3, || {
         // A quarter of the ring holds two lines: two segments, the second over the end of the ring.
         let (mut tx, mut rx) = ends(8);

@@ -10,7 +10,7 @@ use aviary_ring::{Consumer, HEADER, LINE, Liveness, Producer, RingError, RingMem
 
 const LIMIT: usize = 1 << 20;
 
-/// How often a test repeats; the interpreter is a thousand times slower.
+/// Scales the repetitions of a test: miri is a thousand times slower.
 const fn times(n: u64) -> u64 {
     if cfg!(miri) { n / 2000 + 1 } else { n }
 }
@@ -21,9 +21,9 @@ struct Block {
     layout: Layout,
 }
 
-// SAFETY: only accessed through atomics.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Send for Block {}
-// SAFETY: as above.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -38,11 +38,11 @@ impl Block {
         unsafe { RingMemory::new(self.base, self.layout.size(), self.clone()) }.unwrap()
     }
 
-    /// What a hostile peer writes.
+    /// Writes a word as a hostile peer does.
     fn scribble(&self, offset: usize, value: u64) {
         if (64..HEADER).contains(&offset) {
-            // The words there have 4 bytes, and mixed sizes have no meaning within one program.
-            // SAFETY: as below.
+            // SAFETY: offsets used here are aligned and inside the block. The words before HEADER
+            // have 4 bytes, and atomic accesses of mixed sizes are undefined within one program.
             return unsafe { AtomicU32::from_ptr(self.base.add(offset).cast()) }.store(value as u32, Ordering::SeqCst);
         }
         // SAFETY: offsets used here are aligned and inside the block.
@@ -87,7 +87,7 @@ fn messages_arrive_in_order_and_whole() {
 }
 
 #[test]
-fn a_slow_consumer_stops_the_producer() {
+fn slow_consumer_stops_the_producer() {
     let block = Block::new(1024);
     let (mut tx, mut rx) = ends(&block);
     let sender = std::thread::spawn(move || {
@@ -130,7 +130,7 @@ fn ping_pong_loses_no_wake_up() {
 }
 
 #[test]
-fn a_message_above_the_limit_is_refused_on_both_sides() {
+fn message_above_the_limit_is_refused_on_both_sides() {
     let block = Block::new(4096);
     let live = Arc::new(Liveness::notified());
     let mut tx = Producer::new(block.ring(), live.clone(), 5000);
@@ -157,7 +157,7 @@ fn lying_lengths_are_errors() {
 }
 
 #[test]
-fn a_message_whose_lines_disagree_is_an_error() {
+fn message_whose_lines_disagree_is_an_error() {
     // After a first line of 100 bytes, 44 must be left.
     for rest in [0, 43, 45, 100, u64::from(u32::MAX)] {
         let block = Block::new(4096);
@@ -170,7 +170,7 @@ fn a_message_whose_lines_disagree_is_an_error() {
 }
 
 #[test]
-fn a_seal_of_another_lap_is_no_message() {
+fn seal_of_another_lap_is_no_message() {
     for lap in [0, 2, 3, 0xffff] {
         let block = Block::new(4096);
         let (_, mut rx) = ends(&block);
@@ -179,8 +179,8 @@ fn a_seal_of_another_lap_is_no_message() {
     }
 }
 
-/// What the memory held before, and what messages contain, is never taken for a message: not in the
-/// first lap, nor in later ones, nor when the lap's number begins again.
+/// Old content of the memory, and the content of messages, is never taken for a message: not in the
+/// first lap, nor in later ones, nor when the number of the lap wraps.
 #[test]
 fn nothing_else_looks_like_a_message() {
     const CAPACITY: usize = 512;
@@ -210,7 +210,7 @@ fn nothing_else_looks_like_a_message() {
 }
 
 #[test]
-fn space_is_given_back_in_quarters() {
+fn space_is_returned_in_quarters() {
     let block = Block::new(1024);
     let (mut tx, mut rx) = ends(&block);
     let (quarter, mut got) = (1024 / 4, Vec::new());
@@ -286,7 +286,7 @@ fn death_wakes_a_sleeper() {
 }
 
 #[test]
-fn a_probe_notices_death() {
+fn probe_notices_death() {
     let block = Block::new(4096);
     let live = Arc::new(Liveness::probed(Duration::from_millis(20), || false));
     let mut rx = Consumer::new(block.ring(), live, LIMIT);
@@ -295,9 +295,9 @@ fn a_probe_notices_death() {
 
 /// Memory shared with a forked child.
 struct Shared(*mut u8, usize);
-// SAFETY: only accessed through atomics.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Send for Shared {}
-// SAFETY: as above.
+// SAFETY: the memory is only accessed through atomics.
 unsafe impl Sync for Shared {}
 
 #[test]

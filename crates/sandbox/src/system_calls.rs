@@ -253,7 +253,7 @@ const PRCTL: &[libc::c_int] = &[
 const PR_SET_VMA: libc::c_int = 0x5356_4d41;
 
 /// Requests of `ioctl` that reach into a terminal.
-const TERMINAL_INPUT: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX as u64, libc::TIOCCONS];
+const TERMINAL_INPUT: &[u64] = &[libc::TIOCSTI, libc::TIOCLINUX, libc::TIOCCONS];
 
 fn condition(index: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, FilterError> {
     SeccompCondition::new(index, SeccompCmpArgLen::Dword, operator, value).map_err(failed)

@@ -277,9 +277,9 @@ impl Connected {
         if count > MAX_EXTENTS {
             return Err(format!("{count} pieces of memory in one message: at most {MAX_EXTENTS} are possible"));
         }
-        let mut bytes = vec![0; count * Extent::SIZE];
+        let mut bytes = vec![0; count * Extent::EXTENT_BYTES];
         socket.receive_rest(&mut bytes).map_err(|e| e.to_string())?;
-        let (extents, _) = bytes.as_chunks::<{ Extent::SIZE }>();
+        let (extents, _) = bytes.as_chunks::<{ Extent::EXTENT_BYTES }>();
         let extents: Vec<Extent> = extents.iter().map(Extent::from_bytes).collect();
         let file = file.ok_or("memory was to be mapped without a file")?;
         let application = message.flags & control::APPLICATION_MEMORY != 0;

@@ -414,7 +414,7 @@ struct Advice {
 fn follow(advice: Advice, end: &mut LaneEnd) {
     let apart = || if advice.guest_is_here { processor::step_aside() } else { !advice.guest_sleeps };
     let stays = if !advice.awake.is_zero() && apart() { advice.awake } else { Duration::ZERO };
-    end.stay_awake(stays);
+    end.set_spin_window(stays);
 }
 
 /// What a message tells the guest beside its body.

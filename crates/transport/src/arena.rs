@@ -1,4 +1,4 @@
-//! Memory that both ends of a connection see.
+//! Memory that both ends of a connection map, or mirror.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,35 +13,38 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
 
 use crate::Device;
-use crate::device::CHUNK;
+use crate::device::CHUNK_BYTES;
 use crate::window::HostDoorbell;
 
-/// Addresses of an arena by default. Only what is touched costs memory.
+/// Default size of an arena's address range in bytes. Only touched pages cost memory.
 pub const DEFAULT_ARENA: usize = 64 << 30;
 
-/// Where a guest starts to look for a free range: far from where kernels put
-/// heaps, libraries and stacks, so that the server most likely has it free too.
+/// First address at which a guest looks for a free range: far from the ranges where kernels put
+/// heaps, libraries and stacks, so that the range is most likely free in the server, too.
 pub const LOWEST_ADDRESS: usize = 0x2000_0000_0000;
-/// Candidates are this far apart, so that the arenas of one process's APIs do not meet.
+/// Distance of candidate addresses in bytes, so that the arenas of one process's APIs do not
+/// collide.
 const STRIDE: usize = 1 << 40;
 const CANDIDATES: usize = 48;
-/// Programs (and their heaps) lie anywhere from here on, also the server's: a guest cannot know where, and an arena
-/// that cannot be at the same address there cannot be shared by pointer.
-const PROGRAMS: usize = 0x5500_0000_0000;
-const _: () = assert!(LOWEST_ADDRESS + CANDIDATES * STRIDE <= PROGRAMS);
-/// What a server maps at most for one connection.
-const LARGEST: u64 = 1 << 40;
-pub(crate) const PAGE: usize = 4096;
-/// Large blocks start at multiples of this, the size of a huge page.
+/// First address at which kernels place programs and their heaps, the server's included: a guest
+/// cannot know which addresses are taken there, and an arena at different addresses cannot be
+/// shared by pointer.
+const PROGRAM_ADDRESSES: usize = 0x5500_0000_0000;
+const _: () = assert!(LOWEST_ADDRESS + CANDIDATES * STRIDE <= PROGRAM_ADDRESSES);
+/// Largest arena in bytes that a server maps for one connection.
+const MAX_ARENA_BYTES: u64 = 1 << 40;
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Size of a huge page in bytes; large blocks start at multiples of it.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// The part of an arena from here on is backed by huge pages where the kernel has them: a fault costs as
-/// much per 2 MiB there as per 4 KiB elsewhere. Only for large blocks: a small one would occupy 2 MiB.
+/// Offset in bytes from which an arena is backed by huge pages, if the kernel has them: a fault
+/// costs as much per 2 MiB there as per 4 KiB elsewhere. Only large blocks lie there: a small one
+/// would occupy 2 MiB.
 pub const fn huge_from(size: usize) -> usize {
     (size / 2).next_multiple_of(HUGE_PAGE)
 }
 
-/// Why an arena could not be made, mapped or used.
+/// The reason why an arena could not be made, mapped or used.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum ArenaError {
     /// {what} failed: {error}
@@ -64,25 +67,25 @@ pub enum ArenaError {
     Outside { offset: u64, length: usize, size: usize },
 }
 
-/// One connection's arena as this process maps it.
+/// One connection's arena as mapped in this process.
 pub struct Arena {
     base: NonNull<u8>,
     size: usize,
     same_address: bool,
     backing: Backing,
-    /// Shared with a carrier, not with the final peer.
+    /// True if a carrier shares this memory, and not the final peer.
     carried: AtomicBool,
 }
 
-/// Where an arena's memory is.
+/// The memory behind an arena.
 pub(crate) enum Backing {
-    /// In a sealed file that both sides map.
+    /// A sealed file that both sides map.
     File(OwnedFd),
-    /// In this process only: mirrored over a stream.
+    /// Memory of this process, mirrored over a stream.
     Private,
-    /// In a VM's memory: this process is in the VM.
+    /// Memory of a VM; this process runs in the VM.
     Device(Arc<Device>),
-    /// In a VM's memory: this process is on the host.
+    /// Memory of a VM; this process runs on the host.
     Window(Arc<HostDoorbell>),
 }
 
@@ -94,7 +97,7 @@ impl Backing {
         }
     }
 
-    /// What is mapped at first.
+    /// The initial mapping of the arena.
     fn mapped(&self) -> Mapped<'_> {
         match self {
             Backing::File(file) => Mapped::File(file.as_fd()),
@@ -105,19 +108,20 @@ impl Backing {
     }
 }
 
-/// What a range of addresses stands for.
+/// The content of a range of addresses.
 #[derive(Clone, Copy)]
 pub(crate) enum Mapped<'a> {
     File(BorrowedFd<'a>),
     /// Writable memory of this process.
     Private,
-    /// Nothing yet: it can be read, without costing memory, and not be written.
+    /// Zeros that can be read, without costing memory, and not be written.
     Zeros,
 }
 
 // SAFETY: the type only hands out raw pointers and copies bytes; it has no thread affinity.
 unsafe impl Send for Arena {}
-// SAFETY: as above. Concurrent copies of the same bytes yield mixed bytes, which no code relies on.
+// SAFETY: methods on a shared reference only hand out raw pointers and copy bytes. Concurrent
+// copies of the same bytes yield mixed bytes, which no code relies on.
 unsafe impl Sync for Arena {}
 
 pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> ArenaError {
@@ -125,13 +129,13 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> ArenaError {
 }
 
 fn checked_size(size: u64) -> Result<usize, ArenaError> {
-    if size == 0 || size > LARGEST || !size.is_multiple_of(PAGE as u64) {
+    if size == 0 || size > MAX_ARENA_BYTES || !size.is_multiple_of(PAGE_BYTES as u64) {
         return Err(ArenaError::Size(size));
     }
     usize::try_from(size).map_err(|_| ArenaError::Size(size))
 }
 
-/// Maps what an arena begins with; `Ok(None)`: the range at `address` is taken.
+/// Maps the initial content of an arena; `Ok(None)`: the range at `address` is taken.
 fn map_at(address: usize, size: usize, what: Mapped) -> Result<Option<NonNull<u8>>, ArenaError> {
     let (sharing, protection) = match what {
         Mapped::File(_) => (MapFlags::SHARED, ProtFlags::READ | ProtFlags::WRITE),
@@ -141,17 +145,18 @@ fn map_at(address: usize, size: usize, what: Mapped) -> Result<Option<NonNull<u8
     let place = if address != 0 { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
     let (flags, at) = (MapFlags::NORESERVE | sharing | place, address as *mut _);
     let mapped = match what {
-        // SAFETY: a mapping at a new place (the kernel chooses, or NOREPLACE refuses to touch an existing
-        // mapping) changes no memory that anybody uses. The file is sealed against shrinking, or a device whose
-        // driver always has a page, so that accesses below `size` cannot fault.
+        // SAFETY: a mapping at a new address (the kernel chooses it, or NOREPLACE refuses to touch
+        // an existing mapping) changes no memory in use. The file is sealed against shrinking, or
+        // is a device whose driver always has a page, so accesses below `size` cannot fault.
         Mapped::File(file) => unsafe { rustix::mm::mmap(at, size, protection, flags, file, 0) },
-        // SAFETY: as above, without a file.
+        // SAFETY: a mapping at a new address (the kernel chooses it, or NOREPLACE refuses to touch
+        // an existing mapping) changes no memory in use.
         Mapped::Private | Mapped::Zeros => unsafe { rustix::mm::mmap_anonymous(at, size, protection, flags) },
     };
     match mapped {
         Ok(p) if address != 0 && p as usize != address => {
-            // A kernel before 4.17 takes NOREPLACE as a hint.
-            // SAFETY: the mapping was just made and nobody knows of it.
+            // SAFETY: the mapping has just been made and has no other user. A kernel before 4.17
+            // takes NOREPLACE as a hint and may have chosen another address.
             let _ = unsafe { rustix::mm::munmap(p, size) };
             Ok(None)
         }
@@ -160,32 +165,33 @@ fn map_at(address: usize, size: usize, what: Mapped) -> Result<Option<NonNull<u8
             Ok(NonNull::new(p.cast()))
         }
         Err(Errno::EXIST) => Ok(None),
-        // An address outside this machine's range.
+        // The address lies outside this machine's range.
         Err(Errno::NOMEM | Errno::INVAL) if address != 0 => Ok(None),
         Err(error) => Err(ArenaError::System { what: "mapping the arena", error }),
     }
 }
 
-/// Asks for huge pages. Both sides do, because whoever touches a page first decides its size.
+/// Asks for huge pages. Both sides ask, because the first access to a page decides its size.
 fn advise_huge(base: *mut u8, size: usize) {
     let from = huge_from(size);
     if from < size {
-        // SAFETY: the range lies in the mapping of `size` bytes that was just made, and its content stays.
-        // A kernel without huge pages refuses, which changes nothing but speed.
+        // SAFETY: the range lies in the mapping of `size` bytes that the caller has just made, and
+        // its content stays. A kernel without huge pages refuses, which changes nothing but speed.
         let _ = unsafe { rustix::mm::madvise(base.add(from).cast(), size - from, Advice::LinuxHugepage) };
     }
 }
 
-/// The whole chunks of a range, and what is left of it before and behind them.
+/// Splits a range into its whole chunks and the edges before and behind them.
 fn split_chunks(offset: u64, length: u64) -> (Range<u64>, [Range<u64>; 2]) {
     let end = offset + length;
-    let first = offset.next_multiple_of(CHUNK).min(end);
-    let last = (end - end % CHUNK).max(first);
+    let first = offset.next_multiple_of(CHUNK_BYTES).min(end);
+    let last = (end - end % CHUNK_BYTES).max(first);
     (first..last, [offset..first, last..end])
 }
 
-/// The size of a file that stays that large: otherwise whoever sent it could shrink it and kill this process with
-/// SIGBUS. Asking for its seals also makes sure that it is a memfd at all.
+/// The size of a file in bytes, if it is sealed against resizing: the sender of an unsealed file
+/// could shrink it and kill this process with SIGBUS. Only a memfd has seals, so other files are
+/// refused as well.
 pub(crate) fn sealed_size(file: BorrowedFd) -> Result<u64, ArenaError> {
     let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| ArenaError::NotSealed)?;
     if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
@@ -194,14 +200,15 @@ pub(crate) fn sealed_size(file: BorrowedFd) -> Result<u64, ArenaError> {
     Ok(rustix::fs::fstat(file).map_err(system("inspecting the arena"))?.st_size as u64)
 }
 
-/// The same of a file that its sender cannot take pages out of for good. A VM's memory may lie in huge pages.
+/// The size of a sealed file in bytes, if it lies in ordinary memory, out of which its sender
+/// cannot permanently take pages. A VM's memory may lie in huge pages and is not checked here.
 fn ordinary_size(file: BorrowedFd) -> Result<u64, ArenaError> {
     let size = sealed_size(file)?;
     if aviary_ring::is_ordinary_memory(file).unwrap_or(false) { Ok(size) } else { Err(ArenaError::HugePages) }
 }
 
 impl Arena {
-    /// The guest's side: a fresh sealed file, mapped at a free range.
+    /// The guest's side: a new sealed file, mapped at a free range.
     pub fn create(size: usize) -> Result<Arc<Self>, ArenaError> {
         let size = checked_size(size as u64)?;
         let file = rustix::fs::memfd_create("aviary-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -224,7 +231,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The API server's side for a guest in a VM: empty until memory is mapped into it.
+    /// The API server's side for a guest in a VM: empty until the VM's memory is mapped into it.
     pub fn window(address: u64, stated: u64, socket: OwnedFd) -> Result<Arc<Self>, ArenaError> {
         let doorbell = Arc::new(HostDoorbell::new(socket));
         let arena = Self::follow(checked_size(stated)?, address, Backing::Window(doorbell.clone()))?;
@@ -233,8 +240,8 @@ impl Arena {
     }
 
     fn place(size: usize, backing: Backing) -> Result<Arc<Self>, ArenaError> {
-        // Different processes start at different candidates: a server may serve several connections
-        // of one process, and a proxy several processes.
+        // Processes start at different candidates: a server may serve several connections of one
+        // process, and a proxy several processes.
         let first = std::process::id() as usize % CANDIDATES;
         for n in 0..CANDIDATES {
             let address = LOWEST_ADDRESS + (first + n) % CANDIDATES * STRIDE;
@@ -263,7 +270,8 @@ impl Arena {
         }))
     }
 
-    /// The server's side: maps what the guest sent, at the guest's address if that is free here.
+    /// The server's side: maps the guest's file, at the guest's address if it is free in this
+    /// process.
     pub fn open(file: OwnedFd, address: u64, stated: u64) -> Result<Arc<Self>, ArenaError> {
         let size = checked_size(stated)?;
         let found = ordinary_size(file.as_fd())?;
@@ -280,9 +288,10 @@ impl Arena {
 
     fn follow(size: usize, address: u64, backing: Backing) -> Result<Arc<Self>, ArenaError> {
         let wanted = usize::try_from(address).unwrap_or(0);
-        // Below the agreed range a guest could ask for a place that this process will need itself.
+        // Below the agreed range a guest could name addresses that this process will need for
+        // itself.
         if wanted >= LOWEST_ADDRESS
-            && wanted % PAGE == 0
+            && wanted % PAGE_BYTES == 0
             && let Some(base) = map_at(wanted, size, backing.mapped())?
         {
             return Ok(Arc::new(Arena { base, size, same_address: true, backing, carried: AtomicBool::new(false) }));
@@ -298,17 +307,18 @@ impl Arena {
         self.size
     }
 
-    /// The final peer has other memory: the bytes of the blocks that a message names are carried to it.
+    /// True if the final peer has other memory: the content of the blocks that a message names is
+    /// carried to it.
     pub fn mirrored(&self) -> bool {
         self.streamed() || self.carried.load(Ordering::Relaxed)
     }
 
-    /// Lanes are streams: no memory is shared at all.
+    /// True if lanes are streams and no memory is shared.
     pub fn streamed(&self) -> bool {
         matches!(self.backing, Backing::Private)
     }
 
-    /// How sleepers are woken where the peer is in another machine.
+    /// The doorbell that wakes sleepers if the peer is in another machine.
     pub fn doorbell(&self) -> Option<Arc<dyn Doorbell>> {
         match &self.backing {
             Backing::Device(device) => Some(device.clone()),
@@ -317,7 +327,7 @@ impl Arena {
         }
     }
 
-    /// `None`: this process is in no VM, or uses another way.
+    /// The device of the VM. `None`: this process is not in a VM, or attaches in another way.
     pub fn device(&self) -> Option<&Arc<Device>> {
         match &self.backing {
             Backing::Device(device) => Some(device),
@@ -325,7 +335,7 @@ impl Arena {
         }
     }
 
-    /// Who shares this memory is a carrier. Before the first lane is opened.
+    /// Declares that a carrier shares this memory. Called before the first lane is opened.
     pub fn set_carried(&self) {
         self.carried.store(true, Ordering::Relaxed);
     }
@@ -334,17 +344,19 @@ impl Arena {
         self.carried.load(Ordering::Relaxed)
     }
 
-    /// On the server: the guest's address. On the guest: an address the server can probably have.
+    /// True on the server if the arena lies at the guest's address; true on the guest if the server
+    /// can probably map it at that address.
     pub fn same_address(&self) -> bool {
         self.same_address
     }
 
-    /// The descriptor to send along with `Hello`.
+    /// The descriptor to send with `Hello`.
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.backing.file()
     }
 
-    /// The address of `length` bytes at `offset`, if they lie in the arena. What is there may change at any time.
+    /// The address of `length` bytes at `offset`, if they lie in the arena. Their content may
+    /// change at any time.
     #[inline]
     pub fn pointer(&self, offset: u64, length: usize) -> Result<*mut u8, ArenaError> {
         let inside = usize::try_from(offset).ok().and_then(|o| o.checked_add(length));
@@ -359,8 +371,9 @@ impl Arena {
     pub fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), ArenaError> {
         let from = self.pointer(offset, length)?;
         into.reserve(length);
-        // SAFETY: `pointer` checked that the range lies in the mapping, `reserve` made room in memory that the
-        // vector owns. A peer that writes meanwhile makes mixed bytes, which are data and decide nothing here.
+        // SAFETY: `pointer` checked that the range lies in the mapping, and `reserve` made room in
+        // memory that the vector owns. A peer that writes meanwhile causes mixed bytes, which are
+        // data and decide nothing here.
         unsafe {
             std::ptr::copy_nonoverlapping(from, into.as_mut_ptr().add(into.len()), length);
             into.set_len(into.len() + length);
@@ -371,8 +384,9 @@ impl Arena {
     /// Copies `bytes` to `offset`.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), ArenaError> {
         let to = self.pointer(offset, bytes.len())?;
-        // SAFETY: `pointer` checked that the range lies in the mapping, into which no references exist. Whoever
-        // else writes there, also a ring's peer, makes mixed bytes, which all readers of an arena withstand.
+        // SAFETY: `pointer` checked that the range lies in the mapping, into which no references
+        // exist. A concurrent writer, also a ring's peer, causes mixed bytes, which all readers of
+        // an arena tolerate.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
@@ -384,13 +398,15 @@ impl Arena {
         (distance < self.size).then_some(distance as u64)
     }
 
-    /// Another sealed file appears in place of a part of this one: the server's side of the application's heap. An error
-    /// leaves everything as it was.
+    /// Maps another sealed file over a part of this arena: the application's heap, on the server's
+    /// side. An error changes nothing.
     pub fn lay_over(&self, offset: u64, length: u64, file: BorrowedFd) -> Result<(), ArenaError> {
         let bytes = usize::try_from(length).unwrap_or(usize::MAX);
         let to = self.pointer(offset, bytes)?;
-        // The first page is the ticket word's, which this side writes whatever the guest says.
-        let whole = offset.is_multiple_of(PAGE as u64) && bytes.is_multiple_of(PAGE) && bytes != 0 && offset != 0;
+        // The first page holds the ticket word, which this side writes; a guest must not replace
+        // it.
+        let whole =
+            offset.is_multiple_of(PAGE_BYTES as u64) && bytes.is_multiple_of(PAGE_BYTES) && bytes != 0 && offset != 0;
         if !whole || !matches!(self.backing, Backing::File(_)) {
             return Err(ArenaError::Outside { offset, length: bytes, size: self.size });
         }
@@ -399,20 +415,22 @@ impl Arena {
             return Err(ArenaError::WrongSize { found, stated: length });
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
-        // SAFETY: whole pages of this arena's own mapping, into which no references exist; a guest that names them while
-        // they change gets the one or the other bytes. The file has `length` bytes and cannot shrink, so that accesses
-        // cannot fault.
+        // SAFETY: whole pages of this arena's own mapping, into which no references exist; a guest
+        // that names them while they change gets the old or the new bytes. The file has `length`
+        // bytes and cannot shrink, so accesses cannot fault.
         unsafe { rustix::mm::mmap(to.cast(), bytes, protection, flags | MapFlags::FIXED, file, 0) }
             .map_err(system("mapping the application's heap"))?;
         Ok(())
     }
 
-    /// Makes sure that the peer sees memory in a range which this side may never have touched. In a VM the host has only
-    /// what was touched; elsewhere whoever comes first gets the pages.
+    /// Allocates the pages of a range that this side may never have touched, so that the peer sees
+    /// them. The host has only those pages of a VM that the VM touched; in other arenas the first
+    /// access of either side allocates the page.
     pub fn populate(&self, offset: u64, length: usize) {
         let (Some(_), Ok(start)) = (self.device(), self.pointer(offset, length)) else { return };
-        for at in (0..length).step_by(CHUNK as usize).chain(length.checked_sub(1)) {
-            // SAFETY: `at` is less than `length`, so that the byte lies in the range that `pointer` checked.
+        for at in (0..length).step_by(CHUNK_BYTES as usize).chain(length.checked_sub(1)) {
+            // SAFETY: `at` is less than `length`, so the byte lies in the range that `pointer`
+            // checked.
             unsafe { start.add(at).read_volatile() };
         }
     }
@@ -421,10 +439,10 @@ impl Arena {
         &self.backing
     }
 
-    /// Gives the memory of whole pages back; they read as zeros afterwards.
+    /// Returns the memory of whole pages to the system; they read as zeros afterwards.
     pub fn punch(&self, offset: u64, length: usize) -> Result<(), ArenaError> {
         let pointer = self.pointer(offset, length)?;
-        if !offset.is_multiple_of(PAGE as u64) || !length.is_multiple_of(PAGE) || length == 0 {
+        if !offset.is_multiple_of(PAGE_BYTES as u64) || !length.is_multiple_of(PAGE_BYTES) || length == 0 {
             return Err(ArenaError::Outside { offset, length, size: self.size });
         }
         match &self.backing {
@@ -443,7 +461,7 @@ impl Arena {
                 }
                 if chunks.is_empty() { Ok(()) } else { device.release(chunks.start, chunks.end - chunks.start) }
             }
-            // The guest's memory is the guest's.
+            // Memory of a VM is returned by the guest, not by the host.
             Backing::Window(_) => Err(Errno::OPNOTSUPP),
         }
         .map_err(system("giving arena memory back"))
@@ -452,7 +470,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this object's; lanes and users of `pointer` hold the Arc.
+        // SAFETY: this object owns the mapping; lanes and users of `pointer` hold the Arc.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size) };
     }
 }
@@ -462,10 +480,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_sides_see_the_same_bytes() {
+    fn both_sides_see_equal_bytes() {
         let ours = Arena::create(1 << 30).unwrap();
         let file = rustix::io::dup(ours.file().unwrap()).unwrap();
-        // In one process the address is taken: the second mapping must go elsewhere.
+        // In one process the guest's address is taken: the second mapping must go elsewhere.
         let theirs = Arena::open(file, ours.address(), 1 << 30).unwrap();
         assert!(ours.same_address() && !theirs.same_address());
         let (a, b) = (ours.pointer(4096, 4).unwrap(), theirs.pointer(4096, 4).unwrap());
@@ -475,14 +493,14 @@ mod tests {
             assert_eq!(b.cast::<u32>().read(), 0xdead_beef);
         }
         ours.punch(4096, 4096).unwrap();
-        // Volatile: the compiler cannot know that the system call changed what it read before.
-        // SAFETY: as above.
+        // SAFETY: both pointers are inside their mappings; one thread. Volatile, because the
+        // compiler cannot know that the system call changed memory that it has already read.
         assert_eq!(unsafe { b.cast::<u32>().read_volatile() }, 0);
     }
 
     #[test]
-    fn a_range_is_chunks_and_edges() {
-        const C: u64 = CHUNK;
+    fn range_is_split_into_chunks_and_edges() {
+        const C: u64 = CHUNK_BYTES;
         assert_eq!(split_chunks(C, 2 * C), (C..3 * C, [C..C, 3 * C..3 * C]));
         assert_eq!(split_chunks(C - 4096, C + 8192), (C..2 * C, [C - 4096..C, 2 * C..2 * C + 4096]));
         let (chunks, edges) = split_chunks(4096, 8192);
@@ -514,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heap_lies_over_a_part() {
+    fn heap_replaces_a_part() {
         let arena = Arena::create(1 << 20).unwrap();
         let heap = |seals| {
             let file = rustix::fs::memfd_create("heap", MemfdFlags::ALLOW_SEALING).unwrap();

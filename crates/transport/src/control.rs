@@ -1,4 +1,5 @@
-//! The control socket: greetings, lanes opened and closed, the peer's death. In a VM it is the device.
+//! The control socket: greetings, opened and closed lanes, the peer's death. In a VM it is the
+//! device.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,7 +20,7 @@ use crate::device::end_session;
 /// Descriptors that one message may carry.
 const MAX_FDS: usize = 4;
 
-/// Why the control socket cannot be used any more.
+/// The reason why the control socket can no longer be used.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// the peer hung up
@@ -43,10 +44,11 @@ fn failed(what: &'static str) -> impl Fn(Errno) -> ControlError {
     }
 }
 
-/// How long the rest of a control message may take.
-const REST: Duration = Duration::from_secs(1);
+/// Time for the rest of a control message to arrive after its first bytes.
+const MESSAGE_REMAINDER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sends all of `bytes`; the descriptors go with the first part. A VM's device takes whole messages, without any.
+/// Sends all of `bytes`; the descriptors go with the first part. A VM's device takes whole
+/// messages, without descriptors.
 fn send_all(socket: BorrowedFd, mut bytes: &[u8], fds: &[BorrowedFd]) -> Result<(), ControlError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -83,9 +85,10 @@ fn receive_all(
     fds: &mut Vec<OwnedFd>,
     deadline: Option<(Instant, Duration)>,
 ) -> Result<Option<()>, ControlError> {
-    // Between the look and the reading the descriptor's number may come to mean a file that has nothing to say.
-    let patience = if deadline.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-    let flags = RecvFlags::CMSG_CLOEXEC | patience;
+    // Between the poll and the read the descriptor's number may come to refer to a file without
+    // data, on which a read would block.
+    let blocking = if deadline.is_some() { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    let flags = RecvFlags::CMSG_CLOEXEC | blocking;
     let mut done = 0;
     while done < bytes.len() {
         await_readable(socket, deadline)?;
@@ -95,7 +98,7 @@ fn receive_all(
         let received = match rustix::net::recvmsg(socket, into, &mut ancillary, flags) {
             Ok(message) => message.bytes,
             Err(Errno::INTR | Errno::AGAIN) => continue,
-            // A VM's device.
+            // A VM's device is no socket.
             Err(Errno::NOTSOCK) => match rustix::io::read(socket, &mut bytes[done..]) {
                 Ok(read) => read,
                 Err(Errno::INTR | Errno::AGAIN) => continue,
@@ -105,7 +108,8 @@ fn receive_all(
         };
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(received) = message {
-                // Dropping a surplus closes it: a peer cannot fill this process's descriptor table.
+                // Dropping surplus descriptors closes them: a peer cannot fill this process's
+                // descriptor table.
                 fds.extend(received.take(MAX_FDS.saturating_sub(fds.len())));
             }
         }
@@ -158,29 +162,29 @@ fn greeting(
     Ok((body, fds))
 }
 
-/// The server's answer.
+/// Receives the server's answer to `Hello`.
 pub fn receive_greeting(socket: impl AsFd, timeout: Duration) -> Result<Welcome, ControlError> {
     let (body, _) = greeting(socket.as_fd(), timeout, Welcome::length)?;
     Ok(Welcome::from_body(&body)?)
 }
 
-/// The guest's first message and its descriptors, in order.
+/// Receives the guest's first message and its descriptors, in order.
 pub fn receive_hello(socket: impl AsFd, timeout: Duration) -> Result<(Hello, Vec<OwnedFd>), ControlError> {
     let (body, fds) = greeting(socket.as_fd(), timeout, Hello::length)?;
     Ok((Hello::from_body(&body)?, fds))
 }
 
-/// Who is at the other end of a unix socket, as the kernel says.
+/// The process at the other end of a unix socket, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// 0: a process of another pid namespace, which cannot be named here.
+    /// 0: a process of another pid namespace, which has no number in this one.
     pub pid: i32,
     pub uid: u32,
     pub gid: u32,
 }
 
 impl PeerCredentials {
-    /// Not through rustix: its type has no room for process id 0.
+    /// Reads the credentials without rustix, whose type cannot represent process id 0.
     pub fn of(socket: impl AsFd) -> io::Result<Self> {
         let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
         let mut length = size_of::<libc::ucred>() as libc::socklen_t;
@@ -205,14 +209,14 @@ impl PeerCredentials {
     }
 }
 
-/// The control socket after the greetings. Sending is safe from several threads as long as the
-/// socket's buffer has room for 32 bytes; callers that may flood it use a lock.
+/// The control socket after the greetings. Several threads may send as long as the socket's buffer
+/// has room for 32 bytes; callers that may fill it use a lock.
 pub struct ControlSocket {
     socket: OwnedFd,
     identity: Option<Identity>,
 }
 
-/// What tells an open file from every other one.
+/// Device and inode, which distinguish an open file from every other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -220,12 +224,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// `None`: the descriptor is closed.
+    /// The identity of an open file; `None` if the descriptor is closed.
     pub fn of(fd: impl AsFd) -> Option<Self> {
         rustix::fs::fstat(fd).ok().map(|s| Identity { device: s.st_dev, inode: s.st_ino })
     }
 
-    /// Whether the descriptor still means this file.
+    /// True if the descriptor still refers to this file.
     pub fn is(self, fd: impl AsFd) -> bool {
         Identity::of(fd) == Some(self)
     }
@@ -237,8 +241,8 @@ impl ControlSocket {
         ControlSocket { socket, identity }
     }
 
-    /// False if somebody closed the descriptor behind this object's back: daemons close everything they
-    /// inherited, and the number may mean another file by now.
+    /// False if the application closed the descriptor without this object's knowledge: daemons
+    /// close all inherited descriptors, and the number may refer to another file since.
     pub fn intact(&self) -> bool {
         self.identity.is_some_and(|identity| identity.is(&self.socket))
     }
@@ -250,7 +254,7 @@ impl ControlSocket {
         }
     }
 
-    /// Waits for the next message; `None`: the peer hung up. One thread only.
+    /// Waits for the next message; `None`: the peer hung up. Called by one thread only.
     pub fn receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
         self.receive_within(None)
     }
@@ -264,23 +268,24 @@ impl ControlSocket {
         Ok(received.map(|()| (Control::from_bytes(&bytes), fds.into_iter().next())))
     }
 
-    /// What follows a message, all of it. One thread only.
+    /// Receives all bytes that follow a message. Called by one thread only.
     pub fn receive_rest(&self, bytes: &mut [u8]) -> Result<(), ControlError> {
-        let deadline = Some((Instant::now() + REST, REST));
+        let deadline = Some((Instant::now() + MESSAGE_REMAINDER_TIMEOUT, MESSAGE_REMAINDER_TIMEOUT));
         receive_all(self.socket.as_fd(), bytes, &mut Vec::new(), deadline)?.ok_or(ControlError::HungUp)
     }
 
-    /// Like [`ControlSocket::receive`] if a message has begun to arrive; `Ok(None)` also if there is none.
+    /// Receives a message if one has begun to arrive, as [`ControlSocket::receive`] does;
+    /// `Ok(None)` also if there is none.
     pub fn try_receive(&self) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) {
             Ok(0) | Err(Errno::INTR) => Ok(None),
-            Ok(_) => self.receive_within(Some((Instant::now() + REST, REST))),
+            Ok(_) => self.receive_within(Some((Instant::now() + MESSAGE_REMAINDER_TIMEOUT, MESSAGE_REMAINDER_TIMEOUT))),
             Err(e) => Err(failed("polling the control socket")(e)),
         }
     }
 
-    /// Returns when the peer has hung up, or when the descriptor means another file. Without a wake-up meanwhile.
+    /// Sleeps until the peer has hung up, or the descriptor refers to another file.
     pub fn await_hang_up(&self) {
         while self.intact() && self.alive() {
             let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
@@ -291,7 +296,7 @@ impl ControlSocket {
         }
     }
 
-    /// Both sides see a hang-up from now on.
+    /// Ends the connection: both sides see a hang-up afterwards.
     pub fn hang_up(&self) {
         let both = rustix::net::Shutdown::Both;
         if self.intact() && rustix::net::shutdown(&self.socket, both) == Err(Errno::NOTSOCK) {
@@ -299,7 +304,7 @@ impl ControlSocket {
         }
     }
 
-    /// Whether the peer still holds its end. Unread messages do not matter.
+    /// True if the peer still holds its end. Unread messages do not matter.
     pub fn alive(&self) -> bool {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];

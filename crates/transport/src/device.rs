@@ -1,4 +1,5 @@
-//! `/dev/aviary`: a guest's way to the node from inside a VM. The interface is that of `guest-driver/linux/aviary.h`.
+//! `/dev/aviary`: a guest's connection to the node from inside a VM. The interface is that of
+//! `guest-driver/linux/aviary.h`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -11,11 +12,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, ioctl, opcode};
 
-/// What this crate speaks.
+/// Version of the interface that this crate speaks.
 const INTERFACE: u32 = 1;
 const GROUP: u8 = 0xA7;
-/// Arena memory comes and goes in chunks of so many bytes.
-pub(crate) const CHUNK: u64 = 256 << 10;
+/// Unit in bytes in which arena memory is allocated and released.
+pub(crate) const CHUNK_BYTES: u64 = 256 << 10;
 
 #[repr(C)]
 struct Info {
@@ -58,14 +59,14 @@ struct Range {
     length: u64,
 }
 
-/// Memory of the application that the host is to see, in whole pages.
+/// Memory of the application that the host will map, in whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin {
     pub address: usize,
     pub length: u64,
-    /// Where in the arena; nothing else may be there.
+    /// Offset in the arena in bytes; the range must be free.
     pub offset: u64,
-    /// The host writes it.
+    /// True if the host may write the memory.
     pub write: bool,
 }
 
@@ -73,15 +74,15 @@ pub struct Pin {
 pub struct Device {
     file: OwnedFd,
     largest_arena: u64,
-    /// Where the arena is mapped in this process.
+    /// Address of the arena in this process.
     base: OnceLock<usize>,
 }
 
 impl Device {
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let file = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        // SAFETY: the driver fills a structure of this size and layout, for which any bit pattern is valid. Another
-        // driver refuses the number.
+        // SAFETY: the driver fills a structure of this size and layout, for which any bit pattern
+        // is valid. Another driver refuses the request number.
         let info: Info = unsafe { ioctl(&file, Getter::<{ opcode::read::<Info>(GROUP, 0) }, Info>::new()) }?;
         if info.interface != INTERFACE {
             return Err(Errno::PROTONOSUPPORT);
@@ -89,7 +90,7 @@ impl Device {
         Ok(Device { file, largest_arena: info.largest_arena, base: OnceLock::new() })
     }
 
-    /// Bytes.
+    /// Largest arena in bytes that the device accepts.
     pub fn largest_arena(&self) -> u64 {
         self.largest_arena
     }
@@ -102,10 +103,10 @@ impl Device {
         (word.as_ptr().addr() - self.base.get().copied().unwrap_or_default()) as u64
     }
 
-    /// The host sees the application's memory at the arena's `offset` until it is unpinned.
+    /// Maps the application's memory at the arena's `offset` on the host until it is unpinned.
     ///
     /// # Safety
-    /// The pages stay mapped until then, and with `write` the host may change them.
+    /// The pages stay mapped until they are unpinned, and with `write` the host may change them.
     pub unsafe fn pin(&self, pin: Pin) -> Result<(), Errno> {
         let request = PinRequest {
             address: pin.address as u64,
@@ -119,15 +120,15 @@ impl Device {
     }
 
     pub fn unpin(&self, offset: u64, length: u64) -> Result<(), Errno> {
-        // SAFETY: as in `pin`.
+        // SAFETY: the driver reads a structure of this size and layout, and checks all of it.
         unsafe {
             ioctl(&self.file, Setter::<{ opcode::write::<Range>(GROUP, 4) }, Range>::new(Range { offset, length }))
         }
     }
 
-    /// Whole chunks of the range are given back.
+    /// Returns the whole chunks of the range to the system.
     pub(crate) fn release(&self, offset: u64, length: u64) -> Result<(), Errno> {
-        // SAFETY: as in `pin`.
+        // SAFETY: the driver reads a structure of this size and layout, and checks all of it.
         unsafe {
             ioctl(&self.file, Setter::<{ opcode::write::<Range>(GROUP, 5) }, Range>::new(Range { offset, length }))
         }
@@ -135,13 +136,13 @@ impl Device {
 
     fn wake(&self, word: &AtomicU32, flags: u32) {
         let request = Wake { offset: self.offset_of(word), flags, reserved: 0 };
-        // A session that is over has nobody to wake.
-        // SAFETY: as in `pin`.
+        // SAFETY: the driver reads a structure of this size and layout, and checks all of it. It
+        // fails only if the session is over, whose server sleeps no more.
         let _ = unsafe { ioctl(&self.file, Setter::<{ opcode::write::<Wake>(GROUP, 2) }, Wake>::new(request)) };
     }
 }
 
-/// Ends the session of an open `/dev/aviary`, as the end of its process would.
+/// Ends the session of an open `/dev/aviary`, as the end of the process would.
 pub(crate) fn end_session(file: BorrowedFd) {
     // SAFETY: the request has no argument; another kind of file refuses it.
     let _ = unsafe { ioctl(file, NoArg::<{ opcode::none(GROUP, 7) }>::new()) };
@@ -151,11 +152,12 @@ impl Doorbell for Device {
     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
         let timeout = timeout.map_or(-1, |t| i64::try_from(t.as_nanos()).unwrap_or(i64::MAX));
         let request = Wait { offset: self.offset_of(word), timeout, expected, reserved: 0 };
-        // However it ends, the caller looks again.
-        // SAFETY: as in `pin`.
+        // SAFETY: the driver reads a structure of this size and layout, and checks all of it. The
+        // result does not matter: the caller checks the word again.
         let ended = unsafe { ioctl(&self.file, Setter::<{ opcode::write::<Wait>(GROUP, 1) }, Wait>::new(request)) };
         if ended == Err(Errno::PIPE) {
-            // The session is over, which the caller learns from its probe: not in a busy loop until then.
+            // The session is over, which the caller learns from its probe; until then it must not
+            // wait in a busy loop.
             std::thread::sleep(Duration::from_millis(1));
         }
     }

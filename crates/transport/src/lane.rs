@@ -1,4 +1,4 @@
-//! One end of a lane, whatever carries it.
+//! One end of a lane, over shared memory or a stream.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use aviary_wire::{Control, MAX_MESSAGE};
 
 use crate::{Arena, LaneError, Region, StreamLane};
 
-/// Which end this process holds: the first ring goes from guest to server.
+/// The end that this process holds: the first ring goes from guest to server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Guest,
@@ -21,18 +21,19 @@ pub struct SharedLane {
     tx: Producer,
     rx: Consumer,
     waker: WakeHandle,
-    /// The peer is a carrier: each message is followed by the list of its regions.
+    /// True if the peer is a carrier: each message is followed by the list of its regions.
     carried: bool,
     scratch: Vec<u8>,
 }
 
-/// A region list in a ring of a carried arena: two words per region, then their number.
+/// Longest region list in bytes in a ring of a carried arena: two words per region, then their
+/// number.
 const MAX_TRAILER: usize = (MAX_REGIONS * 2 + 1) * 8;
 const MAX_REGIONS: usize = 1 << 16;
-/// Memory kept for the next message with its list.
+/// Bytes of memory kept for the next message with its list.
 const SCRATCH: usize = 64 << 10;
 
-/// One end of a lane. It belongs to one thread at a time.
+/// One end of a lane. One thread uses it at a time.
 pub enum LaneEnd {
     Shared(Box<SharedLane>),
     Stream(StreamLane),
@@ -49,9 +50,9 @@ impl LaneEnd {
     ) -> Result<Self, LaneError> {
         let half = (length / 2) & !63;
         let base = arena.pointer(offset, length)?;
-        // SAFETY: `pointer` checked that both halves lie in the arena, which the Arc keeps mapped. The guest
-        // allocates the block for this lane only; if it lies and uses the memory otherwise, it behaves like
-        // a peer that writes nonsense, which rings withstand.
+        // SAFETY: `pointer` checked that both halves lie in the arena, which the Arc keeps mapped.
+        // The guest allocates the block for this lane only; a guest that lies and uses the memory
+        // otherwise acts like a peer that writes garbage, which rings tolerate.
         let (to_server, to_guest) = unsafe {
             (RingMemory::new(base, half, arena.clone())?, RingMemory::new(base.add(half), half, arena.clone())?)
         };
@@ -62,7 +63,8 @@ impl LaneEnd {
             Side::Server => (to_guest, to_server),
         };
         let waker = WakeHandle::new(&receiving, &sending);
-        // A carrier sees trailers, the final peers write them: the longest is part of every lane's limit.
+        // A carrier reads trailers, which the final peers write: the longest one is part of every
+        // lane's limit.
         let limit = MAX_MESSAGE + MAX_TRAILER;
         Ok(LaneEnd::Shared(Box::new(SharedLane {
             tx: Producer::new(sending, liveness.clone(), limit),
@@ -73,14 +75,15 @@ impl LaneEnd {
         })))
     }
 
-    /// Makes a block an empty lane. The guest does this before it opens the lane.
+    /// Makes a block an empty lane. Called by the guest before it opens the lane.
     pub fn clear(arena: &Arena, offset: u64, length: usize) -> Result<(), LaneError> {
         let half = (length / 2) & !63;
         let base = arena.pointer(offset, length)?;
         if half < EMPTY {
             return Err(LaneError::Open("room for two rings"));
         }
-        // SAFETY: both beginnings lie in the arena; the block was just allocated, so no lane uses it.
+        // SAFETY: both beginnings lie in the arena; the block has just been allocated, so no lane
+        // uses it.
         unsafe {
             base.write_bytes(0, EMPTY);
             base.add(half).write_bytes(0, EMPTY);
@@ -88,7 +91,7 @@ impl LaneEnd {
         Ok(())
     }
 
-    /// Sends a message. `regions` are carried along where the arena is mirrored and cost nothing elsewhere.
+    /// Sends a message. `regions` are carried along if the arena is mirrored and ignored otherwise.
     #[inline]
     pub fn send(&mut self, message: &[u8], regions: &[Region]) -> Result<(), LaneError> {
         match self {
@@ -98,7 +101,7 @@ impl LaneEnd {
         }
     }
 
-    /// Waits for a message and puts it into `into`, replacing what was there.
+    /// Waits for a message and replaces the content of `into` with it.
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), LaneError> {
         match self {
@@ -107,7 +110,8 @@ impl LaneEnd {
         }
     }
 
-    /// Like [`LaneEnd::receive`] if a message has begun to arrive, else false at once.
+    /// Receives a message if one has begun to arrive, as [`LaneEnd::receive`] does; otherwise
+    /// returns false at once.
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<bool, LaneError> {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.try_receive(into)?),
@@ -115,14 +119,15 @@ impl LaneEnd {
         }
     }
 
-    /// What comes are answers only, each to something that was sent before waiting.
+    /// Declares that every message is a reply to a request that this side sent before it waited.
     pub fn expect_answers(&mut self) {
         if let LaneEnd::Shared(lane) = self {
             lane.rx.expect_answers();
         }
     }
 
-    /// Whether the peer, when it last slept in its wait or else when it sent its last message, ran on the CPU that this thread is on now.
+    /// True if this thread runs on the CPU where the peer last slept in its present wait, or else
+    /// sent its last message.
     pub fn shares_cpu(&self) -> bool {
         match self {
             LaneEnd::Shared(lane) => lane.tx.peer_slept_here().unwrap_or_else(|| lane.rx.shares_cpu()),
@@ -130,26 +135,27 @@ impl LaneEnd {
         }
     }
 
-    /// Whether the peer sleeps until a message comes, or does not run yet since it was woken, as far as that can be known.
+    /// True if the peer sleeps until a message comes, or was woken and does not run yet, as far as
+    /// known.
     pub fn peer_sleeps(&self) -> bool {
         matches!(self, LaneEnd::Shared(lane) if lane.tx.peer_sleeps())
     }
 
-    /// Receiving spins for about so long before every sleep; zero: as recent waits suggest.
-    pub fn stay_awake(&mut self, time: Duration) {
+    /// Sets the spin window before every sleep of a receiver; zero lets recent waits decide.
+    pub fn set_spin_window(&mut self, time: Duration) {
         if let LaneEnd::Shared(lane) = self {
-            lane.rx.stay_awake(time);
+            lane.rx.set_spin_window(time);
         }
     }
 
-    /// Wakes the peer if it sleeps: a message will follow soon.
+    /// Wakes the peer if it sleeps, ahead of a message that will follow soon.
     pub fn wake_peer(&self) {
         if let LaneEnd::Shared(lane) = self {
             lane.tx.wake_peer();
         }
     }
 
-    /// Waits for a message, for at most so long; false if none has begun to arrive.
+    /// Waits at most `at_most` for a message; false if none has begun to arrive.
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, LaneError> {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.await_message(at_most)?),
@@ -157,7 +163,8 @@ impl LaneEnd {
         }
     }
 
-    /// For a carrier, which sends and receives in different threads. `None`: a stream.
+    /// The two rings, for a carrier, which sends and receives in different threads. `None`: a
+    /// stream.
     pub fn split(self) -> Option<(Producer, Consumer)> {
         match self {
             LaneEnd::Shared(lane) => Some((lane.tx, lane.rx)),
@@ -165,7 +172,7 @@ impl LaneEnd {
         }
     }
 
-    /// For whoever watches over the connection.
+    /// A handle for the thread that supervises the connection.
     pub fn waker(&self) -> LaneWaker {
         match self {
             LaneEnd::Shared(lane) => LaneWaker(Waker::Shared(lane.waker.clone())),
@@ -187,7 +194,7 @@ impl SharedLane {
         }
         self.scratch.extend_from_slice(&(regions.len() as u64).to_le_bytes());
         let sent = self.tx.send(&self.scratch);
-        // A large message is rare; its memory is not kept.
+        // Large messages are rare; their memory is not kept.
         if self.scratch.capacity() > SCRATCH {
             self.scratch = Vec::new();
         }
@@ -195,7 +202,8 @@ impl SharedLane {
     }
 }
 
-/// Cuts the region list off a message that a carrier received; what remains is the message for the final peer.
+/// Cuts the region list off a message that a carrier received; the message for the final peer
+/// remains.
 pub fn take_regions(message: &mut Vec<u8>) -> Result<Vec<Region>, LaneError> {
     let broken = LaneError::Open("a region list");
     let Some((rest, count)) = message.split_last_chunk::<8>() else { return Err(broken) };
@@ -214,7 +222,7 @@ pub fn take_regions(message: &mut Vec<u8>) -> Result<Vec<Region>, LaneError> {
     Ok(regions)
 }
 
-/// Ends the local side's waiting once [`Liveness::kill`] was called.
+/// Ends the local side's wait after [`Liveness::kill`] was called.
 #[derive(Clone)]
 pub struct LaneWaker(Waker);
 
@@ -225,7 +233,7 @@ enum Waker {
 }
 
 impl LaneWaker {
-    /// A stream lane is shut down: it cannot be used any more.
+    /// Wakes the sleepers of a shared lane; shuts a stream lane down, which can no longer be used.
     pub fn wake(&self) {
         match &self.0 {
             Waker::Shared(handle) => handle.wake(),

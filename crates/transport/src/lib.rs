@@ -1,9 +1,9 @@
-//! How the two ends of a connection meet.
+//! The means by which the two ends of a connection meet.
 //!
-//! A connection is a control socket, an [`Arena`] and any number of lanes. Both
-//! sides use a lane through [`LaneEnd`], whether it is a pair of rings in shared
-//! memory or a stream; code above this crate does not know the difference,
-//! except that it names the arena regions that belong to a message.
+//! A connection is a control socket, an [`Arena`] and any number of lanes. Both sides use a lane
+//! through [`LaneEnd`], which is a pair of rings in shared memory or a stream; code above this
+//! crate does not depend on the kind, except that it names the arena regions that belong to a
+//! message.
 
 mod arena;
 mod control;
@@ -33,7 +33,7 @@ pub struct Region {
     pub length: usize,
 }
 
-/// Why a lane can no longer be used, or the message not be sent.
+/// The reason why a lane can no longer be used, or a message not be sent.
 #[derive(Debug, Error)]
 pub enum LaneError {
     /// the peer is gone

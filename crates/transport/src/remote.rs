@@ -1,4 +1,4 @@
-//! What sockets between machines need beyond the safe libraries.
+//! Socket functions between machines that the safe libraries lack.
 
 use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -8,8 +8,8 @@ use std::{fmt, io};
 
 use thiserror::Error;
 
-/// Keeps what waits unsent in the kernel short: a small message that is written later has to pass it. Best effort:
-/// only TCP knows the option.
+/// Bounds the unsent bytes in the kernel's queue, because a small message that is written later
+/// waits behind them. Best effort: only TCP has the option.
 pub fn limit_unsent(socket: impl AsFd, bytes: u32) {
     // SAFETY: the option's value is read from `bytes`, which lives through the call.
     unsafe {
@@ -33,12 +33,12 @@ fn vsock_address(cid: u32, port: u32) -> libc::sockaddr_vm {
 }
 
 fn vsock() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the answer is checked.
+    // SAFETY: `socket` takes no pointers; the answer is checked.
     let fd = unsafe { libc::socket(libc::AF_VSOCK, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and nobody else knows it.
+    // SAFETY: the descriptor has just been made and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -57,7 +57,8 @@ fn connect_vsock(cid: u32, port: u32) -> io::Result<OwnedFd> {
 /// Listens on a port; `u32::MAX` as the CID stands for all addresses of this machine.
 fn listen_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
     let (socket, address) = (vsock()?, vsock_address(cid, port));
-    // SAFETY: as in `connect_vsock`; `listen` takes no pointers.
+    // SAFETY: the address lives through the calls and its size is stated; `listen` takes no
+    // pointers.
     let result = unsafe {
         match libc::bind(socket.as_raw_fd(), (&raw const address).cast(), ADDRESS_SIZE) {
             0 => libc::listen(socket.as_raw_fd(), backlog),
@@ -67,7 +68,7 @@ fn listen_vsock(cid: u32, port: u32, backlog: i32) -> io::Result<OwnedFd> {
     if result == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Where a node of another machine listens.
+/// The address at which a node of another machine listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RemoteAddress {
     Tcp { host: String, port: u16 },
@@ -115,7 +116,7 @@ impl fmt::Display for RemoteAddress {
 }
 
 impl RemoteAddress {
-    /// Whether nothing but this machine can be at the other end.
+    /// True if the other end can only be on this machine.
     pub fn is_loopback(&self) -> bool {
         match self {
             RemoteAddress::Tcp { host, .. } if host == "localhost" => true,
@@ -128,21 +129,21 @@ impl RemoteAddress {
     pub fn listen(&self) -> io::Result<OwnedFd> {
         let listener = match self {
             RemoteAddress::Tcp { host, port } => TcpListener::bind((host.as_str(), *port))?,
-            // The type only names the calls; none of them looks at the family.
+            // The type only names the calls; none of them depends on the address family.
             RemoteAddress::Vsock { cid, port } => TcpListener::from(listen_vsock(*cid, *port, BACKLOG)?),
         };
         listener.set_nonblocking(true)?;
         Ok(listener.into())
     }
 
-    /// Tries all addresses of the name, each for at most `patience`.
-    pub fn connect(&self, patience: Duration) -> io::Result<TcpStream> {
+    /// Tries all addresses of the name, each for at most `timeout`.
+    pub fn connect(&self, timeout: Duration) -> io::Result<TcpStream> {
         match self {
             RemoteAddress::Vsock { cid, port } => Ok(connect_vsock(*cid, *port)?.into()),
             RemoteAddress::Tcp { host, port } => {
                 let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, patience) {
+                    match TcpStream::connect_timeout(&address, timeout) {
                         Ok(stream) => return Ok(stream),
                         Err(error) => failed = error,
                     }

@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use crate::control::Identity;
 use crate::{Arena, LaneError, Region};
 
-const FRAME: usize = 16;
+const FRAME_HEADER_BYTES: usize = 16;
 const MAX_REGIONS: u64 = 1 << 16;
 
 /// One end of a stream lane.
@@ -22,24 +22,24 @@ pub struct StreamLane {
     watch: Option<Watch>,
 }
 
-/// For an end in a process whose other code may do anything to descriptors.
+/// Supervision of an end in a process whose other code may close or replace any descriptor.
 struct Watch {
     liveness: Arc<Liveness>,
-    /// Which file the descriptor is.
+    /// The file that the descriptor referred to at first.
     identity: Identity,
 }
 
-/// How long a watched end waits before it looks whether its peer lives.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a waiting, watched end checks that its peer lives.
+const LIVENESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-fn word(bytes: &[u8; FRAME], at: usize) -> u64 {
+fn word(bytes: &[u8; FRAME_HEADER_BYTES], at: usize) -> u64 {
     let mut w = [0; 8];
     w.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(w)
 }
 
-fn pair(a: u64, b: u64) -> [u8; FRAME] {
-    let mut bytes = [0; FRAME];
+fn pair(a: u64, b: u64) -> [u8; FRAME_HEADER_BYTES] {
+    let mut bytes = [0; FRAME_HEADER_BYTES];
     bytes[..8].copy_from_slice(&a.to_le_bytes());
     bytes[8..].copy_from_slice(&b.to_le_bytes());
     bytes
@@ -50,17 +50,19 @@ impl StreamLane {
         StreamLane { socket: Arc::new(socket), arena, watch: None }
     }
 
-    /// An end that does not rely on its socket to tell of the peer's death: a forked child may hold a copy of the
-    /// peer's end, and the application may close this descriptor, whose number then means a file of its own.
+    /// An end that does not rely on its socket to report the peer's death: a forked child may hold
+    /// a copy of the peer's end, and the application may close this descriptor, whose number then
+    /// refers to another file.
     pub fn watched(socket: OwnedFd, arena: Arc<Arena>, liveness: Arc<Liveness>) -> Result<Self, LaneError> {
         for direction in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, direction, Some(LOOK)).map_err(io::Error::from)?;
+            set_socket_timeout(&socket, direction, Some(LIVENESS_POLL_INTERVAL)).map_err(io::Error::from)?;
         }
         let identity = Identity::of(&socket).ok_or(LaneError::Open("a socket"))?;
         Ok(StreamLane { socket: Arc::new(socket), arena, watch: Some(Watch { liveness, identity }) })
     }
 
-    /// Before every use of the descriptor, and whenever a use of it took too long.
+    /// Checks peer and descriptor, before every use of the descriptor and after every use that took
+    /// too long.
     fn look(&self, waited: bool) -> Result<(), LaneError> {
         let Some(watch) = &self.watch else { return Ok(()) };
         let lives = if waited { watch.liveness.check() } else { !watch.liveness.dead() };
@@ -76,8 +78,8 @@ impl StreamLane {
         if message.len() > MAX_MESSAGE || count > MAX_REGIONS {
             return Err(LaneError::Frame { length, regions: count });
         }
-        // One system call for a message without regions.
-        let mut first = Vec::with_capacity(FRAME + message.len());
+        // A message without regions takes one system call.
+        let mut first = Vec::with_capacity(FRAME_HEADER_BYTES + message.len());
         first.extend_from_slice(&pair(length, count));
         first.extend_from_slice(message);
         self.send_bytes(&first)?;
@@ -91,7 +93,7 @@ impl StreamLane {
     }
 
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), LaneError> {
-        let mut frame = [0; FRAME];
+        let mut frame = [0; FRAME_HEADER_BYTES];
         self.receive_bytes(&mut frame)?;
         let (length, regions) = (word(&frame, 0), word(&frame, 8));
         if length > MAX_MESSAGE as u64 || regions > MAX_REGIONS {
@@ -101,7 +103,7 @@ impl StreamLane {
         into.resize(length as usize, 0);
         self.receive_bytes(into)?;
         for _ in 0..regions {
-            let mut header = [0; FRAME];
+            let mut header = [0; FRAME_HEADER_BYTES];
             self.receive_bytes(&mut header)?;
             let length = usize::try_from(word(&header, 8)).unwrap_or(usize::MAX);
             let place = self.arena.pointer(word(&header, 0), length)?;
@@ -120,7 +122,7 @@ impl StreamLane {
         Ok(there)
     }
 
-    /// Waits for a message, for at most so long (in whole milliseconds, rounded up).
+    /// Waits at most `at_most` for a message, in whole milliseconds, rounded up.
     pub fn await_message(&mut self, at_most: Duration) -> bool {
         let mut fd = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let milliseconds = at_most.as_micros().div_ceil(1000).min(60_000) as libc::c_int;
@@ -179,7 +181,7 @@ impl StreamLane {
 impl Drop for StreamLane {
     fn drop(&mut self) {
         if self.watch.as_ref().is_some_and(|watch| !watch.identity.is(&self.socket)) {
-            // The number is not ours any more: never close it.
+            // The number refers to a file of the application: never close it.
             std::mem::forget(self.socket.clone());
         }
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::SendFlags;
 
-use crate::arena::{Backing, PAGE, sealed_size};
+use crate::arena::{Backing, PAGE_BYTES, sealed_size};
 use crate::{Arena, ArenaError};
 
 /// A contiguous part of a VM's memory file.
@@ -23,19 +23,19 @@ pub struct Extent {
 }
 
 impl Extent {
-    pub const SIZE: usize = 16;
+    pub const EXTENT_BYTES: usize = 16;
 
-    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+    pub fn from_bytes(bytes: &[u8; Self::EXTENT_BYTES]) -> Self {
         let pair = u128::from_le_bytes(*bytes);
         Extent { at: pair as u64, length: (pair >> 64) as u64 }
     }
 }
 
-/// This side sleeps on futexes, whose words lie in memory that the device maps too; the guest is woken by a message
-/// to the device, which interrupts it.
+/// The doorbell of the host's side: this side sleeps on futexes, whose words lie in memory that the
+/// device maps, too; the guest is woken by a message to the device, which interrupts it.
 pub(crate) struct HostDoorbell {
     socket: OwnedFd,
-    /// Where the arena is mapped here.
+    /// Address of the arena in this process.
     base: OnceLock<usize>,
 }
 
@@ -54,8 +54,8 @@ impl Doorbell for HostDoorbell {
         futex::wait(word, expected, timeout);
     }
 
-    /// Waits for room in the socket: a wake-up that is lost would cost the guest a tenth of a second. The device reads
-    /// as fast as it can; if it ends, so does the waiting.
+    /// Waits for room in the socket: a lost wake-up would cost the guest a tenth of a second. The
+    /// device reads as fast as it can; its end ends the wait.
     fn wake_peer(&self, word: &AtomicU32) {
         let base = self.base.get().copied().unwrap_or_default();
         let offset = (word.as_ptr().addr() - base) as u64;
@@ -69,19 +69,19 @@ impl Doorbell for HostDoorbell {
 }
 
 impl Arena {
-    /// A range of whole pages in a window.
+    /// The address of a range of whole pages in a window.
     fn piece(&self, offset: u64, length: u64) -> Result<*mut u8, ArenaError> {
         let bytes = usize::try_from(length).unwrap_or(usize::MAX);
         let outside = ArenaError::Outside { offset, length: bytes, size: self.size() };
-        let whole = offset.is_multiple_of(PAGE as u64) && bytes.is_multiple_of(PAGE) && bytes != 0;
+        let whole = offset.is_multiple_of(PAGE_BYTES as u64) && bytes.is_multiple_of(PAGE_BYTES) && bytes != 0;
         if !whole || !matches!(self.backing(), Backing::Window(_)) {
             return Err(outside);
         }
         self.pointer(offset, bytes)
     }
 
-    /// Extents of a VM's memory appear one after the other at `offset`. Nothing is believed but the file's seals; an
-    /// error leaves the range half mapped, which harms only the guest that asked.
+    /// Maps extents of a VM's memory one after the other at `offset`. Only the file's seals are
+    /// trusted; an error leaves the range partly mapped, which harms only the guest that asked.
     pub fn map_extents(
         &self,
         offset: u64,
@@ -95,15 +95,15 @@ impl Arena {
         for extent in extents {
             let to = self.piece(at, extent.length)?;
             let end = extent.at.checked_add(extent.length).filter(|end| *end <= available);
-            if end.is_none() || !extent.at.is_multiple_of(PAGE as u64) {
+            if end.is_none() || !extent.at.is_multiple_of(PAGE_BYTES as u64) {
                 return Err(ArenaError::WrongSize {
                     found: available,
                     stated: extent.at.saturating_add(extent.length),
                 });
             }
-            // SAFETY: `piece` checked that the range lies in this arena's own mapping, into which no references exist.
-            // The file cannot shrink, and has the extent, so that accesses cannot fault; whatever the guest writes there
-            // are bytes like any others in an arena.
+            // SAFETY: `piece` checked that the range lies in this arena's own mapping, into which
+            // no references exist. The file cannot shrink and contains the extent, so accesses
+            // cannot fault; bytes that the guest writes there are data like any others in an arena.
             unsafe {
                 rustix::mm::mmap(
                     to.cast(),
@@ -120,22 +120,24 @@ impl Arena {
         Ok(())
     }
 
-    /// A word that a ring's sleeper may use.
+    /// A word on which a ring's side may sleep.
     pub fn word(&self, offset: u64) -> Result<&AtomicU32, ArenaError> {
         let word = self.pointer(offset, size_of::<AtomicU32>())?;
         if !word.cast::<AtomicU32>().is_aligned() {
             return Err(ArenaError::Outside { offset, length: size_of::<AtomicU32>(), size: self.size() });
         }
-        // SAFETY: the word lies in the mapping, which lives as long as this object, and is aligned; any bytes are a
-        // valid u32, whoever writes them.
+        // SAFETY: the word lies in the mapping, which lives as long as this object, and is aligned;
+        // any bytes are a valid u32, also those that a hostile guest writes.
         Ok(unsafe { AtomicU32::from_ptr(word.cast()) })
     }
 
-    /// The guest takes a range back: here it reads as zeros from now on.
+    /// Unmaps a range that the guest takes back; it reads as zeros afterwards.
     pub fn unmap_piece(&self, offset: u64, length: u64) -> Result<(), ArenaError> {
         let at = self.piece(offset, length)?;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: as in `map_extents`; a handler that still writes there faults, which ends the API server of this guest.
+        // SAFETY: `piece` checked that the range lies in this arena's own mapping, into which no
+        // references exist. A handler that still writes there faults, which ends the API server of
+        // this guest.
         unsafe { rustix::mm::mmap_anonymous(at.cast(), length as usize, ProtFlags::READ, flags) }
             .map_err(|error| ArenaError::System { what: "unmapping memory of the VM", error })?;
         Ok(())
@@ -143,16 +145,16 @@ impl Arena {
 }
 
 impl Arena {
-    /// The VM takes all its memory back. What a vendor's library still does to the arena concerns nobody any more.
-    /// Elsewhere nothing happens.
+    /// Unmaps all memory of the VM. Later accesses of the vendor's library to the arena affect only
+    /// this process. An arena that is no window stays unchanged.
     pub fn close_window(&self) -> Result<(), ArenaError> {
         if !matches!(self.backing(), Backing::Window(_)) {
             return Ok(());
         }
         let (start, protection) = (self.pointer(0, self.size())?, ProtFlags::READ | ProtFlags::WRITE);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: exactly this arena's own mapping, into which no references exist; private memory takes its place, so that
-        // no access faults.
+        // SAFETY: exactly this arena's own mapping, into which no references exist; private memory
+        // replaces it, so no access faults.
         unsafe { rustix::mm::mmap_anonymous(start.cast(), self.size(), protection, flags) }
             .map_err(|error| ArenaError::System { what: "unmapping the VM's memory", error })?;
         Ok(())
@@ -168,16 +170,16 @@ mod tests {
 
     fn memory(pages: u64, seals: SealFlags) -> OwnedFd {
         let file = rustix::fs::memfd_create("vm", MemfdFlags::ALLOW_SEALING).unwrap();
-        rustix::fs::ftruncate(&file, pages * PAGE as u64).unwrap();
+        rustix::fs::ftruncate(&file, pages * PAGE_BYTES as u64).unwrap();
         rustix::fs::fcntl_add_seals(&file, seals).unwrap();
         file
     }
 
     const SEALED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-    const P: u64 = PAGE as u64;
+    const P: u64 = PAGE_BYTES as u64;
 
     #[test]
-    fn pieces_appear_and_disappear() {
+    fn ranges_are_mapped_and_unmapped() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
         let file = memory(8, SEALED);
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_refused() {
+    fn false_extents_are_refused() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
         let map = |offset, at, length, file: &OwnedFd| {
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_is_woken_by_a_message() {
+    fn guest_is_woken_by_a_message() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
         arena.doorbell().unwrap().wake_peer(arena.word(8200).unwrap());

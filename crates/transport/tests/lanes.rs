@@ -1,4 +1,4 @@
-//! Both kinds of lanes behave the same; sockets carry descriptors and report deaths.
+//! Both kinds of lanes behave alike; sockets carry descriptors and report deaths.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -11,7 +11,7 @@ use aviary_transport::*;
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, Hello, Welcome};
 
-/// A wait that takes longer is a hang: it bounds tests and claims nothing about speed.
+/// Upper bound of a wait in a test: a longer one is a hang. Says nothing about speed.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 const RING: usize = 2 * (4096 + 65536);
@@ -20,7 +20,7 @@ fn live() -> Arc<Liveness> {
     Arc::new(Liveness::notified())
 }
 
-/// Guest end, server end and the two arenas.
+/// The guest's end, the server's end and the two arenas.
 fn pair(mirrored: bool) -> (LaneEnd, LaneEnd, Arc<Arena>, Arc<Arena>) {
     if mirrored {
         let ours = Arena::mirror(1 << 24).unwrap();
@@ -83,7 +83,7 @@ fn stream_lanes_echo() {
 }
 
 #[test]
-fn a_killed_lane_stops_waiting() {
+fn killed_lane_stops_waiting() {
     for mirrored in [false, true] {
         let (_guest, server, ..) = pair(mirrored);
         let waker = server.waker();
@@ -94,7 +94,7 @@ fn a_killed_lane_stops_waiting() {
             waker.wake();
             assert!(matches!(waiting.join().unwrap(), Err(LaneError::Dead)));
         } else {
-            // A wake-up without a death is no reason to stop.
+            // A wake-up without a death ends no wait.
             waker.wake();
             std::thread::sleep(Duration::from_millis(20));
             assert!(!waiting.is_finished());
@@ -150,7 +150,7 @@ fn greetings_carry_descriptors() {
 }
 
 #[test]
-fn a_silent_peer_times_out_and_noise_is_refused() {
+fn silent_peer_times_out_and_noise_is_refused() {
     let (a, b) = UnixStream::pair().unwrap();
     let silent = receive_greeting(&a, Duration::from_millis(50));
     assert!(matches!(silent, Err(ControlError::Timeout(_))));
@@ -159,7 +159,7 @@ fn a_silent_peer_times_out_and_noise_is_refused() {
 }
 
 #[test]
-fn the_control_socket_reports_messages_and_deaths() {
+fn control_socket_reports_messages_and_deaths() {
     let (a, b) = UnixStream::pair().unwrap();
     let (a, b) = (ControlSocket::new(a.into()), ControlSocket::new(b.into()));
     let open = Control { kind: control_kind::LANE_OPEN, lane: 3, offset: 1, length: 2, flags: 1 };
@@ -177,19 +177,20 @@ fn the_control_socket_reports_messages_and_deaths() {
 }
 
 #[test]
-fn a_descriptor_that_means_another_file_is_noticed() {
+fn descriptor_of_another_file_is_noticed() {
     use std::os::fd::AsRawFd;
     let (a, _b) = UnixStream::pair().unwrap();
     let number = a.as_raw_fd();
     let control = ControlSocket::new(a.into());
     assert!(control.intact());
     let other = std::fs::File::open("/dev/null").unwrap();
-    // SAFETY: replaces what the number means at once, as a daemon's clean-up and next `open` would.
+    // SAFETY: replaces the file behind the number, as a daemon's clean-up and its next `open`
+    // would.
     unsafe { libc::dup2(other.as_raw_fd(), number) };
     assert!(!control.intact());
 }
 
-/// A watched end and the peer's.
+/// A watched end, the number of its descriptor, and the peer's end.
 fn watched(alive: &'static AtomicBool) -> (StreamLane, i32, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let number = ours.as_raw_fd();
@@ -199,7 +200,7 @@ fn watched(alive: &'static AtomicBool) -> (StreamLane, i32, UnixStream) {
 }
 
 #[test]
-fn a_watched_lane_notices_a_death_although_its_socket_stays_open() {
+fn watched_lane_notices_a_death_although_its_socket_stays_open() {
     static ALIVE: AtomicBool = AtomicBool::new(true);
     let (mut lane, _, theirs) = watched(&ALIVE);
     let receiver = std::thread::spawn(move || lane.receive(&mut Vec::new()));
@@ -207,7 +208,7 @@ fn a_watched_lane_notices_a_death_although_its_socket_stays_open() {
     assert!(!receiver.is_finished(), "a slow peer is not a dead one");
     ALIVE.store(false, Ordering::SeqCst);
     assert!(matches!(receiver.join().unwrap(), Err(LaneError::Dead)));
-    // Nor does a peer that no longer reads hold a sender.
+    // A peer that no longer reads must not block a sender either.
     ALIVE.store(true, Ordering::SeqCst);
     let (mut lane, _, _unread) = watched(&ALIVE);
     let sender = std::thread::spawn(move || (0..100).try_for_each(|_| lane.send(&vec![0; 1 << 20], &[])));
@@ -218,11 +219,12 @@ fn a_watched_lane_notices_a_death_although_its_socket_stays_open() {
 }
 
 #[test]
-fn a_watched_lane_leaves_the_files_of_others_alone() {
+fn watched_lane_leaves_other_files_alone() {
     static ALIVE: AtomicBool = AtomicBool::new(true);
     let (mut lane, number, _theirs) = watched(&ALIVE);
     let (others, mut other_end) = UnixStream::pair().unwrap();
-    // SAFETY: both numbers are open; this is what an application does that closes everything and opens a socket.
+    // SAFETY: both numbers are open; an application that closes everything and opens a socket has
+    // this effect.
     assert_eq!(unsafe { libc::dup2(others.as_raw_fd(), number) }, number);
     assert!(matches!(lane.send(b"a request", &[]), Err(LaneError::Dead)));
     assert!(matches!(lane.receive(&mut Vec::new()), Err(LaneError::Dead)));
@@ -236,10 +238,10 @@ fn a_watched_lane_leaves_the_files_of_others_alone() {
 }
 
 #[test]
-fn a_carrier_gets_the_regions_and_passes_on_the_message() {
+fn carrier_gets_the_regions_and_passes_on_the_message() {
     let ours = Arena::create(1 << 24).unwrap();
     let file = ours.file().unwrap().try_clone_to_owned().unwrap();
-    // The carrier's view of the arena is a plain one; the guest knows that a carrier has it.
+    // The carrier maps the arena as a plain one; the guest knows that a carrier shares it.
     let theirs = Arena::open(file, 0, 1 << 24).unwrap();
     ours.set_carried();
     assert!(ours.mirrored() && !theirs.mirrored());
@@ -261,7 +263,7 @@ fn a_carrier_gets_the_regions_and_passes_on_the_message() {
 }
 
 #[test]
-fn a_region_list_that_is_none_is_refused() {
+fn malformed_region_list_is_refused() {
     for list in [&b"short"[..], &[1, 0, 0, 0, 0, 0, 0, 0], &[255; 8], &[255; 64]] {
         assert!(take_regions(&mut list.to_vec()).is_err(), "{list:?}");
     }

@@ -1,4 +1,5 @@
-//! The device as a vhost-user backend: which events mean what, and how sockets of sessions get into its event loop.
+//! The device as a vhost-user backend: the meaning of its events, and the sockets of sessions in
+//! its event loop.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,21 +20,21 @@ const VERSION_1: u64 = 1 << 32;
 const INDIRECT_DESCRIPTORS: u64 = 1 << 28;
 const EVENT_INDEX: u64 = 1 << 29;
 
-// Numbers of events; the library has those of the queues and the next one.
-const AGAIN: u16 = QUEUES as u16 + 1;
-const FIRST_SOCKET: u16 = AGAIN + 1;
+// Tokens of events; the library uses those of the queues and the next one.
+const RETRY_TOKEN: u16 = QUEUES as u16 + 1;
+const FIRST_SOCKET: u16 = RETRY_TOKEN + 1;
 
 type EventLoop = VringEpollHandler<Arc<Backend>>;
 
 pub struct Backend {
     device: Mutex<Device>,
     sockets: Arc<Sockets>,
-    /// Readable when a queue has more than was taken in its turn.
+    /// Readable when a queue has more chains than were taken in its turn.
     again: OwnedFd,
     connection: OnceLock<ShutdownHandle>,
 }
 
-/// Sockets of sessions in the event loop.
+/// The sockets of sessions in the event loop.
 #[derive(Default)]
 pub struct Sockets(OnceLock<Weak<EventLoop>>);
 
@@ -51,7 +52,8 @@ fn event_set(interest: Interest) -> EventSet {
 }
 
 impl Watch for Arc<Sockets> {
-    /// A socket that nothing is wanted of is not in the loop at all: its hang-up would be told again and again.
+    /// Changes the events that are awaited at a socket. A socket without awaited events leaves the
+    /// loop, which would otherwise report its hang-up again and again.
     fn change(&self, socket: BorrowedFd<'_>, place: usize, before: Interest, after: Interest) -> io::Result<()> {
         let (number, none) = (u64::from(FIRST_SOCKET) + place as u64, Interest::default());
         self.with_loop(|events| {
@@ -66,7 +68,8 @@ impl Watch for Arc<Sockets> {
     }
 }
 
-/// The library's worker thread ends when it meets an error: nobody would serve the VM then, and nobody would know.
+/// The library's worker thread ends at any error, without a report. Its end shuts the process down,
+/// because the VM would no longer be served.
 struct Worker(ShutdownHandle);
 
 impl Drop for Worker {
@@ -85,17 +88,17 @@ impl Backend {
         Ok(Backend { device: Mutex::new(device), sockets, again, connection: OnceLock::new() })
     }
 
-    /// Once, before the VM can do anything.
+    /// Enters the loop. Called once, before the VM can do anything.
     pub fn start(&self, events: &Arc<EventLoop>) -> io::Result<()> {
         let _ = self.sockets.0.set(Arc::downgrade(events));
-        events.register_listener(self.again.as_raw_fd(), EventSet::IN, u64::from(AGAIN))
+        events.register_listener(self.again.as_raw_fd(), EventSet::IN, u64::from(RETRY_TOKEN))
     }
 
     pub fn connected(&self, connection: ShutdownHandle) {
         let _ = self.connection.set(connection);
     }
 
-    /// A panic elsewhere is told when the worker's end is.
+    /// Locks the device. A panic in another thread is reported by the worker's end.
     pub fn device(&self) -> MutexGuard<'_, Device> {
         self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,7 +128,7 @@ impl VhostUserBackend for Backend {
         VERSION_1 | INDIRECT_DESCRIPTORS | EVENT_INDEX | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
     }
 
-    /// No log of dirty pages: a VM with this device is not migrated.
+    /// Without a log of dirty pages: a VM with this device is not migrated.
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
         VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
@@ -160,7 +163,7 @@ impl VhostUserBackend for Backend {
             _ if event == CONTROL as u16 => device.take_requests(queue(CONTROL)?),
             _ if event == DOORBELL as u16 => device.take_doorbells(queue(DOORBELL)?),
             _ if event == EVENTS as u16 => false,
-            AGAIN => {
+            RETRY_TOKEN => {
                 let _ = rustix::io::read(&self.again, &mut [0; 8]);
                 let requests = device.take_requests(queue(CONTROL)?);
                 device.take_doorbells(queue(DOORBELL)?) || requests

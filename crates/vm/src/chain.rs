@@ -1,4 +1,5 @@
-//! One descriptor chain: bytes from the driver, room for bytes to it. Nothing in it is believed twice.
+//! One descriptor chain: bytes from the driver, room for bytes to it. Each value is read once and
+//! then checked.
 
 use std::ops::Deref;
 
@@ -6,10 +7,10 @@ use thiserror::Error;
 use virtio_queue::DescriptorChain;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
 
-/// Descriptors of one chain; indirect tables could have more.
-const MOST_DESCRIPTORS: usize = 2048;
+/// Bound of the descriptors of one chain; indirect tables could hold more.
+const MAX_DESCRIPTORS: usize = 2048;
 
-/// Why a chain is given back unread.
+/// The reason why a chain is returned unread.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum ChainError {
     /// a chain has no end
@@ -23,7 +24,7 @@ pub enum ChainError {
     Room(usize, usize),
 }
 
-/// Where the driver has room for bytes, in the VM's memory.
+/// The driver's buffers for an answer, in the VM's memory.
 #[derive(Debug, Default)]
 pub struct Room {
     parts: Vec<(GuestAddress, usize)>,
@@ -35,7 +36,8 @@ impl Room {
         self.size
     }
 
-    /// Answers how many bytes there was room for. The memory may have been taken away since the chain was read.
+    /// Writes as many bytes as fit and returns their number. The memory may have been removed since
+    /// the chain was read.
     pub fn write(&self, memory: &GuestMemoryMmap, mut bytes: &[u8]) -> Result<u32, ChainError> {
         let mut written = 0;
         for (address, length) in &self.parts {
@@ -50,21 +52,22 @@ impl Room {
 
 #[derive(Debug)]
 pub struct Parcel {
-    /// What the driver wrote; longer than asked for if there was more.
+    /// The driver's bytes; one more than the limit if there were more.
     pub bytes: Vec<u8>,
     pub room: Room,
 }
 
 impl Parcel {
-    /// Copies at most one byte more than `most`.
+    /// Reads a chain; copies at most one byte more than `most`.
     pub fn take<M>(chain: DescriptorChain<M>, memory: &GuestMemoryMmap, most: usize) -> Result<Self, ChainError>
     where
         M: Deref,
         M::Target: GuestMemory,
     {
         let (mut bytes, mut room, mut goes_on) = (Vec::new(), Room::default(), true);
-        // The iterator stops silently at what it does not understand: then the last descriptor names another one.
-        for descriptor in chain.take(MOST_DESCRIPTORS) {
+        // The iterator stops silently at a malformed descriptor: the last descriptor then names a
+        // successor.
+        for descriptor in chain.take(MAX_DESCRIPTORS) {
             let (address, length) = (descriptor.addr(), descriptor.len() as usize);
             let access = if descriptor.is_write_only() { Permissions::Write } else { Permissions::Read };
             if length > 0 && !memory.check_range(address, length, access) {

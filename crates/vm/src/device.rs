@@ -7,8 +7,8 @@ use virtio_queue::{DescriptorChain, QueueOwnedT};
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
 
 use crate::chain::{ChainError, Parcel, Room};
-use crate::request::LONGEST;
-use crate::session::{Answer, News, Ticket};
+use crate::request::MAX_REQUEST_BYTES;
+use crate::session::{Answer, SessionEvent, Ticket};
 use crate::sessions::{Reply, Sessions};
 
 pub const QUEUES: usize = 3;
@@ -17,16 +17,16 @@ pub const CONTROL: usize = 0;
 pub const EVENTS: usize = 1;
 pub const DOORBELL: usize = 2;
 
-/// An answer without anything more.
+/// Bytes of an answer without further content.
 const ANSWER: usize = 16;
-/// An event without its bytes.
+/// Bytes of an event without its data.
 const EVENT: usize = 24;
-/// Room that every buffer for events has.
+/// Bytes that every buffer for events must hold.
 const EVENT_ROOM: usize = 64;
-/// Bytes of one event at most, however large the buffer is.
+/// Largest data of one event in bytes, however large the buffer is.
 const EVENT_DATA: usize = 4096;
-/// Chains of one queue before others have their turn.
-const TURN: usize = 512;
+/// Chains taken from one queue before other queues have their turn.
+const CHAINS_PER_EVENT: usize = 512;
 
 /// Numbers of the events.
 mod event {
@@ -39,7 +39,7 @@ mod event {
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
-/// Where an answer goes that is not there yet.
+/// The destination of an answer that is not ready yet.
 struct Waiting {
     head: u16,
     room: Room,
@@ -50,7 +50,7 @@ pub struct Device {
     memory: Memory,
     waiting: HashMap<Ticket, Waiting>,
     tickets: Ticket,
-    /// The guest has not heard that this is another device than before.
+    /// True until the guest has been told that this is a new instance of the device.
     reset: bool,
 }
 
@@ -59,23 +59,24 @@ impl Device {
         Device { sessions, memory, waiting: HashMap::new(), tickets: 0, reset: true }
     }
 
-    /// The driver has let go of the control queue: it was reset, or the VM's end is near.
+    /// Ends all sessions: the driver has released the control queue, by a reset or because the VM
+    /// ends.
     pub fn stop(&mut self) {
         self.sessions.end_all();
         self.waiting.clear();
         self.reset = true;
     }
 
-    /// True: there is more to do, after others had their turn.
+    /// Takes requests. True: there are more, after other queues had their turn.
     pub fn take_requests(&mut self, queue: &VringRwLock) -> bool {
         self.each_chain(queue, |device, chain| device.request(queue, chain))
     }
 
-    /// True as above.
+    /// Takes doorbells. True: there are more, after other queues had their turn.
     pub fn take_doorbells(&mut self, queue: &VringRwLock) -> bool {
         self.each_chain(queue, |device, chain| {
             let head = chain.head_index();
-            match Parcel::take(chain, &device.memory.memory(), LONGEST) {
+            match Parcel::take(chain, &device.memory.memory(), MAX_REQUEST_BYTES) {
                 Ok(parcel) => device.sessions.ring(&parcel.bytes),
                 Err(error) => device.complain(error),
             }
@@ -83,7 +84,7 @@ impl Device {
         })
     }
 
-    /// Answers that are ready, and events as far as there are buffers.
+    /// Delivers the answers that are ready, and events as long as there are buffers.
     pub fn settle(&mut self, queues: &[VringRwLock]) {
         let (Some(control), Some(events)) = (queues.get(CONTROL), queues.get(EVENTS)) else { return };
         loop {
@@ -92,7 +93,7 @@ impl Device {
                 answers.into_iter().for_each(|answer| self.answer(control, answer));
                 signal(control);
             }
-            // Reading on may have brought answers.
+            // Reading from the sockets may have brought answers.
             if !self.deliver(events) {
                 return;
             }
@@ -104,7 +105,7 @@ impl Device {
     fn request(&mut self, queue: &VringRwLock, chain: Chain) {
         let head = chain.head_index();
         let memory = self.memory.memory();
-        let parcel = match Parcel::take(chain, &memory, LONGEST).and_then(|parcel| parcel.with_room(ANSWER)) {
+        let parcel = match Parcel::take(chain, &memory, MAX_REQUEST_BYTES).and_then(|parcel| parcel.with_room(ANSWER)) {
             Ok(parcel) => parcel,
             Err(error) => {
                 self.complain(error);
@@ -148,10 +149,10 @@ impl Device {
 
     // Events.
 
-    /// True: a session was read on, which may have brought something.
+    /// Delivers events. True: a socket was read meanwhile, which may have brought more.
     fn deliver(&mut self, queue: &VringRwLock) -> bool {
         let mut delivered = false;
-        while self.reset || self.sessions.has_news() {
+        while self.reset || self.sessions.has_events() {
             let Some(chain) = self.next_buffer(queue) else { break };
             let head = chain.head_index();
             let memory = self.memory.memory();
@@ -173,7 +174,8 @@ impl Device {
         delivered
     }
 
-    /// The driver tells of new buffers only while there is none.
+    /// The next buffer for events. The driver announces new buffers only after the device found
+    /// none.
     fn next_buffer(&mut self, queue: &VringRwLock) -> Option<Chain> {
         if let Some(chain) = self.next_chain(queue) {
             return Some(chain);
@@ -189,18 +191,18 @@ impl Device {
         if std::mem::take(&mut self.reset) {
             return Some(event_bytes(event::RESET, 0, self.sessions.instance(), &[]));
         }
-        let (session, news) = self.sessions.next_news((room - EVENT).min(EVENT_DATA - EVENT))?;
-        Some(match news {
-            News::Data(bytes) => event_bytes(event::DATA, session, 0, &bytes),
-            News::Wake(offset) => event_bytes(event::WAKE, session, offset, &[]),
-            News::Closed => event_bytes(event::CLOSED, session, 0, &[]),
+        let (session, event) = self.sessions.next_event((room - EVENT).min(EVENT_DATA - EVENT))?;
+        Some(match event {
+            SessionEvent::Data(bytes) => event_bytes(event::DATA, session, 0, &bytes),
+            SessionEvent::Wake(offset) => event_bytes(event::WAKE, session, offset, &[]),
+            SessionEvent::Closed => event_bytes(event::CLOSED, session, 0, &[]),
         })
     }
 
     // Queues.
 
     fn each_chain(&mut self, queue: &VringRwLock, mut act: impl FnMut(&mut Self, Chain)) -> bool {
-        let (mut left, mut idle) = (TURN, false);
+        let (mut left, mut idle) = (CHAINS_PER_EVENT, false);
         let _ = queue.disable_notification();
         loop {
             let before = left;
@@ -212,14 +214,15 @@ impl Device {
                     return true;
                 }
             }
-            // A chain may have come before the driver knew that it has to tell. In a broken queue it stays.
+            // A chain may have arrived before the driver knew that it has to notify. In a broken
+            // queue it stays.
             let more = queue.enable_notification().unwrap_or(false);
             if !more || (idle && left == before) {
                 break;
             }
             idle = left == before;
         }
-        if left < TURN {
+        if left < CHAINS_PER_EVENT {
             signal(queue);
         }
         false
@@ -262,10 +265,10 @@ fn event_bytes(kind: u32, session: u32, value: u64, bytes: &[u8]) -> Vec<u8> {
     event
 }
 
-/// Tells the driver what was given back, if it wants to be told.
+/// Notifies the driver of the returned chains, if it asked for notifications.
 fn signal(queue: &VringRwLock) {
     if queue.needs_notification().unwrap_or(true) {
-        // The VM may be about to end.
+        // Fails if the VM is about to end, which needs no action.
         let _ = queue.signal_used_queue();
     }
 }

@@ -1,16 +1,17 @@
 //! The virtio device of a virtual machine (docs/virtio-aviary.md), served over vhost-user by a process of its own.
 //!
-//! To the VM it is a device with three queues, to the node a process that attaches guests. Lanes and data lie in the
-//! VM's memory, which API servers map; what passes through here is the control stream of each session, requests about
-//! memory, and wakes of sleepers.
+//! To the VM it is a device with three queues, to the node a process that attaches guests. Lanes
+//! and data lie in the VM's memory, which API servers map; this process passes on the control
+//! stream of each session, requests about memory, and wake-ups.
 //!
-//! From the bottom up: `request`, `stream` and `ranges` know bytes and numbers only. `memory` knows where the VM's
-//! memory lies in files, `outbox` what waits for a socket. A `session` is one open `/dev/aviary`; `sessions` are all of
-//! a VM with their sockets. `chain` and `device` are the queues, `backend` is what the vhost-user library calls.
+//! From the bottom up: `request`, `stream` and `ranges` handle bytes and numbers only. `memory`
+//! finds the VM's memory in files, `outbox` queues bytes for a socket. A `session` is one open
+//! `/dev/aviary`; `sessions` holds all of a VM with their sockets. `chain` and `device` are the
+//! queues, `backend` has the functions that the vhost-user library calls.
 //!
-//! The driver may be hostile and so may be the VMM: one VM's device is another process than the next one's, and
-//! neither waits for the other. A reset of the driver, and a pause of the VM, which looks the same from here, ends all
-//! sessions: the guest's memory may mean something else afterwards.
+//! The driver may be hostile and so may be the VMM: each VM's device is a process of its own, and
+//! no device waits for another. A reset of the driver, and a pause of the VM, which cannot be told
+//! from a reset, ends all sessions: the guest's memory may have another meaning afterwards.
 
 #![forbid(unsafe_code)]
 
@@ -45,19 +46,19 @@ use log::Log;
 use node::Attach;
 use sessions::Sessions;
 
-/// A VMM that was announced is there, or has gone.
-const ARRIVAL: Duration = Duration::from_secs(1);
+/// Time for an announced VMM to connect; without a connection it counts as gone.
+const VMM_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct DeviceOptions {
     /// The VM's name, for the log.
     pub name: String,
-    /// Where the VMM connects.
+    /// The socket to which the VMM connects.
     pub listener: UnixListener,
     /// The node's unix socket.
     pub node: PathBuf,
 }
 
-/// Why a VM is not served, or not any longer.
+/// The reason why a VM is not served, or no longer served.
 #[derive(Debug, Error)]
 pub enum DeviceError {
     /// no event loop: {0}
@@ -68,7 +69,7 @@ pub enum DeviceError {
     Protocol(DaemonError),
 }
 
-/// Serves one VM until it hangs up. Returns at once if none is about to connect.
+/// Serves one VM until it hangs up. Returns at once if no VMM connects.
 pub fn serve(options: DeviceOptions) -> Result<(), DeviceError> {
     let DeviceOptions { name, listener, node } = options;
     if !is_wanted(&listener).map_err(DeviceError::EventLoop)? {
@@ -83,7 +84,7 @@ pub fn serve(options: DeviceOptions) -> Result<(), DeviceError> {
     for events in daemon.get_epoll_handlers() {
         backend.start(&events).map_err(DeviceError::EventLoop)?;
     }
-    // It takes one connection; the listener stays the node's.
+    // The library takes one connection; the node keeps the listener.
     daemon.start(&mut Listener::from(listener)).map_err(DeviceError::Protocol)?;
     if let Some(connection) = daemon.shutdown_handle() {
         backend.connected(connection);
@@ -97,7 +98,7 @@ pub fn serve(options: DeviceOptions) -> Result<(), DeviceError> {
 }
 
 fn is_wanted(listener: &UnixListener) -> io::Result<bool> {
-    let timeout = Timespec { tv_sec: ARRIVAL.as_secs() as i64, tv_nsec: 0 };
+    let timeout = Timespec { tv_sec: VMM_CONNECT_TIMEOUT.as_secs() as i64, tv_nsec: 0 };
     match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)) {
         Err(rustix::io::Errno::INTR) => is_wanted(listener),
         ready => Ok(ready? > 0),

@@ -4,19 +4,19 @@ use std::fmt;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Between lines about errors of the queues, of which a guest can cause as many as it likes.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Interval between lines about errors of the queues, of which a guest can cause any number.
+const MIN_LINE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Log {
     name: String,
-    told: Option<Instant>,
-    untold: u64,
+    last_line: Option<Instant>,
+    suppressed: u64,
 }
 
 impl Log {
     pub fn new(name: &str) -> Self {
-        Log { name: name.escape_debug().to_string(), told: None, untold: 0 }
+        Log { name: name.escape_debug().to_string(), last_line: None, suppressed: 0 }
     }
 
     pub fn line(&self, message: impl fmt::Display) {
@@ -24,16 +24,16 @@ impl Log {
         let _ = std::io::stderr().write_all(format!("aviary vm-device {}: {message}\n", self.name).as_bytes());
     }
 
-    /// At most one such line per second.
+    /// Logs an error that the guest causes: at most one line per `MIN_LINE_INTERVAL`.
     pub fn complain(&mut self, message: impl fmt::Display) {
-        if self.told.is_some_and(|told| told.elapsed() < PAUSE) {
-            self.untold += 1;
+        if self.last_line.is_some_and(|last_line| last_line.elapsed() < MIN_LINE_INTERVAL) {
+            self.suppressed += 1;
             return;
         }
-        match std::mem::take(&mut self.untold) {
+        match std::mem::take(&mut self.suppressed) {
             0 => self.line(message),
-            untold => self.line(format_args!("{message} ({untold} earlier complaints were not told)")),
+            suppressed => self.line(format_args!("{message} ({suppressed} earlier lines were not logged: rate limit)")),
         }
-        self.told = Some(Instant::now());
+        self.last_line = Some(Instant::now());
     }
 }

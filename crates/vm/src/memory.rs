@@ -1,4 +1,5 @@
-//! The VM's memory: whether it may be trusted to stay, and where in its files guest-physical extents lie.
+//! The VM's memory: the check that it cannot shrink, and the files in which guest-physical extents
+//! lie.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use vm_memory::{
     Address, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MemoryRegionAddress,
 };
 
-use crate::request::{Extent, MOST_EXTENTS, PAGE};
+use crate::request::{Extent, MAX_EXTENTS, PAGE};
 
-/// Why a VM is refused.
+/// The reason why a VM is refused.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryError {
     /// the VM's memory at {0:#x} can shrink; give the VM sealed memory (-object memory-backend-memfd,share=on,seal=on)
@@ -25,7 +26,7 @@ pub enum MemoryError {
     Short(u64),
 }
 
-/// A file that shrinks kills whoever maps it.
+/// Refuses memory whose file can shrink, which would kill every process that maps it.
 pub fn check(memory: &GuestMemoryMmap) -> Result<(), MemoryError> {
     for region in memory.iter() {
         let start = region.start_addr().raw_value();
@@ -42,18 +43,18 @@ pub fn check(memory: &GuestMemoryMmap) -> Result<(), MemoryError> {
     Ok(())
 }
 
-/// Consecutive bytes of an arena and where they lie in one file.
+/// Consecutive bytes of an arena, and their extents in one file.
 #[derive(Debug, Clone)]
-pub struct Piece {
+pub struct MappedFragment {
     pub file: Arc<File>,
     pub length: u64,
-    /// Offset in the file and length.
+    /// Offset in the file and length, in bytes.
     pub extents: Vec<(u64, u64)>,
 }
 
-/// Cuts extents at the borders of the VM's memory regions.
-pub fn locate(memory: &GuestMemoryMmap, extents: &[Extent]) -> Result<Vec<Piece>, Errno> {
-    let mut pieces: Vec<Piece> = Vec::new();
+/// Finds extents in the VM's files and cuts them at the borders of the memory regions.
+pub fn locate(memory: &GuestMemoryMmap, extents: &[Extent]) -> Result<Vec<MappedFragment>, Errno> {
+    let mut fragments: Vec<MappedFragment> = Vec::new();
     for extent in extents {
         let (mut address, mut left) = (extent.address, extent.length);
         while left > 0 {
@@ -62,14 +63,14 @@ pub fn locate(memory: &GuestMemoryMmap, extents: &[Extent]) -> Result<Vec<Piece>
             if !offset.is_multiple_of(PAGE) || !length.is_multiple_of(PAGE) {
                 return Err(Errno::FAULT);
             }
-            add(&mut pieces, file.arc(), offset, length);
+            add(&mut fragments, file.arc(), offset, length);
             (address, left) = (address + length, left - length);
         }
     }
-    Ok(pieces)
+    Ok(fragments)
 }
 
-/// The file, the offset in it, and how many bytes of the region follow.
+/// The file, the offset in it, and the bytes of the region that follow.
 fn find(memory: &GuestMemoryMmap, address: u64) -> Result<(&FileOffset, u64, u64), Errno> {
     let region = memory.find_region(GuestAddress(address)).ok_or(Errno::FAULT)?;
     let MemoryRegionAddress(within) = region.to_region_addr(GuestAddress(address)).ok_or(Errno::FAULT)?;
@@ -77,10 +78,10 @@ fn find(memory: &GuestMemoryMmap, address: u64) -> Result<(&FileOffset, u64, u64
     Ok((file, file.start() + within, region.len() - within))
 }
 
-fn add(pieces: &mut Vec<Piece>, file: &Arc<File>, offset: u64, length: u64) {
-    if let Some(piece) = pieces.last_mut().filter(|piece| Arc::ptr_eq(&piece.file, file)) {
-        let full = piece.extents.len() >= MOST_EXTENTS;
-        let joined = match piece.extents.last_mut() {
+fn add(fragments: &mut Vec<MappedFragment>, file: &Arc<File>, offset: u64, length: u64) {
+    if let Some(fragment) = fragments.last_mut().filter(|fragment| Arc::ptr_eq(&fragment.file, file)) {
+        let full = fragment.extents.len() >= MAX_EXTENTS;
+        let joined = match fragment.extents.last_mut() {
             Some((start, so_far)) if *start + *so_far == offset => {
                 *so_far += length;
                 true
@@ -89,13 +90,13 @@ fn add(pieces: &mut Vec<Piece>, file: &Arc<File>, offset: u64, length: u64) {
         };
         if joined || !full {
             if !joined {
-                piece.extents.push((offset, length));
+                fragment.extents.push((offset, length));
             }
-            piece.length += length;
+            fragment.length += length;
             return;
         }
     }
-    pieces.push(Piece { file: file.clone(), length, extents: vec![(offset, length)] });
+    fragments.push(MappedFragment { file: file.clone(), length, extents: vec![(offset, length)] });
 }
 
 #[cfg(test)]
@@ -139,13 +140,13 @@ mod tests {
         let (one, two) = (file(1 << 20, SealFlags::SHRINK), file(1 << 20, SealFlags::SHRINK));
         let regions = vec![region(one, 0x8000, 0x10000, 0x4000), region(two, 0, 0x14000, 0x4000)];
         let memory = GuestMemoryMmap::from_regions(regions).unwrap();
-        let pieces = locate(&memory, &[extent(0x10000, 1), extent(0x11000, 5), extent(0x16000, 1)]).unwrap();
-        let found: Vec<_> = pieces.iter().map(|piece| (piece.length, piece.extents.as_slice())).collect();
+        let fragments = locate(&memory, &[extent(0x10000, 1), extent(0x11000, 5), extent(0x16000, 1)]).unwrap();
+        let found: Vec<_> = fragments.iter().map(|fragment| (fragment.length, fragment.extents.as_slice())).collect();
         assert_eq!(found, [(0x4000, &[(0x8000, 0x4000)][..]), (0x3000, &[(0, 0x3000)])]);
         for wrong in [extent(0xf000, 1), extent(0xf000, 2), extent(0x17000, 2), extent(1 << 62, 1)] {
             assert_eq!(locate(&memory, &[wrong]).unwrap_err(), Errno::FAULT);
         }
-        let many: Vec<Extent> = (0..MOST_EXTENTS as u64).map(|n| extent(0x10000 + n % 2 * 0x2000, 1)).collect();
+        let many: Vec<Extent> = (0..MAX_EXTENTS as u64).map(|n| extent(0x10000 + n % 2 * 0x2000, 1)).collect();
         assert_eq!(locate(&memory, &many).unwrap().len(), 1);
         let back_and_forth: Vec<Extent> = (0..64).map(|n| extent(0x10000 + n % 2 * 0x4000, 1)).collect();
         assert_eq!(locate(&memory, &back_and_forth).unwrap().len(), 64);

@@ -1,4 +1,4 @@
-//! How a session reaches an API server: a connection to the node, as every guest makes one.
+//! The connection of a session to an API server, through the node like that of every guest.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::sessions::Node;
 
 pub struct Attach {
     node: PathBuf,
-    /// Of the last socket.
+    /// Number of the last socket.
     serial: u64,
 }
 
@@ -27,7 +27,7 @@ impl Node for Attach {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         self.serial += 1;
         let name = origin.to_name(std::process::id(), self.serial);
-        // Somebody else may have the name: then `aviary ps` does not know the program.
+        // If another process has the name, `aviary ps` does not know the program.
         let _ = SocketAddrUnix::new_abstract_name(&name).and_then(|name| bind(&socket, &name));
         connect(&socket, &SocketAddrUnix::new(&*self.node)?)?;
         Ok(socket)

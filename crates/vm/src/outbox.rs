@@ -1,4 +1,4 @@
-//! What waits to be written to an API server's socket, which is never waited for.
+//! Bytes that wait to be written to an API server's socket; the device never blocks on it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -13,12 +13,12 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// Bytes that may wait.
-const MOST_BYTES: usize = 4 << 20;
+const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Words that may wait to be woken.
-const MOST_WAKES: usize = 4096;
-/// Descriptors under way to an API server that it has not answered: the kernel counts them for all of a user's
-/// processes together.
-const MOST_FILES: usize = 16;
+const MAX_QUEUED_WAKES: usize = 4096;
+/// Bound of the descriptors in flight to an API server that it has not answered: the kernel counts
+/// those of all of a user's processes together.
+const MAX_FILES_IN_FLIGHT: usize = 16;
 
 /// the API server does not keep up
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -31,21 +31,22 @@ struct Message {
     file: Option<Arc<File>>,
 }
 
-/// Bytes in order; a wake may come before what waits longer, but never into the middle of a message.
+/// Bytes in order. A wake may overtake messages that wait longer, but never goes into the middle of
+/// a message.
 #[derive(Debug, Default)]
 pub struct Outbox {
     messages: VecDeque<Message>,
     waiting: usize,
     wakes: BTreeSet<u64>,
-    /// Bytes of the first message that are written.
+    /// Bytes of the first message that have been written.
     written: usize,
-    /// Messages with a descriptor that were sent and have no answer.
+    /// Messages with a descriptor that were sent and not answered.
     files: usize,
 }
 
 impl Outbox {
     pub fn push(&mut self, bytes: Vec<u8>, file: Option<Arc<File>>) -> Result<(), Overflow> {
-        if self.waiting + bytes.len() > MOST_BYTES {
+        if self.waiting + bytes.len() > MAX_QUEUED_BYTES {
             return Err(Overflow);
         }
         self.waiting += bytes.len();
@@ -53,13 +54,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// Each word waits once.
+    /// Queues a wake. Each word is queued once.
     pub fn wake(&mut self, offset: u64) -> Result<(), Overflow> {
         self.wakes.insert(offset);
-        if self.wakes.len() > MOST_WAKES { Err(Overflow) } else { Ok(()) }
+        if self.wakes.len() > MAX_QUEUED_WAKES { Err(Overflow) } else { Ok(()) }
     }
 
-    /// A message with a descriptor was answered.
+    /// Notes that a message with a descriptor was answered.
     pub fn answered(&mut self) {
         self.files = self.files.saturating_sub(1);
     }
@@ -68,21 +69,21 @@ impl Outbox {
         *self = Self::default();
     }
 
-    /// Whether something could be written if the socket had room.
+    /// True if there is something that may be written when the socket has room.
     pub fn wants_room(&self) -> bool {
         !self.wakes.is_empty() || self.messages.front().is_some_and(|first| self.may_go(first))
     }
 
     fn may_go(&self, first: &Message) -> bool {
-        first.file.is_none() || self.files < MOST_FILES || self.written > 0
+        first.file.is_none() || self.files < MAX_FILES_IN_FLIGHT || self.written > 0
     }
 
-    /// Writes what the socket takes. An error: the peer is gone.
+    /// Writes as much as the socket takes. An error: the peer is gone.
     pub fn flush(&mut self, socket: impl AsFd) -> Result<(), Errno> {
         loop {
             self.insert_wakes();
             let Some(first) = self.messages.front().filter(|first| self.may_go(first)) else { return Ok(()) };
-            // The descriptor comes with the first byte.
+            // The descriptor is sent with the first byte.
             let file = first.file.as_ref().filter(|_| self.written == 0);
             match send(socket.as_fd(), &first.bytes[self.written..], file.map(AsFd::as_fd)) {
                 Ok(sent) => self.advance(sent),
@@ -156,25 +157,25 @@ mod tests {
         assert_eq!((received.len(), outbox.waiting), (1_000_032, 0));
         let wake = Control { kind: control_kind::WAKE, offset: 64, ..Control::default() }.to_bytes();
         let at = received.windows(32).position(|bytes| bytes == wake).unwrap();
-        assert_eq!(at % 10_000, 0, "never into the middle of a message");
+        assert_eq!(at % 10_000, 0, "a wake went into the middle of a message");
         received.drain(at..at + 32);
         assert_eq!(received, (0..100).flat_map(message).collect::<Vec<_>>());
     }
 
     #[test]
-    fn it_is_bounded() {
+    fn outbox_is_bounded() {
         let mut outbox = Outbox::default();
-        assert_eq!(outbox.push(vec![0; MOST_BYTES], None), Ok(()));
+        assert_eq!(outbox.push(vec![0; MAX_QUEUED_BYTES], None), Ok(()));
         assert_eq!(outbox.push(vec![0], None), Err(Overflow));
         let full = (0..).map(|n| outbox.wake(n)).position(|result| result.is_err());
-        assert_eq!(full, Some(MOST_WAKES));
+        assert_eq!(full, Some(MAX_QUEUED_WAKES));
     }
 
     #[test]
-    fn few_descriptors_are_under_way() {
+    fn descriptors_in_flight_are_bounded() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let (mut outbox, file) = (Outbox::default(), Arc::new(File::open("/dev/null").unwrap()));
-        for _ in 0..MOST_FILES + 1 {
+        for _ in 0..MAX_FILES_IN_FLIGHT + 1 {
             outbox.push(vec![1], Some(file.clone())).unwrap();
         }
         outbox.flush(&ours).unwrap();

@@ -1,4 +1,4 @@
-//! Which ranges of a session's arena are mapped, in the pieces in which they were.
+//! The mapped ranges of a session's arena, as they were mapped.
 
 use std::collections::BTreeMap;
 
@@ -7,53 +7,53 @@ use rustix::io::Errno;
 use crate::request::Range;
 
 #[derive(Debug)]
-struct Piece {
+struct MappedRange {
     length: u64,
-    /// A request about it has no answer yet.
+    /// True while a request about the range has no answer.
     busy: bool,
 }
 
 #[derive(Debug, Default)]
-pub struct Ranges(BTreeMap<u64, Piece>);
+pub struct Ranges(BTreeMap<u64, MappedRange>);
 
 impl Ranges {
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Takes a range that is about to be mapped.
+    /// Claims a range that is about to be mapped.
     pub fn claim(&mut self, range: Range) -> Result<(), Errno> {
         let before = self.0.range(..range.end()).next_back();
-        if before.is_some_and(|(start, piece)| start + piece.length > range.offset) {
+        if before.is_some_and(|(start, entry)| start + entry.length > range.offset) {
             return Err(Errno::EXIST);
         }
-        self.0.insert(range.offset, Piece { length: range.length, busy: true });
+        self.0.insert(range.offset, MappedRange { length: range.length, busy: true });
         Ok(())
     }
 
-    /// Takes what is about to be unmapped: whole pieces without gaps.
+    /// Claims what is about to be unmapped: whole mapped ranges without gaps.
     pub fn withdraw(&mut self, range: Range) -> Result<(), Errno> {
         let mut end = range.offset;
-        for (start, piece) in self.0.range(range.offset..range.end()) {
+        for (start, entry) in self.0.range(range.offset..range.end()) {
             if *start != end {
                 return Err(Errno::INVAL);
             }
-            if piece.busy {
+            if entry.busy {
                 return Err(Errno::BUSY);
             }
-            end = start + piece.length;
+            end = start + entry.length;
         }
         if end != range.end() {
             return Err(Errno::INVAL);
         }
-        self.0.range_mut(range.offset..range.end()).for_each(|(_, piece)| piece.busy = true);
+        self.0.range_mut(range.offset..range.end()).for_each(|(_, entry)| entry.busy = true);
         Ok(())
     }
 
-    /// The request about a range was answered.
+    /// Notes the answer of the request about a range.
     pub fn settle(&mut self, range: Range, mapped: bool) {
         if mapped {
-            self.0.range_mut(range.offset..range.end()).for_each(|(_, piece)| piece.busy = false);
+            self.0.range_mut(range.offset..range.end()).for_each(|(_, entry)| entry.busy = false);
         } else {
             let starts: Vec<u64> = self.0.range(range.offset..range.end()).map(|(start, _)| *start).collect();
             for start in starts {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_pieces_go() {
+    fn ranges_are_unmapped_whole() {
         let mut ranges = Ranges::default();
         for range in [pages(0, 2), pages(2, 2), pages(6, 1)] {
             ranges.claim(range).unwrap();
@@ -94,7 +94,7 @@ mod tests {
         }
         assert_eq!(ranges.withdraw(pages(0, 4)), Ok(()));
         assert_eq!(ranges.withdraw(pages(2, 2)), Err(Errno::BUSY));
-        assert_eq!(ranges.claim(pages(0, 1)), Err(Errno::EXIST), "not before the answer");
+        assert_eq!(ranges.claim(pages(0, 1)), Err(Errno::EXIST), "claimed until the answer");
         ranges.settle(pages(0, 4), false);
         assert_eq!((ranges.claim(pages(0, 1)), ranges.len()), (Ok(()), 2));
     }

@@ -1,23 +1,24 @@
-//! What the driver asks on the control queue (docs/virtio-aviary.md), decoded and checked as far as the bytes go.
+//! Requests of the driver on the control queue (docs/virtio-aviary.md), decoded and checked as far
+//! as the bytes alone allow.
 
 use aviary_wire::control::{APPLICATION_MEMORY, WRITABLE};
 use rustix::io::Errno;
 
-/// Bytes before what follows.
+/// Bytes of a request's fixed part.
 pub const HEADER: usize = 40;
-/// A request is never longer.
-pub const LONGEST: usize = 64 << 10;
-pub const LONGEST_SEND: usize = 16 << 10;
-pub const LONGEST_PROGRAM: usize = 64;
+/// Longest request in bytes.
+pub const MAX_REQUEST_BYTES: usize = 64 << 10;
+pub const MAX_SEND_BYTES: usize = 16 << 10;
+pub const MAX_PROGRAM_BYTES: usize = 64;
 /// Extents of one `MAP`.
-pub const MOST_EXTENTS: usize = 1024;
+pub const MAX_EXTENTS: usize = 1024;
 pub const PAGE: u64 = 4096;
 
 const EXTENT: usize = 16;
-/// Of `MAP`: writable, the application's own. They mean the same to API servers.
+/// Flags of `MAP`: writable, the application's own memory. API servers use equal numbers.
 const FLAGS: u32 = (WRITABLE | APPLICATION_MEMORY) as u32;
 
-/// Numbers of the types.
+/// Numbers of the request types.
 pub mod kind {
     pub const IDENTIFY: u32 = 1;
     pub const OPEN: u32 = 2;
@@ -28,7 +29,7 @@ pub mod kind {
     pub const PING: u32 = 7;
 }
 
-/// A range of a session's arena; whole pages, not empty, its end is a number.
+/// A range of a session's arena: whole pages, not empty, and its end does not overflow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     pub offset: u64,
@@ -46,7 +47,7 @@ impl Range {
     }
 }
 
-/// Guest-physical memory.
+/// A range of guest-physical memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     pub address: u64,
@@ -61,7 +62,7 @@ pub enum Request {
     Open {
         session: u32,
         pid: u64,
-        /// When the process started, in any unit.
+        /// Start time of the process, in any unit.
         started: u64,
         program: String,
     },
@@ -72,7 +73,7 @@ pub enum Request {
         session: u32,
         bytes: Vec<u8>,
     },
-    /// The extents' lengths add up to the range's.
+    /// Maps memory; the extents' lengths add up to the range's.
     Map {
         session: u32,
         range: Range,
@@ -101,9 +102,9 @@ impl Words<'_> {
 }
 
 impl Request {
-    /// The error is the answer's status.
+    /// Decodes a request. The error is the answer's status.
     pub fn parse(bytes: &[u8]) -> Result<Self, Errno> {
-        if bytes.len() > LONGEST {
+        if bytes.len() > MAX_REQUEST_BYTES {
             return Err(Errno::INVAL);
         }
         let words = Words(bytes);
@@ -113,11 +114,11 @@ impl Request {
         match words.u32(0)? {
             kind::IDENTIFY if value > 0 => Ok(Request::Identify { version: value }),
             kind::OPEN if session != 0 => {
-                let program = String::from_utf8_lossy(rest(bytes, count, LONGEST_PROGRAM)?).into_owned();
+                let program = String::from_utf8_lossy(rest(bytes, count, MAX_PROGRAM_BYTES)?).into_owned();
                 Ok(Request::Open { session, pid: value, started: offset, program })
             }
             kind::CLOSE => Ok(Request::Close { session }),
-            kind::SEND => Ok(Request::Send { session, bytes: rest(bytes, count, LONGEST_SEND)?.to_owned() }),
+            kind::SEND => Ok(Request::Send { session, bytes: rest(bytes, count, MAX_SEND_BYTES)?.to_owned() }),
             kind::MAP if flags & !FLAGS == 0 => {
                 let (range, flags) = (range()?, u64::from(flags));
                 Ok(Request::Map { session, range, flags, extents: extents(bytes, count, range)? })
@@ -137,13 +138,13 @@ fn rest(bytes: &[u8], length: usize, most: usize) -> Result<&[u8], Errno> {
 }
 
 fn extents(bytes: &[u8], count: usize, range: Range) -> Result<Vec<Extent>, Errno> {
-    if count > MOST_EXTENTS {
+    if count > MAX_EXTENTS {
         return Err(Errno::INVAL);
     }
-    let words = Words(rest(bytes, count * EXTENT, MOST_EXTENTS * EXTENT)?);
+    let words = Words(rest(bytes, count * EXTENT, MAX_EXTENTS * EXTENT)?);
     let (mut list, mut total) = (Vec::with_capacity(count), 0u64);
     for at in (0..count * EXTENT).step_by(EXTENT) {
-        // The same rules as for a range of the arena.
+        // The rules are those of a range of the arena.
         let Range { offset: address, length } = Range::new(words.u64(at)?, words.u64(at + 8)?).ok_or(Errno::INVAL)?;
         total = total.checked_add(length).ok_or(Errno::INVAL)?;
         list.push(Extent { address, length });
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_must_be_there() {
+    fn announced_bytes_must_follow() {
         assert!(Request::parse(&request(kind::SEND, 0, 8, [0; 3], &[1])).is_ok());
         assert_eq!(Request::parse(&request(kind::SEND, 0, 9, [0; 3], &[1])), Err(Errno::INVAL));
         assert_eq!(Request::parse(&request(kind::OPEN, 0, 65, [0; 3], &[0; 9])), Err(Errno::INVAL));

@@ -1,4 +1,5 @@
-//! One open `/dev/aviary`: what was asked, what is under way, what the guest has yet to hear. No I/O but the outbox's.
+//! One open `/dev/aviary`: its requests in flight, and the events that the guest has not received.
+//! No I/O but the outbox's.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,13 +7,13 @@ use aviary_wire::Control;
 use aviary_wire::control::control_kind;
 use rustix::io::Errno;
 
-use crate::memory::Piece;
+use crate::memory::MappedFragment;
 use crate::outbox::{Outbox, Overflow};
 use crate::ranges::Ranges;
 use crate::request::Range;
 use crate::stream::{GuestStream, Said, ServerStream, StreamError};
 
-/// A request that is answered later.
+/// Number of a request that is answered later.
 pub type Ticket = u64;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -21,44 +22,45 @@ pub struct Answer {
     pub result: Result<(), Errno>,
 }
 
-/// For the events queue.
+/// An event for the events queue.
 #[derive(Debug, PartialEq, Eq)]
-pub enum News {
+pub enum SessionEvent {
     Data(Vec<u8>),
     Wake(u64),
     Closed,
 }
 
-/// Bytes that may wait for the guest; then the socket is not read any more.
-const MOST_DATA: usize = 16 << 10;
+/// Bytes that may wait for the guest; beyond, the socket is not read.
+const MAX_QUEUED_BYTES: usize = 16 << 10;
 /// Words that may wait to be woken in the guest.
-const MOST_WAKES: usize = 4096;
-const LARGEST_ERRNO: u32 = 4095;
+const MAX_QUEUED_WAKES: usize = 4096;
+const MAX_ERRNO: u32 = 4095;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum SessionState {
     Open,
-    /// Ended from this side: the API server is told, and has yet to hang up. Until then it may touch the memory.
+    /// Ended from this side: the API server was told, and has not hung up. It may still access the
+    /// memory.
     Ending,
     /// The API server has hung up.
     Gone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
+enum MemoryOperation {
     Map,
     Unmap,
-    /// Of what a failed `Map` has mapped already.
+    /// Unmaps the part that a failed `Map` has mapped already.
     Undo(Errno),
 }
 
-/// A request about memory that the API server carries out.
+/// A request about memory in flight to the API server.
 #[derive(Debug)]
-struct Job {
+struct MemoryRequest {
     ticket: Ticket,
-    task: Task,
+    operation: MemoryOperation,
     range: Range,
-    /// Answers that are still to come.
+    /// Answers of the API server that are still missing.
     left: usize,
     failed: Option<Errno>,
 }
@@ -67,12 +69,12 @@ struct Job {
 pub struct Session {
     /// The process id in the guest.
     pid: u32,
-    life: Life,
+    state: SessionState,
     from_guest: GuestStream,
     from_server: ServerStream,
     ranges: Ranges,
-    /// In the order in which the API server answers.
-    jobs: VecDeque<Job>,
+    /// Requests in flight, in the order in which the API server answers.
+    requests: VecDeque<MemoryRequest>,
     pub outbox: Outbox,
     data: VecDeque<u8>,
     wakes: BTreeSet<u64>,
@@ -85,11 +87,11 @@ impl Session {
     pub fn new(pid: u32) -> Self {
         Session {
             pid,
-            life: Life::Open,
+            state: SessionState::Open,
             from_guest: GuestStream::default(),
             from_server: ServerStream::default(),
             ranges: Ranges::default(),
-            jobs: VecDeque::new(),
+            requests: VecDeque::new(),
             outbox: Outbox::default(),
             data: VecDeque::new(),
             wakes: BTreeSet::new(),
@@ -99,11 +101,12 @@ impl Session {
         }
     }
 
-    // What the driver asks.
+    // Requests of the driver.
 
-    /// The error ends the session: an answer for the guest and a reason for the log.
+    /// Passes bytes of the guest on. The outer error ends the session and gives the reason for the
+    /// log; the inner one is the guest's answer.
     pub fn send(&mut self, bytes: &[u8]) -> Result<Result<(), Errno>, SessionError> {
-        if self.life != Life::Open {
+        if self.state != SessionState::Open {
             return Ok(Err(Errno::PIPE));
         }
         let out = self.from_guest.pass(bytes, self.pid)?;
@@ -113,9 +116,9 @@ impl Session {
         Ok(Ok(()))
     }
 
-    /// Whether a range may be mapped now; what is refused has no effect.
+    /// Claims a range for mapping; a refusal has no effect.
     fn claim(&mut self, range: Range) -> Result<(), Errno> {
-        if self.life != Life::Open {
+        if self.state != SessionState::Open {
             return Err(Errno::PIPE);
         }
         if self.from_guest.arena().is_none_or(|size| range.end() > size) {
@@ -124,60 +127,79 @@ impl Session {
         self.ranges.claim(range)
     }
 
-    pub fn map(&mut self, ticket: Ticket, range: Range, flags: u64, pieces: Vec<Piece>) -> Result<(), SessionError> {
+    pub fn map(
+        &mut self,
+        ticket: Ticket,
+        range: Range,
+        flags: u64,
+        fragments: Vec<MappedFragment>,
+    ) -> Result<(), SessionError> {
         if let Err(errno) = self.claim(range) {
             self.answer(ticket, Err(errno));
             return Ok(());
         }
-        self.jobs.push_back(Job { ticket, task: Task::Map, range, left: pieces.len(), failed: None });
+        self.requests.push_back(MemoryRequest {
+            ticket,
+            operation: MemoryOperation::Map,
+            range,
+            left: fragments.len(),
+            failed: None,
+        });
         let mut offset = range.offset;
-        for piece in pieces {
-            let lane = piece.extents.len() as u32;
-            let control = Control { kind: control_kind::MEMORY_MAP, lane, offset, length: piece.length, flags };
+        for fragment in fragments {
+            let lane = fragment.extents.len() as u32;
+            let control = Control { kind: control_kind::MEMORY_MAP, lane, offset, length: fragment.length, flags };
             let mut bytes = control.to_bytes().to_vec();
-            for (start, length) in piece.extents {
+            for (start, length) in fragment.extents {
                 bytes.extend_from_slice(&start.to_le_bytes());
                 bytes.extend_from_slice(&length.to_le_bytes());
             }
-            offset += piece.length;
-            self.outbox.push(bytes, Some(piece.file))?;
+            offset += fragment.length;
+            self.outbox.push(bytes, Some(fragment.file))?;
         }
         Ok(())
     }
 
     pub fn unmap(&mut self, ticket: Ticket, range: Range) -> Result<(), SessionError> {
-        let ready = if self.life == Life::Gone { Err(Errno::PIPE) } else { self.ranges.withdraw(range) };
-        match (ready, self.life) {
+        let ready = if self.state == SessionState::Gone { Err(Errno::PIPE) } else { self.ranges.withdraw(range) };
+        match (ready, self.state) {
             (Err(errno), _) => {
                 self.answer(ticket, Err(errno));
                 Ok(())
             }
-            (Ok(()), Life::Open) => self.send_unmap(ticket, Task::Unmap, range),
-            // The API server hears nothing any more; its end answers.
+            (Ok(()), SessionState::Open) => self.send_unmap(ticket, MemoryOperation::Unmap, range),
+            // The API server receives nothing any more; the request is answered when it hangs up.
             (Ok(()), _) => {
-                self.jobs.push_back(Job { ticket, task: Task::Unmap, range, left: 1, failed: None });
+                self.requests.push_back(MemoryRequest {
+                    ticket,
+                    operation: MemoryOperation::Unmap,
+                    range,
+                    left: 1,
+                    failed: None,
+                });
                 Ok(())
             }
         }
     }
 
-    fn send_unmap(&mut self, ticket: Ticket, task: Task, range: Range) -> Result<(), SessionError> {
-        self.jobs.push_back(Job { ticket, task, range, left: 1, failed: None });
+    fn send_unmap(&mut self, ticket: Ticket, operation: MemoryOperation, range: Range) -> Result<(), SessionError> {
+        self.requests.push_back(MemoryRequest { ticket, operation, range, left: 1, failed: None });
         let Range { offset, length } = range;
         let control = Control { kind: control_kind::MEMORY_UNMAP, offset, length, ..Control::default() };
         Ok(self.outbox.push(control.to_bytes().to_vec(), None)?)
     }
 
-    /// The doorbell: nobody sleeps at a word outside the arena.
+    /// Rings the doorbell of a word. A word outside the arena has no sleeper and is ignored.
     pub fn ring(&mut self, offset: u64) -> Result<(), SessionError> {
         let inside = self.from_guest.arena().is_some_and(|size| offset.is_multiple_of(4) && offset < size);
-        if self.life == Life::Open && inside {
+        if self.state == SessionState::Open && inside {
             self.outbox.wake(offset)?;
         }
         Ok(())
     }
 
-    /// Answered when the API server has hung up. True: the API server is to be told.
+    /// Closes the session; the answer follows when the API server has hung up. True: the API server
+    /// must be told.
     pub fn close(&mut self, ticket: Ticket) -> bool {
         if self.close.is_some() {
             self.answer(ticket, Err(Errno::NODEV));
@@ -186,7 +208,7 @@ impl Session {
         self.data.clear();
         self.wakes.clear();
         self.closed = false;
-        if self.life == Life::Gone {
+        if self.state == SessionState::Gone {
             self.close = Some(ticket);
             self.answer(ticket, Ok(()));
             return false;
@@ -195,31 +217,31 @@ impl Session {
         self.end()
     }
 
-    /// True if it was not ending yet: the API server is to be told.
+    /// Ends the session. True if it was open: the API server must be told.
     pub fn end(&mut self) -> bool {
-        let was_open = self.life == Life::Open;
+        let was_open = self.state == SessionState::Open;
         if was_open {
-            self.life = Life::Ending;
+            self.state = SessionState::Ending;
             self.outbox.clear();
         }
         was_open
     }
 
-    // What the API server does.
+    // Messages of the API server.
 
     pub fn hear(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
-        if self.life != Life::Open {
+        if self.state != SessionState::Open {
             return Ok(());
         }
-        let mut said = Vec::new();
-        self.from_server.pass(bytes, |word| said.push(word))?;
-        for word in said {
+        let mut received = Vec::new();
+        self.from_server.pass(bytes, |word| received.push(word))?;
+        for word in received {
             match word {
                 Said::Bytes(bytes) if self.close.is_none() => self.data.extend(bytes),
                 Said::Bytes(_) => {}
                 Said::Wake(offset) => {
                     self.wakes.insert(offset);
-                    if self.wakes.len() > MOST_WAKES {
+                    if self.wakes.len() > MAX_QUEUED_WAKES {
                         return Err(SessionError::Wakes);
                     }
                 }
@@ -230,58 +252,60 @@ impl Session {
     }
 
     fn carried_out(&mut self, errno: u32) -> Result<(), SessionError> {
-        let job = self.jobs.front_mut().ok_or(StreamError::Unasked)?;
+        let request = self.requests.front_mut().ok_or(StreamError::Unasked)?;
         let failed = match errno {
             0 => None,
-            1..=LARGEST_ERRNO => Some(Errno::from_raw_os_error(errno as i32)),
+            1..=MAX_ERRNO => Some(Errno::from_raw_os_error(errno as i32)),
             _ => Some(Errno::IO),
         };
-        job.failed = job.failed.or(failed);
-        job.left = job.left.saturating_sub(1);
-        if job.task == Task::Map {
+        request.failed = request.failed.or(failed);
+        request.left = request.left.saturating_sub(1);
+        if request.operation == MemoryOperation::Map {
             self.outbox.answered();
         }
-        if job.left > 0 {
+        if request.left > 0 {
             return Ok(());
         }
-        let Some(Job { ticket, task, range, failed, .. }) = self.jobs.pop_front() else { return Ok(()) };
-        match (task, failed) {
-            (Task::Map, None) => {
+        let Some(MemoryRequest { ticket, operation, range, failed, .. }) = self.requests.pop_front() else {
+            return Ok(());
+        };
+        match (operation, failed) {
+            (MemoryOperation::Map, None) => {
                 self.ranges.settle(range, true);
                 self.answer(ticket, Ok(()));
             }
-            // Some of its pieces may be mapped.
-            (Task::Map, Some(errno)) => return self.send_unmap(ticket, Task::Undo(errno), range),
-            (Task::Unmap, None) => {
+            // Some of its fragments may be mapped.
+            (MemoryOperation::Map, Some(errno)) => return self.send_unmap(ticket, MemoryOperation::Undo(errno), range),
+            (MemoryOperation::Unmap, None) => {
                 self.ranges.settle(range, false);
                 self.answer(ticket, Ok(()));
             }
-            (Task::Unmap, Some(errno)) => {
+            (MemoryOperation::Unmap, Some(errno)) => {
                 self.ranges.settle(range, true);
                 self.answer(ticket, Err(errno));
             }
-            (Task::Undo(errno), None) => {
+            (MemoryOperation::Undo(errno), None) => {
                 self.ranges.settle(range, false);
                 self.answer(ticket, Err(errno));
             }
-            // The API server's end answers it.
-            (Task::Undo(_), Some(_)) => {
-                self.jobs.push_front(Job { ticket, task, range, left: 1, failed });
+            // The request is answered when the API server has ended.
+            (MemoryOperation::Undo(_), Some(_)) => {
+                self.requests.push_front(MemoryRequest { ticket, operation, range, left: 1, failed });
                 return Err(SessionError::Stuck);
             }
         }
         Ok(())
     }
 
-    /// The API server has hung up: it touches no memory any more.
+    /// Notes that the API server has hung up: it accesses the memory no more.
     pub fn hung_up(&mut self) {
-        if self.life == Life::Gone {
+        if self.state == SessionState::Gone {
             return;
         }
-        self.life = Life::Gone;
+        self.state = SessionState::Gone;
         self.outbox.clear();
-        let jobs = std::mem::take(&mut self.jobs);
-        jobs.iter().for_each(|job| self.answer(job.ticket, Err(Errno::PIPE)));
+        let requests = std::mem::take(&mut self.requests);
+        requests.iter().for_each(|request| self.answer(request.ticket, Err(Errno::PIPE)));
         self.ranges = Ranges::default();
         match self.close {
             Some(ticket) => self.answer(ticket, Ok(())),
@@ -289,7 +313,7 @@ impl Session {
         }
     }
 
-    // What the device does next.
+    // The device's next steps.
 
     fn answer(&mut self, ticket: Ticket, result: Result<(), Errno>) {
         self.answers.push(Answer { ticket, result });
@@ -299,34 +323,34 @@ impl Session {
         std::mem::take(&mut self.answers)
     }
 
-    pub fn has_news(&self) -> bool {
+    pub fn has_events(&self) -> bool {
         !self.data.is_empty() || !self.wakes.is_empty() || self.closed
     }
 
-    /// For a buffer that holds so many bytes of data.
-    pub fn next_news(&mut self, room: usize) -> Option<News> {
+    /// The next event, for a buffer with room for `room` bytes of data.
+    pub fn next_event(&mut self, room: usize) -> Option<SessionEvent> {
         if let Some(offset) = self.wakes.pop_first() {
-            return Some(News::Wake(offset));
+            return Some(SessionEvent::Wake(offset));
         }
         if !self.data.is_empty() {
             let length = self.data.len().min(room);
-            return Some(News::Data(self.data.drain(..length).collect()));
+            return Some(SessionEvent::Data(self.data.drain(..length).collect()));
         }
-        std::mem::take(&mut self.closed).then_some(News::Closed)
+        std::mem::take(&mut self.closed).then_some(SessionEvent::Closed)
     }
 
-    /// What was read waits for buffers of the guest first.
+    /// True if the socket may be read: received bytes must first be taken by the guest.
     pub fn wants_to_read(&self) -> bool {
-        match self.life {
-            Life::Open => self.data.len() < MOST_DATA,
-            Life::Ending => true,
-            Life::Gone => false,
+        match self.state {
+            SessionState::Open => self.data.len() < MAX_QUEUED_BYTES,
+            SessionState::Ending => true,
+            SessionState::Gone => false,
         }
     }
 
-    /// The guest has closed it, and nobody else knows it.
+    /// True if the session can be dropped: the guest has closed it and the API server has hung up.
     pub fn is_over(&self) -> bool {
-        self.life == Life::Gone && self.close.is_some()
+        self.state == SessionState::Gone && self.close.is_some()
     }
 
     pub fn mapped(&self) -> usize {
@@ -334,7 +358,7 @@ impl Session {
     }
 }
 
-/// Why a session ends although both sides are there.
+/// The reason why a session ends although both sides are alive.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// {0}

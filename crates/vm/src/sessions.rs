@@ -1,4 +1,5 @@
-//! All sessions of a VM and their sockets. Knows nothing of queues: bytes come in, answers and news go out.
+//! All sessions of a VM and their sockets, without the queues: bytes come in, answers and events go
+//! out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,36 +13,37 @@ use vm_memory::GuestMemoryMmap;
 
 use crate::log::Log;
 use crate::memory::locate;
-use crate::request::{Extent, MOST_EXTENTS, Range, Request};
-use crate::session::{Answer, News, Session, SessionError, Ticket};
-use crate::stream::LARGEST_ARENA;
+use crate::request::{Extent, MAX_EXTENTS, Range, Request};
+use crate::session::{Answer, Session, SessionError, SessionEvent, Ticket};
+use crate::stream::MAX_ARENA_BYTES;
 
-/// Of one VM at a time.
-pub const MOST_SESSIONS: usize = 1024;
-/// The version of the protocol.
+/// Sessions of one VM at a time.
+pub const MAX_SESSIONS: usize = 1024;
+/// Version of the protocol.
 const VERSION: u64 = 1;
-/// Mapped ranges of all sessions together: the device remembers each.
-const MOST_RANGES: usize = 1 << 19;
-/// Reads of one socket before others have their turn.
-const MOST_READS: usize = 16;
-/// How long API servers get to let go of a VM's memory when its driver is reset: they need up to 1.5 seconds if
+/// Mapped ranges of all sessions together: bounds the memory that the device needs to remember
+/// them.
+const MAX_RANGES: usize = 1 << 19;
+/// Reads of one socket before other sockets have their turn.
+const READS_PER_EVENT: usize = 16;
+/// Time for API servers to unmap a VM's memory when its driver is reset: they need up to 1.5 s if
 /// the vendor's library does not return.
-const FAREWELL: Duration = Duration::from_secs(3);
+const UNMAP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How a session reaches an API server.
+/// The connection of a session to an API server.
 pub trait Node: Send {
-    /// A socket that does not block.
+    /// Connects a socket that does not block.
     fn connect(&mut self, origin: &Origin) -> Result<OwnedFd, Errno>;
 }
 
-/// What is waited for at a socket.
+/// The events awaited at a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Interest {
     pub read: bool,
     pub write: bool,
 }
 
-/// Who tells when a socket is ready: then `Sessions::ready` is called with its place.
+/// Watches sockets and calls `Sessions::ready` with the place of a socket that is ready.
 pub trait Watch: Send {
     fn change(&self, socket: BorrowedFd<'_>, place: usize, before: Interest, after: Interest) -> std::io::Result<()>;
 }
@@ -50,7 +52,7 @@ pub trait Watch: Send {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: Result<u64, Errno>,
-    /// What follows if the driver has room for it.
+    /// Further content, if the driver has room for it.
     pub more: Vec<u8>,
 }
 
@@ -62,11 +64,11 @@ impl From<Result<u64, Errno>> for Reply {
 
 struct Link {
     session: Session,
-    /// None: the API server has hung up.
+    /// `None`: the API server has hung up.
     socket: Option<OwnedFd>,
     place: usize,
     interest: Interest,
-    /// Is in `due`.
+    /// True while the session is in `Sessions::due`.
     due: bool,
 }
 
@@ -75,9 +77,9 @@ pub struct Sessions {
     watch: Box<dyn Watch>,
     log: Log,
     links: BTreeMap<u32, Link>,
-    /// Which session a place belongs to.
+    /// The session of each place.
     places: Vec<Option<u32>>,
-    /// Sessions with news, in turn.
+    /// Sessions with events, in turn.
     due: VecDeque<u32>,
     answers: Vec<Answer>,
     instance: u64,
@@ -101,9 +103,9 @@ impl Sessions {
         std::mem::take(&mut self.answers)
     }
 
-    // What the driver asks.
+    // Requests of the driver.
 
-    /// `None`: the answer comes later, under the ticket.
+    /// Carries out a request. `None`: the answer follows later, under the ticket.
     pub fn request(&mut self, ticket: Ticket, bytes: &[u8], memory: &GuestMemoryMmap) -> Option<Reply> {
         let request = match Request::parse(bytes) {
             Ok(request) => request,
@@ -123,9 +125,9 @@ impl Sessions {
     }
 
     fn identify(&self) -> Reply {
-        let mut more = LARGEST_ARENA.to_le_bytes().to_vec();
-        more.extend_from_slice(&(MOST_SESSIONS as u32).to_le_bytes());
-        more.extend_from_slice(&(MOST_EXTENTS as u32).to_le_bytes());
+        let mut more = MAX_ARENA_BYTES.to_le_bytes().to_vec();
+        more.extend_from_slice(&(MAX_SESSIONS as u32).to_le_bytes());
+        more.extend_from_slice(&(MAX_EXTENTS as u32).to_le_bytes());
         more.extend_from_slice(&self.instance.to_le_bytes());
         more.extend_from_slice(&[0; 8]);
         Reply { status: Ok(VERSION), more }
@@ -135,7 +137,7 @@ impl Sessions {
         if self.links.contains_key(&number) {
             return Err(Errno::EXIST);
         }
-        if self.links.len() >= MOST_SESSIONS {
+        if self.links.len() >= MAX_SESSIONS {
             return Err(Errno::USERS);
         }
         let pid = u32::try_from(pid).map_err(|_| Errno::INVAL)?;
@@ -184,7 +186,7 @@ impl Sessions {
         extents: &[Extent],
         memory: &GuestMemoryMmap,
     ) -> Option<Reply> {
-        if self.links.values().map(|link| link.session.mapped()).sum::<usize>() >= MOST_RANGES {
+        if self.links.values().map(|link| link.session.mapped()).sum::<usize>() >= MAX_RANGES {
             return Some(Err(Errno::NOSPC).into());
         }
         match locate(memory, extents) {
@@ -194,7 +196,7 @@ impl Sessions {
         }
     }
 
-    /// Something that a session answers by itself.
+    /// Carries out a request that the session answers itself.
     fn with(&mut self, number: u32, act: impl FnOnce(&mut Session) -> Result<(), SessionError>) -> Option<Reply> {
         let Some(link) = self.links.get_mut(&number) else { return Some(Err(Errno::NODEV).into()) };
         if let Err(error) = act(&mut link.session) {
@@ -204,7 +206,7 @@ impl Sessions {
         None
     }
 
-    /// A doorbell: `le32 session, le32 reserved, le64 offset`.
+    /// Takes a doorbell: `le32 session, le32 reserved, le64 offset`.
     pub fn ring(&mut self, bytes: &[u8]) {
         let Some([a, b, c, d, _, _, _, _, offset @ ..]) = bytes.first_chunk::<16>() else { return };
         let (number, offset) = (u32::from_le_bytes([*a, *b, *c, *d]), u64::from_le_bytes(*offset));
@@ -213,9 +215,9 @@ impl Sessions {
         }
     }
 
-    // What the API servers do.
+    // Messages of the API servers.
 
-    /// A socket can be read or written, or was hung up.
+    /// Handles a socket that can be read or written, or was hung up.
     pub fn ready(&mut self, place: usize) {
         let Some(number) = self.places.get(place).copied().flatten() else { return };
         self.read(number);
@@ -225,7 +227,7 @@ impl Sessions {
     fn read(&mut self, number: u32) {
         let Some(link) = self.links.get_mut(&number) else { return };
         let mut buffer = [0; 4096];
-        for _ in 0..MOST_READS {
+        for _ in 0..READS_PER_EVENT {
             let Some(socket) = link.socket.as_ref().filter(|_| link.session.wants_to_read()) else { return };
             match rustix::io::read(socket, &mut buffer) {
                 Ok(0) => return hang_up(link, &*self.watch),
@@ -241,13 +243,13 @@ impl Sessions {
         }
     }
 
-    // What the guest hears.
+    // Events for the guest.
 
-    pub fn has_news(&mut self) -> bool {
+    pub fn has_events(&mut self) -> bool {
         while let Some(number) = self.due.front() {
             match self.links.get_mut(number) {
-                Some(link) if link.session.has_news() => return true,
-                // What it had to tell went when the guest closed it.
+                Some(link) if link.session.has_events() => return true,
+                // The guest closed the session, which dropped its events.
                 Some(link) => link.due = false,
                 None => {}
             }
@@ -256,21 +258,21 @@ impl Sessions {
         false
     }
 
-    /// The next event, for a buffer that holds so many bytes of data.
-    pub fn next_news(&mut self, room: usize) -> Option<(u32, News)> {
-        if !self.has_news() {
+    /// The next event and its session, for a buffer with room for `room` bytes of data.
+    pub fn next_event(&mut self, room: usize) -> Option<(u32, SessionEvent)> {
+        if !self.has_events() {
             return None;
         }
         let number = self.due.pop_front()?;
         let link = self.links.get_mut(&number)?;
         link.due = false;
-        let news = link.session.next_news(room)?;
-        // There may be more of it, and more to read.
+        let event = link.session.next_event(room)?;
+        // The session may have further events, and its socket more to read.
         self.look_after(number);
-        Some((number, news))
+        Some((number, event))
     }
 
-    // What follows from it.
+    // Consequences.
 
     fn fail(&mut self, number: u32, error: &SessionError) {
         self.log.complain(format_args!("session {number} ended: {error}"));
@@ -281,7 +283,7 @@ impl Sessions {
         }
     }
 
-    /// After everything that happened to a session.
+    /// Updates the session's place in `due` and the loop, after every change of the session.
     fn look_after(&mut self, number: u32) {
         let Some(link) = self.links.get_mut(&number) else { return };
         let written = match &link.socket {
@@ -290,7 +292,7 @@ impl Sessions {
         };
         match written {
             Ok(()) => {}
-            // What it said before is still to be read; then its end is.
+            // The API server's last messages are still to be read, before its end is.
             Err(Errno::PIPE | Errno::CONNRESET) => link.session.outbox.clear(),
             Err(errno) => {
                 self.log.complain(format_args!("session {number} ended: writing to its API server failed: {errno}"));
@@ -304,7 +306,7 @@ impl Sessions {
             hang_up(link, &*self.watch);
         }
         self.answers.append(&mut link.session.take_answers());
-        if link.session.has_news() && !link.due {
+        if link.session.has_events() && !link.due {
             link.due = true;
             self.due.push_back(number);
         }
@@ -317,14 +319,14 @@ impl Sessions {
 
     // The end.
 
-    /// The driver was reset, or the VM is gone: nothing of the sessions stays, and no API server touches the VM's
-    /// memory any more when this returns.
+    /// Ends all sessions after a reset of the driver or the end of the VM: when it returns, no
+    /// session is left and no API server accesses the VM's memory.
     pub fn end_all(&mut self) {
         for link in self.links.values_mut() {
             link.session.end();
             tell_end(link);
         }
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + UNMAP_TIMEOUT;
         while self.links.values().any(|link| link.socket.is_some()) && Instant::now() < deadline {
             self.await_hang_ups(deadline);
         }
@@ -353,7 +355,7 @@ impl Sessions {
     }
 }
 
-/// The API server sees the end of the guest's bytes. Its own end is still awaited.
+/// Tells the API server that the guest's bytes end. Its own end is still awaited.
 fn tell_end(link: &Link) {
     if let Some(socket) = &link.socket {
         let _ = shutdown(socket, Shutdown::Write);
@@ -378,10 +380,10 @@ fn set_interest(link: &mut Link, watch: &dyn Watch) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Tells this device from every other one of the same VM.
+/// A number that distinguishes this device from every other one of the VM.
 fn new_instance() -> u64 {
     let mut bytes = [0; 8];
-    // Cannot fail for so few bytes once the kernel is up.
+    // Cannot fail for 8 bytes once the kernel has booted.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u64::from_le_bytes(bytes).max(1)
 }

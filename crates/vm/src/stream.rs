@@ -1,18 +1,18 @@
-//! The two byte streams of a session: what the guest says to its API server, and what that answers.
+//! The two byte streams of a session: the guest's to its API server, and back.
 
 use aviary_wire::attach::{GreetingError, PREFIX, hello_flag};
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, Hello, Welcome};
 use thiserror::Error;
 
-/// Why a session ends although both sides are there.
+/// The reason why a session ends although both sides are alive.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum StreamError {
     /// {0}
     #[error(transparent)]
     Greeting(#[from] GreetingError),
-    /// an arena of {0} bytes is larger than {LARGEST_ARENA}
-    #[error("an arena of {0} bytes is larger than {LARGEST_ARENA}")]
+    /// an arena of {0} bytes is larger than {MAX_ARENA_BYTES}
+    #[error("an arena of {0} bytes is larger than {MAX_ARENA_BYTES}")]
     Arena(u64),
     /// a guest may not send a control message of kind {0}
     #[error("a guest may not send a control message of kind {0}")]
@@ -22,14 +22,14 @@ pub enum StreamError {
     Unasked,
 }
 
-pub const LARGEST_ARENA: u64 = 64 << 30;
+pub const MAX_ARENA_BYTES: u64 = 64 << 30;
 
-/// Bytes that arrive in whatever pieces, taken out as wholes.
+/// Collects bytes that arrive in fragments until a whole is complete.
 #[derive(Debug, Default)]
 struct Gathered(Vec<u8>);
 
 impl Gathered {
-    /// Moves bytes over until there are `whole` of them; true then.
+    /// Moves bytes over until `whole` of them are there; true then.
     fn fill(&mut self, bytes: &mut &[u8], whole: usize) -> bool {
         let (taken, rest) = bytes.split_at(bytes.len().min(whole.saturating_sub(self.0.len())));
         self.0.extend_from_slice(taken);
@@ -48,7 +48,7 @@ impl Gathered {
     }
 }
 
-/// What a guest sends: its greeting, then control messages.
+/// The guest's stream: its greeting, then control messages.
 #[derive(Debug, Default)]
 pub struct GuestStream {
     gathered: Gathered,
@@ -56,12 +56,12 @@ pub struct GuestStream {
 }
 
 impl GuestStream {
-    /// Size of the arena, once the greeting is there.
+    /// Size of the arena in bytes, once the greeting has arrived.
     pub fn arena(&self) -> Option<u64> {
         self.arena
     }
 
-    /// What goes on to the API server.
+    /// Checks the guest's bytes and returns those for the API server.
     pub fn pass(&mut self, mut bytes: &[u8], pid: u32) -> Result<Vec<u8>, StreamError> {
         let mut out = Vec::with_capacity(bytes.len());
         while !bytes.is_empty() {
@@ -86,11 +86,11 @@ impl GuestStream {
         Ok(out)
     }
 
-    /// The greeting with what the guest does not decide.
+    /// The greeting, with the fields that the guest may not choose.
     fn greet(&mut self, pid: u32) -> Result<Vec<u8>, StreamError> {
         let theirs = Hello::from_body(self.gathered.0.get(PREFIX..).unwrap_or_default())?;
         self.gathered.0.clear();
-        if theirs.arena_size > LARGEST_ARENA {
+        if theirs.arena_size > MAX_ARENA_BYTES {
             return Err(StreamError::Arena(theirs.arena_size));
         }
         self.arena = Some(theirs.arena_size);
@@ -99,17 +99,17 @@ impl GuestStream {
     }
 }
 
-/// What an API server says.
+/// A part of the API server's stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said {
-    /// For the guest.
+    /// Bytes for the guest.
     Bytes(Vec<u8>),
     Wake(u64),
-    /// The oldest request about memory was carried out, or not: an errno value.
+    /// The oldest request about memory was carried out (0) or failed: an errno value.
     Done(u32),
 }
 
-/// What an API server sends: its welcome, then control messages.
+/// The API server's stream: its welcome, then control messages.
 #[derive(Debug, Default)]
 pub struct ServerStream {
     gathered: Gathered,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_says_neither_who_it_is_nor_what_is_shared() {
+    fn identity_and_sharing_flags_of_a_guest_are_overwritten() {
         let (mut stream, mut out) = (GuestStream::default(), Vec::new());
         let sent = [hello().to_bytes(), control(control_kind::LANE_OPEN).to_vec()].concat();
         for piece in sent.chunks(3) {
@@ -169,29 +169,29 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_the_devices_affair() {
+    fn guest_may_not_send_memory_messages() {
         for kind in [0, 3, 4, control_kind::MEMORY_MAP, control_kind::MEMORY_UNMAP, control_kind::WAKE, u32::MAX] {
             let mut stream = GuestStream::default();
             stream.pass(&hello().to_bytes(), 1).unwrap();
             assert_eq!(stream.pass(&control(kind), 1), Err(StreamError::Kind(kind)));
         }
         assert!(GuestStream::default().pass(b"GET / HTTP/1.1", 1).is_err());
-        let huge = Hello { arena_size: LARGEST_ARENA + 1, ..hello() };
-        assert_eq!(GuestStream::default().pass(&huge.to_bytes(), 1), Err(StreamError::Arena(LARGEST_ARENA + 1)));
+        let huge = Hello { arena_size: MAX_ARENA_BYTES + 1, ..hello() };
+        assert_eq!(GuestStream::default().pass(&huge.to_bytes(), 1), Err(StreamError::Arena(MAX_ARENA_BYTES + 1)));
     }
 
     #[test]
-    fn answers_are_sorted_in_whatever_pieces_they_come() {
+    fn answers_are_recognised_in_any_fragments() {
         let welcome = Welcome { text: "hello".into(), ..Welcome::default() }.to_bytes();
         let parts = [control_kind::WAKE, control_kind::LANE_CLOSED, control_kind::MEMORY_DONE].map(control);
         let sent = [welcome.clone(), parts.concat()].concat();
         for size in [1, 7, 32, 4096] {
-            let (mut stream, mut said) = (ServerStream::default(), Vec::new());
+            let (mut stream, mut received) = (ServerStream::default(), Vec::new());
             for piece in sent.chunks(size) {
-                stream.pass(piece, |word| said.push(word)).unwrap();
+                stream.pass(piece, |word| received.push(word)).unwrap();
             }
             let closed = Said::Bytes(parts[1].to_vec());
-            assert_eq!(said, [Said::Bytes(welcome.clone()), Said::Wake(64), closed, Said::Done(5)]);
+            assert_eq!(received, [Said::Bytes(welcome.clone()), Said::Wake(64), closed, Said::Done(5)]);
         }
     }
 }

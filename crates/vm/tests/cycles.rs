@@ -1,4 +1,5 @@
-//! Nothing stays of sessions that came and went. Alone in its process: it counts descriptors.
+//! Ended sessions leave nothing behind. The only test of its process, because it counts
+//! descriptors.
 
 mod support;
 
@@ -23,7 +24,8 @@ fn a_thousand_sessions_leave_nothing() {
         server.mapping();
         server.mapping();
         match number % 4 {
-            // The guest closes, the API server ends, both at once with the request under way; or all of it is orderly.
+            // The guest closes, the API server ends, both at once with the request in flight; or
+            // all of it is orderly.
             0 => {
                 let close = machine.driver.submit(&header(kind::CLOSE, number, 0, 0, [0; 3]));
                 assert!(server.is_told_the_end());

@@ -1,4 +1,4 @@
-//! A device, a driver, a node: everything that a well-behaved guest does.
+//! A device, a driver and a node: all actions of a well-behaved guest.
 
 mod support;
 
@@ -19,7 +19,7 @@ const EVENT_WAKE: u32 = 2;
 const EVENT_CLOSED: u32 = 3;
 const EVENT_RESET: u32 = 4;
 
-/// A session that has greeted its API server.
+/// Opens a session that has greeted its API server.
 fn session(machine: &mut Machine, number: u32) -> Server {
     machine.driver.open(number, 77, "program").unwrap();
     let mut server = machine.node.accept();
@@ -74,7 +74,7 @@ fn a_session_talks_with_its_api_server() {
     assert_eq!(greeting, expected);
     let (control, files) = server.control();
     assert_eq!((control, files.len()), (lane, 0));
-    // Buffers of 64 bytes hold 40 at a time.
+    // A buffer of 64 bytes holds 40 bytes of data.
     let closed = Control { kind: control_kind::LANE_CLOSED, lane: 3, ..Control::default() }.to_bytes().to_vec();
     server.send(&[welcome(), closed.clone()].concat());
     assert_eq!(data(&mut machine, 5, welcome().len() + 32), [welcome(), closed].concat());
@@ -86,7 +86,8 @@ fn a_session_talks_with_its_api_server() {
 fn memory_appears_and_disappears() {
     let mut machine = Machine::new();
     let mut server = session(&mut machine, 1);
-    // Across the border of two regions, and in a third one whose bytes do not begin at its file's start.
+    // Across the border of two regions, and in a third one whose bytes do not begin at the start of
+    // its file.
     let extents = [(0xf_f000, 0x2000), (0x10_1000, 0x1000), ((1 << 30) + 0x3000, 0x1000), ((1 << 30) + 0x1000, 0x1000)];
     let head = machine.driver.submit(&map_request(1, 0x4_0000, 3, &extents));
     let mut seen = Vec::new();
@@ -101,11 +102,11 @@ fn memory_appears_and_disappears() {
     server.done(0x4_0000, 0);
     server.done(0x4_1000, 0);
     std::thread::sleep(Duration::from_millis(20));
-    assert!(!machine.driver.answered(head), "not before all of it is there");
+    assert!(!machine.driver.answered(head), "answered before all of it was mapped");
     server.done(0x4_3000, 0);
     assert_eq!(machine.driver.answer(head), Ok(0));
 
-    // A second one side by side; both go at once.
+    // A second range beside it; both are unmapped at once.
     let head = machine.driver.submit(&map_request(1, 0x4_5000, 0, &[(0x8000, 0x1000)]));
     let mapping = server.mapping();
     assert_eq!((mapping.control.flags, mapping.extents), (0, vec![(0x8000, 0x1000)]));
@@ -135,7 +136,7 @@ fn a_mapping_that_fails_leaves_nothing() {
     server.done(0x1000, 12);
     let undo = Control { kind: control_kind::MEMORY_UNMAP, offset: 0, length: 0x2000, ..Control::default() };
     assert_eq!(server.control().0, undo);
-    assert!(!machine.driver.answered(head), "its first part is still there");
+    assert!(!machine.driver.answered(head), "answered while its first part was mapped");
     server.done(0, 0);
     assert_eq!(machine.driver.answer(head), Err(12));
     let head = machine.driver.submit(&request);
@@ -152,18 +153,18 @@ fn sleepers_are_woken_on_both_sides() {
     machine.driver.ring_bell(1, 0x1_0040);
     let wake = Control { kind: control_kind::WAKE, offset: 0x1_0040, ..Control::default() };
     assert_eq!(server.control().0, wake);
-    // Nobody sleeps there.
+    // No sleeper is at these words.
     for (session, offset) in [(2, 64), (1, ARENA), (1, 3), (1, u64::MAX - 3)] {
         machine.driver.ring_bell(session, offset);
     }
     machine.driver.ring_bell(1, ARENA - 4);
     assert_eq!(server.control().0.offset, ARENA - 4);
 
-    // Without buffers each word is kept once, and so is the end.
+    // Without buffers each word is kept once, and so is the end of the session.
     for offset in [64, 128, 64, 128, 64] {
         server.wake(offset);
     }
-    // Answered when the device has heard everything before the end.
+    // Answered when the device has received all earlier messages.
     let map = machine.driver.submit(&map_request(1, 0, 1, &[(0x8000, 0x1000)]));
     drop(server);
     assert_eq!(machine.driver.answer(map), Err(EPIPE));
@@ -203,7 +204,7 @@ fn data_waits_for_buffers() {
 }
 
 #[test]
-fn an_api_server_that_ends_takes_its_session_along() {
+fn end_of_an_api_server_ends_its_session() {
     let mut machine = Machine::new();
     machine.driver.offer_events(8, 4096);
     machine.driver.event();
@@ -224,7 +225,7 @@ fn an_api_server_that_ends_takes_its_session_along() {
 }
 
 #[test]
-fn a_close_is_answered_when_nobody_touches_the_memory_any_more() {
+fn close_is_answered_when_the_memory_is_unused() {
     let mut machine = Machine::new();
     let mut server = session(&mut machine, 1);
     let map = machine.driver.submit(&map_request(1, 0, 1, &[(0x8000, 0x1000)]));
@@ -233,13 +234,13 @@ fn a_close_is_answered_when_nobody_touches_the_memory_any_more() {
     assert!(server.is_told_the_end());
     std::thread::sleep(Duration::from_millis(50));
     assert!(!machine.driver.answered(close) && !machine.driver.answered(map));
-    assert_eq!(machine.driver.simple(kind::PING, 0, [0; 3]), Ok(0), "others do not wait for it");
+    assert_eq!(machine.driver.simple(kind::PING, 0, [0; 3]), Ok(0), "another request waited for the close");
     drop(server);
     assert_eq!((machine.driver.answer(map), machine.driver.answer(close)), (Err(EPIPE), Ok(0)));
 }
 
 #[test]
-fn a_reset_ends_all_sessions() {
+fn reset_ends_all_sessions() {
     let mut machine = Machine::new();
     machine.driver.offer_events(1, 64);
     let first = machine.driver.event().unwrap();
@@ -264,7 +265,7 @@ fn a_reset_ends_all_sessions() {
 }
 
 #[test]
-fn a_vm_that_goes_takes_its_sessions_along() {
+fn end_of_a_vm_ends_its_sessions() {
     let mut machine = Machine::new();
     let mut server = session(&mut machine, 1);
     let gone = std::thread::spawn(move || server.is_told_the_end());

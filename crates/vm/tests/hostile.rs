@@ -1,4 +1,5 @@
-//! A driver that writes anything into queues and requests, and API servers that do anything: the device goes on.
+//! A driver that writes anything into queues and requests, and API servers that send anything: the
+//! device survives.
 
 mod support;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 use aviary_wire::Control;
 use aviary_wire::control::control_kind;
 use support::Machine;
-use support::driver::{PATIENCE, header, kind, map_request};
+use support::driver::{HANG_TIMEOUT, header, kind, map_request};
 use support::node::{Server, hello, welcome};
 use vm_memory::{Bytes, GuestAddress};
 
@@ -20,7 +21,7 @@ const PAGE: u64 = 4096;
 /// Requests about memory that API servers have carried out.
 static CARRIED_OUT: AtomicUsize = AtomicUsize::new(0);
 
-/// xorshift64*: the same every time.
+/// xorshift64*, with a fixed seed.
 #[derive(Clone)]
 struct Random(u64);
 
@@ -44,7 +45,7 @@ impl Random {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    /// Pages, mostly.
+    /// A number, mostly of pages.
     fn number(&mut self, pages: u64) -> u64 {
         match self.below(1000) {
             0 => self.next(),
@@ -55,7 +56,8 @@ impl Random {
     }
 }
 
-/// Mostly sensible, so that sessions live long enough to be lied to. `greeted`: sessions that have said hello.
+/// A mostly valid request, so that sessions live long enough for a lie. `greeted`: sessions that
+/// have said hello.
 fn random_request(random: &mut Random, greeted: &mut HashSet<u32>) -> Vec<u8> {
     let session = random.below(u64::from(SESSIONS)) as u32;
     match random.below(32) {
@@ -104,7 +106,7 @@ fn random_request(random: &mut Random, greeted: &mut HashSet<u32>) -> Vec<u8> {
     }
 }
 
-/// False: it has ended.
+/// Acts as an API server for a moment. False: it has ended.
 fn live(server: &mut Server, random: &mut Random) -> bool {
     let Some((control, _)) = server.try_control() else { return false };
     match control.kind {
@@ -136,7 +138,7 @@ fn live(server: &mut Server, random: &mut Random) -> bool {
 }
 
 #[test]
-fn a_hundred_thousand_lies() {
+fn hundred_thousand_lies_are_survived() {
     let mut machine = Machine::new();
     let (stop, mut random) = (Arc::new(AtomicBool::new(false)), Random(0x5eed));
     let node = machine.node.listener().try_clone().unwrap();
@@ -186,7 +188,7 @@ fn a_hundred_thousand_lies() {
             std::thread::sleep(Duration::from_micros(200));
         }
     }
-    // Everybody closes: all that waits is answered, and the device is as good as new.
+    // All sessions close: all pending requests are answered, and the device is as good as new.
     for session in 0..SESSIONS {
         let close = header(kind::CLOSE, session, 0, 0, [0; 3]);
         loop {
@@ -198,7 +200,7 @@ fn a_hundred_thousand_lies() {
             waiting.retain(|head| !machine.driver.forget(*head));
         }
     }
-    let until = std::time::Instant::now() + PATIENCE;
+    let until = std::time::Instant::now() + HANG_TIMEOUT;
     while !waiting.is_empty() {
         assert!(std::time::Instant::now() < until, "{} requests are never answered", waiting.len());
         machine.driver.collect();
@@ -216,7 +218,8 @@ fn a_hundred_thousand_lies() {
     machine.power_off().unwrap();
 }
 
-/// Chains of nothing in particular in the doorbell queue. They may lead anywhere but into the queues themselves.
+/// Writes random chains into the doorbell queue. They may lead anywhere but into the queues
+/// themselves.
 fn scribble(machine: &mut Machine, random: &mut Random) {
     let driver = &mut machine.driver;
     for index in 0..4 {
@@ -228,5 +231,5 @@ fn scribble(machine: &mut Machine, random: &mut Random) {
     driver.memory.write_slice(&table, GuestAddress(0x1_9000)).unwrap();
     driver.bells.offer(&driver.memory, 60);
     driver.bells.kick();
-    assert!(driver.bells.wait_used(&driver.memory, PATIENCE).is_some(), "a chain is never given back");
+    assert!(driver.bells.wait_used(&driver.memory, HANG_TIMEOUT).is_some(), "a chain is never given back");
 }

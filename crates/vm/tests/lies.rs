@@ -1,11 +1,12 @@
-//! A driver that lies: every sentence of "Lies" in docs/virtio-aviary.md, and the session that greets as it likes.
+//! A driver that lies: every sentence of "Lies" in docs/virtio-aviary.md, and a session with a
+//! false greeting.
 
 mod support;
 
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, Hello, Welcome};
 use support::Machine;
-use support::driver::{PATIENCE, header, kind, map_request};
+use support::driver::{HANG_TIMEOUT, header, kind, map_request};
 use support::node::{ARENA, Server, hello};
 use support::ring::Buffer;
 use vm_memory::{Bytes, GuestAddress};
@@ -28,7 +29,7 @@ fn session(machine: &mut Machine, number: u32) -> Server {
     server
 }
 
-/// It goes on to work for everybody else.
+/// Checks that the device works for another session.
 fn works(machine: &mut Machine) {
     assert_eq!(machine.driver.simple(kind::PING, 0, [0; 3]), Ok(0));
 }
@@ -50,7 +51,7 @@ fn extents_outside_the_memory_are_refused() {
         request.extend(words.flat_map(u64::to_le_bytes));
         assert_eq!(machine.driver.request(&request), Err(EINVAL), "{extents:x?}");
     }
-    // Nothing of it has gone to the API server.
+    // No part of it has reached the API server.
     let head = machine.driver.submit(&map_request(1, 0, 1, &[(0x8000, PAGE)]));
     assert_eq!(server.mapping().control.offset, 0);
     server.done(0, 0);
@@ -58,14 +59,14 @@ fn extents_outside_the_memory_are_refused() {
 }
 
 #[test]
-fn ranges_do_not_overlap_and_go_as_they_came() {
+fn ranges_do_not_overlap_and_are_unmapped_whole() {
     let mut machine = Machine::new();
     let mut server = session(&mut machine, 1);
     let head = machine.driver.submit(&map_request(1, 8 * PAGE, 1, &[(0x8000, 2 * PAGE)]));
     server.mapping();
     let unmap =
         |machine: &mut Machine, offset, pages| machine.driver.simple(kind::UNMAP, 1, [offset * PAGE, pages * PAGE, 0]);
-    assert_eq!(unmap(&mut machine, 8, 2), Err(EBUSY), "it is not there yet");
+    assert_eq!(unmap(&mut machine, 8, 2), Err(EBUSY), "its mapping has no answer yet");
     server.done(8 * PAGE, 0);
     assert_eq!(machine.driver.answer(head), Ok(0));
     for (offset, pages) in [(8, 2), (9, 1), (7, 2), (0, 100)] {
@@ -77,7 +78,7 @@ fn ranges_do_not_overlap_and_go_as_they_came() {
     }
     let beyond = map_request(1, ARENA, 1, &[(0x8000, PAGE)]);
     assert_eq!(machine.driver.request(&beyond), Err(EINVAL), "the arena's end");
-    // The same memory in two places is the guest's own affair.
+    // A guest may map the same memory at two offsets.
     let head = machine.driver.submit(&map_request(1, 0, 1, &[(0x8000, PAGE), (0x8000, PAGE)]));
     assert_eq!(server.mapping().extents, [(0x8000, PAGE), (0x8000, PAGE)]);
     server.done(0, 0);
@@ -85,7 +86,7 @@ fn ranges_do_not_overlap_and_go_as_they_came() {
 }
 
 #[test]
-fn a_session_is_known_or_not() {
+fn unknown_sessions_are_refused() {
     let mut machine = Machine::new();
     for kind in [kind::CLOSE, kind::SEND] {
         assert_eq!(machine.driver.simple(kind, 9, [0; 3]), Err(ENODEV));
@@ -105,7 +106,7 @@ fn a_session_is_known_or_not() {
 }
 
 #[test]
-fn a_guest_that_says_what_only_the_device_may_say_is_ended() {
+fn guest_that_sends_the_devices_messages_is_ended() {
     let mut machine = Machine::new();
     let map = Control { kind: control_kind::MEMORY_MAP, lane: 1, length: PAGE, ..Control::default() };
     let huge = Hello { arena_size: u64::MAX, ..Hello::from_body(&hello()[8..]).unwrap() };
@@ -130,7 +131,7 @@ fn a_guest_that_says_what_only_the_device_may_say_is_ended() {
 }
 
 #[test]
-fn an_api_server_that_lies_loses_its_session() {
+fn lying_api_server_loses_its_session() {
     let mut machine = Machine::new();
     let done = Control { kind: control_kind::MEMORY_DONE, ..Control::default() }.to_bytes().to_vec();
     let mut server = session(&mut machine, 1);
@@ -144,7 +145,7 @@ fn an_api_server_that_lies_loses_its_session() {
 }
 
 #[test]
-fn chains_that_are_not_understood_come_back_empty() {
+fn malformed_chains_are_returned_empty() {
     let mut machine = Machine::new();
     let driver = &mut machine.driver;
     let place = 0x2_0000;
@@ -162,9 +163,10 @@ fn chains_that_are_not_understood_come_back_empty() {
     ] {
         let head = driver.control.add(&driver.memory, &chain).unwrap();
         driver.control.kick();
-        assert_eq!(driver.control.wait_used(&driver.memory, PATIENCE), Some((head, 0)), "{chain:x?}");
+        assert_eq!(driver.control.wait_used(&driver.memory, HANG_TIMEOUT), Some((head, 0)), "{chain:x?}");
     }
-    // A chain that names itself, one that leads outside the table, an indirect table that names itself, or no table.
+    // A chain that names itself, one that leads outside the table, an indirect table that names
+    // itself, or no table.
     for (address, length, flags, next) in
         [(place, 40, 1, 60), (place, 40, 1, 600), (place + 0x100, 16, 4, 0), (1 << 40, 16, 4, 0), (place, 15, 4, 0)]
     {
@@ -173,29 +175,29 @@ fn chains_that_are_not_understood_come_back_empty() {
         driver.control.write_descriptor(&driver.memory, 60, address, length, flags, next);
         driver.control.offer(&driver.memory, 60);
         driver.control.kick();
-        assert_eq!(driver.control.wait_used(&driver.memory, PATIENCE), Some((60, 0)), "{address:x} {flags} {next}");
+        assert_eq!(driver.control.wait_used(&driver.memory, HANG_TIMEOUT), Some((60, 0)), "{address:x} {flags} {next}");
     }
-    // Longer than any request.
+    // Longer than any valid request.
     let long = [readable(place, 64 << 10), readable(place, 64 << 10), writable(place + 64, 64)];
     driver.control.add(&driver.memory, &long).unwrap();
     driver.control.kick();
-    assert_eq!(driver.control.wait_used(&driver.memory, PATIENCE).map(|(_, written)| written), Some(16));
+    assert_eq!(driver.control.wait_used(&driver.memory, HANG_TIMEOUT).map(|(_, written)| written), Some(16));
     works(&mut machine);
 }
 
 #[test]
-fn event_buffers_that_are_too_small_come_back_empty() {
+fn small_event_buffers_are_returned_empty() {
     let mut machine = Machine::new();
     machine.driver.offer_events(3, 63);
     for _ in 0..3 {
-        let used = machine.driver.events.wait_used(&machine.driver.memory, PATIENCE).unwrap();
+        let used = machine.driver.events.wait_used(&machine.driver.memory, HANG_TIMEOUT).unwrap();
         assert_eq!(used.1, 0);
     }
     works(&mut machine);
 }
 
 #[test]
-fn a_head_that_is_no_descriptor_and_a_ring_that_runs_ahead() {
+fn device_survives_invalid_heads_and_indices() {
     let mut machine = Machine::new();
     let driver = &mut machine.driver;
     driver.control.offer(&driver.memory, 5000);
@@ -210,7 +212,7 @@ fn a_head_that_is_no_descriptor_and_a_ring_that_runs_ahead() {
 }
 
 #[test]
-fn there_are_at_most_1024_sessions() {
+fn sessions_are_bounded_to_1024() {
     let mut machine = Machine::new();
     let servers: Vec<Server> = (1..=1024)
         .map(|number| {
@@ -227,7 +229,7 @@ fn there_are_at_most_1024_sessions() {
 }
 
 #[test]
-fn a_node_that_is_not_there_is_told() {
+fn missing_node_is_reported() {
     let mut machine = Machine::new();
     let path = machine.node.listener().local_addr().unwrap().as_pathname().unwrap().to_owned();
     std::fs::remove_file(path).unwrap();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* What the test programs share: counting checks, a session, commands for the peer (peer.py). */
+/* Shared by the test programs: counting checks, a session, commands for the peer (peer.py). */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -67,22 +67,22 @@ static inline void sleep_ms(unsigned int ms)
 	usleep(ms * 1000);
 }
 
-/* Commands, as openings of lanes: other messages of a guest do not pass the device. */
+/* Commands, sent as openings of lanes: the device passes no other messages of a guest on. */
 enum command {
 	ECHO = 1,	/* answered with the same words */
-	LOAD,		/* the 32-bit word at `offset` is answered in `flags` */
-	STORE_WAKE,	/* the word becomes `flags`; whoever sleeps there is woken */
+	LOAD,		/* answered with the 32-bit word at `offset` in `flags` */
+	STORE_WAKE,	/* the word becomes `flags`; its sleepers are woken */
 	HANG_UP,
-	SUM,		/* of the bytes at `offset`, `length` of them */
-	FILL,		/* with the byte `flags` */
+	SUM,		/* sum of the `length` bytes at `offset` */
+	FILL,		/* fills with the byte `flags` */
 	SLOW,		/* MAPs are answered after `flags` milliseconds */
 	REFUSE,		/* the next MAP is answered with the errno value `flags` */
-	BELLS,		/* how often a doorbell rang at `offset` */
+	BELLS,		/* number of doorbells at `offset` */
 	PONG,		/* until hung up: a word that becomes n is answered at the next with n */
 	SERVE_BELL,	/* the next doorbell at `offset` stores `flags` at `length` and wakes there */
 	KILL_DEVICE,
-	STOP_DEVICE,	/* for `flags` milliseconds */
-	PAUSE_VM,	/* for `flags` milliseconds */
+	STOP_DEVICE,	/* stopped for `flags` milliseconds */
+	PAUSE_VM,	/* paused for `flags` milliseconds */
 };
 
 struct control {
@@ -105,7 +105,7 @@ static inline void append(uint8_t *to, size_t *at, uint64_t word)
 	*at += 8;
 }
 
-/* A greeting as a guest library sends it; the peer looks at the size only. */
+/* A greeting as a guest library sends it; the peer uses only the size. */
 static inline int greet(struct session *session)
 {
 	uint8_t hello[256] = "AVhi";
@@ -183,7 +183,7 @@ static inline int hear(struct session *session, struct control *answer)
 	return 0;
 }
 
-/* The answer's `flags`; UINT64_MAX if there is none. */
+/* The answer's `flags`; UINT64_MAX if there is no answer. */
 static inline uint64_t ask(struct session *session, enum command command, uint64_t offset,
 			   uint64_t length, uint64_t flags)
 {
@@ -257,7 +257,7 @@ static inline long total(const char *name)
 	return value;
 }
 
-/* Whether nothing is left of any session, within so many milliseconds. */
+/* True if within the given time no session, chunk, pin or request is left. */
 static inline bool nothing_left(unsigned int ms)
 {
 	uint64_t until = now_us() + ms * 1000ULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Ends of all kinds: of processes, API servers, the device, the driver. Nothing may be left. */
+/* Ends of processes, API servers, the device and the driver: nothing may be left behind. */
 
 #include "check.h"
 
@@ -41,7 +41,7 @@ static void sleeper_start(struct sleeper *sleeper, struct session *s)
 		sleep_ms(1);
 }
 
-/* Whatever ended it: errors, no signals, no memory lost, nobody waits. */
+/* Expected after any end: errors, no signals, no memory lost, no thread left waiting. */
 static void check_over(struct session *s, struct sleeper *sleeper)
 {
 	pthread_join(sleeper->thread, NULL);
@@ -78,7 +78,7 @@ static void test_hang_up(void)
 	CHECK(total("pages_pinned") == 16, "%ld", total("pages_pinned"));
 	CHECK(!tell(&s, HANG_UP, 0, 0, 0), "tell");
 	check_over(&s, &sleeper);
-	/* Before the file is closed. */
+	/* The check runs before the file is closed. */
 	CHECK(nothing_left(5000), "of a session whose API server has gone");
 	session_close(&s);
 	free(data);
@@ -96,7 +96,10 @@ static void test_end(void)
 	session_close(&s);
 }
 
-/* A child has the file, but neither the memory nor a say; its parent's end is the session's. */
+/*
+ * A child inherits the file, but neither the memory nor any rights; the session ends with the
+ * parent.
+ */
 static void test_fork(void)
 {
 	int pipes[2], status, word = 0;
@@ -125,7 +128,7 @@ static void test_fork(void)
 				_exit(1);
 			pause();
 		}
-		/* A child's end is not the session's. */
+		/* The end of a child does not end the session. */
 		if (!fork())
 			_exit(0);
 		wait(&status);
@@ -177,7 +180,7 @@ static void *work(void *argument)
 	return NULL;
 }
 
-/* Processes that are killed in the midst of everything. */
+/* Processes are killed at any point of their work. */
 static void test_kill(void)
 {
 	unsigned int seed = 1, i, j;
@@ -228,7 +231,7 @@ static void *touch(void *argument)
 	return NULL;
 }
 
-/* A process that is killed while the device keeps its requests. */
+/* A process is killed while the device holds its requests. */
 static void test_kill_waiting(void)
 {
 	struct session s;
@@ -259,7 +262,7 @@ static void test_kill_waiting(void)
 	CHECK(nothing_left(10000), "once it answered");
 }
 
-/* A device that does not answer for longer than the driver's patience, and then does. */
+/* A device answers later than the driver's timeout, and then returns. */
 static void test_stopped(void)
 {
 	struct sleeper sleeper;
@@ -269,7 +272,7 @@ static void test_stopped(void)
 
 	start(&s, &sleeper);
 	CHECK(ask(&s, STOP_DEVICE, 0, 0, 6000) == 0 || true, "stop");
-	/* While it is stopped. */
+	/* The access happens while the device is stopped. */
 	pthread_create(&thread, NULL, touch, &s);
 	check_over(&s, &sleeper);
 	pthread_join(thread, NULL);
@@ -295,7 +298,7 @@ static bool write_file(const char *path, const char *text)
 	return good;
 }
 
-/* The device is taken out while it is in use. */
+/* The device is removed while it is in use. */
 static void test_unplug(void)
 {
 	const char *driver = "/sys/bus/virtio/drivers/aviary";
@@ -328,7 +331,7 @@ static void test_unplug(void)
 		snprintf(path, sizeof(path), "%s/unbind", driver);
 		CHECK(write_file(path, name), "unbind");
 		check_over(&s, &sleeper);
-		/* But what a thread was about to pin. */
+		/* A thread may have been about to pin, hence the wait. */
 		CHECK(nothing_left(2000), "without a device");
 		CHECK(open_device() == -1 && errno == ENODEV, "open");
 		kill(child, SIGKILL);

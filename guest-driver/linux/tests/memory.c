@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What one process does with a session: its arena, sleeping and waking, pinning. */
+/* Actions of one process with a session: its arena, sleeping and waking, pinning. */
 
 #include "check.h"
 
@@ -67,7 +67,7 @@ static void test_stream(struct session *s)
 	fcntl(s->fd, F_SETFL, 0);
 	CHECK(!tell(s, ECHO, 1, 2, 3), "tell");
 	CHECK(poll(&pollfd, 1, 2000) == 1 && pollfd.revents == POLLIN, "%#x", pollfd.revents);
-	/* In pieces. */
+	/* Reads an answer in two parts. */
 	CHECK(read(s->fd, &answer, 5) == 5 && read(s->fd, (char *)&answer + 5, 27) == 27 &&
 	      answer.flags == 3, "pieces");
 	CHECK(write(s->fd, big, sizeof(big)) == -1 && errno == EMSGSIZE, "too long");
@@ -88,7 +88,7 @@ static void test_chunks(struct session *s)
 	CHECK(ask(s, FILL, 100 * CHUNK, CHUNK, 0x5a) == 0, "fill");
 	for (i = 0; i < AVIARY_CHUNK; i += 4092)
 		CHECK(s->arena[100 * CHUNK + i] == 0x5a, "at %d", i);
-	/* Taken out of the mapping, it is still the same memory. */
+	/* Pages removed from the mapping keep their content. */
 	CHECK(!madvise(s->arena + 100 * CHUNK, 8192, MADV_DONTNEED), "madvise");
 	CHECK(s->arena[100 * CHUNK + 1] == 0x5a && s->arena[100 * CHUNK + 8192] == 0x5a, "kept");
 	CHECK(s->arena[101 * CHUNK - 1] == 0x5a, "kept");
@@ -216,7 +216,7 @@ static void test_sleep(struct session *s)
 	pthread_join(one.thread, NULL);
 	CHECK(one.result == 0, "%d", one.result);
 	CHECK(two.result == -1, "the other one sleeps");
-	/* Woken while its word is unchanged, it sleeps on. */
+	/* A thread that is woken while its word is unchanged sleeps on. */
 	CHECK(do_wake(s, 128, AVIARY_WAKE_LOCAL) == 0, "wake");
 	sleep_ms(20);
 	CHECK(two.result == -1, "its word is as it was");
@@ -252,7 +252,7 @@ static void test_doorbell(struct session *s)
 	CHECK(do_wake(s, 256, 0) == 0, "ring");
 	CHECK(ask(s, BELLS, 256, 0, 0) == 1, "heard");
 	CHECK(counters(s).kicks == before + 1, "counted");
-	/* Faster than anybody takes them: they are heard, together or one by one. */
+	/* Faster than they are read: all are received, merged or one by one. */
 	for (i = 0; i < 5000; i++)
 		if (do_wake(s, 512, 0))
 			break;
@@ -296,7 +296,7 @@ static void test_pin(struct session *s)
 	uint64_t at = 120 * CHUNK * 2, start;
 
 	madvise(data, length, MADV_NOHUGEPAGE);
-	/* Scattered: every second page first. */
+	/* Every second page first, so that the pages are fragmented. */
 	for (i = 0; i < length; i += 8192)
 		data[i] = i >> 13;
 	for (i = 4096; i < length; i += 8192)
@@ -331,7 +331,7 @@ static void test_pin(struct session *s)
 	CHECK(do_pin(s, data, 12288, at, 0) == EFAULT, "a part of it is no memory");
 	CHECK(total("pages_pinned") == 0, "%ld", total("pages_pinned"));
 
-	/* Memory of the arena is memory of the application. */
+	/* Memory of the arena can be pinned, too. */
 	s->arena[2 * CHUNK] = 4;
 	CHECK(do_pin(s, s->arena + 2 * CHUNK, 8192, at, AVIARY_PIN_WRITE) == 0, "of the arena");
 	CHECK(ask(s, SUM, at, 8192, 0) == 4, "at two places");
@@ -346,7 +346,7 @@ static void test_pin(struct session *s)
 	munmap(data, length);
 }
 
-/* What the device only reads must be the pages that the process goes on writing. */
+/* Pages that the device only reads must stay the process's own when it writes to them. */
 static void test_pin_read(struct session *s)
 {
 	uint8_t *data = memory(16384);
@@ -377,7 +377,7 @@ static void test_pin_read(struct session *s)
 	close(fd);
 }
 
-/* In a process of its own, without the right to lock as much as it likes. */
+/* Runs in a process of its own, with a limit on locked memory. */
 static void test_pin_limit(void)
 {
 	struct rlimit limit = { 64 * 1024, 64 * 1024 };

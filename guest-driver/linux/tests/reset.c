@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device forgets everything, as it does when the VM was paused or suspended, and at last it dies.
+ * The device loses its state, as after a pause or suspend of the VM, and at last it dies.
  *
- * No QEMU takes a device back whose process has died.
+ * QEMU does not take a device back whose process has died.
  */
 
 #include "check.h"
@@ -94,7 +94,7 @@ static void test_suspended(void)
 	CHECK(nothing_left(5000), "nothing left");
 }
 
-/* What such a device may have left to others is kept until the driver is taken off it. */
+/* Memory that such a device may still use is kept until the driver is unbound. */
 static void test_killed(void)
 {
 	struct session s;

@@ -11,7 +11,7 @@ const LINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Node {
+pub enum CpioNode {
     Directory,
     File { data: Vec<u8>, mode: u32 },
     Link(String),
@@ -20,7 +20,7 @@ pub enum Node {
 
 /// Files by their absolute paths; a later one replaces an earlier one.
 #[derive(Debug, Default)]
-pub struct Archive(BTreeMap<String, Node>);
+pub struct Archive(BTreeMap<String, CpioNode>);
 
 /// Folders that are links in a file system with a merged /usr, which the image has.
 const MERGED: [&str; 4] = ["/bin", "/sbin", "/lib", "/lib64"];
@@ -30,27 +30,27 @@ impl Archive {
     pub fn of_root() -> Self {
         let mut archive = Self::default();
         for place in MERGED {
-            archive.0.insert(place.to_owned(), Node::Link(format!("usr{place}")));
-            archive.add(&format!("/usr{place}"), Node::Directory);
+            archive.0.insert(place.to_owned(), CpioNode::Link(format!("usr{place}")));
+            archive.add(&format!("/usr{place}"), CpioNode::Directory);
         }
         archive
     }
 
     /// Adds the folders above it, too. `path` is absolute.
-    pub fn add(&mut self, path: &str, node: Node) {
+    pub fn add(&mut self, path: &str, node: CpioNode) {
         let path = canonical(path);
         let mut above = path.as_str();
         while let Some((parent, _)) = above.rsplit_once('/')
             && !parent.is_empty()
         {
-            self.0.entry(parent.to_owned()).or_insert(Node::Directory);
+            self.0.entry(parent.to_owned()).or_insert(CpioNode::Directory);
             above = parent;
         }
         self.0.insert(path, node);
     }
 
     pub fn file(&mut self, path: &str, data: impl Into<Vec<u8>>, mode: u32) {
-        self.add(path, Node::File { data: data.into(), mode });
+        self.add(path, CpioNode::File { data: data.into(), mode });
     }
 
     pub fn contains(&self, path: &str) -> bool {
@@ -66,10 +66,10 @@ impl Archive {
         // Sorted, so that a folder comes before what is in it.
         for (inode, (path, node)) in (1_u32..).zip(&self.0) {
             let (mode, data, device) = match node {
-                Node::Directory => (DIRECTORY | 0o755, &[][..], (0, 0)),
-                Node::File { data, mode } => (REGULAR | mode & 0o7777, &data[..], (0, 0)),
-                Node::Link(target) => (LINK | 0o777, target.as_bytes(), (0, 0)),
-                Node::Character { major, minor } => (CHARACTER | 0o600, &[][..], (*major, *minor)),
+                CpioNode::Directory => (DIRECTORY | 0o755, &[][..], (0, 0)),
+                CpioNode::File { data, mode } => (REGULAR | mode & 0o7777, &data[..], (0, 0)),
+                CpioNode::Link(target) => (LINK | 0o777, target.as_bytes(), (0, 0)),
+                CpioNode::Character { major, minor } => (CHARACTER | 0o600, &[][..], (*major, *minor)),
             };
             entry(out, inode, path.trim_start_matches('/'), mode, data, device)?;
         }
@@ -148,7 +148,7 @@ mod tests {
     fn another_program_reads_it() {
         let mut archive = Archive::of_root();
         archive.file("/etc/name", "value\n", 0o644);
-        archive.add("/etc/other", Node::Link("name".into()));
+        archive.add("/etc/other", CpioNode::Link("name".into()));
         let mut bytes = Vec::new();
         archive.write(&mut bytes).unwrap();
         let listing = Command::new("cpio").arg("-t").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();

@@ -1,4 +1,5 @@
-//! What a program of this machine needs to run elsewhere: its loader and its shared libraries.
+//! The files that a program of this machine needs to run elsewhere: its loader and its shared
+//! libraries.
 
 use crate::dropin::{USUAL, find_library};
 use object::{
@@ -24,7 +25,7 @@ pub enum ElfError {
     NoLibrary(PathBuf, String),
 }
 
-/// What the file itself says.
+/// The loader, libraries and folders that a file names.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wants {
     interpreter: Option<PathBuf>,
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_is_told() {
+    fn file_that_is_no_program_is_an_error() {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         assert!(matches!(closure(&script), Err(ElfError::NoProgram(_))));
         assert!(matches!(closure(Path::new("/no/such/file")), Err(ElfError::Unreadable(..))));

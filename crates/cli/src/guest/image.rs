@@ -1,7 +1,7 @@
 //! `aviary guest image`: a kernel and a small file system for a virtual machine.
 
 use super::{
-    cpio::{Archive, Node},
+    cpio::{Archive, CpioNode},
     elf,
     layout::{Item, Layout},
     modules::Modules,
@@ -98,14 +98,14 @@ impl FromStr for Addition {
 
 pub fn run(command: &ImageCommand) -> anyhow::Result<ExitCode> {
     let mut archive = Archive::of_root();
-    archive.add("/dev/console", Node::Character { major: 5, minor: 1 });
+    archive.add("/dev/console", CpioNode::Character { major: 5, minor: 1 });
     archive.file("/init", INIT, 0o755);
     add_file(&mut archive, &command.busybox, "/usr/bin/busybox")?;
     if !elf::closure(&command.busybox)?.is_empty() {
         bail!("{} needs shared libraries: a statically linked one is wanted", command.busybox.display());
     }
-    archive.add("/usr/bin/sh", Node::Link("busybox".into()));
-    // Programs ask who they are, and some do not survive it if nobody knows.
+    archive.add("/usr/bin/sh", CpioNode::Link("busybox".into()));
+    // Some programs look up their user and fail if it has no entry.
     archive.file("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644);
     archive.file("/etc/group", "root:x:0:\n", 0o644);
     add_modules(&mut archive, command)?;
@@ -137,8 +137,8 @@ fn add_apis(archive: &mut Archive, apis: &[apis::Api]) -> anyhow::Result<()> {
     };
     for (path, item) in layout.items {
         let node = match item {
-            Item::File { data, mode } => Node::File { data, mode },
-            Item::Link(target) => Node::Link(target),
+            Item::File { data, mode } => CpioNode::File { data, mode },
+            Item::Link(target) => CpioNode::Link(target),
         };
         archive.add(&path, node);
     }
@@ -207,13 +207,13 @@ fn add_tree(archive: &mut Archive, source: &Path, target: &str) -> anyhow::Resul
     if !source.is_dir() {
         return add_file(archive, source, target);
     }
-    archive.add(target, Node::Directory);
+    archive.add(target, CpioNode::Directory);
     for entry in fs::read_dir(source).with_context(|| format!("cannot read {}", source.display()))? {
         let path = entry?.path();
         let target = format!("{target}/{}", path.file_name().unwrap_or_default().to_string_lossy());
         if path.is_symlink() {
             let link = fs::read_link(&path).with_context(|| format!("cannot read {}", path.display()))?;
-            archive.add(&target, Node::Link(link.to_string_lossy().into_owned()));
+            archive.add(&target, CpioNode::Link(link.to_string_lossy().into_owned()));
         } else {
             add_tree(archive, &path, &target)?;
         }

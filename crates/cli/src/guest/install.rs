@@ -14,11 +14,11 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-/// What an installation has put there, a path a line: --uninstall goes by it.
+/// The list of installed files, a path a line, which --uninstall reads.
 const LIST: &str = "/usr/lib/aviary/installed";
 const LINKER: &str = "/etc/ld.so.conf.d/aviary.conf";
 const UDEV_RULE: &str = "/etc/udev/rules.d/70-aviary.rules";
-/// Who may open the device decides nothing about others' data: each that opens it has a session of its own.
+/// All users may open the device: each open file has a session of its own, so data stay separate.
 const UDEV_RULE_TEXT: &str = "KERNEL==\"aviary\", MODE=\"0666\"\n";
 /// Folders of the guest where its own libraries may be.
 const GUEST_LIBRARIES: [&str; 5] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/lib/x86_64-linux-gnu"];

@@ -37,7 +37,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// `has` says whether the guest has a library of its own under this name.
+    /// The layout of APIs. `has` returns true if the guest has a library of its own under this
+    /// name.
     pub fn of(apis: &[Api], has: &dyn Fn(&str) -> bool) -> Result<Self, LayoutError> {
         let mut layout = Self::default();
         let mut owners = BTreeMap::new();

@@ -18,18 +18,18 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub struct GuestCommand {
     #[command(subcommand)]
-    action: Action,
+    action: GuestAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
+enum GuestAction {
     Image(image::ImageCommand),
     Install(install::InstallCommand),
 }
 
 pub fn run(command: &GuestCommand) -> anyhow::Result<ExitCode> {
     match &command.action {
-        Action::Image(command) => image::run(command),
-        Action::Install(command) => install::run(command),
+        GuestAction::Image(command) => image::run(command),
+        GuestAction::Install(command) => install::run(command),
     }
 }

@@ -1,4 +1,5 @@
-//! Kernel modules for an image: which, in which order, and whether they belong to its kernel.
+//! Kernel modules for an image: their dependencies, their order, and the check that they belong to
+//! its kernel.
 
 use object::{
     Endianness,
@@ -43,7 +44,8 @@ pub struct Modules {
 impl Modules {
     pub fn read(folder: &Path) -> Result<Self, ModuleError> {
         let mut files = BTreeMap::new();
-        // A link to it may be given, and what the package links to (build, source) lies outside.
+        // The folder may be given as a link, and links of the package itself (build, source) lead
+        // outside.
         let folder = fs::canonicalize(folder).map_err(|error| ModuleError::Unreadable(folder.into(), error))?;
         collect(&folder.join("kernel"), &mut files)?;
         let built_in = fs::read_to_string(folder.join("modules.builtin")).unwrap_or_default();
@@ -51,7 +53,8 @@ impl Modules {
         Ok(Self { folder, files, built_in })
     }
 
-    /// The named ones and those that they need, each after those that it needs; what is built in is left out.
+    /// The named modules and their dependencies, each after those that it needs; built-in ones are
+    /// left out.
     pub fn in_order(&self, names: &[String]) -> Result<Vec<Module>, ModuleError> {
         let mut order = Vec::new();
         for name in names {
@@ -60,7 +63,7 @@ impl Modules {
         Ok(order)
     }
 
-    /// What a module that is not of the kernel's package needs, and then the module itself.
+    /// Adds the dependencies of a module outside the kernel's package, and then the module itself.
     pub fn with_driver(&self, path: &Path, order: &mut Vec<Module>) -> Result<(), ModuleError> {
         let data = fs::read(path).map_err(|error| ModuleError::Unreadable(path.into(), error))?;
         let information = Information::read(&data).ok_or_else(|| ModuleError::NoModule(path.into()))?;
@@ -129,7 +132,7 @@ fn unpack(path: &Path) -> Result<Vec<u8>, ModuleError> {
     if output.status.success() { Ok(output.stdout) } else { Err(packed()) }
 }
 
-/// What a module says about itself.
+/// The metadata of a module.
 struct Information {
     name: String,
     needs: Vec<String>,

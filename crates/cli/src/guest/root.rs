@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Beside the file that it will be.
-const NEW: &str = ".aviary-new";
+const TEMPORARY_SUFFIX: &str = ".aviary-new";
 
 #[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum RootError {
@@ -130,7 +130,7 @@ impl GuestRoot {
         create: impl FnOnce(&str) -> io::Result<()>,
     ) -> Result<Change, RootError> {
         let (_, name) = split(path);
-        let new = format!("{name}{NEW}");
+        let new = format!("{name}{TEMPORARY_SUFFIX}");
         // Of an earlier run that was stopped.
         let _ = unlinkat(folder, &new, AtFlags::empty());
         create(&new).map_err(|error| RootError::File(self.shown(path), error))?;
@@ -143,7 +143,7 @@ impl GuestRoot {
         }
     }
 
-    /// Whether it was there. Links are removed, not what they name.
+    /// Removes a file; true if it existed. A link is removed, not its target.
     pub fn remove(&self, path: &str) -> Result<bool, RootError> {
         let (above, name) = split(path);
         let removed = self.folder(above).and_then(|folder| unlinkat(&folder, name, AtFlags::empty()));

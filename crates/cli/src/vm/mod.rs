@@ -13,12 +13,12 @@ use std::{ffi::OsString, os::unix::process::CommandExt, path::PathBuf, process::
 #[derive(Args)]
 pub struct VmCommand {
     #[command(subcommand)]
-    action: Action,
+    action: VmAction,
 }
 
 #[derive(Subcommand)]
-enum Action {
-    Run(RunCommand),
+enum VmAction {
+    Run(VmRunCommand),
 }
 
 /// Run QEMU with Aviary's device, or print its command line.
@@ -29,7 +29,7 @@ enum Action {
 #[command(
     after_help = "Examples:\n  aviary vm run --socket /run/aviary/vm1.sock --image image -- clinfo\n  aviary vm run --socket /run/aviary/vm1.sock --print --qemu-arg=-drive --qemu-arg=file=disk.qcow2,if=virtio"
 )]
-struct RunCommand {
+struct VmRunCommand {
     /// The node's vhost-user socket for this VM. Without it the VM has no accelerator.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -68,7 +68,7 @@ struct RunCommand {
 }
 
 pub fn run(command: VmCommand) -> anyhow::Result<ExitCode> {
-    let Action::Run(command) = command.action;
+    let VmAction::Run(command) = command.action;
     let image = match &command.image {
         Some(folder) => Some(image_of(folder)?),
         None if command.print || !command.qemu_arg.is_empty() => None,

@@ -1,4 +1,4 @@
-//! What a QEMU offers, and its command line.
+//! The features of a QEMU, and its command line.
 
 use crate::guest::quoted;
 use anyhow::{Context, bail};
@@ -82,7 +82,7 @@ impl Carrier {
         }
     }
 
-    /// What the guest's driver looks for: a parameter of it.
+    /// The parameter that gives the guest's driver the id of its device.
     fn kernel_option(self) -> &'static str {
         if self == Carrier::Fs { "aviary.virtio_id=26" } else { "aviary.virtio_id=37" }
     }
@@ -118,7 +118,7 @@ impl Qemu {
         self.ask(&["-run-with", "help"]).is_some_and(|text| text.contains("exit-with-parent"))
     }
 
-    /// What it prints, if it starts at all.
+    /// QEMU's output for these arguments, if it starts.
     fn ask(&self, arguments: &[&str]) -> Option<String> {
         let output = Command::new(&self.program).args(arguments).stdin(Stdio::null()).output().ok()?;
         Some(String::from_utf8_lossy(&output.stdout).into_owned())
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_told_which_device_is_its_own() {
+    fn driver_gets_the_id_of_its_device() {
         let boot = Boot { kernel: "k".into(), initramfs: "i".into(), console: None };
         let fs = text(&machine(Some((Carrier::Fs, "/a".into()))).arguments(Some(&boot)));
         assert!(fs.contains("aviary.virtio_id=26") && fs.contains("-kernel k -initrd i"), "{fs}");

@@ -27,9 +27,9 @@ use std::{
 };
 
 /// Of the console, when the guest ends without a word.
-const LAST_LINES: usize = 15;
+const SHOWN_LOG_LINES: usize = 15;
 /// QEMU ends on SIGTERM by itself, unless it hangs.
-const PATIENCE: Duration = Duration::from_secs(3);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct Job<'a> {
     pub command: &'a [OsString],
@@ -79,7 +79,7 @@ pub fn run(
         text
     });
     let signal = wait(&mut child, &signals)?;
-    // Ends those who still wait for QEMU: it has not connected, and never will.
+    // Ends the threads that still wait for QEMU, which will never connect.
     for name in ["out", "err", "status"] {
         drop(UnixStream::connect(input_path.with_file_name(name)));
     }
@@ -132,8 +132,8 @@ impl Port {
 fn feed(port: Port) {
     if let Ok((mut connection, _)) = port.listener.accept() {
         let _ = io::copy(&mut io::stdin().lock(), &mut connection);
-        // The end of input, after all that came before; the socket stays open, because QEMU drops what it has not
-        // yet passed on when its other side is gone.
+        // Ends the input after all earlier bytes; the socket stays open, because QEMU drops bytes
+        // that it has not passed on when its peer is gone.
         let _ = connection.shutdown(Shutdown::Write);
         let _ = connection.read(&mut [0]);
     }
@@ -161,7 +161,7 @@ fn wait(child: &mut Child, signals: &Signals) -> anyhow::Result<Option<i32>> {
         }
         if let Some(signal) = signals.noted() {
             let _ = rustix::process::pidfd_send_signal(&process, rustix::process::Signal::TERM);
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + SHUTDOWN_TIMEOUT;
             while child.try_wait().context("cannot wait for QEMU")?.is_none() {
                 if Instant::now() > until {
                     child.kill().context("cannot end QEMU")?;
@@ -191,7 +191,7 @@ fn end_without_status(told: &str, console: &Path) -> String {
         let memory = if panic.contains("memory") { "; give it more with --memory" } else { "" };
         return format!("the VM ended {when}: {panic}{memory} (--console FILE keeps all that its kernel prints)");
     }
-    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    let last = &lines[lines.len().saturating_sub(SHOWN_LOG_LINES)..];
     format!("the VM ended {when}; the last lines of its console:\n{}", last.join("\n"))
 }
 
@@ -214,7 +214,7 @@ mod tests {
         fs::write(&console, "first\n".repeat(40) + "last\n").unwrap();
         let text = end_without_status("ready\n", &console);
         assert!(text.contains("before its command did") && text.ends_with("last"), "{text}");
-        assert_eq!(text.lines().count(), 1 + LAST_LINES);
+        assert_eq!(text.lines().count(), 1 + SHOWN_LOG_LINES);
         fs::write(&console, "Kernel panic - not syncing: Out of memory\nCall Trace:\n").unwrap();
         let text = end_without_status("", &console);
         assert!(text.contains("not syncing") && text.contains("--memory") && !text.contains("Call Trace"), "{text}");

@@ -1,4 +1,4 @@
-//! What every transport must do.
+//! Test cases that hold for every transport.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use aviary_guest::{Api, Role, Status};
 
 use super::*;
 
-/// A wait that takes longer is a hang: it bounds tests and claims nothing about speed.
+/// Upper bound of a wait in a test: a longer one is a hang. Says nothing about speed.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn add(api: &'static Api, a: u64, b: u64) -> Option<u64> {
@@ -39,7 +39,7 @@ fn synchronous_calls_answer() {
 }
 
 #[test]
-fn every_thread_has_its_lane_and_gives_it_back() {
+fn threads_have_lanes_of_their_own_and_return_them() {
     let api = api();
     for round in 0..5 {
         let threads: Vec<_> = (0..8u64)
@@ -62,7 +62,7 @@ fn asynchronous_calls_come_first() {
         post(api, n);
     }
     assert_eq!(posted(api), (1000, 1));
-    // Across threads: what another thread posted before is visible to a call made later.
+    // A call that another thread posted earlier is visible to a later call.
     let turn = Arc::new(AtomicU64::new(1000));
     let threads: Vec<_> = (0..2u64)
         .map(|me| {
@@ -83,7 +83,7 @@ fn asynchronous_calls_come_first() {
 }
 
 #[test]
-fn buffers_of_all_sizes_go_and_come() {
+fn buffers_of_all_sizes_are_sent_and_returned() {
     let api = api();
     for n in [1usize, 8, 255, 256, 257, 4095, 4096, 4097, 100_000, 3_000_000] {
         let mut data: Vec<u8> = (0..n).map(|i| i as u8).collect();
@@ -95,7 +95,7 @@ fn buffers_of_all_sizes_go_and_come() {
 
         let mut out = vec![5u8; n];
         let mut call = api.call(FILL).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the vector outlives the reply.
         unsafe { call.buffer_out(out.as_mut_ptr(), n) };
         call.send().unwrap().out();
         assert!(out[..n - 1].iter().all(|b| *b == 9) && out[n - 1] == 5, "{n}: the last byte stays");
@@ -118,7 +118,7 @@ fn handles_live_and_end() {
         let value = call.send().unwrap().handle(ty, Role::Allocate).unwrap();
         assert!(api.is_handle(value));
         if ty == 0 {
-            // SAFETY: a loader reads the first word.
+            // SAFETY: a live handle points to a block, whose first word a loader reads.
             assert_eq!(unsafe { *(value as *const usize) }, 0xd15);
         }
         let identity = |value| {
@@ -141,7 +141,7 @@ fn handles_live_and_end() {
 }
 
 #[test]
-fn late_buffers_arrive_with_a_later_reply() {
+fn deferred_outputs_arrive_with_a_later_reply() {
     let api = api();
     for asynchronous in [false, true] {
         let mut data = vec![1u8; 10_000];
@@ -163,13 +163,13 @@ fn late_buffers_arrive_with_a_later_reply() {
 }
 
 #[test]
-fn a_rejected_asynchronous_call_gives_its_blocks_back() {
+fn rejected_asynchronous_call_returns_its_blocks() {
     let api = api();
     let mut data = vec![1u8; 20 << 20];
-    // Twice as much as the arena has.
+    // More calls than the arena has room for.
     for _ in 0..100 {
         let mut call = api.call(REJECT).unwrap();
-        // SAFETY: the vector outlives the connection's use of it: nothing is ever delivered.
+        // SAFETY: the vector outlives the connection's use of it: no delivery arrives.
         unsafe { call.buffer_until(data.as_mut_ptr(), data.len(), false, true) };
         call.send_async().unwrap();
         add(api, 1, 2).unwrap();
@@ -182,7 +182,7 @@ fn memory_of_a_released_handle_is_not_used_again_before_the_release_is_executed(
     let api = api();
     let place = |p: &mut Vec<u8>| {
         let mut call = api.call(SHADOW).unwrap();
-        // SAFETY: the vector has so many bytes.
+        // SAFETY: the vector has as many bytes.
         unsafe { call.shadow(p.as_mut_ptr(), p.len(), true, true) };
         call.send().unwrap().word()
     };
@@ -197,7 +197,7 @@ fn memory_of_a_released_handle_is_not_used_again_before_the_release_is_executed(
     api.release(1, owner, true);
     let second = place(&mut b);
     if crate::SYNC == "0" {
-        assert_ne!(second, first, "the server has not come to the release");
+        assert_ne!(second, first, "the server has not executed the release");
         assert_eq!(place(&mut c), first, "now it has");
     } else {
         assert_eq!(second, first);
@@ -205,7 +205,7 @@ fn memory_of_a_released_handle_is_not_used_again_before_the_release_is_executed(
 }
 
 #[test]
-fn a_delivery_taken_by_one_thread_is_seen_by_all() {
+fn delivery_received_by_one_thread_is_visible_to_all() {
     let api = api();
     for _ in 0..50 {
         let mut data = vec![1u8; 200_000];
@@ -264,7 +264,7 @@ fn callbacks_run_on_the_waiting_thread_and_may_call() {
 fn callbacks_of_other_threads_run_on_the_callback_thread() {
     static ELSEWHERE: AtomicI32 = AtomicI32::new(0);
     unsafe fn count(userdata: usize, x: i32, text: *const i8, out: *mut u8) -> i32 {
-        // SAFETY: as `on_call`.
+        // SAFETY: the server sends a string and four bytes; userdata is the API.
         let r = unsafe { on_call(userdata, x, text, out) };
         ELSEWHERE.fetch_add(1, Ordering::SeqCst);
         r
@@ -292,7 +292,7 @@ fn mapped_memory_is_read_and_written() {
         call.word(id);
         call.word(50_000);
         let mut reply = call.send().unwrap();
-        // SAFETY: no place of our own.
+        // SAFETY: no address is given.
         let p = unsafe { reply.mapped(std::ptr::null_mut(), true, true) };
         drop(reply);
         assert!(!p.is_null());
@@ -303,19 +303,19 @@ fn mapped_memory_is_read_and_written() {
             p.write(0x42);
         }
         let mut call = api.call(UNMAP).unwrap();
-        // SAFETY: mapped above.
+        // SAFETY: `p` is a live mapping.
         unsafe { call.unmap(p) };
         let mut reply = call.send().unwrap();
         assert_eq!((reply.word(), reply.word()), (id, 0x42));
     }
     let mut call = api.call(UNMAP).unwrap();
-    // SAFETY: not mapped: not read.
+    // SAFETY: the address is not mapped, so it is not read.
     unsafe { call.unmap(8 as *const u8) };
     assert_eq!(call.send().unwrap().word(), 3);
 }
 
 #[test]
-fn memory_is_mapped_where_the_application_wants_it() {
+fn memory_is_mapped_at_the_applications_address() {
     let api = api();
     let mut own = vec![0u8; 5000];
     let mut call = api.call(MAP).unwrap();
@@ -329,14 +329,14 @@ fn memory_is_mapped_where_the_application_wants_it() {
     assert!(own.iter().all(|b| *b == 0x77));
     own[0] = 0x43;
     let mut call = api.call(UNMAP).unwrap();
-    // SAFETY: as above.
+    // SAFETY: `own` has 5000 bytes and lives until the unmap.
     unsafe { call.unmap(p) };
     let mut reply = call.send().unwrap();
     assert_eq!((reply.word(), reply.word()), (1, 0x43));
 }
 
 #[test]
-fn shadows_come_back_when_asked_for() {
+fn shadows_are_copied_back_on_request() {
     let api = api();
     let mut data = vec![0u8; 9000];
     let p = data.as_mut_ptr();
@@ -347,20 +347,20 @@ fn shadows_come_back_when_asked_for() {
     call.send_async().unwrap();
     assert!(data.iter().all(|b| *b == 0));
     assert_eq!((api.get_n_bufs(0, 7), api.get_buf_size(0, 7, 0)), (1, 9000));
-    // SAFETY: one element.
+    // SAFETY: the registry has one element.
     let registered = unsafe { *api.get_bufs(0, 7) };
     let mut call = api.call(SHADOW).unwrap();
-    // SAFETY: 9000 bytes.
+    // SAFETY: the buffer has 9000 bytes.
     unsafe { call.shadow_copy_back(registered.cast(), 9000, true) };
     call.send().unwrap();
     assert!(data.iter().all(|b| *b == 0x3c));
-    assert_eq!(api.get_n_bufs(0, 7), 1, "an old answer stays until the next look");
+    assert_eq!(api.get_n_bufs(0, 7), 1, "the old snapshot stays until the next query");
     assert!(!api.get_bufs(0, 7).is_null());
     assert_eq!(api.get_n_bufs(0, 7), 0);
 }
 
 #[test]
-fn pure_queries_are_asked_once() {
+fn pure_queries_are_sent_once() {
     let api = api();
     let ask = |key: u64, content: u64| {
         let mut out = content;
@@ -374,13 +374,13 @@ fn pure_queries_are_asked_once() {
         count
     };
     assert_eq!(ask(1, 0), 0);
-    assert_eq!(ask(1, 77), 0, "what the output contained does not matter");
+    assert_eq!(ask(1, 77), 0, "the output's old content does not matter");
     assert_eq!(ask(2, 0), 1);
     assert_eq!(ask(1, 5), 0);
 }
 
 #[test]
-fn failures_say_how() {
+fn failures_are_distinguished() {
     let api = api();
     let fail = |status: u32| {
         let mut call = api.call(FAIL).unwrap();
@@ -399,30 +399,31 @@ fn failures_say_how() {
 }
 
 #[test]
-fn strings_stay() {
+fn strings_live_as_long_as_the_session() {
     let api = api();
     let text = || api.call(TEXT).unwrap().send().unwrap().string(0);
     let first = text();
     assert_eq!(first, text());
-    // SAFETY: a string of the library's.
+    // SAFETY: a string of the library, which lives as long as the session.
     assert_eq!(unsafe { std::ffi::CStr::from_ptr(first) }.to_bytes(), b"hello");
 }
 
 #[test]
 fn blocks_of_asynchronous_calls_are_not_reused_early() {
     let api = api();
-    // More than the runtime holds before it looks whether the server is done.
+    // More blocks than the runtime holds before it checks for blocks that the server no longer
+    // uses.
     for n in 0..200u64 {
         let data = vec![n as u8; 1 << 20];
         let mut call = api.call(CONSUME).unwrap();
-        // SAFETY: read before this returns.
+        // SAFETY: the call reads the vector before it returns.
         unsafe { call.buffer_in(data.as_ptr(), data.len()) };
         call.send_async().unwrap();
     }
     for n in 0..2000u64 {
         let data = vec![n as u8; 5000];
         let mut call = api.call(CONSUME).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the call reads the vector before it returns.
         unsafe { call.buffer_in(data.as_ptr(), data.len()) };
         call.send_async().unwrap();
     }
@@ -435,14 +436,14 @@ fn an_impossible_size_is_refused() {
     let api = api();
     let byte = 0u8;
     let mut call = api.call(ECHO).unwrap();
-    // SAFETY: never read: the arena has 1 GiB.
+    // SAFETY: the byte is never accessed: the arena has 1 GiB, so the call is refused.
     unsafe { call.buffer_out((&raw const byte).cast_mut(), 1 << 40) };
     assert_eq!(call.send().unwrap().status(), Status::Refused);
     assert_eq!(add(api, 1, 1), Some(2));
 }
 
 #[test]
-fn death_is_noticed_by_everybody() {
+fn death_is_noticed_by_every_thread() {
     let api = api();
     let waiting: Vec<_> = (0..4)
         .map(|_| {
@@ -459,7 +460,7 @@ fn death_is_noticed_by_everybody() {
 }
 
 #[test]
-fn a_malformed_reply_ends_the_connection_and_nothing_else() {
+fn malformed_reply_ends_only_the_connection() {
     let api = api();
     let mut reply = api.call(GARBAGE).unwrap().send().unwrap();
     assert_eq!(reply.count(10), 0);
@@ -468,7 +469,7 @@ fn a_malformed_reply_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_forked_child_starts_afresh() {
+fn forked_child_starts_without_a_connection() {
     let api = api();
     let mut call = api.call(MAKE).unwrap();
     call.word(0);
@@ -491,7 +492,7 @@ fn a_forked_child_starts_afresh() {
 }
 
 #[test]
-fn a_thread_may_call_while_it_ends() {
+fn thread_may_call_while_it_ends() {
     struct Caller(&'static Api, Arc<AtomicU64>);
     impl Drop for Caller {
         fn drop(&mut self) {
@@ -507,7 +508,8 @@ fn a_thread_may_call_while_it_ends() {
         std::thread::spawn({
             let answer = answer.clone();
             move || {
-                // Locals end in the reverse order of their first use: once before, once after the lane.
+                // Locals end in the reverse order of their first use: once before, once after the
+                // lane.
                 if first {
                     add(api, 1, 1).unwrap();
                 }
@@ -522,7 +524,7 @@ fn a_thread_may_call_while_it_ends() {
 }
 
 #[test]
-fn a_signal_handler_may_call() {
+fn signal_handler_may_call() {
     static FROM_HANDLER: AtomicU64 = AtomicU64::new(0);
     static SIGNALLED: OnceLock<&'static Api> = OnceLock::new();
     extern "C" fn handler(_: i32) {
@@ -539,7 +541,7 @@ fn a_signal_handler_may_call() {
         let ready = ready.clone();
         move || {
             add(api, 1, 1).unwrap();
-            // SAFETY: this thread's id, for the signal below.
+            // SAFETY: `pthread_self` has no arguments.
             ready.store(unsafe { libc::pthread_self() } as u64, Ordering::SeqCst);
             // Waits in the lane for a reply that never comes; the handler interrupts it there.
             api.call(HANG).unwrap().send().is_err()
@@ -554,7 +556,7 @@ fn a_signal_handler_may_call() {
         libc::signal(libc::SIGUSR1, handler as extern "C" fn(i32) as *const () as usize);
         for handled in 1..=5 {
             libc::pthread_kill(ready.load(Ordering::SeqCst) as libc::pthread_t, libc::SIGUSR1);
-            // Two signals that wait for a thread are one.
+            // Two signals that are pending for a thread are merged into one.
             let start = Instant::now();
             while FROM_HANDLER.load(Ordering::SeqCst) < handled {
                 assert!(start.elapsed() < HANG_TIMEOUT);

@@ -1,5 +1,5 @@
-//! A node and API server in this process, just clever enough to exercise the guest runtime: each
-//! function below is answered by hand-written messages.
+//! A node and API server in this process, with just enough function to test the guest runtime: each
+//! function is answered by hand-written messages.
 
 pub mod cases;
 
@@ -60,7 +60,7 @@ unsafe fn invoke(incoming: &mut Incoming) {
     let out = incoming.buffer(false, true);
     // SAFETY: tests register functions of this type only.
     let f: unsafe fn(usize, i32, *const i8, *mut u8) -> i32 = unsafe { std::mem::transmute(incoming.function()) };
-    // SAFETY: as the application would be called.
+    // SAFETY: the arguments are those with which the server calls the function.
     let ret = unsafe { f(userdata, x, text.cast(), out) };
     incoming.reply_word(ret as u64);
     incoming.reply_out();
@@ -76,7 +76,7 @@ pub static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     metadata_size: 16,
 };
 
-/// A fresh API, that is, a connection of its own.
+/// A new API, which has a connection of its own.
 pub fn api() -> &'static Api {
     start();
     Box::leak(Box::new(Api::new(&DESCRIPTOR)))
@@ -86,13 +86,13 @@ pub fn api() -> &'static Api {
 pub fn start() {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
-        // Nothing runs when a test process ends, so the folder goes at once: an open descriptor leads to the
-        // socket without its name.
+        // No code runs when a test process ends, so the folder is removed at once: an open
+        // descriptor leads to the socket without its name.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("node.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let socket = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap().into_raw_fd();
-        // SAFETY: every test comes through here before it reads the environment.
+        // SAFETY: every test calls this function before it reads the environment.
         unsafe {
             std::env::set_var("AVIARY_SERVER", format!("unix:/proc/self/fd/{socket}"));
             std::env::set_var("AVIARY_TRANSPORT", super::TRANSPORT);
@@ -141,7 +141,8 @@ fn serve(socket: UnixStream) {
     } else {
         Arena::open(fds.into_iter().next().unwrap(), hello.arena_address, hello.arena_size).unwrap()
     };
-    // Both sides are this process, so the addresses differ; tests of zero-copy memory pretend otherwise.
+    // Both sides are this process, so the addresses differ; tests of zero-copy memory pretend that
+    // they are equal.
     let welcome =
         Welcome { wire_version: WIRE_VERSION, flags: welcome_flag::SAME_ADDRESS, session: 1, ..Welcome::default() };
     send_greeting(&socket, &welcome.to_bytes(), &[]).unwrap();
@@ -176,7 +177,7 @@ fn serve(socket: UnixStream) {
             }
             control_kind::LANE_CLOSE => {
                 let closed = Control { kind: control_kind::LANE_CLOSED, lane: message.lane, ..Control::default() };
-                // The thread finishes what is in the lane, then notices that no more will come.
+                // The thread finishes the calls in the lane, then notices that no more will come.
                 let OpenLane { waker, liveness, thread } = lanes.remove(&message.lane).unwrap();
                 liveness.kill();
                 waker.wake();
@@ -229,7 +230,7 @@ impl Server {
             *self.done.lock().unwrap() = header.ticket;
             self.turn.notify_all();
             if let (false, Ok(word)) = (self.arena.mirrored(), self.arena.pointer(0, 8)) {
-                // SAFETY: the ticket word.
+                // SAFETY: the ticket word of the arena, aligned and mapped.
                 unsafe { AtomicU64::from_ptr(word.cast()) }.store(header.ticket, Ordering::Release);
             }
             return;
@@ -245,7 +246,8 @@ impl Server {
         let _ = end.send(reply.e.finish_reply(header), &reply.regions);
     }
 
-    /// Puts what is ready into the reply: flags and the count of deliveries.
+    /// Puts the deliveries that are ready into the reply; returns the flags and the count of
+    /// deliveries.
     fn prefix(&self, reply: &mut Reply) -> (u16, u64) {
         reply.e.start();
         let mut late = self.late.lock().unwrap();
@@ -274,7 +276,7 @@ impl Server {
 
     fn fill(&self, offset: u64, bytes: usize, value: u8) {
         let p = self.arena.pointer(offset, bytes).unwrap();
-        // SAFETY: checked; the guest waits for these bytes.
+        // SAFETY: the range was checked; the guest waits for these bytes.
         unsafe { p.write_bytes(value, bytes) };
     }
 
@@ -291,7 +293,7 @@ impl Server {
         }
     }
 
-    /// False: no reply.
+    /// Executes a call. False: there is no reply.
     fn run(self: &Arc<Self>, function: u32, f: &mut Decoder, r: &mut Reply, end: &mut LaneEnd) -> bool {
         match function {
             ADD => {
@@ -368,7 +370,8 @@ impl Server {
             CONSUME => {
                 if let BufferRef::Arena { offset, length } = f.buffer().unwrap() {
                     let p = self.arena.pointer(offset, length).unwrap();
-                    // SAFETY: checked; the guest holds the block until this call is done.
+                    // SAFETY: the range was checked; the guest holds the block until this call
+                    // ends.
                     let (first, last) = unsafe { (p.read(), p.add(length - 1).read()) };
                     self.posted.lock().unwrap().push(u64::from(first == last) * 1000 + u64::from(first));
                 }
@@ -403,7 +406,7 @@ impl Server {
             BufferRef::Reserved { length } => r.e.optional_bytes(Some(&vec![9; length - 1])),
             BufferRef::Arena { offset, length } => {
                 let p = self.arena.pointer(offset, length).unwrap();
-                // SAFETY: checked; the guest waits.
+                // SAFETY: the range was checked; the guest waits.
                 let data = unsafe { std::slice::from_raw_parts_mut(p, length) };
                 if function == ECHO {
                     data.iter_mut().for_each(|b| *b = b.wrapping_add(1));
@@ -422,7 +425,7 @@ impl Server {
             2 => {
                 let id = f.word().unwrap();
                 let first = match f.buffer().unwrap() {
-                    // SAFETY: checked.
+                    // SAFETY: the range was checked.
                     BufferRef::Arena { offset, length } => unsafe {
                         self.arena.pointer(offset, length).unwrap().read()
                     },
@@ -441,7 +444,8 @@ impl Server {
         }
     }
 
-    /// Calls back and serves what the callback calls meanwhile; the result plus the output.
+    /// Calls back and serves the calls that the callback makes meanwhile; returns the result plus
+    /// the output.
     fn call_back(self: &Arc<Self>, end: &mut LaneEnd, id: u64, x: u64) -> u64 {
         let mut r =
             Reply { e: Encoder::new(), status: 0, detail: 0, success: true, regions: Vec::new(), deferred: None };

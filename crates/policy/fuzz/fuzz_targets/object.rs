@@ -1,4 +1,5 @@
-//! Any bytes are a policy or are refused; what is accepted runs without a fault, interpreted and as machine code alike.
+//! Any bytes are a policy or are refused; an accepted policy runs without a fault, with equal
+//! results interpreted and as machine code.
 #![no_main]
 
 use aviary_policy::{Context, Policy};

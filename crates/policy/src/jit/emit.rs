@@ -1,4 +1,5 @@
-//! From instructions to bytes. Every instruction has one encoding; nothing is optimised but what costs a decision time.
+//! Encodes instructions as machine code. Every instruction has one encoding; optimisations exist
+//! only where they save time in a decision.
 
 use super::native;
 use crate::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
@@ -17,7 +18,7 @@ fn native_register(register: Register) -> u8 {
     MAP[usize::from(register)]
 }
 
-/// Numbers of a conditional jump.
+/// Condition codes of a jump.
 const BELOW: u8 = 2;
 const ABOVE_OR_EQUAL: u8 = 3;
 const EQUAL: u8 = 4;
@@ -32,7 +33,7 @@ const GREATER: u8 = 15;
 #[derive(Default)]
 struct Emitter {
     code: Vec<u8>,
-    /// Where a 32-bit distance to an instruction belongs.
+    /// Offset in `code` of each 32-bit distance to patch, and the number of its target instruction.
     jumps: Vec<(usize, usize)>,
 }
 
@@ -44,7 +45,7 @@ pub fn emit(program: &[Instruction]) -> Vec<u8> {
         starts.push(emitter.code.len());
         emitter.instruction(instruction);
     }
-    // A verified program ends with `exit` or a jump: this is never reached.
+    // A verified program ends with `exit` or a jump: this trap is never reached.
     emitter.bytes(&[0x0f, 0x0b]);
     for (place, target) in std::mem::take(&mut emitter.jumps) {
         let distance = starts[target] as i64 - (place as i64 + 4);
@@ -62,7 +63,8 @@ impl Emitter {
         self.bytes(&value.to_le_bytes());
     }
 
-    /// A prefix for 64 bits and the upper registers; `always`: needed even if empty (byte registers).
+    /// Emits the prefix for 64 bits and the upper registers; `always`: needed even if empty (byte
+    /// registers).
     fn rex(&mut self, wide: bool, register: u8, base: u8, always: bool) {
         let rex = 0x40 | u8::from(wide) << 3 | (register >> 3) << 2 | base >> 3;
         if rex != 0x40 || always {
@@ -70,20 +72,20 @@ impl Emitter {
         }
     }
 
-    /// opcode register, register/memory (a register)
+    /// Emits opcode register, register/memory (a register).
     fn on_register(&mut self, wide: bool, opcode: &[u8], register: u8, operand: u8) {
         self.rex(wide, register, operand, false);
         self.bytes(opcode);
         self.code.push(0xc0 | (register & 7) << 3 | operand & 7);
     }
 
-    /// opcode register, value; `extension` is a part of the opcode.
+    /// Emits opcode register, value; `extension` is a part of the opcode.
     fn on_value(&mut self, wide: bool, opcode: u8, extension: u8, register: u8, value: i32) {
         self.on_register(wide, &[opcode], extension, register);
         self.word(value);
     }
 
-    /// opcode register, [base + offset]
+    /// Emits opcode register, [base + offset].
     fn on_memory(&mut self, wide: bool, opcode: &[u8], register: u8, base: u8, offset: i32, byte: bool) {
         self.rex(wide, register, base, byte);
         self.bytes(opcode);
@@ -94,7 +96,7 @@ impl Emitter {
         self.word(offset);
     }
 
-    /// to = from
+    /// Emits to = from.
     fn copy(&mut self, wide: bool, to: u8, from: u8) {
         self.on_register(wide, &[0x89], from, to);
     }
@@ -111,7 +113,7 @@ impl Emitter {
         }
     }
 
-    /// to = operand, with its 64 or 32 bits
+    /// Emits to = operand, of 64 or 32 bits.
     fn fetch(&mut self, wide: bool, to: u8, operand: Operand) {
         match operand {
             Operand::Register(register) => self.copy(wide, to, native_register(register)),
@@ -236,15 +238,15 @@ impl Emitter {
                 self.copy(true, RCX, R10);
                 self.copy(true, to, R11);
                 if !wide {
-                    // A count of 0 leaves the upper half of a 32-bit shift as it was.
+                    // A 32-bit shift by 0 leaves the upper half unchanged; the copy clears it.
                     self.copy(false, to, to);
                 }
             }
         }
     }
 
-    /// Divisors that can be 0 do not pass the verifier; eBPF's results for them cost two instructions and spare a trap
-    /// should it be wrong.
+    /// Emits a division. The verifier refuses divisors that can be 0; eBPF's results for them cost
+    /// two instructions and prevent a trap if the verifier is wrong.
     fn divide(&mut self, wide: bool, quotient: bool, to: u8, from: Operand) {
         self.fetch(wide, R11, from);
         self.copy(wide, R10, to);
@@ -328,7 +330,8 @@ impl Emitter {
         }
     }
 
-    /// Without bus locks: whoever runs the code has the policy's memory for itself.
+    /// Emits an atomic operation without bus locks: the caller of the code has exclusive access to
+    /// the policy's memory.
     fn atomic(&mut self, wide: bool, operation: AtomicOperation, fetch: bool, (base, offset): (u8, i32), register: u8) {
         let opcode = match operation {
             AtomicOperation::Add => 0x01,

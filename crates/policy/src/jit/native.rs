@@ -1,12 +1,12 @@
-//! The helpers, called by machine code with what the verifier has checked.
+//! The helpers, called by machine code with arguments that the verifier has checked.
 
-use super::Frame;
+use super::StackFrame;
 use crate::helpers;
 use crate::map::Map;
 
-pub type Native = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut Frame) -> u64;
+pub type Native = unsafe extern "C" fn(u64, u64, u64, u64, u64, *mut StackFrame) -> u64;
 
-/// The function of a helper; the verifier knows no others.
+/// The address of a helper's function; the verifier accepts no other numbers.
 pub fn address(helper: u32) -> Native {
     match helper {
         helpers::LOOKUP => lookup,
@@ -17,26 +17,28 @@ pub fn address(helper: u32) -> Native {
     }
 }
 
-/// The map of a number, the tenant and the key at an address.
+/// The map with a number, the tenant, and the key at an address.
 ///
 /// # Safety
-/// `frame` is the one that `Machine::run` made; `key` points to as many readable bytes as the map's keys have.
-unsafe fn map_and_key<'a>(number: u64, key: u64, frame: *mut Frame) -> Option<(&'a mut Map, u64, u64)> {
-    // SAFETY: `run` holds both borrows while the code runs, and the code itself touches values only through the
-    // raw addresses of `Cell`s: nothing else refers to the maps until the helper returns.
+/// `frame` was made by `CompiledCode::run`; `key` points to as many readable bytes as the map's
+/// keys have.
+unsafe fn map_and_key<'a>(number: u64, key: u64, frame: *mut StackFrame) -> Option<(&'a mut Map, u64, u64)> {
+    // SAFETY: `run` holds both borrows while the code runs, and the code itself touches values only
+    // through the raw addresses of `Cell`s: no other reference to the maps exists until the helper
+    // returns.
     let (memory, context) = unsafe { (&mut *(*frame).memory, &*(*frame).context) };
     let map = memory.maps.get_mut(number as usize)?;
     let key = if map.declaration.key_size == 8 {
         // SAFETY: the caller's promise; no alignment is assumed.
         unsafe { (key as *const u64).read_unaligned() }
     } else {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise; no alignment is assumed.
         u64::from(unsafe { (key as *const u32).read_unaligned() })
     };
     Some((map, context.tenant, key))
 }
 
-unsafe extern "C" fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64, frame: *mut Frame) -> u64 {
+unsafe extern "C" fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64, frame: *mut StackFrame) -> u64 {
     // SAFETY: the verifier has checked map and key; the frame comes from the code's prologue.
     let Some((map, tenant, key)) = (unsafe { map_and_key(map, key, frame) }) else { return 0 };
     match map.lookup(tenant, key) {
@@ -45,13 +47,14 @@ unsafe extern "C" fn lookup(map: u64, key: u64, _: u64, _: u64, _: u64, frame: *
     }
 }
 
-unsafe extern "C" fn update(map: u64, key: u64, value: u64, flags: u64, _: u64, frame: *mut Frame) -> u64 {
+unsafe extern "C" fn update(map: u64, key: u64, value: u64, flags: u64, _: u64, frame: *mut StackFrame) -> u64 {
     // SAFETY: the verifier has checked map and key; the frame comes from the code's prologue.
     let Some((map, tenant, key)) = (unsafe { map_and_key(map, key, frame) }) else { return u64::MAX };
     let size = map.declaration.value_size as usize;
-    let mut copy = [0u8; crate::limits::VALUE as usize];
+    let mut copy = [0u8; crate::limits::MAX_VALUE_BYTES as usize];
     let Some(copy) = copy.get_mut(..size) else { return u64::MAX };
-    // SAFETY: the verifier has checked that a value's size of bytes is readable there; the copy is our own.
+    // SAFETY: the verifier has checked that `size` bytes are readable at `value`; `copy` is a local
+    // array.
     unsafe { std::ptr::copy_nonoverlapping(value as *const u8, copy.as_mut_ptr(), size) };
     match map.place(tenant, key, flags) {
         Ok(at) => {
@@ -62,18 +65,18 @@ unsafe extern "C" fn update(map: u64, key: u64, value: u64, flags: u64, _: u64, 
     }
 }
 
-unsafe extern "C" fn delete(map: u64, key: u64, _: u64, _: u64, _: u64, frame: *mut Frame) -> u64 {
+unsafe extern "C" fn delete(map: u64, key: u64, _: u64, _: u64, _: u64, frame: *mut StackFrame) -> u64 {
     // SAFETY: the verifier has checked map and key; the frame comes from the code's prologue.
     let Some((map, tenant, key)) = (unsafe { map_and_key(map, key, frame) }) else { return u64::MAX };
     map.delete(tenant, key).map_or_else(|refused| refused as i64 as u64, |()| 0)
 }
 
-unsafe extern "C" fn time(_: u64, _: u64, _: u64, _: u64, _: u64, frame: *mut Frame) -> u64 {
+unsafe extern "C" fn time(_: u64, _: u64, _: u64, _: u64, _: u64, frame: *mut StackFrame) -> u64 {
     // SAFETY: `run` holds the borrow of the context while the code runs.
     unsafe { (*(*frame).context).now_ns }
 }
 
-unsafe extern "C" fn amount(_: u64, resource: u64, _: u64, _: u64, _: u64, frame: *mut Frame) -> u64 {
+unsafe extern "C" fn amount(_: u64, resource: u64, _: u64, _: u64, _: u64, frame: *mut StackFrame) -> u64 {
     // SAFETY: `run` holds the borrow of the context while the code runs.
     unsafe { &*(*frame).context }.amount(resource)
 }

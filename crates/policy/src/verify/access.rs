@@ -1,4 +1,4 @@
-//! Memory that a program touches: what is allowed, and what is known afterwards.
+//! Memory accesses of a program: their bounds, and the knowledge after them.
 
 use super::range::Range;
 use super::state::{Region, State, Value, in_frame};
@@ -27,7 +27,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Whether `bytes` from this address on lie within its region.
+    /// Checks that `bytes` from this address on lie within its region.
     fn check_block(&self, region: Region, low: i64, high: i64, offset: i64, bytes: i64) -> Result<(), Problem> {
         let size = self.size(region);
         let (low, high) = (low.saturating_add(offset), high.saturating_add(offset));
@@ -40,7 +40,7 @@ impl Environment<'_> {
             .help("test the index against a constant limit before it is used"))
     }
 
-    /// A load through `base`.
+    /// Checks a load through `base`; returns the loaded value.
     pub(super) fn load(&self, state: &State, base: Register, offset: i16, bytes: u8) -> Result<Value, Problem> {
         let (offset, size) = (i64::from(offset), i64::from(bytes));
         match state.get(base) {
@@ -70,7 +70,7 @@ impl Environment<'_> {
         }
     }
 
-    /// A store of `value` through `base`.
+    /// Checks a store of `value` through `base`.
     pub(super) fn store(
         &self,
         state: &mut State,
@@ -115,7 +115,8 @@ impl Environment<'_> {
         }
     }
 
-    /// `bytes` of numbers behind the address in a register, as a helper reads them.
+    /// Checks that `bytes` of numbers are readable at the address in a register, as a helper reads
+    /// them.
     pub(super) fn readable(&self, state: &State, register: Register, bytes: i64, what: &str) -> Result<(), Problem> {
         match state.get(register) {
             Value::Stack { offset } => {
@@ -149,7 +150,7 @@ fn check_stack(at: i64, size: i64) -> Result<(), Problem> {
     if !in_frame(at, size) {
         return Err(Problem::new(format!(
             "touches {size} bytes at {at} from the frame pointer; the stack is -{} to 0",
-            limits::STACK
+            limits::MAX_STACK_BYTES
         ))
         .help("keep large things in a map"));
     }

@@ -1,4 +1,4 @@
-//! Which registers some path still reads, before every instruction.
+//! Live registers: those that some path still reads, before every instruction.
 
 use crate::helpers;
 use crate::instruction::{Arithmetic, AtomicOperation, Instruction, Operand};
@@ -14,7 +14,7 @@ fn operand(from: Operand) -> u16 {
     }
 }
 
-/// Registers read, registers overwritten without being read.
+/// Bit sets of the registers read, and of the registers overwritten without being read.
 fn effect(instruction: &Instruction, answers: bool) -> (u16, u16) {
     match *instruction {
         Instruction::Alu { operation: Arithmetic::Move, to, from, .. } => (operand(from), bit(to)),
@@ -39,10 +39,11 @@ fn effect(instruction: &Instruction, answers: bool) -> (u16, u16) {
     }
 }
 
-/// `answers`: what the program leaves in r0 is read.
+/// The live registers before each instruction. `answers`: r0 is read at the end.
 pub fn live_registers(program: &[Instruction], answers: bool) -> Vec<u16> {
     let mut live = vec![0u16; program.len() + 1];
-    // Backwards, until nothing changes: each pass settles at least what the previous one reached.
+    // Backwards until nothing changes: each pass settles at least as much as the previous one
+    // reached.
     loop {
         let mut changed = false;
         for at in (0..program.len()).rev() {

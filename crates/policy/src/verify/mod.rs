@@ -1,8 +1,9 @@
-//! The verifier: walks every path of a program and refuses it at the first instruction that could do harm.
+//! The verifier: walks every path of a program and refuses it at the first instruction that could
+//! do harm.
 //!
-//! Loops are walked as often as they run. A state that is covered by one whose paths were all walked to their ends is
-//! not walked again; so sums over loops with branches stay cheap, and everything accepted ends. The walk itself is
-//! bounded in instructions and remembered states.
+//! Loops are walked as often as they run. A state is not walked if another state covers it whose
+//! paths were all walked to their ends; sums over loops with branches stay cheap thereby, and every
+//! accepted program ends. The walk itself is bounded in instructions and remembered states.
 
 mod access;
 mod live;
@@ -24,16 +25,16 @@ pub struct DataShape {
     pub writable: bool,
 }
 
-/// What a program's addresses refer to.
+/// The memory that a program's addresses refer to.
 #[derive(Clone, Copy)]
 pub struct Environment<'a> {
     pub maps: &'a [Declaration],
     pub data: &'a [DataShape],
-    /// Whether the number in r0 at the end is used.
+    /// True if the number in r0 at the end is used.
     pub answers: bool,
 }
 
-/// What is wrong, and what helps.
+/// A violated rule, and its remedy.
 #[derive(Debug)]
 pub struct Problem {
     pub text: String,
@@ -52,16 +53,17 @@ impl Problem {
 }
 
 #[derive(Debug)]
-pub struct Found {
+pub struct Violation {
     pub at: usize,
     pub problem: Problem,
 }
 
-/// Where a step leads.
-enum Next {
+/// The successor of an instruction.
+enum Successor {
     Fall,
     To(usize),
-    /// The states if the condition is true (at the target) and if not (at the next instruction).
+    /// The states if the condition is true (at the target) and if it is false (at the next
+    /// instruction).
     Either {
         target: usize,
         taken: Option<Box<State>>,
@@ -71,24 +73,25 @@ enum Next {
 }
 
 /// A state at a point that several paths reach.
-struct Known {
+struct VisitedState {
     state: State,
-    /// Set when all paths from here were walked: the longest, in instructions.
+    /// Length in instructions of the longest path from this state; set when all of them were
+    /// walked.
     longest: Option<usize>,
 }
 
-enum Work {
+enum WorkItem {
     Walk {
         at: usize,
         state: Box<State>,
         depth: usize,
     },
-    /// All that came after the newest open state was walked.
+    /// All paths from the newest open state were walked.
     Close,
 }
 
-struct Open {
-    known: usize,
+struct OpenState {
+    visited: usize,
     depth: usize,
     deepest: usize,
 }
@@ -98,19 +101,19 @@ struct Verifier<'a> {
     environment: Environment<'a>,
     live: Vec<u16>,
     is_target: Vec<bool>,
-    known: Vec<Known>,
+    visited: Vec<VisitedState>,
     known_at: HashMap<usize, Vec<usize>>,
-    open: Vec<Open>,
-    work: Vec<Work>,
+    open: Vec<OpenState>,
+    work: Vec<WorkItem>,
     visits: usize,
     deepest: usize,
 }
 
-/// States compared at one point: beyond that, walking again is cheaper.
+/// States compared at one point: beyond this number, walking again is cheaper.
 const COMPARED: usize = 8;
 
-/// Checks a program; the number is how many instructions the longest path has.
-pub fn verify(program: &[Instruction], environment: Environment<'_>) -> Result<usize, Found> {
+/// Checks a program and returns the length of its longest path in instructions.
+pub fn verify(program: &[Instruction], environment: Environment<'_>) -> Result<usize, Violation> {
     check_reachable(program)?;
     let mut is_target = vec![false; program.len()];
     for target in program.iter().filter_map(Instruction::target) {
@@ -121,24 +124,24 @@ pub fn verify(program: &[Instruction], environment: Environment<'_>) -> Result<u
         environment,
         live: live_registers(program, environment.answers),
         is_target,
-        known: Vec::new(),
+        visited: Vec::new(),
         known_at: HashMap::new(),
         open: Vec::new(),
-        work: vec![Work::Walk { at: 0, state: Box::new(State::at_entry()), depth: 0 }],
+        work: vec![WorkItem::Walk { at: 0, state: Box::new(State::at_entry()), depth: 0 }],
         visits: 0,
         deepest: 0,
     };
     while let Some(work) = verifier.work.pop() {
         match work {
-            Work::Walk { at, state, depth } => verifier.walk(at, *state, depth)?,
-            Work::Close => verifier.close(),
+            WorkItem::Walk { at, state, depth } => verifier.walk(at, *state, depth)?,
+            WorkItem::Close => verifier.close(),
         }
     }
     Ok(verifier.deepest)
 }
 
-/// Compilers leave nothing behind that no path leads to: who has such code hides something.
-fn check_reachable(program: &[Instruction]) -> Result<(), Found> {
+/// Refuses unreachable instructions: compilers leave none, so they can only hide something.
+fn check_reachable(program: &[Instruction]) -> Result<(), Violation> {
     let mut reached = vec![false; program.len()];
     let mut work = vec![0];
     while let Some(at) = work.pop() {
@@ -151,48 +154,51 @@ fn check_reachable(program: &[Instruction]) -> Result<(), Found> {
         }
     }
     match reached.iter().position(|reached| !reached) {
-        Some(at) => Err(Found { at, problem: Problem::new("no path leads to this instruction").help("remove it") }),
+        Some(at) => Err(Violation { at, problem: Problem::new("no path leads to this instruction").help("remove it") }),
         None => Ok(()),
     }
 }
 
 impl Verifier<'_> {
-    /// Walks one path until it ends, forks, or reaches what is known.
-    fn walk(&mut self, mut at: usize, mut state: State, mut depth: usize) -> Result<(), Found> {
+    /// Walks one path until it ends, forks, or reaches a covered state.
+    fn walk(&mut self, mut at: usize, mut state: State, mut depth: usize) -> Result<(), Violation> {
         loop {
-            let found = |problem| Found { at, problem };
+            let violation = |problem| Violation { at, problem };
             let Some(instruction) = self.program.get(at) else {
                 let problem = Problem::new("runs past its end").help("every path must end with `exit` (a `return`)");
-                return Err(Found { at: at.saturating_sub(1), problem });
+                return Err(Violation { at: at.saturating_sub(1), problem });
             };
             self.visits += 1;
-            if self.visits > limits::VISITS {
-                return Err(found(
-                    Problem::new(format!("has more paths than the verifier follows ({} instructions)", limits::VISITS))
-                        .help("make loops shorter or give them constant bounds, and branch less inside of them"),
+            if self.visits > limits::MAX_VISITS {
+                return Err(violation(
+                    Problem::new(format!(
+                        "has more paths than the verifier follows ({} instructions)",
+                        limits::MAX_VISITS
+                    ))
+                    .help("make loops shorter or give them constant bounds, and branch less inside of them"),
                 ));
             }
-            if depth >= limits::STEPS {
-                return Err(found(too_long()));
+            if depth >= limits::MAX_STEPS {
+                return Err(violation(too_long()));
             }
             if self.is_target[at] {
                 state.keep(self.live[at]);
-                if self.is_known(at, &state, depth).map_err(found)? {
+                if self.is_known(at, &state, depth).map_err(violation)? {
                     return Ok(());
                 }
             }
             depth += 1;
-            match step::step(&self.environment, instruction, &mut state).map_err(found)? {
+            match step::step(&self.environment, instruction, &mut state).map_err(violation)? {
                 // A 16-byte load is followed by its second half, which counts as an instruction.
-                Next::Fall => at += 1,
-                Next::To(target) => at = target,
-                Next::End => {
+                Successor::Fall => at += 1,
+                Successor::To(target) => at = target,
+                Successor::End => {
                     self.ends(depth);
                     return Ok(());
                 }
-                Next::Either { target, taken, not_taken } => {
+                Successor::Either { target, taken, not_taken } => {
                     if let Some(state) = taken {
-                        self.work.push(Work::Walk { at: target, state, depth });
+                        self.work.push(WorkItem::Walk { at: target, state, depth });
                     }
                     match not_taken {
                         Some(next) => state = *next,
@@ -204,32 +210,32 @@ impl Verifier<'_> {
         }
     }
 
-    /// Whether this state needs no walk; otherwise remembers it.
+    /// True if this state needs no walk; otherwise remembers it.
     fn is_known(&mut self, at: usize, state: &State, depth: usize) -> Result<bool, Problem> {
         let indices = self.known_at.entry(at).or_default();
         for index in indices.iter().rev().take(COMPARED) {
-            let known = &self.known[*index];
-            match known.longest {
-                Some(longest) if known.state.covers(state) => {
+            let visited = &self.visited[*index];
+            match visited.longest {
+                Some(longest) if visited.state.covers(state) => {
                     let end = depth + longest;
-                    if end > limits::STEPS {
+                    if end > limits::MAX_STEPS {
                         return Err(too_long());
                     }
                     self.ends(end);
                     return Ok(true);
                 }
-                None if known.state.same(state) => {
+                None if visited.state.same(state) => {
                     return Err(Problem::new("this loop may never end: nothing changes from one round to the next")
                         .help("count the rounds in a variable with a constant limit"));
                 }
                 _ => {}
             }
         }
-        if self.known.len() < limits::STATES {
-            indices.push(self.known.len());
-            self.open.push(Open { known: self.known.len(), depth, deepest: depth });
-            self.known.push(Known { state: state.clone(), longest: None });
-            self.work.push(Work::Close);
+        if self.visited.len() < limits::MAX_STATES {
+            indices.push(self.visited.len());
+            self.open.push(OpenState { visited: self.visited.len(), depth, deepest: depth });
+            self.visited.push(VisitedState { state: state.clone(), longest: None });
+            self.work.push(WorkItem::Close);
         }
         Ok(false)
     }
@@ -243,13 +249,13 @@ impl Verifier<'_> {
 
     fn close(&mut self) {
         let Some(closed) = self.open.pop() else { return };
-        self.known[closed.known].longest = Some(closed.deepest - closed.depth);
+        self.visited[closed.visited].longest = Some(closed.deepest - closed.depth);
         self.ends(closed.deepest);
     }
 }
 
 fn too_long() -> Problem {
-    Problem::new(format!("a path has more than {} instructions: a loop ends too late, or never", limits::STEPS))
+    Problem::new(format!("a path has more than {} instructions: a loop ends too late, or never", limits::MAX_STEPS))
         .help("give every loop a constant limit, and keep it small")
 }
 

@@ -1,4 +1,4 @@
-//! What is known about a number: bounds as an unsigned and as a signed one.
+//! Bounds of a number: as an unsigned and as a signed one.
 
 use crate::instruction::{Arithmetic, Condition};
 
@@ -14,14 +14,14 @@ const LOW: u64 = u32::MAX as u64;
 
 impl Range {
     pub const ANY: Self = Self { min: 0, max: u64::MAX, signed_min: i64::MIN, signed_max: i64::MAX };
-    /// Any 32 bits.
+    /// The range of any 32 bits.
     pub const WORD: Self = Self { min: 0, max: LOW, signed_min: 0, signed_max: LOW as i64 };
 
     pub const fn constant(value: u64) -> Self {
         Self { min: value, max: value, signed_min: value as i64, signed_max: value as i64 }
     }
 
-    /// What an unsigned load of so many bytes can give.
+    /// The range of an unsigned load of `bytes` bytes.
     pub fn of_bytes(bytes: u8) -> Self {
         if bytes >= 8 { Self::ANY } else { Self::unsigned(0, (1 << (8 * u32::from(bytes))) - 1) }
     }
@@ -38,7 +38,7 @@ impl Range {
         (self.min == self.max).then_some(self.min)
     }
 
-    /// Whether every value of `other` is one of these.
+    /// True if every value of `other` lies in this range.
     pub fn contains(&self, other: &Self) -> bool {
         self.min <= other.min
             && self.max >= other.max
@@ -46,7 +46,7 @@ impl Range {
             && self.signed_max >= other.signed_max
     }
 
-    /// Each pair of bounds narrows the other; `None`: no value is left.
+    /// Narrows each pair of bounds by the other; `None`: no value is left.
     fn settled(mut self) -> Option<Self> {
         for _ in 0..2 {
             if self.min > self.max || self.signed_min > self.signed_max {
@@ -68,7 +68,7 @@ impl Range {
         (self.min <= self.max && self.signed_min <= self.signed_max).then_some(self)
     }
 
-    /// The low 32 bits, as a 32-bit instruction sees and leaves them.
+    /// The low 32 bits, as a 32-bit instruction reads and leaves them.
     pub fn low(&self) -> Self {
         if self.max <= LOW {
             *self
@@ -79,7 +79,7 @@ impl Range {
         }
     }
 
-    /// The result of an instruction; `Move` is not one of these.
+    /// The result of an instruction other than `Move`.
     pub fn calculate(operation: Arithmetic, wide: bool, left: &Self, right: &Self) -> Self {
         if wide {
             return calculate(operation, 64, left, right);
@@ -96,7 +96,7 @@ impl Range {
     }
 }
 
-/// In 64 bits; only shifts ask how wide the instruction is.
+/// The result in 64 bits; only shifts depend on the width of the instruction.
 fn calculate(operation: Arithmetic, bits: u64, left: &Range, right: &Range) -> Range {
     use Arithmetic::{Add, And, Div, Mod, Move, Mul, Or, ShiftLeft, ShiftRight, ShiftRightSigned, Sub, Xor};
     match operation {
@@ -155,12 +155,13 @@ fn sub(left: &Range, right: &Range) -> Range {
     difference.settled().unwrap_or(Range::ANY)
 }
 
-/// The lowest number of ones only that is not below `value`.
+/// The lowest number that consists of ones only and is not below `value`.
 fn ones(value: u64) -> u64 {
     u64::MAX.checked_shr(value.leading_zeros()).unwrap_or(0)
 }
 
-/// What is known of both sides if the condition is (`holds`) or is not true; `None`: it cannot be.
+/// The ranges of both sides if the condition is true (`holds`) or false; `None`: the outcome is
+/// impossible.
 pub fn assume(condition: Condition, holds: bool, wide: bool, left: &Range, right: &Range) -> Option<(Range, Range)> {
     if wide {
         return assume_wide(condition, holds, left, right);
@@ -177,7 +178,7 @@ pub fn assume(condition: Condition, holds: bool, wide: bool, left: &Range, right
         return Some((*left, *right));
     }
     let (new_left, new_right) = assume_wide(condition, holds, &low_left, &low_right)?;
-    // What was learned about the low half is true of the whole only where there is nothing above.
+    // Knowledge of the low half holds for the whole number only if the upper half is zero.
     Some((if left.max <= LOW { new_left } else { *left }, if right.max <= LOW { new_right } else { *right }))
 }
 
@@ -223,7 +224,7 @@ fn different(left: &Range, right: &Range) -> Option<(Range, Range)> {
         if range.value() == Some(value) {
             return None;
         }
-        // A bound that is excluded moves by one; there is room, since more than one value is left.
+        // An excluded bound moves by one; this leaves a value, since the range has more than one.
         range.min += u64::from(range.min == value);
         range.max -= u64::from(range.max == value);
         range.signed_min = range.signed_min.saturating_add(i64::from(range.signed_min == value as i64));
@@ -233,7 +234,7 @@ fn different(left: &Range, right: &Range) -> Option<(Range, Range)> {
     Some((without(left, right.value())?, without(right, left.value())?))
 }
 
-/// left + gap <= right
+/// The ranges narrowed by left + gap <= right.
 fn less(left: &Range, right: &Range, gap: u64) -> Option<(Range, Range)> {
     let (mut left, mut right) = (*left, *right);
     left.max = left.max.min(right.max.checked_sub(gap)?);

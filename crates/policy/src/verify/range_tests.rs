@@ -1,11 +1,11 @@
-//! Whatever numbers go in: what comes out lies within what the verifier believes.
+//! The result of any calculation lies within the range that the verifier calculates.
 
 use super::range::{Range, assume};
 use crate::instruction::{Arithmetic, Condition};
 use crate::interpret::{calculate, holds};
 use proptest::prelude::*;
 
-/// Numbers near the places where things go wrong.
+/// Numbers near the bounds where errors are likely.
 fn number() -> impl Strategy<Value = u64> {
     let edges = prop::sample::select(vec![
         0u64,
@@ -30,7 +30,8 @@ fn number() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A range as the verifier would have it, and a number in it: bounds are made by comparisons, as in programs.
+/// A range as the verifier would have it, and a number in it: comparisons make the bounds, as in
+/// programs.
 fn ranged() -> impl Strategy<Value = (Range, u64)> {
     (number(), number(), number(), any::<u8>()).prop_map(|(value, one, other, how)| {
         let mut range = if how & 1 == 0 { Range::ANY } else { Range::constant(value) };
@@ -97,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn comparisons_exclude_no_value_that_is_there((a, x) in ranged(), (b, y) in ranged(), wide: bool) {
+    fn comparisons_exclude_no_possible_value((a, x) in ranged(), (b, y) in ranged(), wide: bool) {
         for condition in CONDITIONS {
             let truth = holds(condition, wide, x, y);
             let narrowed = assume(condition, truth, wide, &a, &b);

@@ -1,4 +1,4 @@
-//! What registers and stack may hold at one point of one path.
+//! The possible content of registers and stack at one point of one path.
 
 use super::range::Range;
 use crate::instruction::Register;
@@ -15,9 +15,9 @@ pub enum Region {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// Nothing was written yet, or nobody may look any more.
+    /// Never written, or no longer readable.
     Unset,
-    /// Numbers with the same link (not 0) are equal: what is learned of one holds for all.
+    /// A number. Numbers with equal links (not 0) are equal: knowledge of one holds for all.
     Number {
         range: Range,
         link: u32,
@@ -25,12 +25,13 @@ pub enum Value {
     Context {
         offset: i64,
     },
-    /// Relative to the frame pointer.
+    /// An address on the stack, as an offset from the frame pointer.
     Stack {
         offset: i64,
     },
     Map(usize),
-    /// An address between two offsets of a region. With a link (not 0) it may be NULL instead, all or none of the link.
+    /// An address between two offsets of a region. With a link (not 0) it may be NULL instead: all
+    /// addresses of the link are NULL, or none.
     Block {
         region: Region,
         low: i64,
@@ -63,7 +64,8 @@ impl Value {
 /// Eight bytes of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// Parts of numbers: a bit for each byte that was written, and what the halves are when read as 32 bits.
+    /// Parts of numbers: a bit for each byte that was written, and the ranges of the halves when
+    /// read as 32 bits.
     Parts {
         present: u8,
         halves: [Range; 2],
@@ -79,12 +81,12 @@ impl Slot {
 #[derive(Clone, Debug)]
 pub struct State {
     pub registers: [Value; 11],
-    /// From the frame pointer down, as far as it was used.
+    /// The used slots, from the frame pointer down.
     stack: Vec<Slot>,
     next_link: u32,
 }
 
-/// Which slot and byte of it an offset from the frame pointer (-512..0) means.
+/// The slot and the byte in it for an offset from the frame pointer (-512..0).
 fn place(offset: i64) -> (usize, u32) {
     let slot = (-offset - 1) / 8;
     (slot as usize, (offset + 8 * (slot + 1)) as u32)
@@ -123,7 +125,7 @@ impl State {
         &mut self.stack[slot]
     }
 
-    /// A store of an aligned value; the caller has checked offset and alignment.
+    /// Stores an aligned value; the caller has checked offset and alignment.
     pub fn store(&mut self, offset: i64, bytes: u8, value: Value) {
         let slot = self.slot_mut(offset);
         if bytes == 8 {
@@ -133,7 +135,7 @@ impl State {
         let (present, mut halves) = match slot {
             Slot::Parts { present, halves } => (*present, *halves),
             Slot::Whole(Value::Number { .. }) => (0xff, [Slot::HALF; 2]),
-            // The rest of an address is of no use and must not be seen.
+            // The rest of an overwritten address is useless and must not be readable.
             Slot::Whole(_) => (0, [Slot::HALF; 2]),
         };
         halves[half(offset)] = match value {
@@ -143,7 +145,7 @@ impl State {
         *slot = Slot::Parts { present: present | mask(offset, bytes), halves };
     }
 
-    /// An aligned load; the caller has checked offset and alignment.
+    /// Loads an aligned value; the caller has checked offset and alignment.
     pub fn load(&self, offset: i64, bytes: u8) -> Result<Value, &'static str> {
         match self.slot(offset) {
             Slot::Parts { present, halves } if present & mask(offset, bytes) == mask(offset, bytes) => {
@@ -156,7 +158,7 @@ impl State {
         }
     }
 
-    /// Whether the bytes are all parts of numbers.
+    /// Checks that all bytes are parts of numbers.
     pub fn numbers(&self, offset: i64, bytes: i64) -> Result<(), &'static str> {
         (offset..offset + bytes).try_for_each(|at| match self.load(at, 1) {
             Ok(_) => Ok(()),
@@ -164,7 +166,7 @@ impl State {
         })
     }
 
-    /// Replaces every number linked to this one.
+    /// Replaces every number with this link.
     pub fn learn(&mut self, link: u32, range: Range) {
         for value in self.values_mut() {
             if let Value::Number { range: old, link: other } = value
@@ -175,7 +177,7 @@ impl State {
         }
     }
 
-    /// A NULL test was made: the addresses of this link are addresses, or 0.
+    /// Applies a NULL test: the addresses of this link are addresses, or 0.
     pub fn resolve(&mut self, link: u32, null: bool) {
         for value in self.values_mut() {
             if let Value::Block { maybe_null, .. } = value
@@ -198,7 +200,7 @@ impl State {
         self.registers.iter_mut().chain(stack)
     }
 
-    /// Forgets registers that no path from here reads, so that more states are alike.
+    /// Forgets registers that no path from here reads, so that more states are equal.
     pub fn keep(&mut self, live: u16) {
         for (number, value) in self.registers.iter_mut().enumerate() {
             if live >> number & 1 == 0 {
@@ -207,12 +209,13 @@ impl State {
         }
     }
 
-    /// Whether nothing has changed.
+    /// True if both states are equal.
     pub fn same(&self, other: &Self) -> bool {
         self.registers == other.registers && self.stack == other.stack
     }
 
-    /// Whether everything that can be true of `other` can be true of this: then what was shown for this holds for it.
+    /// True if everything possible in `other` is possible in this state: a proof for this state
+    /// then holds for `other`.
     pub fn covers(&self, other: &Self) -> bool {
         let mut links = Vec::new();
         let registers = self.registers.iter().zip(&other.registers).all(|(a, b)| covers(a, b, &mut links));
@@ -229,7 +232,7 @@ fn slot_covers(mine: &Slot, theirs: &Slot, links: &mut Vec<(u32, u32)>) -> bool 
     let full = Slot::Parts { present: 0xff, halves: [Slot::HALF; 2] };
     match (mine, theirs) {
         (Slot::Parts { present: a, halves: ha }, Slot::Parts { present: b, halves: hb }) => {
-            // What is known of a half counts only if it may be read.
+            // The range of a half counts only if the half may be read.
             let half = |at: usize| a >> (4 * at) & 15 != 15 || ha[at].contains(&hb[at]);
             a & b == *a && half(0) && half(1)
         }
@@ -244,7 +247,7 @@ fn slot_covers(mine: &Slot, theirs: &Slot, links: &mut Vec<(u32, u32)>) -> bool 
     }
 }
 
-/// Links of the one must be links of the other: equal there, equal here.
+/// Checks that equal links in one state are equal in the other.
 fn same_link(mine: u32, theirs: u32, links: &mut Vec<(u32, u32)>) -> bool {
     if mine == 0 {
         return true;
@@ -262,7 +265,7 @@ fn covers(mine: &Value, theirs: &Value, links: &mut Vec<(u32, u32)>) -> bool {
     match (mine, theirs) {
         (Value::Unset, _) => true,
         (Value::Number { range: a, link: la }, Value::Number { range: b, link: lb }) => {
-            // Numbers without a link may differ, two addresses without one are both no NULL.
+            // Numbers without a link may differ; two addresses without a link are both not NULL.
             a.contains(b) && (*la == 0 || *lb != 0) && same_link(*la, *lb, links)
         }
         (
@@ -273,7 +276,7 @@ fn covers(mine: &Value, theirs: &Value, links: &mut Vec<(u32, u32)>) -> bool {
     }
 }
 
-/// Which half of its slot an offset lies in.
+/// The half of its slot in which an offset lies.
 fn half(offset: i64) -> usize {
     (place(offset).1 / 4) as usize
 }
@@ -283,7 +286,7 @@ fn mask(offset: i64, bytes: u8) -> u8 {
     ((((1u16 << bytes) - 1) << byte) & 0xff) as u8
 }
 
-/// Whether the bytes lie in the frame.
+/// True if the bytes lie in the frame.
 pub fn in_frame(offset: i64, bytes: i64) -> bool {
-    offset >= -limits::STACK && bytes >= 0 && offset.checked_add(bytes).is_some_and(|end| end <= 0)
+    offset >= -limits::MAX_STACK_BYTES && bytes >= 0 && offset.checked_add(bytes).is_some_and(|end| end <= 0)
 }

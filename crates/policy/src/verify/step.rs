@@ -1,16 +1,16 @@
-//! The effect of one instruction on what is known.
+//! The effect of one instruction on the state.
 
 use super::access::null;
 use super::range::{Range, assume};
 use super::state::{Region, State, Value};
-use super::{Environment, Next, Problem};
+use super::{Environment, Problem, Successor};
 use crate::helpers::{self, Answer, Argument};
 use crate::instruction::{Arithmetic, AtomicOperation, Condition, Instruction, Operand, Register};
 
-/// Addresses further away from their region than this are of no use.
+/// Largest distance in bytes of an address from its region; farther ones are useless.
 const FAR: i64 = 1 << 30;
 
-pub fn step(environment: &Environment<'_>, instruction: &Instruction, state: &mut State) -> Result<Next, Problem> {
+pub fn step(environment: &Environment<'_>, instruction: &Instruction, state: &mut State) -> Result<Successor, Problem> {
     match *instruction {
         Instruction::Alu { operation: Arithmetic::Move, wide, to, from } => copy(state, wide, to, from)?,
         Instruction::Alu { wide, operation, to, from } => {
@@ -45,7 +45,7 @@ pub fn step(environment: &Environment<'_>, instruction: &Instruction, state: &mu
         Instruction::Atomic { wide, operation, fetch, base, offset, register } => {
             atomic(environment, state, (wide, operation, fetch), (base, offset), register)?;
         }
-        Instruction::Jump { target } => return Ok(Next::To(target)),
+        Instruction::Jump { target } => return Ok(Successor::To(target)),
         Instruction::Branch { wide, condition, left, right, target } => {
             return branch(state, wide, condition, left, right, target);
         }
@@ -54,13 +54,13 @@ pub fn step(environment: &Environment<'_>, instruction: &Instruction, state: &mu
             if environment.answers {
                 number(state, 0, "returns")?;
             }
-            return Ok(Next::End);
+            return Ok(Successor::End);
         }
     }
-    Ok(Next::Fall)
+    Ok(Successor::Fall)
 }
 
-/// A register that was written.
+/// The value of a register that was written.
 fn set(state: &State, register: Register) -> Result<Value, Problem> {
     match state.get(register) {
         Value::Unset => Err(Problem::new(format!("reads r{register}, which was never set"))
@@ -97,7 +97,7 @@ fn copy(state: &mut State, wide: bool, to: Register, from: Operand) -> Result<()
         return Ok(());
     };
     if wide || range.max <= u64::from(u32::MAX) {
-        // Both are the same number from now on.
+        // Source and destination are one number afterwards.
         let link = if link == 0 { state.new_link() } else { link };
         state.set(source, Value::Number { range, link });
         state.set(to, Value::Number { range, link });
@@ -144,7 +144,7 @@ fn unbounded(address: &Value) -> Problem {
         .help("test the index against a constant limit before it is used (`if (index >= LIMIT) return 0;`)")
 }
 
-/// An address plus a number between two bounds.
+/// An address moved by a number between two bounds.
 fn moved(address: Value, low: i64, high: i64) -> Result<Value, Problem> {
     if low < -FAR || high > FAR {
         return Err(unbounded(&address));
@@ -203,7 +203,7 @@ fn branch(
     left: Register,
     right: Operand,
     target: usize,
-) -> Result<Next, Problem> {
+) -> Result<Successor, Problem> {
     let (a, b) = (set(state, left)?, read(state, right)?);
     let (Value::Number { range: a, link: link_a }, Value::Number { range: b, link: link_b }) = (a, b) else {
         return null_test(state, wide, condition, a, b, target);
@@ -219,17 +219,17 @@ fn branch(
             && right != left
         {
             next.set(right, Value::Number { range: new_b, link: link_b });
-            // Of two names of one number, the first has been narrowed already.
+            // If both sides are one number, the first has been narrowed already.
             if link_b != 0 && link_b != link_a {
                 next.learn(link_b, new_b);
             }
         }
         Some(next)
     };
-    Ok(Next::Either { target, taken: outcome(true), not_taken: outcome(false) })
+    Ok(Successor::Either { target, taken: outcome(true), not_taken: outcome(false) })
 }
 
-/// The only comparison of addresses: with NULL.
+/// Compares an address with NULL, the only comparison of addresses that is allowed.
 fn null_test(
     state: &State,
     wide: bool,
@@ -237,7 +237,7 @@ fn null_test(
     left: Value,
     right: Value,
     target: usize,
-) -> Result<Next, Problem> {
+) -> Result<Successor, Problem> {
     let zero = Value::number(Range::constant(0));
     let equal = matches!(condition, Condition::Equal);
     if !wide || right != zero || !matches!(condition, Condition::Equal | Condition::NotEqual) {
@@ -254,7 +254,7 @@ fn null_test(
         _ if null => None,
         _ => Some(Box::new(state.clone())),
     };
-    Ok(Next::Either { target, taken: outcome(equal), not_taken: outcome(!equal) })
+    Ok(Successor::Either { target, taken: outcome(equal), not_taken: outcome(!equal) })
 }
 
 pub fn unknown_helper(number: u32) -> Problem {

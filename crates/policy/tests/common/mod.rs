@@ -1,4 +1,4 @@
-//! An assembler for test programs: what clang would never write must be tried, too.
+//! An assembler for test programs, which also writes code that clang never would.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use object::write::{Object, Relocation, Symbol, SymbolId, SymbolSection};
@@ -36,7 +36,7 @@ pub const XOR: u8 = 0xa0;
 pub const MOV: u8 = 0xb0;
 pub const ARSH: u8 = 0xc0;
 
-/// Arithmetic of 64 bits with a constant, with a register; of 32 bits.
+/// 64-bit arithmetic with a constant.
 pub const fn alu(operation: u8, to: u8, value: i32) -> Word {
     raw(0x07 | operation, to, 0, 0, value)
 }
@@ -104,17 +104,18 @@ pub const fn store(bytes: u8, base: u8, offset: i16, from: u8) -> Word {
 pub const fn put(bytes: u8, base: u8, offset: i16, value: i32) -> Word {
     raw(0x62 | size(bytes), base, 0, offset, value)
 }
-/// 0 add, 0x40 or, 0x50 and, 0xa0 xor, 0xe1 exchange, 0xf1 compare and exchange; | 1 with the old value.
+/// An atomic operation: 0 add, 0x40 or, 0x50 and, 0xa0 xor, 0xe1 exchange, 0xf1 compare and
+/// exchange; | 1 returns the old value.
 pub const fn atomic(bytes: u8, operation: i32, base: u8, offset: i16, register: u8) -> Word {
     raw(if bytes == 8 { 0xdb } else { 0xc3 }, base, register, offset, operation)
 }
 
-/// r0 = the value of map 0 under the key 0, NULL or not.
+/// r0 = the value of map 0 under the key 0, or NULL.
 pub fn lookup() -> Vec<Word> {
     vec![put(8, 10, -8, 0), mov_r(2, 10), alu(ADD, 2, -8), Map(1, 0), call(1)]
 }
 
-/// The same, and what follows is skipped for NULL: r0 = 0 then.
+/// Looks up key 0 of map 0 and skips `body` for NULL, with r0 = 0.
 pub fn found(body: &[Word]) -> Vec<Word> {
     let mut program = lookup();
     program.push(jump(JEQ, 0, 0, body.iter().map(Word::slots).sum::<usize>() as i16));

@@ -44,7 +44,7 @@ pub fn loops(cases: &mut Cases) {
     branches.extend([alu(ADD, 0, 1), goto(-2), exit()]);
     branches.pop();
     cases.program("2^60 paths to an endless loop", "loop", &branches);
-    // Ever new states that differ only in the last slots that are compared.
+    // Always new states, which differ only in the last slots that are compared.
     let mut costly: Vec<Word> = (1..=64).map(|slot| put(8, 10, -8 * slot, i32::from(slot))).collect();
     costly.extend([load(8, 6, 1, 0), put(8, 10, -504, 0), put(8, 10, -512, 0)]);
     let start = costly.len() as i16;
@@ -75,7 +75,7 @@ pub fn helpers(cases: &mut Cases) {
     cases.program("a number as a key", "must be the address", &lookup_by(&[mov(2, 0)]));
     cases.program("no key", "never set", &lookup_by(&[]));
     cases.program("a map as a key", "must be the address", &lookup_by(&[Map(2, 1)]));
-    cases.program("a key that nobody wrote", "never written", &lookup_by(&[mov_r(2, 10), alu(ADD, 2, -8)]));
+    cases.program("a key that was never written", "never written", &lookup_by(&[mov_r(2, 10), alu(ADD, 2, -8)]));
     cases.program("half a key", "never written", &lookup_by(&[put(4, 10, -8, 1), mov_r(2, 10), alu(ADD, 2, -8)]));
     cases.program(
         "a key over the end of the stack",
@@ -95,7 +95,11 @@ pub fn helpers(cases: &mut Cases) {
     cases.program("a key that may be NULL", "may be NULL", &null);
     let update = |rest: &[Word]| [&key[..], &[Map(1, 0)], rest, &[call(2), exit()]].concat();
     cases.program("no value", "never set", &update(&[mov(4, 0)]));
-    cases.program("a value that nobody wrote", "never written", &update(&[mov_r(3, 10), alu(ADD, 3, -32), mov(4, 0)]));
+    cases.program(
+        "a value that was never written",
+        "never written",
+        &update(&[mov_r(3, 10), alu(ADD, 3, -32), mov(4, 0)]),
+    );
     cases.program(
         "a value as large as the key",
         "never written",
@@ -174,7 +178,7 @@ pub fn jumps(cases: &mut Cases) {
 pub fn opcodes(cases: &mut Cases) {
     let end = [mov(0, 0), exit()];
     let with = |word: Word| [&[word], &end[..]].concat();
-    // Packet loads, signed loads, 32-bit calls and exits, and what nobody has defined.
+    // Packet loads, signed loads, 32-bit calls and exits, and undefined opcodes.
     for opcode in [
         0x00, 0x08, 0x10, 0x20, 0x28, 0x30, 0x38, 0x40, 0x48, 0x50, 0x58, 0x81, 0x89, 0x91, 0x99, 0xa1, 0xc2, 0xe3,
         0x8d, 0x0d, 0x06, 0x0e, 0x86, 0x96, 0xe5, 0xf5, 0xe6, 0xe4, 0xef, 0xf4, 0xff, 0xdf, 0xe7,

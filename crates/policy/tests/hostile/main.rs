@@ -1,4 +1,5 @@
-//! At least 200 policies that want to do harm: every one is refused, for the right reason, without a crash or a hang.
+//! At least 200 hostile policies: every one is refused, for the right reason, without a crash or a
+//! hang.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,7 +12,8 @@ use common::{USUAL, Word, found, object_of};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A refusal that takes longer is a hang. How long reading and verifying takes is measured by `./x bench policies`.
+/// Upper bound of a refusal: a longer one is a hang. `./x bench policies` measures the time of
+/// reading and verifying.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Case {
@@ -33,7 +35,7 @@ impl Cases {
         self.object(name, because, object_of(program, &[USUAL, [2, 4, 8, 4, 0], [0, 4, 8, 4, 1]]));
     }
 
-    /// With the value of a map in r0.
+    /// Adds a program that runs with the value of a map in r0.
     fn value(&mut self, name: impl Into<String>, because: &'static str, body: &[Word]) {
         self.program(name, because, &found(body));
     }
@@ -56,7 +58,7 @@ fn sources() -> Vec<(String, String, std::path::PathBuf)> {
     found
 }
 
-/// What went wrong with a case, if something did.
+/// The failure of a case, if it failed.
 fn judge(because: &str, result: Result<Policy, PolicyError>, took: Duration) -> Option<String> {
     match result {
         Ok(_) => Some("was accepted".into()),
@@ -67,7 +69,7 @@ fn judge(because: &str, result: Result<Policy, PolicyError>, took: Duration) -> 
 }
 
 #[test]
-fn every_hostile_policy_is_refused() {
+fn hostile_policies_are_refused() {
     let mut cases = Cases::default();
     for family in [
         memory::context,
@@ -101,7 +103,7 @@ fn every_hostile_policy_is_refused() {
 }
 
 #[test]
-fn every_hostile_source_is_refused_and_its_line_is_named() {
+fn hostile_source_is_refused_and_its_line_is_named() {
     let sources = sources();
     let mut wrong = Vec::new();
     for (name, because, path) in &sources {

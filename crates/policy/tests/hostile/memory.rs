@@ -1,4 +1,4 @@
-//! What is read and written.
+//! Reads and writes of memory.
 
 use crate::Cases;
 use crate::common::*;
@@ -52,7 +52,7 @@ pub fn stack(cases: &mut Cases) {
             cases.program(format!("write {bytes} bytes at {offset} of the stack"), "from the frame pointer", &write);
         }
         let unset = [load(bytes, 0, 10, -16), exit()];
-        cases.program(format!("read {bytes} bytes that nobody wrote"), "never written", &unset);
+        cases.program(format!("read {bytes} bytes that were never written"), "never written", &unset);
     }
     for bytes in [2, 4, 8] {
         let unaligned = [put(8, 10, -8, 0), put(8, 10, -16, 0), load(bytes, 0, 10, -9), exit()];

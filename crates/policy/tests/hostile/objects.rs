@@ -59,7 +59,7 @@ pub fn maps(cases: &mut Cases) {
 
 pub fn objects(cases: &mut Cases) {
     let good = object_of(&found(&[load(8, 0, 0, 0), exit()]), &[USUAL]);
-    assert!(Policy::from_object(&good).is_ok(), "what is spoilt below is good before");
+    assert!(Policy::from_object(&good).is_ok(), "the object is valid before it is changed");
     let object = "not a usable";
     for part in 0..24 {
         let length = good.len() * part / 24;

@@ -1,5 +1,5 @@
-//! A peer that writes anything anywhere: between two steps of the honest side, words of the shared
-//! memory change. The honest side must answer with messages or errors, in bounded memory and time.
+//! A peer that writes anything anywhere: words of the shared memory change between two steps of the
+//! honest side, which must answer with messages or errors, in bounded memory and time.
 #![no_main]
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! A peer that writes anything at any time: a second thread stores words into the shared memory, again and
-//! again, while the honest ends send and receive. They must answer with messages or errors, in bounded memory.
+//! A peer that writes anything at any time: a second thread stores words into the shared memory in
+//! a loop, while the honest ends send and receive. They must answer with messages or errors, in
+//! bounded memory.
 #![no_main]
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ fuzz_target!(|input: (Vec<(u16, u64)>, Vec<(bool, u16)>)| {
     let block = Block::new();
     let (Ok(a), Ok(b)) = (block.ring(), block.ring()) else { return };
     let live = Arc::new(Liveness::notified());
-    // Nobody sleeps for ever.
+    // No end sleeps for ever.
     live.kill();
     let (mut tx, mut rx) = (Producer::new(a, live.clone(), LIMIT), Consumer::new(b, live, LIMIT));
     let over = AtomicBool::new(writes.is_empty());
@@ -38,7 +39,7 @@ fuzz_target!(|input: (Vec<(u16, u64)>, Vec<(bool, u16)>)| {
             }
         }
         over.store(true, Ordering::Relaxed);
-        // The scope alone does not wait for the thread's last bytes, which look like a leak.
+        // The scope does not wait for the thread's last frees, which would look like a leak.
         assert!(scribbler.join().is_ok());
     });
 });

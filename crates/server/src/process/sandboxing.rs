@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use aviary_control::ServerUser;
 use aviary_sandbox::namespaces::end_at_sigterm;
-use aviary_sandbox::root::{self, Outline};
+use aviary_sandbox::root::{self, Outline, RootError};
 use aviary_sandbox::system_calls;
 
 use super::SandboxOptions;
@@ -69,9 +69,9 @@ impl Sandbox {
     }
 
     /// In a copy, before the node knows it. After an error the copy has no usable file system and must end.
-    pub fn enter(&self, outline: &Outline) -> Result<(), ()> {
+    pub fn enter(&self, outline: &Outline) -> Result<(), RootError> {
         end_at_sigterm();
-        root::enter(outline).map_err(|error| self.note(&error.to_string()))
+        root::enter(outline)
     }
 
     /// Before the first byte of the first guest: from here on the system calls are those of the allow-list. `user` is the

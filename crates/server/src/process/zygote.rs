@@ -70,8 +70,15 @@ fn copy(control: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, 
     match unsafe { fork_for_parent(outline.map_or(0, |_| NAMESPACES)) } {
         Ok(Forked::Child) => {
             let pid = outer_pid().unwrap_or_else(std::process::id);
-            let entered = sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline));
-            Some(entered.map(|()| (control, pid)).map_err(|()| 1))
+            match sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline)) {
+                Ok(()) => Some(Ok((control, pid))),
+                Err(error) => {
+                    if let Some(sandbox) = sandbox {
+                        sandbox.note(&error.to_string());
+                    }
+                    Some(Err(1))
+                }
+            }
         }
         Ok(Forked::Parent(pid)) => {
             // Said twice, here and by the copy: the node learns whom to reap whichever of the two is killed now.

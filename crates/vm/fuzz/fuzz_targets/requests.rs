@@ -1,8 +1,8 @@
-//! A driver that asks for anything, and API servers that answer anything: every request is answered exactly once, at
-//! the latest when the API servers are gone, and no session stays.
+//! A driver that sends any requests, and API servers that send any answers: every request is
+//! answered exactly once, at the latest when the API servers are gone, and no session is left.
 #![no_main]
 
-// The crate shows nobody what is behind its queues.
+// The crate makes nothing behind its queues public.
 #[allow(dead_code)]
 #[path = "../../src/log.rs"]
 mod log;
@@ -60,9 +60,9 @@ impl Node for Pairs {
     }
 }
 
-struct Nobody;
+struct NoWatch;
 
-impl Watch for Nobody {
+impl Watch for NoWatch {
     fn change(&self, _: BorrowedFd<'_>, _: usize, before: Interest, after: Interest) -> std::io::Result<()> {
         assert_ne!(before, after);
         Ok(())
@@ -193,7 +193,7 @@ impl Bench {
 
 fuzz_target!(|bytes: &[u8]| {
     let (mut input, servers) = (Input(bytes), Servers::default());
-    let sessions = Sessions::new(Box::new(Pairs(servers.clone())), Box::new(Nobody), log::Log::new("fuzz"));
+    let sessions = Sessions::new(Box::new(Pairs(servers.clone())), Box::new(NoWatch), log::Log::new("fuzz"));
     let mut bench = Bench { sessions, servers, memory: guest_memory(), tickets: 0, open: HashSet::new() };
     while !input.0.is_empty() {
         let session = u32::from(input.byte()) % SESSIONS;
@@ -201,7 +201,7 @@ fuzz_target!(|bytes: &[u8]| {
             0..5 => bench.ask(&request(&mut input, session)),
             5 => bench.server(&mut input),
             6 => {
-                let _ = bench.sessions.next_news(usize::from(input.byte()) + 40);
+                let _ = bench.sessions.next_event(usize::from(input.byte()) + 40);
                 bench.collect();
             }
             _ => {
@@ -212,14 +212,14 @@ fuzz_target!(|bytes: &[u8]| {
         bench.look();
     }
     bench.servers.lock().unwrap().clear();
-    // The end of what API servers said may wait for buffers.
+    // The last messages of API servers may wait for buffers.
     for _ in 0..100 {
         bench.look();
-        while bench.sessions.next_news(4072).is_some() {}
+        while bench.sessions.next_event(4072).is_some() {}
     }
     assert!(bench.open.is_empty(), "never answered: {:?}", bench.open);
     (0..SESSIONS).for_each(|session| bench.ask(&header(kind::CLOSE, session, 0, 0, [0; 3])));
-    assert!(bench.open.is_empty() && !bench.sessions.has_news());
+    assert!(bench.open.is_empty() && !bench.sessions.has_events());
     (1..SESSIONS).for_each(|session| bench.ask(&header(kind::OPEN, session, 0, 0, [0, 0, 1])));
     assert_eq!(bench.servers.lock().unwrap().len(), SESSIONS as usize - 1, "a session stayed");
     bench.servers.lock().unwrap().clear();

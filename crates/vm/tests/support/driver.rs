@@ -15,15 +15,16 @@ use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMma
 
 use super::ring::{Buffer, Ring, SIZE};
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
-/// Two regions side by side and one elsewhere, each with a file of its own.
+/// Upper bound of a wait in a test: a longer one is a hang. Says nothing about speed.
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(20);
+/// Two adjacent regions and a separate one, each with a file of its own.
 pub const REGIONS: [(u64, u64); 3] = [(0, 1 << 20), (1 << 20, 1 << 20), (1 << 30, 1 << 20)];
-/// The third region's bytes begin here in its file.
+/// Offset in bytes of the third region in its file.
 pub const SHIFT: u64 = 0x8000;
-/// Where the VMM says that it has mapped the memory.
-/// Of every process that opens a session, in the unit that the driver has.
+/// Start time of every process that opens a session, in the driver's unit.
 pub const STARTED: u64 = 5;
 
+/// Address at which the VMM claims to have mapped the memory.
 const VMM: u64 = 0x7f00_0000_0000;
 const VERSION_1: u64 = 1 << 32;
 
@@ -59,9 +60,9 @@ pub struct Driver {
     pub control: Ring,
     pub events: Ring,
     pub bells: Ring,
-    /// Where the buffer of a chain lies.
+    /// Address of each offered chain's buffer.
     offered: HashMap<u16, u64>,
-    /// Offered so far.
+    /// Buffers offered so far.
     buffers: u64,
     requests: HashMap<u16, u64>,
     places: VecDeque<u64>,
@@ -75,7 +76,7 @@ pub fn memfd(size: u64, seals: SealFlags) -> File {
     file.into()
 }
 
-/// A request's first 40 bytes.
+/// The fixed part of a request, 40 bytes.
 pub fn header(kind: u32, session: u32, flags: u32, count: u32, words: [u64; 3]) -> Vec<u8> {
     let mut bytes: Vec<u8> = [kind, session, flags, count].iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -119,7 +120,7 @@ impl Driver {
         self.frontend.as_mut().expect("a VMM")
     }
 
-    /// What a VMM says before it starts the queues.
+    /// The messages of a VMM before it starts the queues.
     pub fn negotiate(&mut self) {
         let frontend = self.frontend();
         frontend.set_owner().unwrap();
@@ -133,7 +134,7 @@ impl Driver {
         frontend.set_features(wanted).unwrap();
     }
 
-    /// False: the device refuses the memory.
+    /// Shares the memory. False: the device refuses it.
     pub fn share_memory(&mut self) -> bool {
         let regions: Vec<VhostUserMemoryRegionInfo> = REGIONS
             .iter()
@@ -176,7 +177,7 @@ impl Driver {
         self.start_queues();
     }
 
-    /// What a VMM does when the guest resets the device.
+    /// Stops the queues, as a VMM does when the guest resets the device.
     pub fn stop_queues(&mut self) {
         let frontend = self.frontend();
         for number in 0..3 {
@@ -199,7 +200,7 @@ impl Driver {
 
     // Requests.
 
-    /// Queues a request; `answer` waits for it.
+    /// Queues a request; `answer` waits for its answer.
     pub fn submit(&mut self, bytes: &[u8]) -> u16 {
         self.submit_with_room(bytes, 64).expect("room in the queue")
     }
@@ -224,7 +225,7 @@ impl Driver {
         Some(head)
     }
 
-    /// What was answered so far.
+    /// Collects the answers so far.
     pub fn collect(&mut self) {
         while let Some((head, written)) = self.control.take_used(&self.memory) {
             self.note(head, written);
@@ -246,15 +247,15 @@ impl Driver {
         self.answers.contains_key(&head)
     }
 
-    /// True: the answer is there, and nobody wants it.
+    /// Drops an answer. True: it had arrived.
     pub fn forget(&mut self, head: u16) -> bool {
         self.answers.remove(&head).is_some()
     }
 
-    /// Bytes written, status, value, the rest.
+    /// An answer: bytes written, status, value, the rest.
     pub fn raw_answer(&mut self, head: u16) -> (u32, u32, u64, Vec<u8>) {
         while !self.answers.contains_key(&head) {
-            let (head, written) = self.control.wait_used(&self.memory, PATIENCE).expect("an answer in time");
+            let (head, written) = self.control.wait_used(&self.memory, HANG_TIMEOUT).expect("an answer in time");
             self.note(head, written);
         }
         self.answers.remove(&head).unwrap()
@@ -275,7 +276,7 @@ impl Driver {
         self.request(&header(kind, session, 0, 0, words))
     }
 
-    /// For a process that started at `STARTED`.
+    /// Opens a session of a process that started at `STARTED`.
     pub fn open(&mut self, session: u32, pid: u64, program: &str) -> Result<u64, u32> {
         let mut bytes = header(kind::OPEN, session, 0, program.len() as u32, [STARTED, 0, pid]);
         bytes.extend(program.as_bytes());
@@ -306,9 +307,9 @@ impl Driver {
         self.offered.len()
     }
 
-    /// The buffer is not offered again.
+    /// Takes an event. Its buffer is not offered again.
     pub fn event(&mut self) -> Option<Event> {
-        self.event_within(PATIENCE)
+        self.event_within(HANG_TIMEOUT)
     }
 
     pub fn event_within(&mut self, at_most: Duration) -> Option<Event> {
@@ -329,10 +330,10 @@ impl Driver {
         let buffer = Buffer { address: BELLS, length: 16, writable: false };
         self.bells.add(&self.memory, &[buffer]).expect("room for a doorbell");
         self.bells.kick();
-        self.bells.wait_used(&self.memory, PATIENCE).expect("the doorbell is given back");
+        self.bells.wait_used(&self.memory, HANG_TIMEOUT).expect("the doorbell is given back");
     }
 
-    /// Which of the VM's files a descriptor is.
+    /// Number of the VM's file that a descriptor refers to.
     pub fn file_number(&self, descriptor: impl AsFd) -> Option<usize> {
         let identity = |file: &dyn Fn() -> rustix::fs::Stat| file().st_ino;
         let wanted = identity(&|| rustix::fs::fstat(&descriptor).unwrap());

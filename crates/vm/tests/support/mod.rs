@@ -14,7 +14,7 @@ use aviary_vm::{DeviceError, DeviceOptions, serve};
 use driver::Driver;
 use node::FakeNode;
 
-/// Removed with everything in it.
+/// A folder that is removed with its content.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -52,7 +52,7 @@ impl Machine {
         machine
     }
 
-    /// The VMM has connected and that is all.
+    /// A machine whose VMM has connected and done nothing else.
     pub fn powered_off() -> Self {
         let folder = Folder::new();
         let (node, vmm) = (folder.path().join("node.sock"), folder.path().join("vm.sock"));
@@ -63,7 +63,7 @@ impl Machine {
         Machine { driver, node: fake, device: Some(device), _folder: folder }
     }
 
-    /// The VM is switched off; what the device says about its end.
+    /// Switches the VM off; returns the device's result.
     pub fn power_off(mut self) -> Result<(), DeviceError> {
         self.driver.hang_up();
         self.device.take().expect("a device").join().expect("the device panicked")

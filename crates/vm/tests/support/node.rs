@@ -1,4 +1,4 @@
-//! Plays the node and every API server.
+//! A stand-in for the node and every API server.
 
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use aviary_wire::control::control_kind;
 use aviary_wire::{Control, Hello, Origin, Welcome};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::driver::PATIENCE;
+use super::driver::HANG_TIMEOUT;
 
 pub const ARENA: u64 = 1 << 30;
 
@@ -31,11 +31,11 @@ impl FakeNode {
         FakeNode(UnixListener::bind(path).unwrap())
     }
 
-    /// The next session that the device opens.
+    /// Accepts the next session that the device opens.
     pub fn accept(&self) -> Server {
         let (stream, _) = self.0.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(HANG_TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(HANG_TIMEOUT)).unwrap();
         Server { stream }
     }
 
@@ -44,7 +44,7 @@ impl FakeNode {
     }
 }
 
-/// A message about memory as an API server gets it.
+/// A message about memory as an API server receives it.
 #[derive(Debug)]
 pub struct Mapping {
     pub control: Control,
@@ -61,7 +61,7 @@ impl Server {
         Origin::from_name(self.stream.peer_addr().unwrap().as_abstract_name()?)
     }
 
-    /// Descriptors that came with the bytes. `None`: the device hung up.
+    /// Receives bytes with their descriptors. `None`: the device hung up.
     pub fn try_receive(&mut self, bytes: &mut [u8]) -> Option<Vec<OwnedFd>> {
         let (mut done, mut files) = (0, Vec::new());
         while done < bytes.len() {
@@ -143,7 +143,7 @@ impl Server {
         self.tell(Control { kind: control_kind::WAKE, offset, ..Control::default() });
     }
 
-    /// Whether the device says nothing more.
+    /// True if the device has ended its stream.
     pub fn is_told_the_end(&mut self) -> bool {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).is_ok()

@@ -1,4 +1,4 @@
-//! A split queue, driven by hand: nothing stops anybody from writing nonsense into it.
+//! A split queue, driven by hand, so that a test can write any garbage into it.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Takes 0x2000 bytes of guest memory.
+    /// A queue in 0x2000 bytes of guest memory at `base`.
     pub fn new(base: u64) -> Self {
         let (table, available, used) = (base, base + 0x1000, base + 0x1800);
         let (kick, call) = (EventFd::new(libc_nonblock()).unwrap(), EventFd::new(libc_nonblock()).unwrap());
@@ -38,7 +38,7 @@ impl Ring {
         Ring { table, available, used, kick, call, added: 0, seen: 0, free, chains }
     }
 
-    /// As a driver does after a reset of the device.
+    /// Starts over, as a driver does after a reset of the device.
     pub fn reset(&mut self, memory: &GuestMemoryMmap) {
         (self.added, self.seen) = (0, 0);
         self.free = (0..SIZE).rev().collect();
@@ -61,7 +61,7 @@ impl Ring {
         memory.write_obj(next, GuestAddress(at.0 + 14)).unwrap();
     }
 
-    /// Offers whatever hangs on that descriptor.
+    /// Offers the chain that begins at a descriptor.
     pub fn offer(&mut self, memory: &GuestMemoryMmap, head: u16) {
         let at = self.available + 4 + u64::from(self.added % SIZE) * 2;
         memory.write_obj(head, GuestAddress(at)).unwrap();
@@ -69,7 +69,7 @@ impl Ring {
         memory.store(self.added, GuestAddress(self.available + 2), Ordering::Release).unwrap();
     }
 
-    /// `None`: the queue is full.
+    /// Offers a chain of buffers. `None`: the queue is full.
     pub fn add(&mut self, memory: &GuestMemoryMmap, buffers: &[Buffer]) -> Option<u16> {
         if self.free.len() < buffers.len() || buffers.is_empty() {
             return None;
@@ -91,7 +91,7 @@ impl Ring {
         self.kick.write(1).unwrap();
     }
 
-    /// The next chain that the device has given back, and how much it wrote.
+    /// The next chain that the device has returned, and the bytes that it wrote.
     pub fn take_used(&mut self, memory: &GuestMemoryMmap) -> Option<(u16, u32)> {
         let used: u16 = memory.load(GuestAddress(self.used + 2), Ordering::Acquire).unwrap();
         if used == self.seen {
