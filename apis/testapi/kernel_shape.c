@@ -1,4 +1,6 @@
 /* Asks the library once what a new kernel's arguments are; the guest through its own stubs, the server directly. */
+#include "testapi_types.h"
+#include <aviary.h>
 void learn_kernel(ta_kernel kernel) {
     struct object_facts *facts = metadata(struct object_facts, kernel);
     struct kernel_shape *shape = facts ? &facts->shape : NULL;

@@ -4,7 +4,7 @@
 
 /* What answers hold for; never 0. */
 static uint64_t attributes_mark(CUkernel kernel, CUdevice device) {
-    return mixed(cuda_function_state(kernel) + (uint64_t)device) | 1;
+    return cuda_mixed(cuda_function_state(kernel) + (uint64_t)device) | 1;
 }
 
 static int known_attribute(const struct cuda_object *object, uint64_t mark, unsigned int which, int *value) {

@@ -8,7 +8,7 @@ static uint64_t counted(const uint64_t *counter) {
     return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
 }
 
-static uint64_t mixed(uint64_t value) {
+uint64_t cuda_mixed(uint64_t value) {
     value += 0x9e3779b97f4a7c15;
     value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
     value = (value ^ value >> 27) * 0x94d049bb133111eb;
@@ -26,7 +26,7 @@ uint64_t cuda_functions_epoch(void) {
 /* ---- Settings ------------------------------------------------------------------------------- */
 
 static uint64_t mark_of(unsigned int which, int value) {
-    return mixed((uint64_t)which << 32 | (uint32_t)value);
+    return cuda_mixed((uint64_t)which << 32 | (uint32_t)value);
 }
 
 /* A kernel and the functions that it is in contexts have the same attributes: all are remembered with the kernel. */
@@ -84,8 +84,8 @@ void cuda_note_context_setting(void) {
 /* What the attributes of a function or a kernel, and its occupancy, depend on. */
 uint64_t cuda_function_state(const void *handle) {
     const struct cuda_object *object = settings_object(handle);
-    uint64_t state = mixed(cuda_functions_epoch()) + counted(&settings_of_all);
-    return object ? mixed(state + mixed(counted(&object->replaced))) ^ counted(&object->settings) : mixed(state);
+    uint64_t state = cuda_mixed(cuda_functions_epoch()) + counted(&settings_of_all);
+    return object ? cuda_mixed(state + cuda_mixed(counted(&object->replaced))) ^ counted(&object->settings) : cuda_mixed(state);
 }
 
 /* ---- Limits --------------------------------------------------------------------------------- */
@@ -103,9 +103,9 @@ void cuda_note_new_code(void) {
 
 /* What a context's limit depends on. The driver enlarges the stack by itself, for code that needs a larger one. */
 uint64_t cuda_limit_state(CUlimit limit) {
-    uint64_t state = mixed(mixed((uintptr_t)cuda_current_context()) + counted(&contexts_ended));
-    state = mixed(state + counted(&limits_set));
-    return limit == CU_LIMIT_STACK_SIZE ? mixed(state + counted(&code_readied)) : state;
+    uint64_t state = cuda_mixed(cuda_mixed((uintptr_t)cuda_current_context()) + counted(&contexts_ended));
+    state = cuda_mixed(state + counted(&limits_set));
+    return limit == CU_LIMIT_STACK_SIZE ? cuda_mixed(state + counted(&code_readied)) : state;
 }
 
 /* ---- Kernels and their functions ------------------------------------------------------------- */

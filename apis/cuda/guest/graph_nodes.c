@@ -54,7 +54,7 @@ CUresult cuda_get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *wanted)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult status = aviaryGetKernelNode(node, &function, &kernel, &context, &shape, CUDA_PARAMETER_BYTES, bytes, &used);
     CUfunction code = function ? function : cuda_function((CUfunction)kernel);
-    const struct cuda_layout *layout = status == CUDA_SUCCESS && code ? layout_of(code) : NULL;
+    const struct cuda_layout *layout = status == CUDA_SUCCESS && code ? cuda_layout_of(code) : NULL;
     struct cuda_node_parameters *kept = layout ? malloc(sizeof *kept + layout->count * sizeof(void *) + used) : NULL;
     if (!kept) {
         free(bytes);

@@ -1,9 +1,21 @@
-/* What the guest's files of this API know of each other. */
+/* Declarations that the guest's files of this API share. */
 #ifndef AVIARY_CUDA_GUEST_H
 #define AVIARY_CUDA_GUEST_H
-#include "messages.h"
+#include "cuda_types.h"
+#include "layout.h"
+#include "sealed_file.h"
+#include <aviary/guest.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* entry_versions.c */
+/* In which versions of CUDA (11020: 11.2) the function appeared as itself, as its _v2, _v3 and _v4; 0: there is no such form. */
+struct cuda_entry_versions {
+    const char *name;
+    int since[4];
+};
+extern const struct cuda_entry_versions cuda_entry_versions[];
+extern const size_t cuda_entry_count;
 
 /* context.c */
 struct cuda_object *cuda_object_of(const void *handle);
@@ -30,6 +42,10 @@ void cuda_context_ended(void);
 uint64_t cuda_functions_epoch(void);
 void cuda_note_new_code(void);
 CUfunction cuda_function(CUfunction value);
+/* A mark of the state in which a function's attributes were asked for. */
+uint64_t cuda_function_state(const void *handle);
+/* Spreads a value's bits over all 64. */
+uint64_t cuda_mixed(uint64_t value);
 /* Pointers to each parameter; the values follow. */
 struct cuda_node_parameters {
     size_t count;
@@ -49,6 +65,28 @@ int cuda_shares_memory(void);
 size_t cuda_whole_pages(size_t bytes);
 CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags);
 CUresult cuda_shared_free(void *memory, size_t bytes);
+
+/* image.c */
+enum { MOST_OPTIONS = 32 };
+/* The application's buffer for the compiler's output, and the place where it is told how much that was. */
+struct log_buffer {
+    char *text;
+    unsigned int bytes;
+    void **bytes_written;
+};
+struct log_buffers {
+    struct log_buffer information, errors;
+};
+/* The options that are numbers, of at most MOST_OPTIONS; of the buffers for the compiler's output their sizes. How many. */
+unsigned int cuda_option_numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to,
+                                 struct log_buffers *logs);
+void cuda_take_log(struct log_buffer *log, const char *text, unsigned int bytes);
+/* The content of a file, to be freed; NULL: it cannot be read. */
+void *cuda_read_file(const char *path, size_t *size);
+
+/* staging.c */
+/* CLOCK_MONOTONIC in seconds. */
+double cuda_seconds(void);
 
 /* parallel_copy.c */
 int cuda_gather_helpers(size_t bytes);

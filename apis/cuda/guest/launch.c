@@ -22,7 +22,7 @@ static const void *packed(void **extra, size_t *bytes) {
 /* The parameters as the kernel sees them: in `buffer`, which has room for the most, or where the application has them. */
 CUresult cuda_pack(CUfunction function, void **parameters, void **extra, unsigned char *buffer, const void **result,
                    size_t *bytes) {
-    const struct cuda_layout *layout = layout_of(function);
+    const struct cuda_layout *layout = cuda_layout_of(function);
     if (!layout)
         return CUDA_ERROR_INVALID_HANDLE;
     if (extra && !parameters) {

@@ -7,6 +7,7 @@
  * that waits for it: work of before is marked before the capture begins. For that, and so that no stream or context ends
  * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
  * there are no entries, and nothing is done but to see that. */
+#include "server.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>

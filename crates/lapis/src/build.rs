@@ -8,12 +8,15 @@ use crate::diagnostics::Diagnostics;
 use crate::generate::{self, Sources, glue};
 use crate::lower;
 use crate::model::{Launch, Model, Policy, Side};
+use crate::utility;
 use crate::{Options, load};
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+mod commands;
 
 /// Why a build failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +46,9 @@ pub enum BuildError {
     Compile(PathBuf),
 }
 
+/// The folder of generated crates and C, in an API's folder.
+const GENERATED: &str = "gen";
+
 /// The specification's policy, an eBPF object.
 const POLICY: &str = "policy.o";
 
@@ -66,7 +72,8 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     let program = lower::lower(model);
     let sources = generate::generate(model, &program, generate::spec_hash(model, &program));
     let directory = absolute(out_dir)?.join(&model.api.name);
-    let crates = directory.join("gen");
+    let crates = directory.join(GENERATED);
+    write_c(model, &directory)?;
     write_crates(model, &sources, &crates)?;
     let target = build_cache(out_dir)?;
     compile(&crates, &target)?;
@@ -112,10 +119,25 @@ fn runtime() -> Result<PathBuf, BuildError> {
     crates.canonicalize().map_err(|_| BuildError::NoRuntime(crates))
 }
 
+/// Writes the C of an API (headers, the specification's own code) into its folder, and how each file is compiled.
+pub fn write_c(model: &Model, directory: &Path) -> Result<(), BuildError> {
+    let crates = directory.join(GENERATED);
+    let include = crates.join(utility::INCLUDE_FOLDER);
+    for (name, text) in utility::RUNTIME_HEADERS {
+        write(&include.join(name), text)?;
+    }
+    write(&include.join(utility::types_header_name(model)), &utility::types_header(model))?;
+    for side in [Side::Guest, Side::Server] {
+        let folder = commands::folder(side, &crates);
+        write(&folder.join("inline.c"), &utility::inline_unit(model, side))?;
+        write(&folder.join("support.c"), utility::SUPPORT_C)?;
+    }
+    commands::write_database(model, &crates, directory)
+}
+
 fn write_crates(model: &Model, sources: &Sources, crates: &Path) -> Result<(), BuildError> {
     let runtime = runtime()?;
     write(&crates.join("Cargo.toml"), glue::WORKSPACE)?;
-    write(&crates.join("aviary.h"), glue::AVIARY_H)?;
     let lock = runtime.join("../Cargo.lock");
     if !crates.join("Cargo.lock").exists()
         && let Ok(text) = fs::read_to_string(&lock)
@@ -123,12 +145,14 @@ fn write_crates(model: &Model, sources: &Sources, crates: &Path) -> Result<(), B
         // The versions that the workspace was tested with.
         write(&crates.join("Cargo.lock"), &text)?;
     }
+    let headers = commands::headers(model, crates);
     for (side, name, source) in [(Side::Guest, "guest", &sources.guest), (Side::Server, "server", &sources.server)] {
         let folder = crates.join(name);
         write(&folder.join("Cargo.toml"), &glue::manifest(model, side, &runtime.to_string_lossy()))?;
-        write(&folder.join("build.rs"), &glue::build_script(model, side))?;
         write(&folder.join("lib.rs"), source)?;
-        write(&folder.join("utility.c"), &glue::utility_c(model, side))?;
+        let flags = utility::flags(model, side, crates);
+        let script = glue::build_script(model, side, &flags, &commands::files(model, side, crates), &headers);
+        write(&folder.join("build.rs"), &script)?;
     }
     Ok(())
 }

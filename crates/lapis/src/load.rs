@@ -12,8 +12,7 @@ use crate::source::{SourceFile, Sources, Span};
 use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
-/// What utility code may use; every generated C file starts with it.
-pub const SUPPORT_HEADER: &str = include_str!("../include/aviary.h");
+mod utilities;
 
 /// How a specification is to be read.
 #[derive(Debug, Clone, Default)]
@@ -89,8 +88,8 @@ impl Loader<'_> {
         let Headers { items, header, api_files } = self.headers(path)?;
         let model = self.describe(&items);
         let folder = folder_of(path);
-        let guest = self.utility_unit(&folder, &items, &model, Side::Guest)?;
-        let server = self.utility_unit(&folder, &items, &model, Side::Server)?;
+        let guest = self.utility_code(&folder, &items, &model, Side::Guest)?;
+        let server = self.utility_code(&folder, &items, &model, Side::Server)?;
         let functions = header.api_functions(&api_files);
         let input = resolve::Input {
             items: &items,
@@ -276,7 +275,8 @@ impl Loader<'_> {
 
     /// The part of the model that needs no header.
     fn describe(&mut self, items: &[Item]) -> Model {
-        let mut model = Model { include_dirs: self.include_dirs(), ..Model::default() };
+        let mut model =
+            Model { include_dirs: self.include_dirs(), defines: self.options.defines.clone(), ..Model::default() };
         model.preamble.extend(self.options.headers.iter().map(|h| format!("#include {}", quoted(h))));
         let (mut named, mut scheduled): (Option<Span>, Option<Span>) = (None, None);
         for item in items {
@@ -341,39 +341,6 @@ impl Loader<'_> {
                 None
             }
         }
-    }
-
-    fn utility_file(&mut self, side: Side, path: &Text, model: &mut Model) {
-        let folder = self.sources.file(path.span.file).map(|f| folder_of(&f.path)).unwrap_or_default();
-        if let Some(file) = self.open(&folder.join(&path.value), Some(path))
-            && let Some(source) = self.sources.file(file)
-        {
-            let span = Span::new(file, 0, source.text.len());
-            model.utilities.push(Utility { side, code: source.text.clone(), span });
-        }
-    }
-
-    /// The utility code as one side compiles it.
-    fn utility_unit(&mut self, folder: &Path, items: &[Item], model: &Model, side: Side) -> Option<Header> {
-        let mine = |u: &&Utility| u.side == Side::Both || u.side == side;
-        if !model.utilities.iter().any(|u| mine(&u)) {
-            return Some(Header::default());
-        }
-        let name = if side == Side::Guest { "(guest utilities).c" } else { "(server utilities).c" };
-        let mut unit = self.header_unit(folder, items, &mut Vec::new());
-        unit.path = folder.join(name);
-        // As utilities are compiled.
-        unit.defines.push("_GNU_SOURCE=1".into());
-        unit.defines.push(if side == Side::Guest { "AVIARY_GUEST=1".into() } else { "AVIARY_SERVER=1".into() });
-        unit.push(SUPPORT_HEADER, None);
-        unit.virtual_files.push((folder.join("aviary.h"), SUPPORT_HEADER));
-        unit.own_only = true;
-        for utility in model.utilities.iter().filter(mine) {
-            unit.push(&utility.code, Some(utility.span));
-        }
-        let header = self.read(&unit)?;
-        self.problems(&header, &unit);
-        Some(header)
     }
 }
 

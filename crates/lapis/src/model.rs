@@ -15,7 +15,10 @@ pub struct Model {
     pub preamble: Vec<String>,
     /// C declarations written in the specification (structs, typedefs, enums).
     pub declarations: Vec<String>,
+    /// Utility code that stands in the specification itself.
     pub utilities: Vec<Utility>,
+    /// Files of utility code: translation units.
+    pub utility_files: Vec<UtilityFile>,
     pub handle_types: Vec<HandleType>,
     pub resources: Vec<Resource>,
     pub policy: Option<Policy>,
@@ -31,6 +34,8 @@ pub struct Model {
     pub utility_functions: Vec<UtilityFunction>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
     pub include_dirs: Vec<std::path::PathBuf>,
+    /// Macros of the command line: `NAME` or `NAME=VALUE`.
+    pub defines: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -48,10 +53,27 @@ pub enum Side {
     Both,
 }
 
+impl Side {
+    /// Code of this side is part of `side`'s library.
+    pub fn includes(self, side: Side) -> bool {
+        self == Side::Both || self == side
+    }
+}
+
+/// C in the specification.
 #[derive(Debug, Clone)]
 pub struct Utility {
     pub side: Side,
     pub code: String,
+    pub span: Span,
+}
+
+/// A file of C beside the specification.
+#[derive(Debug, Clone)]
+pub struct UtilityFile {
+    pub side: Side,
+    /// Absolute.
+    pub path: std::path::PathBuf,
     pub span: Span,
 }
 

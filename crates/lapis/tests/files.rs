@@ -1,7 +1,7 @@
 //! Specifications made of several files, and what is said when C text is wrong.
 
 use aviary_lapis::model::{Callee, ExprKind, Side, Support};
-use aviary_lapis::{Loaded, Options, load};
+use aviary_lapis::{Loaded, Options, build, load};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -127,6 +127,96 @@ sm_close(sm_device device) { after(metadata(device)->known); }";
     let message = Folder::new("wrong", &[("main.lapis", &wrong)]).load().expect_err("a mistake");
     assert!(message.contains("`require` cannot use `here`"), "{message}");
     assert!(message.contains("`hidden` is static"), "{message}");
+}
+
+/// Two files of one side, each with a private function of the same name.
+fn units() -> [(&'static str, &'static str); 5] {
+    let main = "api(\"small\", \"1\", \"libsmall.so\"); #include \"small.h\"
+struct facts { int known; };
+declare_metadata(struct facts);
+utility(server) \"server/one.c\"; utility(server) \"server/two.c\"; utility \"both.c\";
+utility(server) { int inline_one(void) { return aviary_owes_error(); } }
+sm_hint(sm_device device, int level) { after_server(one(device) + two(device) + inline_one()); after(both(device)); }";
+    [
+        ("main.lapis", main),
+        ("server/shared.h", "#include <aviary/server.h>\n#include \"small_types.h\"\nint two(sm_device d);\n"),
+        (
+            "server/one.c",
+            "#include \"shared.h\"\nstatic int own(void) { return 1; }\nint one(sm_device d) { aviary_log(\"%d\", own()); return two(d); }\n",
+        ),
+        (
+            "server/two.c",
+            "#include \"shared.h\"\nstatic struct facts own;\nint two(sm_device d) { return metadata(struct facts, d) ? own.known : 0; }\n",
+        ),
+        (
+            "both.c",
+            "#include \"small_types.h\"\n#include <aviary.h>\n#ifdef AVIARY_GUEST\nint both(sm_device d) { return aviary_is_handle(d); }\n#else\nint both(sm_device d) { return aviary_owes_error() && d; }\n#endif\n",
+        ),
+    ]
+}
+
+#[test]
+fn each_utility_file_is_a_translation_unit() {
+    let loaded = Folder::new("units", &units()).loaded();
+    let side = |name: &str| loaded.model.utility_functions.iter().find(|f| f.name == name).map(|f| f.side);
+    assert_eq!((side("one"), side("two"), side("both")), (Some(Side::Server), Some(Side::Server), Some(Side::Both)));
+    assert_eq!(side("own"), None);
+}
+
+#[test]
+fn a_utility_file_sees_nothing_of_its_neighbours() {
+    let mut files = units();
+    files[2].1 = "#include \"shared.h\"\nint one(sm_device d) { return d && own.known; }\n";
+    let message = Folder::new("neighbours", &files).load().expect_err("a mistake");
+    assert!(message.contains("undeclared identifier 'own'") && message.contains("server/one.c:2:1"), "{message}");
+}
+
+#[test]
+fn a_file_without_headers_is_told_which_there_are() {
+    let mut files = units();
+    files[3].1 = "int two(sm_device d) { return metadata(struct facts, d) != 0; }\n";
+    let message = Folder::new("headers", &files).load().expect_err("a mistake");
+    assert!(
+        message.contains("server/two.c:1:1") && message.contains("each utility file is compiled by itself"),
+        "{message}"
+    );
+    assert!(
+        message.contains("`#include \"small_types.h\"`") && message.contains("`#include <aviary/server.h>`"),
+        "{message}"
+    );
+}
+
+/// The database is what editors and the lint compile by: each command of it must do, and the headers are on its path.
+#[test]
+fn the_compile_commands_open_each_file() {
+    use std::process::Command;
+    let folder = Folder::new("commands", &units());
+    let loaded = folder.loaded();
+    let out = folder.0.join("out");
+    build::write_c(&loaded.model, &out.join("small")).expect("written");
+    // Another API's commands are kept when this one is built again.
+    fs::create_dir_all(out.join("other")).expect("a folder");
+    fs::write(out.join("other/compile_commands.json"), "[{\"file\": \"/other.c\"}]").expect("written");
+    build::write_c(&loaded.model, &out.join("small")).expect("written");
+    let read = |path: &Path| -> Vec<serde_json::Value> {
+        serde_json::from_str(&fs::read_to_string(path).expect("a database")).expect("JSON")
+    };
+    let entries = read(&out.join("small/compile_commands.json"));
+    let merged = read(&out.join("compile_commands.json"));
+    assert_eq!(merged.len(), entries.len() + 1);
+    let names: Vec<&str> = entries.iter().filter_map(|e| e["file"].as_str()?.rsplit('/').next()).collect();
+    assert_eq!(names, ["support.c", "inline.c", "both.c", "support.c", "inline.c", "one.c", "two.c", "both.c"]);
+    for entry in &entries {
+        let arguments: Vec<&str> =
+            entry["arguments"].as_array().expect("a list").iter().filter_map(|a| a.as_str()).collect();
+        let done = Command::new(arguments[0])
+            .args(&arguments[1..])
+            .args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
+            .current_dir(entry["directory"].as_str().expect("a folder"))
+            .output()
+            .expect("a C compiler");
+        assert!(done.status.success(), "{entry}: {}", String::from_utf8_lossy(&done.stderr));
+    }
 }
 
 #[test]
