@@ -56,7 +56,7 @@ static const struct cuda_layout *shared_layout(const struct cuda_layout *fresh) 
 }
 
 static const struct cuda_layout *look_up(CUfunction function) {
-    struct cuda_object *object = metadata(struct cuda_object, function);
+    struct cuda_code *object = metadata(struct cuda_code, function);
     if (!object)
         return NULL;
     const struct cuda_layout *layout = __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE);
@@ -103,7 +103,7 @@ const struct cuda_layout *cuda_layout_of(CUfunction function) {
 #endif
 
 void cuda_new_function(CUfunction function) {
-    struct cuda_object *object = function ? metadata(struct cuda_object, function) : NULL;
+    struct cuda_code *object = function ? metadata(struct cuda_code, function) : NULL;
     if (!object)
         return;
     __atomic_store_n(&object->layout, NULL, __ATOMIC_RELEASE);

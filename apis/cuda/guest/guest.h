@@ -8,6 +8,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The guest's records of objects; NULL: it has none, as the handle is dead, or of another type. */
+static inline struct cuda_context *cuda_context_of(CUcontext context) {
+    return context ? metadata(struct cuda_context, context) : NULL;
+}
+/* A kernel may stand for its function, and the other way round. */
+static inline struct cuda_code *cuda_code_of(const void *code) {
+    return code ? metadata(struct cuda_code, code) : NULL;
+}
+static inline struct cuda_event *cuda_event_of(CUevent event) {
+    return event ? metadata(struct cuda_event, event) : NULL;
+}
+static inline struct cuda_node *cuda_node_of(CUgraphNode node) {
+    return node ? metadata(struct cuda_node, node) : NULL;
+}
+static inline struct cuda_linker *cuda_linker_of(CUlinkState state) {
+    return state ? metadata(struct cuda_linker, state) : NULL;
+}
+
 /* entry_versions.c */
 /* In which versions of CUDA (11020: 11.2) the function appeared as itself, as its _v2, _v3 and _v4; 0: there is no such form. */
 struct cuda_entry_versions {
@@ -18,7 +36,6 @@ extern const struct cuda_entry_versions cuda_entry_versions[];
 extern const size_t cuda_entry_count;
 
 /* context.c */
-struct cuda_object *cuda_object_of(const void *handle);
 CUcontext cuda_current_context(void);
 int cuda_current_ordinal(void);
 int cuda_has_context(void);

@@ -10,7 +10,7 @@ struct cuda_link {
 };
 
 static struct cuda_link *link_of(CUlinkState state) {
-    struct cuda_object *object = cuda_object_of(state);
+    struct cuda_linker *object = cuda_linker_of(state);
     return object ? object->link : NULL;
 }
 
@@ -23,7 +23,7 @@ CUresult cuda_link_create(unsigned int count, CUjit_option *options, void **valu
         return CUDA_ERROR_OUT_OF_MEMORY;
     unsigned int kept = cuda_option_numbers(count, options, values, plain, &link->logs);
     CUresult status = aviaryLinkCreate(state, plain, kept);
-    struct cuda_object *object = status == CUDA_SUCCESS ? cuda_object_of(*state) : NULL;
+    struct cuda_linker *object = status == CUDA_SUCCESS ? cuda_linker_of(*state) : NULL;
     if (object)
         object->link = link;
     else

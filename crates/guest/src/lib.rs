@@ -37,6 +37,7 @@ pub mod trace;
 mod zerocopy;
 
 pub use api::{Api, guard};
+pub use aviary_wire::Metadata;
 pub use call::Call;
 pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;

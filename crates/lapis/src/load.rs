@@ -1,6 +1,6 @@
 //! From a path to a [`Model`].
 
-use crate::ast::{Directive, Item, Text};
+use crate::ast::{Argument, Block, Descriptor, Directive, Item, Statement, Text, TypeName};
 use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
 use crate::header::unit::Unit;
 use crate::header::{Header, Problem};
@@ -303,6 +303,10 @@ impl Loader<'_> {
                     }
                     model.policy = self.policy(text);
                 }
+                Item::DeclareMetadata(structure) => note_metadata(&mut model, structure),
+                Item::Type { body, .. } => {
+                    type_metadata(body).for_each(|structure| note_metadata(&mut model, structure));
+                }
                 Item::Declaration { code, .. } => model.declarations.push(code.clone()),
                 Item::Utility { side, code, span } => {
                     model.utilities.push(Utility { side: *side, code: code.clone(), span: *span });
@@ -341,6 +345,26 @@ impl Loader<'_> {
                 None
             }
         }
+    }
+}
+
+/// The structures that a `type` block names for its handles.
+fn type_metadata(body: &Block) -> impl Iterator<Item = &TypeName> {
+    let named = |statement| match statement {
+        &Statement::Descriptor(Descriptor { ref name, arguments: Some(ref arguments), .. })
+            if name.text == "metadata" =>
+        {
+            arguments.iter().find_map(|a| if let Argument::Type(structure) = a { Some(structure) } else { None })
+        }
+        _ => None,
+    };
+    body.statements.iter().filter_map(named)
+}
+
+fn note_metadata(model: &mut Model, structure: &TypeName) {
+    let spelling = structure.spelling();
+    if !model.metadata.contains(&spelling) {
+        model.metadata.push(spelling);
     }
 }
 

@@ -22,8 +22,8 @@ pub struct Model {
     pub handle_types: Vec<HandleType>,
     pub resources: Vec<Resource>,
     pub policy: Option<Policy>,
-    /// Size in bytes of the metadata structure; 0 without `declare_metadata`.
-    pub metadata_size: usize,
+    /// The structures that handles carry, as the specification spells them. Their kinds are numbered from 1 in this order.
+    pub metadata: Vec<String>,
     pub registries: Vec<String>,
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
@@ -102,6 +102,15 @@ pub struct HandleType {
     pub invalid: Option<Expr>,
     /// Values that are no created objects and cross as they are: small and not 0.
     pub predefined: Vec<u64>,
+    pub metadata: Option<Metadata>,
+}
+
+/// The structure that each handle of a type carries, zero-initialised, on either side its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metadata {
+    /// From 1: the place of the structure in [`Model::metadata`].
+    pub kind: u32,
+    pub ty: Type,
 }
 
 /// What schedules devices where a node's configuration says `ebpf` and no more.
@@ -518,8 +527,8 @@ pub enum ExprKind {
     Element(Box<Expr>, Box<Expr>),
     /// `s.f` (`p->f` is `p[0].f`), by offset in bytes.
     Field(Box<Expr>, usize),
-    /// The metadata structure of a handle; always under a `Field`.
-    Metadata(Box<Expr>),
+    /// The metadata structure of this kind that a handle carries; always under a `Field`.
+    Metadata(Box<Expr>, u32),
     /// The address of a function table in the guest, by its name.
     Table(usize),
     Call(Callee, Vec<Expr>),
@@ -576,7 +585,9 @@ impl Expr {
     pub fn walk(&self, visit: &mut dyn FnMut(&Expr)) {
         visit(self);
         match &self.kind {
-            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => a.walk(visit),
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a, _) => {
+                a.walk(visit)
+            }
             ExprKind::Binary(_, a, b) | ExprKind::Element(a, b) => {
                 a.walk(visit);
                 b.walk(visit);

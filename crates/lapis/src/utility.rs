@@ -39,8 +39,19 @@ pub fn types_header(model: &Model) -> String {
         c.push_str(line);
         c.push('\n');
     }
+    c.push_str(&metadata_kinds(model));
     c.push_str("\n#endif\n");
     c
+}
+
+/// The macro behind `metadata(T, h)`: structures by number. The compiler refuses one that no handle carries.
+pub fn metadata_kinds(model: &Model) -> String {
+    if model.metadata.is_empty() {
+        return String::new();
+    }
+    let numbered = model.metadata.iter().zip(1..);
+    let kinds: Vec<String> = numbered.map(|(spelling, kind)| format!("{spelling} *: {kind}u")).collect();
+    format!("#define aviary_metadata_kind(T) _Generic((T *)0, {})\n", kinds.join(", "))
 }
 
 /// The translation unit of all code that stands in the specification itself, for one side.

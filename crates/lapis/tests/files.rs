@@ -119,7 +119,7 @@ sm_close(sm_device device) { after(metadata(device)->known); }";
     assert_eq!((side("both"), side("here"), side("there")), (Some(Side::Both), Some(Side::Guest), Some(Side::Server)));
     let close = loaded.model.functions.iter().find(|f| f.name == "sm_close").expect("a function");
     let ExprKind::Field(metadata, 0) = &close.after[0].value.kind else { panic!("{:?}", close.after) };
-    assert!(matches!(metadata.kind, ExprKind::Metadata(_)));
+    assert!(matches!(metadata.kind, ExprKind::Metadata(..)));
     let hint = loaded.model.functions.iter().find(|f| f.name == "sm_hint").expect("a function");
     assert!(matches!(&hint.after_server[0].value.kind, ExprKind::Call(Callee::Utility(_), _)));
 
@@ -216,6 +216,86 @@ fn the_compile_commands_open_each_file() {
             .output()
             .expect("a C compiler");
         assert!(done.status.success(), "{entry}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+const STRUCTURES: &str = "#include \"small.h\"
+struct device_facts { int known; long serial; }; struct buffer_facts { size_t bytes; }; struct nobodys { int x; };
+type(sm_status) { success(SM_OK); }
+type(sm_device) { handle; metadata(struct device_facts); }
+type(sm_buffer) { handle; metadata(struct buffer_facts); }
+utility { long serial(sm_device d) { return metadata(struct device_facts, d)->serial; } }
+sm_close(sm_device device) { after(metadata(device)->serial + serial(device)); }
+sm_write(sm_buffer buffer, const void *from, size_t bytes) {
+  require(bytes <= metadata(buffer)->bytes, SM_REFUSED); argument(from) { in; buffer(bytes); } }";
+
+#[test]
+fn each_handle_type_carries_its_own_structure() {
+    let loaded = Folder::new("structures", &[("main.lapis", STRUCTURES)]).loaded();
+    let carried = |name: &str| {
+        let handle = loaded.model.handle_types.iter().find(|h| h.name == name).expect("a handle type");
+        handle.metadata.as_ref().map(|m| (m.kind, m.ty.size()))
+    };
+    assert_eq!((carried("sm_device"), carried("sm_buffer")), (Some((1, 16)), Some((2, 8))));
+    let close = loaded.model.functions.iter().find(|f| f.name == "sm_close").expect("a function");
+    let mut kinds = Vec::new();
+    close.after[0].value.walk(&mut |e| {
+        if let ExprKind::Metadata(_, kind) = &e.kind {
+            kinds.push(*kind)
+        }
+    });
+    assert_eq!(kinds, [1]);
+
+    // Types without a structure of their own have the common one.
+    let common = STRUCTURES.replace(
+        "type(sm_buffer) { handle; metadata(struct buffer_facts); }",
+        "declare_metadata(struct buffer_facts);",
+    );
+    let loaded = Folder::new("common", &[("main.lapis", &common)]).loaded();
+    let kinds = loaded.model.handle_types.iter().map(|h| (h.name.as_str(), h.metadata.as_ref().map(|m| m.kind)));
+    let kinds: std::collections::BTreeMap<_, _> = kinds.collect();
+    assert_eq!((kinds["sm_device"], kinds["sm_buffer"]), (Some(1), Some(2)));
+}
+
+#[test]
+fn wrong_metadata_is_explained_where_it_is() {
+    let cases = [
+        // In expressions.
+        ("metadata(device)->serial", "metadata(device)->bytes", "main.lapis:7:54", "has no member `bytes`"),
+        (" metadata(struct device_facts); }", " }", "main.lapis:7:", "`sm_device` has no metadata"),
+        // In C.
+        ("metadata(struct device_facts, d)", "metadata(struct nobodys, d)", "main.lapis:6:1", "in C text:"),
+        (
+            "metadata(struct device_facts, d)",
+            "metadata(struct buffer_facts, d)",
+            "main.lapis:6:1",
+            "no member named 'serial'",
+        ),
+        // In declarations.
+        (
+            "metadata(struct device_facts); }",
+            "metadata(int); }",
+            "main.lapis:4:36",
+            "metadata must be a complete struct",
+        ),
+        (
+            "metadata(struct device_facts); }",
+            "metadata(struct device_facts); metadata(struct buffer_facts); }",
+            "main.lapis:4:",
+            "a second structure for one type",
+        ),
+        (
+            "type(sm_status) { success(SM_OK);",
+            "type(sm_status) { success(SM_OK); metadata(struct device_facts);",
+            "main.lapis:3:",
+            "`metadata` without `handle`",
+        ),
+    ];
+    for (right, wrong, place, said) in cases {
+        assert!(STRUCTURES.contains(right), "{right}");
+        let message = Folder::new("wrong-metadata", &[("main.lapis", &STRUCTURES.replacen(right, wrong, 1))]).load();
+        let message = message.map(|_| ()).expect_err(wrong);
+        assert!(message.contains(place) && message.contains(said), "{wrong}: {message}");
     }
 }
 

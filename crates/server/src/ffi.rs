@@ -33,14 +33,14 @@ pub fn guarded<R>(body: impl FnOnce() -> R, otherwise: R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
-/// The metadata of the object with this native value; NULL if there is none.
+/// The metadata of this kind of the object with this native value; NULL if there is none.
 ///
 /// # Safety
 /// None: the value is looked up, not followed. `unsafe` because C calls it.
-pub unsafe fn metadata(handle: *const c_void) -> *mut c_void {
+pub unsafe fn metadata(handle: *const c_void, kind: u32) -> *mut c_void {
     let look = || {
         let session = session()?;
-        session.handles.metadata_of_any(session.api.handle_types.len() as u32, handle.addr() as u64)
+        session.handles.metadata_of_any(handle.addr() as u64, kind)
     };
     guarded(look, None).map_or(std::ptr::null_mut(), |block| block.cast())
 }

@@ -22,7 +22,6 @@ static API: ApiDescriptor = ApiDescriptor {
     functions: &[FunctionInfo { name: "add", handler: add, replayable: false }],
     handle_types: &[],
     resources: &[],
-    metadata_size: 0,
     rejected: |_, _| -1,
 };
 

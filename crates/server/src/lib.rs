@@ -42,7 +42,7 @@ pub mod stats;
 mod tickets;
 mod vendor;
 
-pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Reject, ResourceKind, Role};
+pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Metadata, Reject, ResourceKind, Role};
 pub use call::{Buffer, Call};
 pub use closures::Life;
 pub use config::{FunctionRule, ServerUser, SessionConfig};

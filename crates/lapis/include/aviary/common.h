@@ -12,9 +12,11 @@
 extern "C" {
 #endif
 
-/* The metadata of a handle, zero-initialised at first use; NULL if there is no such handle. Guest and server each keep their own. */
-void *aviary_metadata(const void *handle);
-#define metadata(T, h) ((T *)aviary_metadata((const void *)(h)))
+/* The metadata of a handle, zero-initialised at first use; NULL if there is no such handle, or if the structure of its type is another
+ * one than T. Guest and server each keep their own. T is a structure that the specification names in `metadata` or
+ * `declare_metadata`: aviary_metadata_kind comes with NAME_types.h. */
+void *aviary_metadata(const void *handle, unsigned int kind);
+#define metadata(T, h) ((T *)aviary_metadata((const void *)(h), aviary_metadata_kind(T)))
 
 /* Whether an address lies in memory that guest and API server share at the same address. */
 int aviary_is_zerocopy(const void *pointer);

@@ -166,7 +166,7 @@ impl Checker<'_> {
                 self.expr(base, moment);
                 self.expr(index, moment);
             }
-            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => self.expr(a, moment),
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a, _) => self.expr(a, moment),
             ExprKind::Binary(_, a, b) => {
                 self.expr(a, moment);
                 self.expr(b, moment);

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 pub fn guest_exports() -> TokenStream {
     quote! {
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn aviary_metadata(handle: usize) -> usize { unsafe { API.metadata(handle as u64) as usize } }
+        unsafe extern "C" fn aviary_metadata(handle: usize, kind: u32) -> usize {
+            unsafe { API.metadata(handle as u64, kind) as usize }
+        }
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_zerocopy_alloc(bytes: usize) -> usize { unsafe { API.zerocopy_alloc(bytes) as usize } }
         #[unsafe(no_mangle)]
@@ -45,8 +47,8 @@ pub fn guest_exports() -> TokenStream {
 pub fn server_exports() -> TokenStream {
     quote! {
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn aviary_metadata(handle: usize) -> usize {
-            unsafe { aviary_server::ffi::metadata(handle as *const std::ffi::c_void) as usize }
+        unsafe extern "C" fn aviary_metadata(handle: usize, kind: u32) -> usize {
+            unsafe { aviary_server::ffi::metadata(handle as *const std::ffi::c_void, kind) as usize }
         }
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> std::ffi::c_int {

@@ -29,7 +29,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let stubs = stubs.map(|(id, (function, lowered))| Stub { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Role, Status};
+        use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Metadata, Role, Status};
         #support
         #structs
         #utilities
@@ -46,7 +46,6 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let (name, version) = (&model.api.name, &model.api.version);
     let functions = model.functions.iter().map(|f| &f.name);
-    let metadata_size = types::size(model.metadata_size);
     let boxes = model.handle_types.iter().enumerate().filter_map(|(i, h)| {
         let value = Context::new(model, Side::Guest).exact(h.boxed.as_ref()?);
         let name = format_ident!("boxed_{}", i);
@@ -55,8 +54,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let handle_types = model.handle_types.iter().enumerate().map(|(i, h)| {
         let (name, size, function) = (&h.name, types::size(h.size), format_ident!("boxed_{}", i));
         let boxed = if h.boxed.is_some() { quote!(Some(#function)) } else { quote!(None) };
+        let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*] })
+        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
     quote! {
@@ -68,7 +68,6 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             callbacks: &[#(#callbacks),*],
-            metadata_size: #metadata_size,
         };
         static API: Api = Api::new(&DESCRIPTOR);
     }

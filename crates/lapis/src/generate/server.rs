@@ -27,7 +27,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Outgoing, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Metadata, Outgoing, Reject, ResourceKind, Role};
         #support
         #structs
         #utilities
@@ -47,8 +47,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     });
     let handle_types = model.handle_types.iter().map(|h| {
         let (name, size) = (&h.name, types::size(h.size));
+        let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleTypeInfo { name: #name, size: #size, predefined: &[#(#predefined),*] })
+        quote!(HandleTypeInfo { name: #name, size: #size, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let resources = model.resources.iter().map(|r| {
         let name = &r.name;
@@ -58,7 +59,6 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         };
         quote!((#name, #kind))
     });
-    let metadata_size = types::size(model.metadata_size);
     let rejected = rejected(model);
     quote! {
         #rejected
@@ -70,7 +70,6 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             resources: &[#(#resources),*],
-            metadata_size: #metadata_size,
             rejected,
         };
         aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);

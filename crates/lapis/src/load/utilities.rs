@@ -58,6 +58,7 @@ impl Loader<'_> {
         {
             unit.push(text, None);
         }
+        unit.push(&utility::metadata_kinds(model), None);
         for utility in model.utilities.iter().filter(|u| u.side.includes(side)) {
             unit.push(&utility.code, Some(utility.span));
         }
