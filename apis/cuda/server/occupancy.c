@@ -243,8 +243,8 @@ static uint64_t last_awaited(uint64_t home, uint64_t number) {
 
 /* Waits until the device has done what this process had given it when this wait began. Not for long: what it is at may wait for a
  * later call of the thread that asks, one for another device say. Then it has not (negative), and is asked again. */
-int cuda_drain(uint64_t home) {
-    int64_t until = now_ns() + (int64_t)aviary_patience();
+int cuda_drain(const struct aviary_drain *request) {
+    int64_t until = now_ns() + (int64_t)request->patience_ns;
     CUstreamCaptureMode mode = begin_relaxed();
     int at_work = 1;
     for (unsigned int looks = 0; at_work && (!looks || now_ns() < until); looks++) {
@@ -252,9 +252,9 @@ int cuda_drain(uint64_t home) {
             pause_after(looks);
         at_work = 0;
         pthread_mutex_lock(&occupants_lock);
-        uint64_t piece = last_awaited(home, aviary_wait_number());
+        uint64_t piece = last_awaited(request->device, request->wait);
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
-            if (occupant->home == home)
+            if (occupant->home == request->device)
                 at_work |= is_at_work(occupant, piece);
         pthread_mutex_unlock(&occupants_lock);
     }

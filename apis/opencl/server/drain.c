@@ -208,17 +208,17 @@ static int has_marks(cl_device_id device, int forget) {
 
 /* Waits until the device has done what this process had given it when this wait began. Negative: it has not yet, and is asked again;
  * positive: it does not any longer. */
-int opencl_drain(uint64_t token) {
-    cl_device_id device = (cl_device_id)(uintptr_t)token;
+int opencl_drain(const struct aviary_drain *asked) {
+    cl_device_id device = (cl_device_id)(uintptr_t)asked->device;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    struct timespec until = opencl_later(now, aviary_patience());
+    struct timespec until = opencl_later(now, asked->patience_ns);
     for (;;) {
         uint64_t counted = count_reached();
         pthread_mutex_lock(&busy.lock);
         struct device_wait *wait = wait_for_device(device);
-        if (wait && wait->number != aviary_wait_number()) {
-            wait->number = aviary_wait_number();
+        if (wait && wait->number != asked->wait) {
+            wait->number = asked->wait;
             wait->since = now;
             mark_busy_queues(device);
         }

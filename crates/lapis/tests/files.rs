@@ -300,6 +300,30 @@ fn wrong_metadata_is_explained_where_it_is() {
 }
 
 #[test]
+fn a_drain_is_asked_with_a_structure() {
+    let with = |drain: &str| {
+        format!(
+            "#include \"small.h\"
+utility(server) {{
+  unsigned long one(void) {{ return 1; }} const char *name(unsigned long device) {{ return device ? \"d\" : 0; }}
+  {drain}
+}}
+sm_hint(sm_device device, int level) {{ occupies(one(), drain, name); }}"
+        )
+    };
+    for right in ["const struct aviary_drain *asked", "struct aviary_drain *asked"] {
+        let code = format!("int drain({right}) {{ return asked->patience_ns == 0 && asked->wait && asked->device; }}");
+        Folder::new("drain", &[("main.lapis", &with(&code))]).loaded();
+    }
+    for wrong in ["unsigned long device", "const void *asked", "const struct aviary_drain *asked, int more", "void"] {
+        let main = with(&format!("int drain({wrong}) {{ return 0; }}"));
+        let message = Folder::new("wrong-drain", &[("main.lapis", &main)]).load().map(|_| ()).expect_err(wrong);
+        assert!(message.contains("main.lapis:6:") && message.contains("is not asked as a drain is"), "{message}");
+        assert!(message.contains("`int drain(const struct aviary_drain *)`"), "{message}");
+    }
+}
+
+#[test]
 fn an_umbrella_header_stands_for_its_siblings() {
     let folder = Folder::new(
         "umbrella",

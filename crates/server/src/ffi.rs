@@ -80,16 +80,6 @@ pub fn owes_error() -> c_int {
     guarded(|| c_int::from(lane::owes_error()), 0)
 }
 
-/// For how many nanoseconds the `drain` that this thread is in should wait.
-pub fn patience() -> u64 {
-    u64::try_from(crate::devices::patience().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Which wait for the device the `drain` that this thread is in belongs to: what the device has when a number comes first is waited for.
-pub fn wait_number() -> u64 {
-    crate::devices::wait_number()
-}
-
 /// For how many nanoseconds the calling thread should look whether a device is through before it sleeps over that.
 pub fn watch_time() -> u64 {
     crate::lane::watches().as_nanos() as u64

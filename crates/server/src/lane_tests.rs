@@ -139,7 +139,7 @@ fn a_calls_memory_is_used_again() {
     assert_eq!(lane.spare.borrow().len(), 1);
 }
 
-unsafe extern "C" fn through(_: u64) -> std::ffi::c_int {
+unsafe extern "C" fn through(_: *const crate::DrainRequest) -> std::ffi::c_int {
     0
 }
 

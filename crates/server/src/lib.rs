@@ -47,6 +47,7 @@ pub use call::{Buffer, Call};
 pub use closures::Life;
 pub use config::{FunctionRule, ServerUser, SessionConfig};
 pub use confine::filter_system_calls;
+pub use devices::{Drain, DrainRequest};
 pub use exchange::OfferName;
 pub use ffi::guarded;
 pub use late::Poll;

@@ -20,11 +20,15 @@ void aviary_charge_return(uint64_t number);
  * guest is allowed to go on without an answer. */
 int aviary_owes_error(void);
 
-/* In a `drain`: ns to wait at most before the answer "not drained yet". */
-uint64_t aviary_patience(void);
-/* In a `drain`: the number of this wait. Work that the device had at the first question with this number is waited for; work that it
- * gets between two questions is not. */
-uint64_t aviary_wait_number(void);
+/* A question to a `drain` (see `occupies`): whether the device has done what this process had given it. */
+struct aviary_drain {
+    uint64_t device;
+    /* The number of this wait. Work that the device had at the first question with this number is waited for; work that it gets
+     * between two questions is not. */
+    uint64_t wait;
+    /* To wait at most before the answer "not drained yet". */
+    uint64_t patience_ns;
+};
 
 /* Whether a call of some thread is about to give the device work, or has just done so. */
 int aviary_device_gets_work(uint64_t device);

@@ -61,10 +61,6 @@ pub fn server_exports() -> TokenStream {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_owes_error() -> std::ffi::c_int { aviary_server::ffi::owes_error() }
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn aviary_patience() -> u64 { aviary_server::ffi::patience() }
-        #[unsafe(no_mangle)]
-        unsafe extern "C" fn aviary_wait_number() -> u64 { aviary_server::ffi::wait_number() }
-        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_watch_time() -> u64 { aviary_server::ffi::watch_time() }
         #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_device_gets_work(device: u64) -> std::ffi::c_int {

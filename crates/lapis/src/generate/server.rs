@@ -264,7 +264,7 @@ impl Handler<'_> {
             if call.minds_devices()
                 && call.occupy(
                     (#device) as u64,
-                    std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#drain as *const ()),
+                    std::mem::transmute::<*const (), aviary_server::Drain>(#drain as *const ()),
                     std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> *const std::ffi::c_char>(#name as *const ()),
                 )?
             {
