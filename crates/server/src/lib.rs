@@ -18,6 +18,7 @@ mod counters;
 mod demand;
 mod devices;
 mod exchange;
+pub mod exports;
 pub mod ffi;
 mod handles;
 mod lane;
@@ -43,6 +44,7 @@ mod tickets;
 mod vendor;
 
 pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Metadata, Reject, ResourceKind, Role};
+pub use aviary_transport::bounds;
 pub use call::{Buffer, Call};
 pub use closures::Life;
 pub use config::{FunctionRule, ServerUser, SessionConfig};

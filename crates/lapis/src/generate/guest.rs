@@ -8,7 +8,7 @@ mod request;
 use super::callback;
 use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
-use super::{support, types};
+use super::types;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Ident, Literal, TokenStream};
@@ -16,11 +16,9 @@ use quote::{format_ident, quote};
 
 /// The whole crate.
 pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let support = support::module();
     let structs = types::struct_definitions(model);
     let utilities = types::utility_declarations(model, Side::Server);
     let descriptor = descriptor(model, program, spec_hash);
-    let exports = super::glue::guest_exports();
     let codes = invalid_codes(model);
     let tables = model.tables.iter().map(|t| table(model, t));
     let lookup = function_lookup(model);
@@ -30,11 +28,11 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
         use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Metadata, Role, Status};
-        #support
+        use aviary_guest::bounds as support;
         #structs
         #utilities
         #descriptor
-        #exports
+        aviary_guest::utility_exports!(API, function_by_name);
         #codes
         #(#tables)*
         #lookup

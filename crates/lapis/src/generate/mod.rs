@@ -6,7 +6,6 @@ pub mod glue;
 mod guest;
 mod marshal;
 mod server;
-mod support;
 mod types;
 
 use crate::lower::Program;

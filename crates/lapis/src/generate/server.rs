@@ -7,7 +7,7 @@ mod request;
 use super::callback;
 use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
-use super::{support, types};
+use super::types;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
@@ -15,11 +15,9 @@ use quote::{format_ident, quote};
 
 /// The whole crate.
 pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let support = support::module();
     let structs = types::struct_definitions(model);
     let utilities = types::utility_declarations(model, Side::Guest);
     let descriptor = descriptor(model, program, spec_hash);
-    let exports = super::glue::server_exports();
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
     let forwarders = model.functions.iter().filter(|f| f.member_of.is_none()).map(|f| forwarder(model, f));
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
@@ -28,11 +26,12 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
         use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Metadata, Outgoing, Reject, ResourceKind, Role};
-        #support
+        use aviary_server::bounds as support;
         #structs
         #utilities
         #descriptor
-        #exports
+        aviary_server::utility_exports!();
+        unsafe extern "C" { fn aviary_preload_utility(); }
         #(#callbacks)*
         #(#forwarders)*
         #(#handlers)*
@@ -112,31 +111,13 @@ fn rejected(model: &Model) -> TokenStream {
 /// Lets utility code call the vendor's functions by their names.
 fn forwarder(model: &Model, function: &Function) -> TokenStream {
     let name = format_ident!("{}", function.name);
-    let symbol = Literal::byte_string(format!("{}\0", function.name).as_bytes());
     let parameters = types::parameter_list(&function.signature);
-    let arguments = types::argument_list(&function.signature);
     let result = types::rust(&function.signature.result);
-    let function_type = types::function_type(&function.signature);
     let missing = match (&function.error, model.error.as_ref().and_then(|e| e.unsupported.as_ref())) {
         (ErrorPlace::Return, Some(code)) => Context::new(model, Side::Server).typed(code, &function.signature.result),
         _ => types::zero(&function.signature.result),
     };
-    quote! {
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn #name(#parameters) -> #result {
-            static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-            let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
-            if address == 0 {
-                address = unsafe { aviary_server::ffi::function(#symbol.as_ptr() as *const std::ffi::c_char) } as usize;
-                ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
-            }
-            if address == 0 {
-                return #missing;
-            }
-            let function: #function_type = unsafe { std::mem::transmute(address) };
-            unsafe { function(#arguments) }
-        }
-    }
+    quote!(aviary_server::vendor_function!(fn #name(#parameters) -> #result = #missing);)
 }
 
 struct Handler<'a> {
