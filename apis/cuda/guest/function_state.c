@@ -8,13 +8,6 @@ static uint64_t counted(const uint64_t *counter) {
     return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
 }
 
-uint64_t cuda_mixed(uint64_t value) {
-    value += 0x9e3779b97f4a7c15;
-    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
-    value = (value ^ value >> 27) * 0x94d049bb133111eb;
-    return value ^ value >> 31;
-}
-
 void cuda_context_ended(void) {
     __atomic_fetch_add(&contexts_ended, 1, __ATOMIC_RELEASE);
 }

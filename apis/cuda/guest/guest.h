@@ -62,7 +62,12 @@ CUfunction cuda_function(CUfunction value);
 /* A mark of the state in which a function's attributes were asked for. */
 uint64_t cuda_function_state(const void *handle);
 /* Spreads a value's bits over all 64. */
-uint64_t cuda_mixed(uint64_t value);
+static inline uint64_t cuda_mixed(uint64_t value) {
+    value += 0x9e3779b97f4a7c15;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+    value = (value ^ value >> 27) * 0x94d049bb133111eb;
+    return value ^ value >> 31;
+}
 /* Pointers to each parameter; the values follow. */
 struct cuda_node_parameters {
     size_t count;
