@@ -18,6 +18,8 @@ struct Plain {
     references: u64,
     /// An address, so that the table is Send; 0: none yet.
     metadata: usize,
+    /// The kind of structure that its type carries; 0: none.
+    kind: u32,
 }
 
 #[derive(Default)]
@@ -138,7 +140,10 @@ impl Handles {
                 if tables.plain.contains_key(&value) {
                     self.release_locked(&mut tables, value, true);
                 }
-                tables.plain.insert(value, Plain { id, references: 1, metadata: 0 });
+                tables.plain.insert(
+                    value,
+                    Plain { id, references: 1, metadata: 0, kind: self.metadata_of(id).map_or(0, |m| m.kind) },
+                );
             }
         }
         value
@@ -245,7 +250,7 @@ impl Handles {
         }
         let mut tables = self.tables();
         match tables.plain.get_mut(&value) {
-            Some(plain) if self.carries(plain.id, kind) => {
+            Some(plain) if plain.kind == kind => {
                 if plain.metadata == 0 {
                     plain.metadata = self.new_metadata(plain.id) as usize;
                 }
