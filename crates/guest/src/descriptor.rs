@@ -1,6 +1,7 @@
 //! What a generated library tells about its API, and the vocabulary of calls.
 
 use crate::Incoming;
+use aviary_wire::Metadata;
 
 /// Unpacks a callback that arrived, calls the application's function and packs its answer.
 pub type CallbackFn = unsafe fn(&mut Incoming);
@@ -14,6 +15,8 @@ pub struct HandleType {
     pub boxed: Option<unsafe fn() -> usize>,
     /// Values that are no objects and cross as they are.
     pub predefined: &'static [u64],
+    /// The structure that each handle of the type carries, if any.
+    pub metadata: Option<Metadata>,
 }
 
 /// One API, as generated.
@@ -26,8 +29,6 @@ pub struct ApiDescriptor {
     pub handle_types: &'static [HandleType],
     /// By callback kind.
     pub callbacks: &'static [CallbackFn],
-    /// Bytes of metadata per handle; 0 for none.
-    pub metadata_size: usize,
 }
 
 impl ApiDescriptor {

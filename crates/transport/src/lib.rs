@@ -6,6 +6,7 @@
 //! except that it names the arena regions that belong to a message.
 
 mod arena;
+pub mod bounds;
 mod control;
 mod device;
 mod lane;
