@@ -251,6 +251,13 @@ fn each_handle_type_carries_its_own_structure() {
     });
     assert_eq!(kinds, [1]);
 
+    // Status objects are handles, too.
+    let status = "#include \"st.h\"\nstruct facts { int code; }; utility(guest) { st_status made(int n) { return (st_status)(size_t)(n + 64); } }\n\
+                  type(st_status) { status; success(NULL); failure(made(1)); lost(made(2)); metadata(struct facts); }";
+    let loaded = Folder::new("status-structure", &[("st.h", STATUS_HEADER), ("main.lapis", status)]).loaded();
+    let handle = loaded.model.handle_types.iter().find(|h| h.name == "st_status").expect("a handle type");
+    assert_eq!(handle.metadata.as_ref().map(|m| (m.kind, m.ty.size())), Some((1, 4)));
+
     // Types without a structure of their own have the common one.
     let common = STRUCTURES.replace(
         "type(sm_buffer) { handle; metadata(struct buffer_facts); }",
@@ -388,10 +395,11 @@ fn tables_and_their_members() {
 /// The build writes a library under the soname and files under their paths: none leads out of its folder.
 #[test]
 fn names_that_become_files_are_plain() {
-    let sonames =
-        ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "server.so", "gen", "lib\\n.so"];
+    let own = ["server.so", "gen", "api.json", "policy.o", "compile_commands.json"];
+    let sonames = ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "lib\\n.so"];
+    let sonames: Vec<&str> = sonames.into_iter().chain(own).collect();
     let names = ["", "..", "a/b", "/tmp/x"];
-    let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "api.json"];
+    let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "compile_commands.json"];
     let api = |name: &str, soname: &str| format!("api(\"{name}\", \"1\", \"{soname}\");");
     let line = sonames.iter().map(|soname| (api("n", soname), "a soname is a plain file name"));
     let line = line.chain(names.iter().map(|name| (api(name, "libn.so"), "the name of an API is a plain file name")));
