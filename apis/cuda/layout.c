@@ -1,7 +1,8 @@
 /* The parameters of functions, as each side remembers them. A function's handle ends with its module; but a context
  * that ends takes modules along that nobody unloads, and the driver uses their functions' addresses again: whoever is
  * told of a function forgets what was known of that handle. */
-#include "messages.h"
+#include "layout.h"
+#include <aviary.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,7 @@ static const struct cuda_layout *shared_layout(const struct cuda_layout *fresh) 
 }
 
 static const struct cuda_layout *look_up(CUfunction function) {
-    struct cuda_object *object = metadata(struct cuda_object, function);
+    struct cuda_code *object = metadata(struct cuda_code, function);
     if (!object)
         return NULL;
     const struct cuda_layout *layout = __atomic_load_n(&object->layout, __ATOMIC_ACQUIRE);
@@ -77,7 +78,7 @@ static const struct cuda_layout *look_up(CUfunction function) {
 }
 
 #ifdef AVIARY_GUEST
-static const struct cuda_layout *layout_of(CUfunction function) {
+const struct cuda_layout *cuda_layout_of(CUfunction function) {
     return look_up(function);
 }
 #else
@@ -85,7 +86,7 @@ static uint64_t forgotten;
 
 /* Finding what is remembered of a function by its address takes a lock. Here the function has been looked up already, by
  * its handle: a thread finds its last ones again, until any layout is forgotten. */
-static const struct cuda_layout *layout_of(CUfunction function) {
+const struct cuda_layout *cuda_layout_of(CUfunction function) {
     static __thread struct {
         CUfunction function;
         uint64_t forgotten;
@@ -104,7 +105,7 @@ static const struct cuda_layout *layout_of(CUfunction function) {
 #endif
 
 void cuda_new_function(CUfunction function) {
-    struct cuda_object *object = function ? metadata(struct cuda_object, function) : NULL;
+    struct cuda_code *object = function ? metadata(struct cuda_code, function) : NULL;
     if (!object)
         return;
     __atomic_store_n(&object->layout, NULL, __ATOMIC_RELEASE);

@@ -1,10 +1,11 @@
 /* A small file that nobody changes any more: what passes from process to process as a descriptor. */
+#include "sealed_file.h"
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 /* -1: there can be none. */
-static int new_sealed_file(const char *name, const void *content, size_t bytes) {
+int cuda_new_sealed_file(const char *name, const void *content, size_t bytes) {
     int descriptor = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (descriptor < 0)
         return -1;
@@ -16,6 +17,6 @@ static int new_sealed_file(const char *name, const void *content, size_t bytes) 
 }
 
 /* Whether that is all that is in there. */
-static int read_sealed_file(int descriptor, void *content, size_t bytes) {
+int cuda_read_sealed_file(int descriptor, void *content, size_t bytes) {
     return pread(descriptor, content, bytes, 0) == (ssize_t)bytes;
 }

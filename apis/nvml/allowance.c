@@ -1,4 +1,6 @@
 /* What there is for a tenant: the devices that it may use, and of their memory, which CUDA charges as `device_memory`, its part. */
+#include "nvml_types.h"
+#include <aviary/server.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,6 @@
 /* What the guest answers by itself. */
+#include "nvml_types.h"
+#include <aviary/guest.h>
 #include <nvml.h>
 
 const char *nvml_error_text(nvmlReturn_t result) {

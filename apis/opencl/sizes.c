@@ -1,7 +1,7 @@
 /* Sizes of what a call touches. Compiled into both sides: the guest computes how much to send, the
  * server computes the same from what arrived and refuses a call on which they do not agree. */
-#include <stddef.h>
-#include <stdint.h>
+#include "sizes.h"
+#include <aviary.h>
 
 /* A size that no address space holds: whoever gets it refuses the call. */
 #define OPENCL_ABSURD ((size_t)1 << 62)

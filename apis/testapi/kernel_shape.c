@@ -1,7 +1,8 @@
 /* Asks the library once what a new kernel's arguments are; the guest through its own stubs, the server directly. */
+#include "testapi_types.h"
+#include <aviary.h>
 void learn_kernel(ta_kernel kernel) {
-    struct object_facts *facts = metadata(struct object_facts, kernel);
-    struct kernel_shape *shape = facts ? &facts->shape : NULL;
+    struct kernel_shape *shape = metadata(struct kernel_shape, kernel);
     ta_status (*argument_count)(ta_kernel, uint32_t *) = aviary_function("ta_kernel_argument_count");
     ta_status (*argument)(ta_kernel, uint32_t, uint32_t *, size_t *) = aviary_function("ta_kernel_argument");
     uint32_t count = 0;

@@ -5,10 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct cuda_object *cuda_object_of(const void *handle) {
-    return handle ? metadata(struct cuda_object, handle) : NULL;
-}
-
 /* ---- Initialization ------------------------------------------------------------------------- */
 
 static int initialized, forked;
@@ -88,7 +84,7 @@ CUresult cuda_primary_retain(CUcontext *context, CUdevice device) {
 }
 
 void cuda_note_primary(CUcontext context, CUdevice device) {
-    struct cuda_object *object = cuda_object_of(context);
+    struct cuda_context *object = cuda_context_of(context);
     if (!object || !is_device(device))
         return;
     object->device = device;
@@ -120,7 +116,7 @@ int cuda_primary_release(CUdevice device) {
 void cuda_primary_reset(CUdevice device) {
     if (!is_device(device))
         return;
-    struct cuda_object *object = cuda_object_of(primaries[device].context);
+    struct cuda_context *object = cuda_context_of(primaries[device].context);
     if (object)
         object->unwell = 0;
     /* Whoever retains it next brings it back to life, which only the driver can. */
@@ -216,7 +212,7 @@ static CUresult follow(CUcontext before) {
 
 CUresult cuda_push(CUcontext context) {
     CUcontext before = current();
-    if (!cuda_object_of(context))
+    if (!cuda_context_of(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (nested.depth == MOST_NESTED)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -243,7 +239,7 @@ CUresult cuda_create_context(CUcontext *context, CUexecAffinityParam *affinity, 
 
 /* A new context is current in the thread that made it; the driver has put it on the server's thread. */
 void cuda_created(CUcontext context, CUdevice device) {
-    struct cuda_object *object = cuda_object_of(context);
+    struct cuda_context *object = cuda_context_of(context);
     if (!object)
         return;
     object->device = device;
@@ -263,7 +259,7 @@ void cuda_destroyed(CUcontext context) {
 }
 
 CUresult cuda_device_of(CUdevice *device, CUcontext context) {
-    const struct cuda_object *object = cuda_object_of(context ? context : current());
+    const struct cuda_context *object = cuda_context_of(context ? context : current());
     if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!object)
@@ -296,6 +292,6 @@ CUcontext cuda_current_context(void) {
 }
 
 int cuda_current_ordinal(void) {
-    const struct cuda_object *object = cuda_object_of(current());
+    const struct cuda_context *object = cuda_context_of(current());
     return object ? object->device : 0;
 }

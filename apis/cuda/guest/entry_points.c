@@ -10,12 +10,12 @@ static const char *variant(const char *name, int version, char *buffer, size_t c
     /* The plain name means another function since CUDA 12. */
     if (strcmp(name, "cuGraphInstantiate") == 0 && version >= 12000)
         return "cuGraphInstantiateWithFlags";
-    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
-        if (strcmp(versions[i].name, name) != 0)
+    for (size_t i = 0; i < cuda_entry_count; i++) {
+        if (strcmp(cuda_entry_versions[i].name, name) != 0)
             continue;
         int newest = -1;
-        for (int v = 0; v < 4 && versions[i].since[v]; v++)
-            if (versions[i].since[v] <= version)
+        for (int v = 0; v < 4 && cuda_entry_versions[i].since[v]; v++)
+            if (cuda_entry_versions[i].since[v] <= version)
                 newest = v;
         if (newest < 0)
             return NULL;

@@ -1,9 +1,8 @@
 /* Since which version of CUDA each function exists: the versions of cudaTypedefs.h (13.0), in order of the suffixes that
  * the functions have in the library (none, _v2, ...). What is not here has been there since CUDA 2. */
-static const struct {
-    const char *name;
-    int since[4];
-} versions[] = {
+#include "guest/guest.h"
+
+const struct cuda_entry_versions cuda_entry_versions[] = {
     {"cuArray3DCreate", {2000, 3020}}, {"cuArray3DGetDescriptor", {2000, 3020}}, {"cuArrayCreate", {2000, 3020}},
     {"cuArrayGetDescriptor", {2000, 3020}}, {"cuArrayGetMemoryRequirements", {11060}}, {"cuArrayGetPlane", {11020}},
     {"cuArrayGetSparseProperties", {11010}}, {"cuCheckpointProcessCheckpoint", {12080}},
@@ -163,3 +162,4 @@ static const struct {
     {"cuUserObjectCreate", {11030}}, {"cuUserObjectRelease", {11030}}, {"cuUserObjectRetain", {11030}},
     {"cuWaitExternalSemaphoresAsync", {10000}},
 };
+const size_t cuda_entry_count = sizeof cuda_entry_versions / sizeof cuda_entry_versions[0];

@@ -7,12 +7,12 @@
 static int any_shared, any_in_graphs;
 
 int cuda_is_shared_event(CUevent event) {
-    const struct cuda_object *object = __atomic_load_n(&any_shared, __ATOMIC_ACQUIRE) ? cuda_object_of(event) : NULL;
+    const struct cuda_event *object = __atomic_load_n(&any_shared, __ATOMIC_ACQUIRE) ? cuda_event_of(event) : NULL;
     return object && object->shared;
 }
 
 void cuda_note_shared_event(CUevent event) {
-    struct cuda_object *object = cuda_object_of(event);
+    struct cuda_event *object = cuda_event_of(event);
     if (!object)
         return;
     object->shared = 1;
@@ -22,7 +22,7 @@ void cuda_note_shared_event(CUevent event) {
 /* A graph records it or waits for it: from now on a launch of a graph is perhaps a record or a wait. If it is one for other
  * processes, too, it waits for its answer as these do. */
 void cuda_note_event_of_graph(CUevent event) {
-    struct cuda_object *object = cuda_object_of(event);
+    struct cuda_event *object = cuda_event_of(event);
     if (object)
         __atomic_store_n(&object->of_graph, 1, __ATOMIC_RELEASE);
     if (cuda_is_shared_event(event))
@@ -50,7 +50,7 @@ static uint64_t loaded(const uint64_t *counter) {
 }
 
 cuuint64_t cuda_begin_record(CUevent event) {
-    struct cuda_object *object = cuda_object_of(event);
+    struct cuda_event *object = cuda_event_of(event);
     if (!object)
         return 0;
     __atomic_add_fetch(&object->under_way, 1, __ATOMIC_ACQ_REL);
@@ -58,14 +58,14 @@ cuuint64_t cuda_begin_record(CUevent event) {
 }
 
 void cuda_end_record(CUevent event) {
-    struct cuda_object *object = cuda_object_of(event);
+    struct cuda_event *object = cuda_event_of(event);
     if (object)
         __atomic_sub_fetch(&object->under_way, 1, __ATOMIC_ACQ_REL);
 }
 
 /* How many records the server will have seen before a question asked now; 0: nobody knows. */
 cuuint64_t cuda_records(CUevent event) {
-    const struct cuda_object *object = cuda_object_of(event);
+    const struct cuda_event *object = cuda_event_of(event);
     if (!object || object->shared)
         return 0;
     uint64_t records = loaded(&object->recorded);
@@ -73,7 +73,7 @@ cuuint64_t cuda_records(CUevent event) {
 }
 
 int cuda_completed(CUevent event) {
-    const struct cuda_object *object = cuda_object_of(event);
+    const struct cuda_event *object = cuda_event_of(event);
     uint64_t completed = object && !__atomic_load_n(&object->of_graph, __ATOMIC_ACQUIRE) ? loaded(&object->completed) : 0;
     return completed && completed == loaded(&object->recorded) && !cuda_capturing() && cuda_is_well()
            && aviary_connected();
@@ -81,7 +81,7 @@ int cuda_completed(CUevent event) {
 
 /* It was complete when it had been recorded so often. */
 void cuda_note_completed(CUevent event, cuuint64_t records) {
-    struct cuda_object *object = cuda_object_of(event);
+    struct cuda_event *object = cuda_event_of(event);
     uint64_t known = object ? loaded(&object->completed) : UINT64_MAX;
     while (known < records
            && !__atomic_compare_exchange_n(&object->completed, &known, records, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {

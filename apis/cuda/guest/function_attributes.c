@@ -4,10 +4,10 @@
 
 /* What answers hold for; never 0. */
 static uint64_t attributes_mark(CUkernel kernel, CUdevice device) {
-    return mixed(cuda_function_state(kernel) + (uint64_t)device) | 1;
+    return cuda_mixed(cuda_function_state(kernel) + (uint64_t)device) | 1;
 }
 
-static int known_attribute(const struct cuda_object *object, uint64_t mark, unsigned int which, int *value) {
+static int known_attribute(const struct cuda_code *object, uint64_t mark, unsigned int which, int *value) {
     if (__atomic_load_n(&object->attributes_mark, __ATOMIC_ACQUIRE) != mark
         || !(__atomic_load_n(&object->attributes, __ATOMIC_RELAXED) >> which & 1))
         return 0;
@@ -18,7 +18,7 @@ static int known_attribute(const struct cuda_object *object, uint64_t mark, unsi
 }
 
 /* One writer at a time; who comes second has its answer and leaves it at that. */
-static void keep_attributes(struct cuda_object *object, uint64_t mark, const int *values, uint32_t known) {
+static void keep_attributes(struct cuda_code *object, uint64_t mark, const int *values, uint32_t known) {
     if (__atomic_exchange_n(&object->attributes_writer, 1, __ATOMIC_ACQUIRE))
         return;
     __atomic_store_n(&object->attributes_mark, 0, __ATOMIC_RELAXED);
@@ -31,7 +31,7 @@ static void keep_attributes(struct cuda_object *object, uint64_t mark, const int
 }
 
 CUresult cuda_kernel_attribute(int *value, CUfunction_attribute attribute, CUkernel kernel, CUdevice device) {
-    struct cuda_object *object = cuda_object_of(kernel);
+    struct cuda_code *object = cuda_code_of(kernel);
     int values[CUDA_SETTINGS] = {0};
     unsigned int known = 0;
     if (!value)

@@ -41,7 +41,7 @@ static CUresult kernel_node(const struct place *place, const CUDA_KERNEL_NODE_PA
 
 /* The pointers that the driver hands out are valid as long as the node is, or until its parameters are set. */
 CUresult cuda_get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *wanted) {
-    struct cuda_object *object = cuda_object_of(node);
+    struct cuda_node *object = cuda_node_of(node);
     if (!wanted || !object)
         return CUDA_ERROR_INVALID_VALUE;
     unsigned char *bytes = malloc(CUDA_PARAMETER_BYTES);
@@ -54,7 +54,7 @@ CUresult cuda_get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *wanted)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult status = aviaryGetKernelNode(node, &function, &kernel, &context, &shape, CUDA_PARAMETER_BYTES, bytes, &used);
     CUfunction code = function ? function : cuda_function((CUfunction)kernel);
-    const struct cuda_layout *layout = status == CUDA_SUCCESS && code ? layout_of(code) : NULL;
+    const struct cuda_layout *layout = status == CUDA_SUCCESS && code ? cuda_layout_of(code) : NULL;
     struct cuda_node_parameters *kept = layout ? malloc(sizeof *kept + layout->count * sizeof(void *) + used) : NULL;
     if (!kept) {
         free(bytes);
@@ -105,7 +105,7 @@ static CUresult host_node(const struct place *place, CUhostFn function, void *da
     CUresult status = place->made ? aviaryAddHostNode(place->made, place->graph, place->dependencies, place->edges,
                                                       place->count, function, data)
                                   : aviarySetHostNode(place->exec, place->node, function, data);
-    struct cuda_object *object = status == CUDA_SUCCESS && !place->exec ? cuda_object_of(node_of(place)) : NULL;
+    struct cuda_node *object = status == CUDA_SUCCESS && !place->exec ? cuda_node_of(node_of(place)) : NULL;
     if (object) {
         object->host_function = function;
         object->host_data = data;
@@ -115,7 +115,7 @@ static CUresult host_node(const struct place *place, CUhostFn function, void *da
 
 /* The server knows its own functions only; a node that a capture or a clone made is not remembered here. */
 CUresult cuda_get_host_node(CUgraphNode node, CUDA_HOST_NODE_PARAMS *wanted) {
-    const struct cuda_object *object = cuda_object_of(node);
+    const struct cuda_node *object = cuda_node_of(node);
     CUgraphNodeType type;
     if (!object || !wanted)
         return CUDA_ERROR_INVALID_VALUE;

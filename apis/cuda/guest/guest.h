@@ -1,12 +1,41 @@
-/* What the guest's files of this API know of each other. */
+/* Declarations that the guest's files of this API share. */
 #ifndef AVIARY_CUDA_GUEST_H
 #define AVIARY_CUDA_GUEST_H
-#include "messages.h"
+#include "cuda_types.h"
+#include "layout.h"
+#include "sealed_file.h"
+#include <aviary/guest.h>
 #include <stddef.h>
 #include <stdint.h>
 
+/* The guest's records of objects; NULL: it has none, as the handle is dead, or of another type. */
+static inline struct cuda_context *cuda_context_of(CUcontext context) {
+    return context ? metadata(struct cuda_context, context) : NULL;
+}
+/* A kernel may stand for its function, and the other way round. */
+static inline struct cuda_code *cuda_code_of(const void *code) {
+    return code ? metadata(struct cuda_code, code) : NULL;
+}
+static inline struct cuda_event *cuda_event_of(CUevent event) {
+    return event ? metadata(struct cuda_event, event) : NULL;
+}
+static inline struct cuda_node *cuda_node_of(CUgraphNode node) {
+    return node ? metadata(struct cuda_node, node) : NULL;
+}
+static inline struct cuda_linker *cuda_linker_of(CUlinkState state) {
+    return state ? metadata(struct cuda_linker, state) : NULL;
+}
+
+/* entry_versions.c */
+/* In which versions of CUDA (11020: 11.2) the function appeared as itself, as its _v2, _v3 and _v4; 0: there is no such form. */
+struct cuda_entry_versions {
+    const char *name;
+    int since[4];
+};
+extern const struct cuda_entry_versions cuda_entry_versions[];
+extern const size_t cuda_entry_count;
+
 /* context.c */
-struct cuda_object *cuda_object_of(const void *handle);
 CUcontext cuda_current_context(void);
 int cuda_current_ordinal(void);
 int cuda_has_context(void);
@@ -30,6 +59,15 @@ void cuda_context_ended(void);
 uint64_t cuda_functions_epoch(void);
 void cuda_note_new_code(void);
 CUfunction cuda_function(CUfunction value);
+/* A mark of the state in which a function's attributes were asked for. */
+uint64_t cuda_function_state(const void *handle);
+/* Spreads a value's bits over all 64. */
+static inline uint64_t cuda_mixed(uint64_t value) {
+    value += 0x9e3779b97f4a7c15;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9;
+    value = (value ^ value >> 27) * 0x94d049bb133111eb;
+    return value ^ value >> 31;
+}
 /* Pointers to each parameter; the values follow. */
 struct cuda_node_parameters {
     size_t count;
@@ -49,6 +87,28 @@ int cuda_shares_memory(void);
 size_t cuda_whole_pages(size_t bytes);
 CUresult cuda_shared_alloc(void **memory, size_t bytes, unsigned int register_flags);
 CUresult cuda_shared_free(void *memory, size_t bytes);
+
+/* image.c */
+enum { MOST_OPTIONS = 32 };
+/* The application's buffer for the compiler's output, and the place where it is told how much that was. */
+struct log_buffer {
+    char *text;
+    unsigned int bytes;
+    void **bytes_written;
+};
+struct log_buffers {
+    struct log_buffer information, errors;
+};
+/* The options that are numbers, of at most MOST_OPTIONS; of the buffers for the compiler's output their sizes. How many. */
+unsigned int cuda_option_numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to,
+                                 struct log_buffers *logs);
+void cuda_take_log(struct log_buffer *log, const char *text, unsigned int bytes);
+/* The content of a file, to be freed; NULL: it cannot be read. */
+void *cuda_read_file(const char *path, size_t *size);
+
+/* staging.c */
+/* CLOCK_MONOTONIC in seconds. */
+double cuda_seconds(void);
 
 /* parallel_copy.c */
 int cuda_gather_helpers(size_t bytes);

@@ -73,18 +73,6 @@ static size_t image_bytes(const void *image) {
 
 /* ---- Options of the driver's compiler ------------------------------------------------------- */
 
-enum { MOST_OPTIONS = 32 };
-
-/* A buffer of the application for what the compiler says. */
-struct log_buffer {
-    char *text;
-    unsigned int bytes;
-    void **bytes_written;
-};
-struct log_buffers {
-    struct log_buffer information, errors;
-};
-
 enum { LONGEST_LOG = 1 << 20 };
 
 static aviary_jit_option log_size(struct log_buffer *log, CUjit_option option, void **value) {
@@ -95,9 +83,8 @@ static aviary_jit_option log_size(struct log_buffer *log, CUjit_option option, v
     return (aviary_jit_option){option, log->bytes};
 }
 
-/* Those that are numbers travel; of the buffers for what the compiler says the sizes do. */
-static unsigned int numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to,
-                            struct log_buffers *logs) {
+unsigned int cuda_option_numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to,
+                                 struct log_buffers *logs) {
     unsigned int kept = 0;
     *logs = (struct log_buffers){0};
     for (unsigned int i = 0; options && values && i < count && kept < MOST_OPTIONS; i++) {
@@ -127,7 +114,7 @@ static unsigned int numbers(unsigned int count, const CUjit_option *options, voi
     return kept;
 }
 
-static void take_log(struct log_buffer *log, const char *text, unsigned int bytes) {
+void cuda_take_log(struct log_buffer *log, const char *text, unsigned int bytes) {
     if (log->text && log->bytes) {
         memcpy(log->text, text, bytes);
         log->text[bytes < log->bytes ? bytes : log->bytes - 1] = 0;
@@ -147,8 +134,8 @@ static void fetch_logs(struct log_buffers *logs) {
     if (!texts)
         return;
     if (aviaryCompilerLog(texts, information, &information_bytes, texts + information, errors, &errors_bytes) == CUDA_SUCCESS) {
-        take_log(&logs->information, texts, information_bytes < information ? information_bytes : information);
-        take_log(&logs->errors, texts + information, errors_bytes < errors ? errors_bytes : errors);
+        cuda_take_log(&logs->information, texts, information_bytes < information ? information_bytes : information);
+        cuda_take_log(&logs->errors, texts + information, errors_bytes < errors ? errors_bytes : errors);
     }
     free(texts);
 }
@@ -167,7 +154,7 @@ static CUresult load(struct loaded to, const void *image, CUjit_option *options,
     image = unwrap(image);
     if (!image)
         return CUDA_ERROR_INVALID_IMAGE;
-    unsigned int kept = numbers(count, options, values, plain, &logs);
+    unsigned int kept = cuda_option_numbers(count, options, values, plain, &logs);
     CUresult status = to.module ? aviaryModuleLoad(to.module, image, image_bytes(image), plain, kept)
                                 : aviaryLibraryLoad(to.library, image, image_bytes(image), plain, kept);
     fetch_logs(&logs);
@@ -186,7 +173,7 @@ CUresult cuda_load_library(CUlibrary *library, const void *image, CUjit_option *
 /* ---- Images in files ------------------------------------------------------------------------ */
 
 /* The file's content with a zero behind it (text may come without); NULL if it cannot be read. */
-static void *read_file(const char *path, size_t *size) {
+void *cuda_read_file(const char *path, size_t *size) {
     FILE *file = path ? fopen(path, "rb") : NULL;
     if (!file)
         return NULL;
@@ -207,7 +194,7 @@ static void *read_file(const char *path, size_t *size) {
 
 static CUresult load_file(struct loaded to, const char *path, CUjit_option *options, void **values, unsigned int count) {
     size_t bytes = 0;
-    void *image = read_file(path, &bytes);
+    void *image = cuda_read_file(path, &bytes);
     if (!image)
         return CUDA_ERROR_FILE_NOT_FOUND;
     CUresult status = load(to, image, options, values, count);

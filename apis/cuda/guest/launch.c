@@ -22,7 +22,7 @@ static const void *packed(void **extra, size_t *bytes) {
 /* The parameters as the kernel sees them: in `buffer`, which has room for the most, or where the application has them. */
 CUresult cuda_pack(CUfunction function, void **parameters, void **extra, unsigned char *buffer, const void **result,
                    size_t *bytes) {
-    const struct cuda_layout *layout = layout_of(function);
+    const struct cuda_layout *layout = cuda_layout_of(function);
     if (!layout)
         return CUDA_ERROR_INVALID_HANDLE;
     if (extra && !parameters) {
@@ -138,7 +138,7 @@ static uint64_t mark(aviary_launch_shape shape, const CUlaunchAttribute *attribu
     return hash ? hash : 1;
 }
 
-static int is_marked(const struct cuda_object *object, uint64_t wanted) {
+static int is_marked(const struct cuda_code *object, uint64_t wanted) {
     for (int i = 0; i < CUDA_MARKS; i++)
         if (__atomic_load_n(&object->accepted_marks[i], __ATOMIC_ACQUIRE) == wanted)
             return wanted != 0;
@@ -152,13 +152,13 @@ static int is_plain_grid(aviary_launch_shape shape) {
 }
 
 /* A buffer that the application packed may have another size than the parameters: of that the driver judges first. */
-static int is_accepted_size(const struct cuda_object *object, size_t bytes) {
+static int is_accepted_size(const struct cuda_code *object, size_t bytes) {
     uint32_t least = __atomic_load_n(&object->accepted_bytes, __ATOMIC_ACQUIRE);
     return bytes == object->layout->bytes || (least && bytes >= least && bytes < object->layout->bytes);
 }
 
 static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
-    const struct cuda_object *object = cuda_object_of(function);
+    const struct cuda_code *object = cuda_code_of(function);
     if (!object || !object->layout || !is_accepted_size(object, bytes) || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
         || shape.shared_bytes > object->accepted_shared)
         return 0;
@@ -173,7 +173,7 @@ int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t b
 }
 
 void cuda_note_launch(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
-    struct cuda_object *object = repeated ? NULL : cuda_object_of(function);
+    struct cuda_code *object = repeated ? NULL : cuda_code_of(function);
     if (!object)
         return;
     cuda_note_new_code();

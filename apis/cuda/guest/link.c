@@ -10,7 +10,7 @@ struct cuda_link {
 };
 
 static struct cuda_link *link_of(CUlinkState state) {
-    struct cuda_object *object = cuda_object_of(state);
+    struct cuda_linker *object = cuda_linker_of(state);
     return object ? object->link : NULL;
 }
 
@@ -21,9 +21,9 @@ CUresult cuda_link_create(unsigned int count, CUjit_option *options, void **valu
     struct cuda_link *link = calloc(1, sizeof *link);
     if (!link)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    unsigned int kept = numbers(count, options, values, plain, &link->logs);
+    unsigned int kept = cuda_option_numbers(count, options, values, plain, &link->logs);
     CUresult status = aviaryLinkCreate(state, plain, kept);
-    struct cuda_object *object = status == CUDA_SUCCESS ? cuda_object_of(*state) : NULL;
+    struct cuda_linker *object = status == CUDA_SUCCESS ? cuda_linker_of(*state) : NULL;
     if (object)
         object->link = link;
     else
@@ -40,8 +40,8 @@ static void fetch_link_log(CUlinkState state, struct cuda_link *link) {
     if (!texts)
         return;
     if (aviaryLinkLog(state, &sizes, texts, first, texts + first, second) == CUDA_SUCCESS) {
-        take_log(information, texts, sizes.information < first ? sizes.information : first);
-        take_log(errors, texts + first, sizes.errors < second ? sizes.errors : second);
+        cuda_take_log(information, texts, sizes.information < first ? sizes.information : first);
+        cuda_take_log(errors, texts + first, sizes.errors < second ? sizes.errors : second);
     }
     free(texts);
 }
@@ -55,7 +55,7 @@ CUresult cuda_link_add(CUlinkState state, CUjitInputType type, const void *data,
         return CUDA_ERROR_INVALID_VALUE;
     if (!link)
         return CUDA_ERROR_INVALID_HANDLE;
-    unsigned int kept = numbers(count, options, values, plain, &none);
+    unsigned int kept = cuda_option_numbers(count, options, values, plain, &none);
     CUresult status = aviaryLinkAdd(state, type, data, bytes, name, plain, kept);
     fetch_link_log(state, link);
     return status;
@@ -66,7 +66,7 @@ CUresult cuda_link_add_file(CUlinkState state, CUjitInputType type, const char *
     size_t bytes = 0;
     if (!path)
         return CUDA_ERROR_INVALID_VALUE;
-    void *content = read_file(path, &bytes);
+    void *content = cuda_read_file(path, &bytes);
     if (!content)
         return CUDA_ERROR_FILE_NOT_FOUND;
     CUresult status = cuda_link_add(state, type, content, bytes, path, count, options, values);

@@ -26,7 +26,7 @@ _Static_assert(sizeof(struct event_handle) <= sizeof(CUipcEventHandle), "a handl
 static int new_descriptor(const aviary_shared_name *name) {
     struct memory_descriptor content = {.name = *name};
     memcpy(content.mark, MEMORY_MARK, sizeof content.mark);
-    return new_sealed_file("aviary device memory", &content, sizeof content);
+    return cuda_new_sealed_file("aviary device memory", &content, sizeof content);
 }
 
 CUresult cuda_export(void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
@@ -52,7 +52,7 @@ CUresult cuda_import(CUmemGenericAllocationHandle *handle, void *os_handle, CUme
         return CUDA_ERROR_INVALID_VALUE;
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
-    if (!read_sealed_file((int)(uintptr_t)os_handle, &content, sizeof content)
+    if (!cuda_read_sealed_file((int)(uintptr_t)os_handle, &content, sizeof content)
         || memcmp(content.mark, MEMORY_MARK, sizeof content.mark) != 0)
         return CUDA_ERROR_UNKNOWN; /* as NVIDIA's driver says */
     return aviaryImportMemory(handle, &content.name);

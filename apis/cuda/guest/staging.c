@@ -72,7 +72,7 @@ static void leave_pool(struct pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-static double seconds(void) {
+double cuda_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
@@ -87,7 +87,7 @@ static CUresult await(struct pool *pool, int piece, CUstream stream) {
             __builtin_ia32_pause();
             continue;
         }
-        double now = seconds();
+        double now = cuda_seconds();
         if (!begin)
             begin = asked = now;
         if (now - begin < 200e-6) {

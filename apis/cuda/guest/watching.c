@@ -115,7 +115,7 @@ static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, si
         __builtin_ia32_pause();
         if (looks % 64)
             continue;
-        double now = seconds();
+        double now = cuda_seconds();
         if (!until)
             until = now + patience;
         else if (now > until)

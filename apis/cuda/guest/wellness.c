@@ -26,7 +26,7 @@ void cuda_note_result(CUresult result) {
     if (!stays(result))
         return;
     /* The call may have been about another context than the current one: then this one only loses some speed. */
-    struct cuda_object *object = cuda_object_of(cuda_current_context());
+    struct cuda_context *object = cuda_context_of(cuda_current_context());
     if (!object)
         return;
     __atomic_store_n(&object->unwell, 1, __ATOMIC_RELEASE);
@@ -36,7 +36,7 @@ void cuda_note_result(CUresult result) {
 int cuda_is_well(void) {
     if (!__atomic_load_n(&any_unwell, __ATOMIC_ACQUIRE))
         return 1;
-    const struct cuda_object *object = cuda_object_of(cuda_current_context());
+    const struct cuda_context *object = cuda_context_of(cuda_current_context());
     return !object || !__atomic_load_n(&object->unwell, __ATOMIC_ACQUIRE);
 }
 
@@ -50,7 +50,7 @@ int cuda_is_stream(CUstream stream) {
 /* The server places memory without asking the driver: the error, if it is this context's, comes from another call. */
 CUresult cuda_alloc_unwell(CUdeviceptr *pointer, size_t bytes) {
     CUresult status = cuCtxSynchronize();
-    struct cuda_object *object = cuda_object_of(cuda_current_context());
+    struct cuda_context *object = cuda_context_of(cuda_current_context());
     if (status != CUDA_SUCCESS || !object)
         return status;
     __atomic_store_n(&object->unwell, 0, __ATOMIC_RELEASE);

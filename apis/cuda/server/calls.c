@@ -1,4 +1,5 @@
 /* The server's side of the messages in messages.h, with the driver's own functions, and what it checks. */
+#include "server.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,7 @@ int cuda_attributes_allowed(const CUlaunchAttribute *attributes, unsigned int co
 static CUresult launch(CUfunction function, aviary_launch_shape shape, CUstream stream, const void *parameters,
                        size_t bytes, const CUlaunchAttribute *attributes) {
     static __thread unsigned char whole[CUDA_PARAMETER_BYTES];
-    const struct cuda_layout *layout = layout_of(function);
+    const struct cuda_layout *layout = cuda_layout_of(function);
     if (!layout || (layout->bytes && !bytes) || (bytes && !parameters) || layout->bytes > sizeof whole)
         return CUDA_ERROR_INVALID_VALUE;
     /* NCCL packs no more than the kernel will read. Whatever the driver reads, it is nobody else's. */
@@ -137,7 +138,7 @@ static int fits(const CUDA_MEMCPY3D *copy, size_t x, size_t y, size_t z, size_t 
 }
 
 /* The host's sides of a copy are what came with it, and nothing else. */
-static CUresult put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void *to, size_t to_bytes) {
+CUresult cuda_put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void *to, size_t to_bytes) {
     if (copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED || copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED)
         return CUDA_ERROR_INVALID_VALUE;
     if (copy->srcMemoryType == CU_MEMORYTYPE_HOST) {
@@ -160,7 +161,7 @@ int cuda_may_pass(CUstream stream) {
 }
 
 static CUresult copy_box(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream) {
-    CUresult status = put_sides(&copy, from, from_bytes, to, to_bytes);
+    CUresult status = cuda_put_sides(&copy, from, from_bytes, to, to_bytes);
     if (status != CUDA_SUCCESS)
         return status;
     int host = copy.srcMemoryType == CU_MEMORYTYPE_HOST || copy.dstMemoryType == CU_MEMORYTYPE_HOST;

@@ -1,5 +1,6 @@
 /* Events that other processes of the tenant open. Whoever knows the driver's own handle of one could open it, another tenant
  * too; so it stays among API servers: it lies in a file, and that is offered. */
+#include "server.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static void withdraw_event(CUevent event) {
     struct offered_event **link = offered_event_at(event), *found = *link;
     if (found) {
         *link = found->next;
-        end_offer(&found->offer);
+        cuda_end_offer(&found->offer);
     }
     pthread_mutex_unlock(&offered_events_lock);
     free(found);
@@ -47,8 +48,8 @@ void *cuda_destroy_event_function(void) {
 }
 
 static CUresult offer_event(struct cuda_offer *offer, const CUipcEventHandle *handle) {
-    int descriptor = new_sealed_file("aviary event", handle, sizeof *handle);
-    return descriptor < 0 ? CUDA_ERROR_OUT_OF_MEMORY : offer_descriptor(offer, descriptor, OFFERED_EVENT);
+    int descriptor = cuda_new_sealed_file("aviary event", handle, sizeof *handle);
+    return descriptor < 0 ? CUDA_ERROR_OUT_OF_MEMORY : cuda_offer_descriptor(offer, descriptor, CUDA_OFFERED_EVENT);
 }
 
 static CUresult share_event(CUevent event, aviary_shared_name *name) {
@@ -67,7 +68,7 @@ static CUresult share_event(CUevent event, aviary_shared_name *name) {
         made = NULL;
     }
     if (status == CUDA_SUCCESS)
-        tell_name(&found->offer, name);
+        cuda_tell_offer_name(&found->offer, name);
     pthread_mutex_unlock(&offered_events_lock);
     free(made);
     return status;
@@ -82,8 +83,8 @@ static CUresult open_event(CUevent *event, const aviary_shared_name *name) {
     uint64_t note = 0;
     if (!event || !name)
         return CUDA_ERROR_INVALID_VALUE;
-    int descriptor = fetch_offer(name, &note);
-    int known = descriptor >= 0 && note == OFFERED_EVENT && read_sealed_file(descriptor, &handle, sizeof handle);
+    int descriptor = cuda_fetch_offer(name, &note);
+    int known = descriptor >= 0 && note == CUDA_OFFERED_EVENT && cuda_read_sealed_file(descriptor, &handle, sizeof handle);
     if (descriptor >= 0)
         close(descriptor);
     return known ? cuIpcOpenEventHandle(event, handle) : CUDA_ERROR_MAP_FAILED;

@@ -1,11 +1,12 @@
 /* The server's side of the messages for nodes of graphs, with the driver's own functions. */
+#include "server.h"
 #include <string.h>
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
 
 static CUresult kernel_parameters(CUgraphNodeParams *node, CUfunction function, aviary_launch_shape shape, void **extra,
                                   size_t bytes) {
-    const struct cuda_layout *layout = layout_of(function);
+    const struct cuda_layout *layout = cuda_layout_of(function);
     if (!layout || bytes < layout->bytes || (bytes && !extra[1]))
         return CUDA_ERROR_INVALID_VALUE;
     *node = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_KERNEL};
@@ -73,7 +74,7 @@ static CUresult get_kernel_node(CUgraphNode node, CUfunction *function, CUkernel
     CUfunction code = found.func;
     if (!code && found.kern)
         status = cuKernelGetFunction(&code, found.kern);
-    const struct cuda_layout *layout = status == CUDA_SUCCESS ? layout_of(code) : NULL;
+    const struct cuda_layout *layout = status == CUDA_SUCCESS ? cuda_layout_of(code) : NULL;
     if (!layout || layout->bytes > capacity)
         return CUDA_ERROR_NOT_SUPPORTED;
     memset(parameters, 0, layout->bytes);
@@ -110,7 +111,7 @@ static CUresult copy_parameters(CUgraphNodeParams *node, const CUDA_MEMCPY3D *co
     node->memcpy.copyCtx = context;
     if (!context)
         cuCtxGetCurrent(&node->memcpy.copyCtx);
-    return put_sides(&node->memcpy.copyParams, from, from_bytes, to, to_bytes);
+    return cuda_put_sides(&node->memcpy.copyParams, from, from_bytes, to, to_bytes);
 }
 
 static CUresult add_copy_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,

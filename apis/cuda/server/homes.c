@@ -1,12 +1,13 @@
 /* On which device memory lies, for the tenant's limits: a home is the number of a device and 1, so that 0 is none. Above those
  * are the devices that this process does not see, where another of the tenant may have memory. */
+#include "server.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_HOMES = 64, HOME_NAME_BYTES = 64 };
+enum { MOST_HOMES = 64 };
 
 uint64_t cuda_home_of_device(CUdevice device) {
     return device >= 0 && device < MOST_HOMES ? (uint64_t)device + 1 : 0;
@@ -130,18 +131,17 @@ void *cuda_total_memory_function(void) {
     return (void *)total_memory;
 }
 
-/* What the gate asked about last, for the allocation that follows on the same thread. */
-static __thread uint64_t asked_home;
+__thread uint64_t cuda_asked_home;
 
 /* Memory that is allocated in a stream's order comes from the pool of the stream's device. */
 uint64_t cuda_home_of_stream(CUstream stream) {
     CUcontext context = NULL;
     int pushed = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD
                  && cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && cuCtxPushCurrent(context) == CUDA_SUCCESS;
-    asked_home = cuda_home_here();
+    cuda_asked_home = cuda_home_here();
     if (pushed)
         cuCtxPopCurrent(&context);
-    return asked_home;
+    return cuda_asked_home;
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------ */
@@ -215,6 +215,6 @@ static uint64_t find_home_of_pool(CUmemoryPool pool) {
 }
 
 uint64_t cuda_home_of_pool(CUmemoryPool pool) {
-    asked_home = find_home_of_pool(pool);
-    return asked_home;
+    cuda_asked_home = find_home_of_pool(pool);
+    return cuda_asked_home;
 }

@@ -1,12 +1,13 @@
 /* The server's side of images of device code: what has to be true of them before the driver looks, the compiler's
  * options, and what it says. */
+#include "server.h"
 #include <elf.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* The driver looks at as many bytes as the image itself says: those must have arrived. */
-static int is_whole(const void *image, size_t bytes) {
+int cuda_image_is_whole(const void *image, size_t bytes) {
     struct {
         uint32_t magic;
         uint16_t version, header;
@@ -29,17 +30,12 @@ static int is_whole(const void *image, size_t bytes) {
 
 /* ---- What the compiler says ------------------------------------------------------------------ */
 
-enum { MOST_OPTIONS = 32, LONGEST_LOG = 1 << 20 };
+enum { LONGEST_LOG = 1 << 20 };
 
 /* Each thread stands for one of the application's, which asks for it when the image is loaded or refused. */
-static __thread struct compiler_log {
-    char *text;
-    unsigned int bytes;
-    /* Which of the options' values the driver changes to what it has written; -1: none. */
-    int option;
-} information_log, error_log;
+static __thread struct compiler_log information_log, error_log;
 
-static void drop_log(struct compiler_log *log) {
+void cuda_drop_log(struct compiler_log *log) {
     free(log->text);
     *log = (struct compiler_log){.option = -1};
 }
@@ -96,12 +92,12 @@ void *cuda_compiler_log_function(void) {
 /* ---- Options --------------------------------------------------------------------------------- */
 
 /* `count` becomes the number of the driver's options, of which there is room for twice as many. */
-static CUresult spread(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values,
-                       struct compiler_log *information, struct compiler_log *errors) {
+CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values,
+                             struct compiler_log *information, struct compiler_log *errors) {
     unsigned int given = *count;
     *count = 0;
-    drop_log(information);
-    drop_log(errors);
+    cuda_drop_log(information);
+    cuda_drop_log(errors);
     if (given > MOST_OPTIONS || (given && !from))
         return CUDA_ERROR_INVALID_VALUE;
     for (unsigned int i = 0; i < given; i++) {
@@ -141,10 +137,10 @@ static CUresult load(CUmodule *module, CUlibrary *library, const void *image, si
                      unsigned int count) {
     CUjit_option options[2 * MOST_OPTIONS];
     void *values[2 * MOST_OPTIONS];
-    CUresult status = spread(from, &count, options, values, &information_log, &error_log);
+    CUresult status = cuda_spread_options(from, &count, options, values, &information_log, &error_log);
     if (status != CUDA_SUCCESS)
         return status;
-    if (!image || !is_whole(image, bytes))
+    if (!image || !cuda_image_is_whole(image, bytes))
         return CUDA_ERROR_INVALID_IMAGE;
     status = module ? cuModuleLoadDataEx(module, image, count, options, values)
                     : cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);

@@ -1,4 +1,5 @@
 /* The server's side of the linker: the driver's linker, and what it has to find where it was told for as long as it lives. */
+#include "server.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +20,8 @@ static struct link *link_of(CUlinkState state) {
 }
 
 static void end_link(struct link *link) {
-    drop_log(&link->information);
-    drop_log(&link->errors);
+    cuda_drop_log(&link->information);
+    cuda_drop_log(&link->errors);
     free(link);
 }
 
@@ -30,7 +31,7 @@ static CUresult link_create(CUlinkState *state, const aviary_jit_option *options
         free(link);
         return state ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult status = spread(options, &count, link->options, link->values, &link->information, &link->errors);
+    CUresult status = cuda_spread_options(options, &count, link->options, link->values, &link->information, &link->errors);
     if (status == CUDA_SUCCESS)
         status = cuLinkCreate_v2(count, link->options, link->values, &link->state);
     if (status != CUDA_SUCCESS) {
@@ -48,10 +49,10 @@ void *cuda_link_create_function(void) {
 /* Options of one input: numbers only, what is said belongs to the whole. */
 static CUresult spread_numbers(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values) {
     struct compiler_log information = {.option = -1}, errors = {.option = -1};
-    CUresult status = spread(from, count, options, values, &information, &errors);
+    CUresult status = cuda_spread_options(from, count, options, values, &information, &errors);
     int said = information.text || errors.text;
-    drop_log(&information);
-    drop_log(&errors);
+    cuda_drop_log(&information);
+    cuda_drop_log(&errors);
     return status == CUDA_SUCCESS && said ? CUDA_ERROR_INVALID_VALUE : status;
 }
 
@@ -66,7 +67,7 @@ static CUresult link_add(CUlinkState state, CUjitInputType type, const void *dat
     CUresult status = spread_numbers(from, &count, options, values);
     if (status != CUDA_SUCCESS)
         return status;
-    if ((type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY) && !is_whole(data, bytes))
+    if ((type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY) && !cuda_image_is_whole(data, bytes))
         return CUDA_ERROR_INVALID_IMAGE;
     /* Text may come without its end, and the driver may look for it. */
     char *copy = calloc(1, bytes + 1);

@@ -7,6 +7,7 @@
  * that waits for it: work of before is marked before the capture begins. For that, and so that no stream or context ends
  * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
  * there are no entries, and nothing is done but to see that. */
+#include "server.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -242,8 +243,8 @@ static uint64_t last_awaited(uint64_t home, uint64_t number) {
 
 /* Waits until the device has done what this process had given it when this wait began. Not for long: what it is at may wait for a
  * later call of the thread that asks, one for another device say. Then it has not (negative), and is asked again. */
-int cuda_drain(uint64_t home) {
-    int64_t until = now_ns() + (int64_t)aviary_patience();
+int cuda_drain(const struct aviary_drain *request) {
+    int64_t until = now_ns() + (int64_t)request->patience_ns;
     CUstreamCaptureMode mode = begin_relaxed();
     int at_work = 1;
     for (unsigned int looks = 0; at_work && (!looks || now_ns() < until); looks++) {
@@ -251,9 +252,9 @@ int cuda_drain(uint64_t home) {
             pause_after(looks);
         at_work = 0;
         pthread_mutex_lock(&occupants_lock);
-        uint64_t piece = last_awaited(home, aviary_wait_number());
+        uint64_t piece = last_awaited(request->device, request->wait);
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
-            if (occupant->home == home)
+            if (occupant->home == request->device)
                 at_work |= is_at_work(occupant, piece);
         pthread_mutex_unlock(&occupants_lock);
     }

@@ -1,51 +1,43 @@
 /* What this process offers to other API servers of its tenant: memory here, events in events.c. */
+#include "server.h"
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Whether something is offered, and under which name. */
-struct cuda_offer {
-    int stands;
-    aviary_offer_name name;
-};
-
 /* What is told of the memory beside its descriptor: how much it is, and above that the mark of its device. */
 enum { OFFERED_BYTES_BITS = 48 };
-/* What is told of an event: no memory is so large. */
-#define OFFERED_EVENT UINT64_MAX
-
 /* Offers the descriptor, which it closes. */
-static CUresult offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note) {
+CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note) {
     offer->stands = aviary_offer(descriptor, note, &offer->name) == 0;
     close(descriptor);
     return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Offers it, unless it is already. */
-static CUresult offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device) {
+CUresult cuda_offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device) {
     int descriptor = -1;
     if (offer->stands)
         return CUDA_SUCCESS;
     CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != CUDA_SUCCESS)
         return status;
-    return offer_descriptor(offer, descriptor, (uint64_t)cuda_mark_of_device(device) << OFFERED_BYTES_BITS | bytes);
+    return cuda_offer_descriptor(offer, descriptor, (uint64_t)cuda_mark_of_device(device) << OFFERED_BYTES_BITS | bytes);
 }
 
 /* Before memory is released: the offer holds on to it. */
-static void end_offer(struct cuda_offer *offer) {
+void cuda_end_offer(struct cuda_offer *offer) {
     if (offer->stands)
         aviary_withdraw(&offer->name);
     offer->stands = 0;
 }
 
-static void tell_name(const struct cuda_offer *offer, aviary_shared_name *name) {
+void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *name) {
     _Static_assert(sizeof *name == sizeof offer->name, "the name of an offer crosses as it is");
     memcpy(name, &offer->name, sizeof *name);
 }
 
 /* Whether memory of that device can be offered at all; drivers of some platforms cannot. */
-static int is_offerable(int device) {
+int cuda_is_offerable(int device) {
     static int known[64];
     if (device < 0 || device >= 64)
         return 0;
@@ -62,53 +54,47 @@ static int is_offerable(int device) {
 /* ---- What others offer ------------------------------------------------------------------------ */
 
 /* A descriptor that the caller closes; -1: there is no such offer. */
-static int fetch_offer(const aviary_shared_name *name, uint64_t *note) {
+int cuda_fetch_offer(const aviary_shared_name *name, uint64_t *note) {
     aviary_offer_name offered;
     memcpy(&offered, name, sizeof offered);
     return aviary_fetch(&offered, note);
 }
 
-/* What the gate asked about, for the call that follows on the same thread. */
-static __thread struct {
-    int there;
-    int descriptor;
-    uint64_t bytes;
-    int device;
-} fetched;
+__thread struct cuda_fetched cuda_fetched;
 
-static void drop_fetched(void) {
-    if (fetched.there)
-        close(fetched.descriptor);
-    fetched.there = 0;
+void cuda_drop_fetched(void) {
+    if (cuda_fetched.there)
+        close(cuda_fetched.descriptor);
+    cuda_fetched.there = 0;
 }
 
 /* Fetches it: where the device memory lies that importing it adds. */
 uint64_t cuda_home_of_offer(const aviary_shared_name *name) {
     uint64_t note = 0;
     /* Of a call that was refused. */
-    drop_fetched();
+    cuda_drop_fetched();
     if (!name)
         return 0;
-    fetched.descriptor = fetch_offer(name, &note);
-    fetched.there = fetched.descriptor >= 0;
-    if (note == OFFERED_EVENT)
-        drop_fetched();
-    fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
-    return fetched.there ? cuda_home_of_mark((unsigned int)(note >> OFFERED_BYTES_BITS), &fetched.device) : 0;
+    cuda_fetched.descriptor = cuda_fetch_offer(name, &note);
+    cuda_fetched.there = cuda_fetched.descriptor >= 0;
+    if (note == CUDA_OFFERED_EVENT)
+        cuda_drop_fetched();
+    cuda_fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
+    return cuda_fetched.there ? cuda_home_of_mark((unsigned int)(note >> OFFERED_BYTES_BITS), &cuda_fetched.device) : 0;
 }
 
 /* How much that is. */
 uint64_t cuda_fetched_bytes(void) {
-    return fetched.there ? fetched.bytes : 0;
+    return cuda_fetched.there ? cuda_fetched.bytes : 0;
 }
 
-static CUresult import_fetched(CUmemGenericAllocationHandle *handle) {
-    if (!fetched.there || !handle) {
-        drop_fetched();
+CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle) {
+    if (!cuda_fetched.there || !handle) {
+        cuda_drop_fetched();
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult status = cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)fetched.descriptor,
+    CUresult status = cuMemImportFromShareableHandle(handle, (void *)(uintptr_t)cuda_fetched.descriptor,
                                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    drop_fetched();
+    cuda_drop_fetched();
     return status;
 }

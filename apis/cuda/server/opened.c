@@ -1,5 +1,6 @@
 /* Allocations of other processes, as cuIpcOpenMemHandle opens them: what that process's server offers is mapped as a whole,
  * once, and charged here as well. */
+#include "server.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -37,7 +38,7 @@ static struct opened **opened_at(CUdeviceptr pointer) {
 
 /* Fetches it unless it is open: where the device memory lies that opening it adds. */
 uint64_t cuda_home_of_part(const aviary_memory_part *part) {
-    drop_fetched();
+    cuda_drop_fetched();
     if (!part)
         return 0;
     pthread_mutex_lock(&opened_lock);
@@ -66,7 +67,7 @@ static CUresult map_opened(struct opened *made, CUmemGenericAllocationHandle mem
     CUmemAllocationProp property;
     CUresult status = cuMemGetAllocationPropertiesFromHandle(&property, memory);
     if (status == CUDA_SUCCESS)
-        status = reserve_for_application(&made->base, made->bytes, 0, 0, 0);
+        status = cuda_reserve_for_application(&made->base, made->bytes, 0, 0, 0);
     if (status != CUDA_SUCCESS)
         return status;
     made->device = property.location.id;
@@ -77,16 +78,16 @@ static CUresult map_opened(struct opened *made, CUmemGenericAllocationHandle mem
             cuMemUnmap(made->base, made->bytes);
     }
     if (status != CUDA_SUCCESS)
-        end_reservation(made->base, made->bytes);
+        cuda_end_reservation(made->base, made->bytes);
     return status;
 }
 
 static CUresult open_new(const aviary_memory_part *part, struct opened **result) {
     static uint64_t numbers = (uint64_t)1 << 62;
     CUmemGenericAllocationHandle memory;
-    size_t bytes = fetched.bytes;
+    size_t bytes = cuda_fetched.bytes;
     struct opened *made = calloc(1, sizeof *made);
-    CUresult status = made ? import_fetched(&memory) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult status = made ? cuda_import_fetched(&memory) : CUDA_ERROR_OUT_OF_MEMORY;
     if (status == CUDA_SUCCESS) {
         *made = (struct opened){.name = part->name, .bytes = bytes};
         status = map_opened(made, memory);
@@ -108,9 +109,9 @@ static CUresult open_memory(CUdeviceptr *pointer, CUdevice *device, const aviary
     if (!pointer || !device || !part)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&opened_lock);
-    struct opened *found = fetched.there ? NULL : find_opened(&part->name);
+    struct opened *found = cuda_fetched.there ? NULL : find_opened(&part->name);
     if (!found)
-        status = fetched.there ? open_new(part, &found) : CUDA_ERROR_INVALID_VALUE;
+        status = cuda_fetched.there ? open_new(part, &found) : CUDA_ERROR_INVALID_VALUE;
     if (found && (part->offset >= found->bytes || part->bytes > found->bytes - part->offset))
         status = CUDA_ERROR_INVALID_VALUE;
     if (status == CUDA_SUCCESS) {
@@ -148,7 +149,7 @@ static CUresult close_memory(CUdeviceptr pointer) {
     } else if (--found->count == 0) {
         *link = found->next;
         status = cuMemUnmap(found->base, found->bytes);
-        end_reservation(found->base, found->bytes);
+        cuda_end_reservation(found->base, found->bytes);
         aviary_charge_return(found->number);
         free(found);
     }

@@ -1,5 +1,6 @@
 /* Physical memory that an application maps itself: who still uses it. It is charged to the tenant until its handle is
  * released and the last mapping of it is gone. */
+#include "server.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -42,7 +43,7 @@ int cuda_physical_allowed(const CUmemAllocationProp *property) {
 static CUresult create_physical(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *property,
                                 unsigned long long flags) {
     CUmemAllocationProp own = *property;
-    if (!is_offerable(property->location.id))
+    if (!cuda_is_offerable(property->location.id))
         own.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
     return cuMemCreate(handle, bytes, &own, flags);
 }
@@ -55,7 +56,7 @@ void *cuda_create_physical_function(void) {
 static void end_if_unused(struct physical *physical) {
     if (physical->handles || physical->mappings)
         return;
-    end_offer(&physical->offer);
+    cuda_end_offer(&physical->offer);
     struct physical **link = &physicals;
     while (*link != physical)
         link = &(*link)->next;
@@ -119,9 +120,9 @@ static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_shar
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
     if (physical && name)
-        status = offer_memory(&physical->offer, handle, physical->bytes, physical->device);
+        status = cuda_offer_memory(&physical->offer, handle, physical->bytes, physical->device);
     if (status == CUDA_SUCCESS)
-        tell_name(&physical->offer, name);
+        cuda_tell_offer_name(&physical->offer, name);
     pthread_mutex_unlock(&physical_lock);
     return status;
 }
@@ -132,7 +133,7 @@ void *cuda_export_function(void) {
 
 static CUresult import_physical(CUmemGenericAllocationHandle *handle, const aviary_shared_name *name) {
     (void)name;
-    return import_fetched(handle);
+    return cuda_import_fetched(handle);
 }
 
 void *cuda_import_function(void) {
@@ -140,7 +141,7 @@ void *cuda_import_function(void) {
 }
 
 void cuda_keep_imported(CUmemGenericAllocationHandle handle) {
-    cuda_keep_physical(handle, fetched.bytes, fetched.device);
+    cuda_keep_physical(handle, cuda_fetched.bytes, cuda_fetched.device);
 }
 
 /* ---- Mappings ---------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  * an allocation can be put back at its address. Each device has a range of its own; the driver's virtual memory
  * functions put physical memory there, in chunks of whole granules. A large allocation is a chunk, small ones share
  * chunks. What a tenant is charged is chunks, so that no pattern of allocating holds more than it pays for. */
+#include "server.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -58,7 +59,7 @@ static int in_use[MOST_DEVICES];
 /* Any allocation may be asked for by another process later. */
 static CUmemAllocationProp on_device(int device) {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .requestedHandleTypes = is_offerable(device) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                 .requestedHandleTypes = cuda_is_offerable(device) ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
                                                                               : CU_MEM_HANDLE_TYPE_NONE,
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
@@ -150,7 +151,7 @@ fail:
 
 /* Of a chunk that is mapped no longer. */
 static CUresult end_chunk(struct chunk *chunk) {
-    end_offer(&chunk->offer);
+    cuda_end_offer(&chunk->offer);
     CUresult status = cuMemRelease(chunk->memory);
     for (struct part *part = chunk->parts; part;) {
         struct part *next = part->next;
@@ -345,10 +346,10 @@ static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
     while (part && (pointer < part->base || pointer - part->base >= part->bytes))
         part = part->next;
     if (part && part->used)
-        status = is_offerable(chunk->device) ? offer_memory(&chunk->offer, chunk->memory, chunk->bytes, chunk->device)
+        status = cuda_is_offerable(chunk->device) ? cuda_offer_memory(&chunk->offer, chunk->memory, chunk->bytes, chunk->device)
                                              : CUDA_ERROR_NOT_SUPPORTED;
     if (status == CUDA_SUCCESS) {
-        tell_name(&chunk->offer, &told->name);
+        cuda_tell_offer_name(&chunk->offer, &told->name);
         told->offset = part->base - chunk->base;
         told->bytes = part->bytes;
     }
@@ -384,7 +385,7 @@ void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes) {
     if (!entry)
         return;
     pthread_mutex_lock(&places_lock);
-    *entry = (struct pooled){pointer, bytes, asked_home, *bucket(pointer)};
+    *entry = (struct pooled){pointer, bytes, cuda_asked_home, *bucket(pointer)};
     *bucket(pointer) = entry;
     pthread_mutex_unlock(&places_lock);
 }

@@ -1,6 +1,7 @@
 /* Addresses that an application reserves for memory that it maps itself. They come out of a window that the server has
  * reserved already, beside its own placement: drivers do not grant every wish (an H200's granted none above
  * 0x180000000000), and an address of the driver's choice could be in use in the application's process. */
+#include "server.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -45,8 +46,8 @@ static CUdeviceptr gap(CUdeviceptr from, CUdeviceptr end, size_t bytes, size_t a
     return at < end && bytes <= end - at ? at : 0;
 }
 
-static CUresult reserve_for_application(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted,
-                                        unsigned long long flags) {
+CUresult cuda_reserve_for_application(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                                      unsigned long long flags) {
     const size_t granule = (size_t)2 << 20;
     CUdeviceptr window = 0;
     size_t window_bytes = 0;
@@ -81,10 +82,10 @@ static CUresult reserve_for_application(CUdeviceptr *pointer, size_t bytes, size
 }
 
 void *cuda_reserve_function(void) {
-    return (void *)reserve_for_application;
+    return (void *)cuda_reserve_for_application;
 }
 
-static CUresult end_reservation(CUdeviceptr pointer, size_t bytes) {
+CUresult cuda_end_reservation(CUdeviceptr pointer, size_t bytes) {
     CUresult status = CUDA_ERROR_INVALID_VALUE;
     if (cuda_has_mappings(pointer, bytes))
         return status;
@@ -102,5 +103,5 @@ static CUresult end_reservation(CUdeviceptr pointer, size_t bytes) {
 }
 
 void *cuda_end_reservation_function(void) {
-    return (void *)end_reservation;
+    return (void *)cuda_end_reservation;
 }

@@ -1,6 +1,7 @@
 /* Which devices an application sees: the driver reads CUDA_VISIBLE_DEVICES when it is initialized, and here that is the
  * application's, not this process's. Where the node has a list of its own, or the tenant may use some devices only, the
  * application's counts among the devices that are left: it can choose and order them, and get no other. */
+#include "server.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

@@ -54,7 +54,7 @@ def coverage(_work):
     described = "".join(path.read_text() for path in sorted(SPECIFICATION.parent.glob("*.lapis")))
     bodies = re.findall(r"^[\w ]+\**(clEnqueue\w+)\((cl_command_queue [^{]*)\{(.*?)^\}", described, flags=re.S | re.M)
     silent = [name for name, _, body in bodies if not re.search(r"opencl_enqueues\(|unsupported\(|^\s*local\(", body)]
-    # host_memory.c takes a queue for idle when nobody has said otherwise.
+    # guest/host_memory.c takes a queue for idle when nobody has said otherwise.
     verdict("coverage: whatever enqueues a command says so", len(bodies) > 30 and not silent, silent)
 
 
@@ -346,8 +346,9 @@ def rules(_work):
     """What the lexer says of small programs, under sanitizers."""
     binary = CACHE / "opencl-programs" / "rules"
     binary.parent.mkdir(parents=True, exist_ok=True)
-    flags = ["-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run(["gcc", *flags, "-o", binary, HERE / "rules.c"], check=True)
+    sources = [HERE.parent / "server" / "slicing" / name for name in ("lexer.c", "rewrite.c")]
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["gcc", *flags, "-o", binary, HERE / "rules.c", *sources], check=True)
     done = subprocess.run([binary], capture_output=True, text=True, timeout=120)
     verdict("rules: which kernels may be sliced", done.returncode == 0, done.stdout + done.stderr)
 

@@ -32,6 +32,8 @@ void ta_report_free(ta_report_object *const report) {
     free(report);
 }
 ta_report ta_reports_alive(uint32_t *count) {
+    if (!count)
+        return report(TA_INVALID_VALUE, "no place for the count");
     *count = alive;
     return NULL;
 }

@@ -155,9 +155,9 @@ impl Api {
         }
     }
 
-    /// The handle's metadata, zeroed at first; NULL if `value` is no live handle.
-    pub fn metadata(&'static self, value: u64) -> *mut u8 {
-        self.connection().map_or(null_mut(), |c| c.handles.metadata(value))
+    /// The handle's metadata, zeroed at first; NULL if `value` is no live handle, or one with another kind of structure.
+    pub fn metadata(&'static self, value: u64, kind: u32) -> *mut u8 {
+        self.connection().map_or(null_mut(), |c| c.handles.metadata(value, kind))
     }
 
     pub fn is_handle(&'static self, value: u64) -> bool {

@@ -1,6 +1,7 @@
 //! The description of an API by its generated library, and the types of calls.
 
 use crate::Incoming;
+use aviary_wire::Metadata;
 
 /// Unpacks a received callback, calls the application's function and packs its answer.
 pub type CallbackFn = unsafe fn(&mut Incoming);
@@ -14,6 +15,8 @@ pub struct HandleType {
     pub boxed: Option<unsafe fn() -> usize>,
     /// Values that name no object and are sent unchanged.
     pub predefined: &'static [u64],
+    /// The structure that each handle of the type carries, if any.
+    pub metadata: Option<Metadata>,
 }
 
 /// One API, as generated.
@@ -26,8 +29,6 @@ pub struct ApiDescriptor {
     pub handle_types: &'static [HandleType],
     /// Functions, by callback kind.
     pub callbacks: &'static [CallbackFn],
-    /// Bytes of metadata per handle; 0 for none.
-    pub metadata_size: usize,
 }
 
 impl ApiDescriptor {

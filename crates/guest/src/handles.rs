@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
+use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, Metadata, NOT_A_HANDLE, short_value};
 
 use crate::boxes::{BoxBlock, Boxes};
 use crate::guest_ids::GuestIdAllocator;
@@ -18,6 +18,8 @@ struct Plain {
     references: u64,
     /// Address of the metadata, as a number so that the table is Send; 0: none yet.
     metadata: usize,
+    /// The kind of structure that its type carries; 0: none.
+    kind: u32,
 }
 
 #[derive(Default)]
@@ -140,7 +142,10 @@ impl Handles {
                 if tables.plain.contains_key(&value) {
                     self.release_locked(&mut tables, value, true);
                 }
-                tables.plain.insert(value, Plain { id, references: 1, metadata: 0 });
+                tables.plain.insert(
+                    value,
+                    Plain { id, references: 1, metadata: 0, kind: self.metadata_of(id).map_or(0, |m| m.kind) },
+                );
             }
         }
         value
@@ -213,7 +218,7 @@ impl Handles {
             return None;
         }
         let plain = tables.plain.remove(&value)?;
-        self.free_metadata(plain.metadata as *mut u8);
+        self.free_metadata(plain.metadata as *mut u8, plain.id);
         tables.guest_ids.end(plain.id);
         Some(plain.id)
     }
@@ -233,67 +238,75 @@ impl Handles {
         if tables.values.get(&id) == Some(&value) {
             tables.values.remove(&id);
         }
-        self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel));
+        self.free_metadata(block.metadata.swap(null_mut(), Ordering::AcqRel), id);
         self.boxes.retire(block);
         tables.guest_ids.end(id);
         Some(id)
     }
 
-    /// The handle's metadata, zeroed at first; NULL if the handle is not live.
-    pub fn metadata(&self, value: u64) -> *mut u8 {
-        if self.descriptor.metadata_size == 0 || value == 0 {
+    /// The handle's metadata, zeroed at first; NULL without a live handle, and for a handle that carries another kind.
+    pub fn metadata(&self, value: u64, kind: u32) -> *mut u8 {
+        if value == 0 {
             return null_mut();
         }
         if let Some(block) = self.boxes.find(value) {
-            return self.box_metadata(&block.id, &block.metadata);
+            return self.box_metadata(&block.id, &block.metadata, kind);
         }
         let mut tables = self.tables();
         match tables.plain.get_mut(&value) {
-            None => null_mut(),
-            Some(plain) => {
+            Some(plain) if plain.kind == kind => {
                 if plain.metadata == 0 {
-                    plain.metadata = self.new_metadata() as usize;
+                    plain.metadata = self.new_metadata(plain.id) as usize;
                 }
                 plain.metadata as *mut u8
             }
+            _ => null_mut(),
         }
     }
 
-    fn box_metadata(&self, id: &AtomicU64, place: &AtomicPtr<u8>) -> *mut u8 {
+    fn box_metadata(&self, id: &AtomicU64, place: &AtomicPtr<u8>, kind: u32) -> *mut u8 {
         let present = place.load(Ordering::Acquire);
-        if !present.is_null() {
+        if !present.is_null() && self.carries(id.load(Ordering::Acquire), kind) {
             return present;
         }
         // The lock prevents a concurrent release from missing the metadata stored here.
         let _tables = self.tables();
-        if id.load(Ordering::Acquire) == 0 {
+        let id = id.load(Ordering::Acquire);
+        if id == 0 || !self.carries(id, kind) {
             return null_mut();
         }
         let present = place.load(Ordering::Acquire);
         if !present.is_null() {
             return present;
         }
-        let new = self.new_metadata();
+        let new = self.new_metadata(id);
         place.store(new, Ordering::Release);
         new
     }
 
-    fn metadata_layout(&self) -> Option<Layout> {
-        Layout::from_size_align(self.descriptor.metadata_size, 16).ok().filter(|l| l.size() > 0)
+    fn metadata_of(&self, id: u64) -> Option<Metadata> {
+        self.descriptor.handle_types.get(HandleId::type_of_word(id))?.metadata
     }
 
-    fn new_metadata(&self) -> *mut u8 {
-        match self.metadata_layout() {
+    fn carries(&self, id: u64, kind: u32) -> bool {
+        self.metadata_of(id).is_some_and(|m| m.kind == kind)
+    }
+
+    fn metadata_layout(&self, id: u64) -> Option<Layout> {
+        Layout::from_size_align(self.metadata_of(id)?.size, 16).ok().filter(|l| l.size() > 0)
+    }
+
+    fn new_metadata(&self, id: u64) -> *mut u8 {
+        match self.metadata_layout(id) {
             // SAFETY: the layout's size is not zero.
             Some(layout) => unsafe { alloc_zeroed(layout) },
             None => null_mut(),
         }
     }
 
-    fn free_metadata(&self, p: *mut u8) {
-        if let (false, Some(layout)) = (p.is_null(), self.metadata_layout()) {
-            // SAFETY: `p` came from `new_metadata` with an equal layout, and its only copy was
-            // taken out of the table.
+    fn free_metadata(&self, p: *mut u8, id: u64) {
+        if let (false, Some(layout)) = (p.is_null(), self.metadata_layout(id)) {
+            // SAFETY: `p` came from `new_metadata` for this id, so with this layout, and was taken out of its only place.
             unsafe { dealloc(p, layout) };
         }
     }
@@ -308,20 +321,23 @@ mod tests {
         0xabc
     }
 
+    const CARRIED: Option<Metadata> = Some(Metadata { kind: 1, size: 24 });
+    /// Of the second type, and of the others.
+    const KINDS: [u32; 3] = [1, 2, 1];
+
     static TYPES: [HandleType; 3] = [
-        HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[1] },
-        HandleType { name: "plain", size: 8, boxed: None, predefined: &[] },
-        HandleType { name: "short", size: 4, boxed: None, predefined: &[7] },
+        HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[1], metadata: CARRIED },
+        HandleType {
+            name: "plain",
+            size: 8,
+            boxed: None,
+            predefined: &[],
+            metadata: Some(Metadata { kind: 2, size: 8 }),
+        },
+        HandleType { name: "short", size: 4, boxed: None, predefined: &[7], metadata: CARRIED },
     ];
-    static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
-        name: "t",
-        version: "1",
-        spec_hash: 0,
-        functions: &[],
-        handle_types: &TYPES,
-        callbacks: &[],
-        metadata_size: 24,
-    };
+    static DESCRIPTOR: ApiDescriptor =
+        ApiDescriptor { name: "t", version: "1", spec_hash: 0, functions: &[], handle_types: &TYPES, callbacks: &[] };
 
     #[test]
     fn handles_of_every_kind_are_translated_both_ways() {
@@ -332,16 +348,19 @@ mod tests {
             assert_eq!(handles.word_of(ty, value), id);
             assert_eq!(handles.value_of(ty, id, Role::Borrow), value);
             assert!(handles.is_handle(value));
-            let metadata = handles.metadata(value);
-            assert!(!metadata.is_null() && handles.metadata(value) == metadata);
-            // SAFETY: 24 zeroed bytes, as the descriptor says.
-            unsafe { assert_eq!(metadata.add(23).read(), 0) };
+            let kind = KINDS[ty as usize];
+            assert!(handles.metadata(value, 3 - kind).is_null(), "another structure, before there is one");
+            let metadata = handles.metadata(value, kind);
+            assert!(!metadata.is_null() && handles.metadata(value, kind) == metadata);
+            assert!(handles.metadata(value, 3 - kind).is_null() && handles.metadata(value, 0).is_null(), "and after");
+            // SAFETY: as many zeroed bytes, as the descriptor says.
+            unsafe { assert_eq!(metadata.add(if kind == 1 { 23 } else { 7 }).read(), 0) };
             handles.retain(value);
             assert!(handles.release(value, false).is_empty());
             assert!(!handles.release(value, false).is_empty());
             assert!(handles.release(value, false).is_empty(), "it ended");
             assert!(!handles.is_handle(value));
-            assert!(handles.metadata(value).is_null());
+            assert!(handles.metadata(value, kind).is_null());
         }
     }
 
@@ -363,7 +382,7 @@ mod tests {
         assert_eq!(handles.word_of(0, 2), NOT_A_HANDLE);
         assert_eq!(handles.word_of(2, 7), 7);
         assert_eq!(handles.value_of(0, 1, Role::Allocate), 1);
-        assert!(!handles.is_handle(1) && handles.metadata(1).is_null() && handles.release(1, true).is_empty());
+        assert!(!handles.is_handle(1) && handles.metadata(1, 1).is_null() && handles.release(1, true).is_empty());
     }
 
     #[test]
@@ -392,9 +411,9 @@ mod tests {
         for ty in 0..3u32 {
             let owner = new(ty, 100);
             let inner: Vec<u64> = (0..3u32).map(|other| new(other, 101 + u64::from(other))).collect();
-            for value in &inner {
+            for (value, kind) in inner.iter().zip(KINDS) {
                 handles.retain(*value);
-                assert!(!handles.metadata(*value).is_null());
+                assert!(!handles.metadata(*value, kind).is_null());
                 assert!(handles.end_with(*value, ty, owner).is_empty());
             }
             let deep = new(1, 110);
@@ -404,7 +423,10 @@ mod tests {
             assert_eq!(ended.len(), 5);
             for value in inner.iter().chain([&deep]) {
                 assert!(ended.iter().any(|e| e.value == *value) && !handles.is_handle(*value));
-                assert!(handles.metadata(*value).is_null() && handles.release(*value, true).is_empty());
+                assert!(
+                    (1..3).all(|kind| handles.metadata(*value, kind).is_null())
+                        && handles.release(*value, true).is_empty()
+                );
             }
         }
     }

@@ -17,6 +17,7 @@ mod callback;
 mod connection;
 mod deliveries;
 mod descriptor;
+mod exports;
 pub mod ffi;
 mod fork;
 mod frame;
@@ -36,6 +37,8 @@ pub mod trace;
 mod zerocopy;
 
 pub use api::{Api, guard};
+pub use aviary_transport::bounds;
+pub use aviary_wire::Metadata;
 pub use call::Call;
 pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;

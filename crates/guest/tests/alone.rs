@@ -9,15 +9,8 @@ use aviary_guest::{Api, ApiDescriptor, guard};
 use aviary_wire::attach::welcome_status;
 use aviary_wire::{WIRE_VERSION, Welcome};
 
-static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
-    name: "alone",
-    version: "1",
-    spec_hash: 0,
-    functions: &["f"],
-    handle_types: &[],
-    callbacks: &[],
-    metadata_size: 8,
-};
+static DESCRIPTOR: ApiDescriptor =
+    ApiDescriptor { name: "alone", version: "1", spec_hash: 0, functions: &["f"], handle_types: &[], callbacks: &[] };
 static API: Api = Api::new(&DESCRIPTOR);
 
 /// Runs one of the ignored tests in a child process.
@@ -41,7 +34,7 @@ fn calls() {
     for _ in 0..1000 {
         assert!(API.call(0).is_err());
     }
-    assert!(API.zerocopy_alloc(4096).is_null() && !API.is_handle(77) && API.metadata(77).is_null());
+    assert!(API.zerocopy_alloc(4096).is_null() && !API.is_handle(77) && API.metadata(77, 1).is_null());
     API.retain(0, 5);
     API.release(0, 5, true);
     API.zerocopy_free(std::ptr::null_mut());

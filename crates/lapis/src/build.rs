@@ -8,6 +8,7 @@ use crate::diagnostics::Diagnostics;
 use crate::generate::{self, Sources, glue};
 use crate::lower;
 use crate::model::{Launch, Model, Policy, Side};
+use crate::utility;
 use crate::{Options, load};
 use serde_json::{Value, json};
 use std::fs;
@@ -15,6 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+mod commands;
 mod folder;
 
 pub use folder::Folder;
@@ -58,11 +60,11 @@ const POLICY: &str = "policy.o";
 const MODULE: &str = "server.so";
 /// What nodes and `aviary run` read of an API.
 const DESCRIPTION: &str = "api.json";
-/// The generated crates.
+/// The generated crates and their C.
 const CRATES: &str = "gen";
 
 /// What a build calls its own files: no library and no file of a specification has such a name.
-pub const OWN_NAMES: [&str; 4] = [POLICY, MODULE, DESCRIPTION, CRATES];
+pub const OWN_NAMES: [&str; 5] = [POLICY, MODULE, DESCRIPTION, CRATES, commands::DATABASE];
 
 /// What a build produced.
 #[derive(Debug, Clone)]
@@ -83,7 +85,9 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     }
     let program = lower::lower(model);
     let sources = generate::generate(model, &program, generate::spec_hash(model, &program));
-    let folder = Folder::new(out_dir, &model.api.name)?;
+    let out = Folder::at(out_dir)?;
+    let folder = out.below(&model.api.name)?;
+    write_c(model, &out, &folder)?;
     write_crates(model, &sources, &folder)?;
     let target = build_cache(out_dir)?;
     compile(&folder.path().join(CRATES), &target)?;
@@ -126,11 +130,27 @@ fn runtime() -> Result<PathBuf, BuildError> {
     crates.canonicalize().map_err(|_| BuildError::NoRuntime(crates))
 }
 
+/// Writes the C of an API (headers, the specification's own code) into its `folder`, and how each file is compiled there and
+/// into `out`, the folder of all APIs.
+pub fn write_c(model: &Model, out: &Folder, folder: &Folder) -> Result<(), BuildError> {
+    let crates = Path::new(CRATES);
+    let include = crates.join(utility::INCLUDE_FOLDER);
+    for (name, text) in utility::RUNTIME_HEADERS {
+        folder.write(&include.join(name), text.as_bytes())?;
+    }
+    folder.write(&include.join(utility::types_header_name(model)), utility::types_header(model).as_bytes())?;
+    for side in [Side::Guest, Side::Server] {
+        let side_crate = commands::folder(side, crates);
+        folder.write(&side_crate.join("inline.c"), utility::inline_unit(model, side).as_bytes())?;
+        folder.write(&side_crate.join("support.c"), utility::SUPPORT_C.as_bytes())?;
+    }
+    commands::write_database(model, &folder.path().join(CRATES), out, folder)
+}
+
 fn write_crates(model: &Model, sources: &Sources, folder: &Folder) -> Result<(), BuildError> {
     let runtime = runtime()?;
     let crates = Path::new(CRATES);
     folder.write(&crates.join("Cargo.toml"), glue::WORKSPACE.as_bytes())?;
-    folder.write(&crates.join("aviary.h"), glue::AVIARY_H.as_bytes())?;
     // Cargo writes it as well.
     let lock = folder.place(&crates.join("Cargo.lock"))?;
     if !lock.exists()
@@ -139,13 +159,16 @@ fn write_crates(model: &Model, sources: &Sources, folder: &Folder) -> Result<(),
         // The versions that the workspace was tested with.
         folder.write(&crates.join("Cargo.lock"), text.as_bytes())?;
     }
+    let generated = folder.path().join(CRATES);
+    let headers = commands::headers(model, &generated);
     for (side, name, source) in [(Side::Guest, "guest", &sources.guest), (Side::Server, "server", &sources.server)] {
         let side_crate = crates.join(name);
+        let flags = utility::flags(model, side, &generated);
+        let script = glue::build_script(model, side, &flags, &commands::files(model, side, &generated), &headers);
         let files = [
             ("Cargo.toml", glue::manifest(model, side, &runtime.to_string_lossy())),
-            ("build.rs", glue::build_script(model, side)),
+            ("build.rs", script),
             ("lib.rs", source.clone()),
-            ("utility.c", glue::utility_c(model, side)),
         ];
         for (file, content) in files {
             folder.write(&side_crate.join(file), content.as_bytes())?;

@@ -80,6 +80,7 @@ pub const ALL: &[Info] = &[
     with("boxed", TYPE, (1, 1), "boxed(e)"),
     with("invalid", TYPE, (1, 1), "invalid(v)"),
     with("predefined", TYPE, (1, 1), "predefined(v)"),
+    with("metadata", TYPE, (1, 1), "metadata(struct T)"),
     plain("allocate", VALUE),
     plain("deallocate", VALUE),
     with("ends_with", VALUE, (1, 1), "ends_with(object)"),

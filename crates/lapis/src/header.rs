@@ -73,6 +73,19 @@ impl Header {
         convert::parse(unit)
     }
 
+    /// Takes in the functions and variables of another translation unit of the same program.
+    pub fn add_unit(&mut self, other: Header) {
+        for function in other.functions {
+            match self.functions.iter_mut().find(|f| f.name == function.name) {
+                // A function that other files can call counts before a private one of its name.
+                Some(known) if known.internal && !function.internal || !known.defined => *known = function,
+                Some(_) => {}
+                None => self.functions.push(function),
+            }
+        }
+        self.variables.extend(other.variables);
+    }
+
     pub fn function(&self, name: &str) -> Option<&HeaderFunction> {
         self.functions.iter().find(|f| f.name == name)
     }

@@ -21,9 +21,10 @@ mod policy;
 mod resolve;
 pub mod source;
 mod suggest;
+pub mod utility;
 
 pub use coverage::{Coverage, coverage};
 pub use diagnostics::{Diagnostic, Diagnostics, Severity};
 pub use diff::diff;
 pub use init::init;
-pub use load::{Loaded, Options, SUPPORT_HEADER, load};
+pub use load::{Loaded, Options, load};

@@ -1,6 +1,6 @@
 //! From a path to a [`Model`].
 
-use crate::ast::{Directive, Item, Text};
+use crate::ast::{Argument, Block, Descriptor, Directive, Item, Statement, Text, TypeName};
 use crate::build::OWN_NAMES;
 use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
 use crate::header::unit::Unit;
@@ -14,8 +14,7 @@ use crate::source::{SourceFile, Sources, Span};
 use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
-/// What utility code may use; every generated C file starts with it.
-pub const SUPPORT_HEADER: &str = include_str!("../include/aviary.h");
+mod utilities;
 
 /// How a specification is to be read.
 #[derive(Debug, Clone, Default)]
@@ -91,8 +90,8 @@ impl Loader<'_> {
         let Headers { items, header, api_files } = self.headers(path)?;
         let model = self.describe(&items);
         let folder = folder_of(path);
-        let guest = self.utility_unit(&folder, &items, &model, Side::Guest)?;
-        let server = self.utility_unit(&folder, &items, &model, Side::Server)?;
+        let guest = self.utility_code(&folder, &items, &model, Side::Guest)?;
+        let server = self.utility_code(&folder, &items, &model, Side::Server)?;
         let functions = header.api_functions(&api_files);
         let input = resolve::Input {
             items: &items,
@@ -278,7 +277,8 @@ impl Loader<'_> {
 
     /// The part of the model that needs no header.
     fn describe(&mut self, items: &[Item]) -> Model {
-        let mut model = Model { include_dirs: self.include_dirs(), ..Model::default() };
+        let mut model =
+            Model { include_dirs: self.include_dirs(), defines: self.options.defines.clone(), ..Model::default() };
         model.preamble.extend(self.options.headers.iter().map(|h| format!("#include {}", quoted(h))));
         let (mut named, mut scheduled): (Option<Span>, Option<Span>) = (None, None);
         for item in items {
@@ -306,6 +306,10 @@ impl Loader<'_> {
                         );
                     }
                     model.policy = self.policy(text);
+                }
+                Item::DeclareMetadata(structure) => note_metadata(&mut model, structure),
+                Item::Type { body, .. } => {
+                    type_metadata(body).for_each(|structure| note_metadata(&mut model, structure));
                 }
                 Item::Declaration { code, .. } => model.declarations.push(code.clone()),
                 Item::Utility { side, code, span } => {
@@ -384,38 +388,25 @@ impl Loader<'_> {
             }
         }
     }
+}
 
-    fn utility_file(&mut self, side: Side, path: &Text, model: &mut Model) {
-        let folder = self.sources.file(path.span.file).map(|f| folder_of(&f.path)).unwrap_or_default();
-        if let Some(file) = self.open(&folder.join(&path.value), Some(path))
-            && let Some(source) = self.sources.file(file)
+/// The structures that a `type` block names for its handles.
+fn type_metadata(body: &Block) -> impl Iterator<Item = &TypeName> {
+    let named = |statement| match statement {
+        &Statement::Descriptor(Descriptor { ref name, arguments: Some(ref arguments), .. })
+            if name.text == "metadata" =>
         {
-            let span = Span::new(file, 0, source.text.len());
-            model.utilities.push(Utility { side, code: source.text.clone(), span });
+            arguments.iter().find_map(|a| if let Argument::Type(structure) = a { Some(structure) } else { None })
         }
-    }
+        _ => None,
+    };
+    body.statements.iter().filter_map(named)
+}
 
-    /// The utility code as one side compiles it.
-    fn utility_unit(&mut self, folder: &Path, items: &[Item], model: &Model, side: Side) -> Option<Header> {
-        let mine = |u: &&Utility| u.side == Side::Both || u.side == side;
-        if !model.utilities.iter().any(|u| mine(&u)) {
-            return Some(Header::default());
-        }
-        let name = if side == Side::Guest { "(guest utilities).c" } else { "(server utilities).c" };
-        let mut unit = self.header_unit(folder, items, &mut Vec::new());
-        unit.path = folder.join(name);
-        // As utilities are compiled.
-        unit.defines.push("_GNU_SOURCE=1".into());
-        unit.defines.push(if side == Side::Guest { "AVIARY_GUEST=1".into() } else { "AVIARY_SERVER=1".into() });
-        unit.push(SUPPORT_HEADER, None);
-        unit.virtual_files.push((folder.join("aviary.h"), SUPPORT_HEADER));
-        unit.own_only = true;
-        for utility in model.utilities.iter().filter(mine) {
-            unit.push(&utility.code, Some(utility.span));
-        }
-        let header = self.read(&unit)?;
-        self.problems(&header, &unit);
-        Some(header)
+fn note_metadata(model: &mut Model, structure: &TypeName) {
+    let spelling = structure.spelling();
+    if !model.metadata.contains(&spelling) {
+        model.metadata.push(spelling);
     }
 }
 

@@ -15,12 +15,15 @@ pub struct Model {
     pub preamble: Vec<String>,
     /// C declarations written in the specification (structs, typedefs, enums).
     pub declarations: Vec<String>,
+    /// Utility code that stands in the specification itself.
     pub utilities: Vec<Utility>,
+    /// Files of utility code: translation units.
+    pub utility_files: Vec<UtilityFile>,
     pub handle_types: Vec<HandleType>,
     pub resources: Vec<Resource>,
     pub policy: Option<Policy>,
-    /// Size in bytes of the metadata structure; 0 without `declare_metadata`.
-    pub metadata_size: usize,
+    /// The structures that handles carry, as the specification spells them. Their kinds are numbered from 1 in this order.
+    pub metadata: Vec<String>,
     pub registries: Vec<String>,
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
@@ -32,6 +35,8 @@ pub struct Model {
     pub utility_functions: Vec<UtilityFunction>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
     pub include_dirs: Vec<std::path::PathBuf>,
+    /// Macros of the command line: `NAME` or `NAME=VALUE`.
+    pub defines: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -49,10 +54,27 @@ pub enum Side {
     Both,
 }
 
+impl Side {
+    /// Code of this side is part of `side`'s library.
+    pub fn includes(self, side: Side) -> bool {
+        self == Side::Both || self == side
+    }
+}
+
+/// C in the specification.
 #[derive(Debug, Clone)]
 pub struct Utility {
     pub side: Side,
     pub code: String,
+    pub span: Span,
+}
+
+/// A file of C beside the specification.
+#[derive(Debug, Clone)]
+pub struct UtilityFile {
+    pub side: Side,
+    /// Absolute.
+    pub path: std::path::PathBuf,
     pub span: Span,
 }
 
@@ -81,6 +103,15 @@ pub struct HandleType {
     pub invalid: Option<Expr>,
     /// Values that are no created objects and cross as they are: small and not 0.
     pub predefined: Vec<u64>,
+    pub metadata: Option<Metadata>,
+}
+
+/// The structure that each handle of a type carries, zero-initialised, on either side its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Metadata {
+    /// From 1: the place of the structure in [`Model::metadata`].
+    pub kind: u32,
+    pub ty: Type,
 }
 
 /// What schedules devices where a node's configuration says `ebpf` and no more.
@@ -580,8 +611,8 @@ pub enum ExprKind {
     Element(Box<Expr>, Box<Expr>),
     /// `s.f` (`p->f` is `p[0].f`), by offset in bytes.
     Field(Box<Expr>, usize),
-    /// The metadata structure of a handle; always under a `Field`.
-    Metadata(Box<Expr>),
+    /// The metadata structure of this kind that a handle carries; always under a `Field`.
+    Metadata(Box<Expr>, u32),
     /// The address of a function table in the guest, by its name.
     Table(usize),
     Call(Callee, Vec<Expr>),
@@ -638,7 +669,9 @@ impl Expr {
     pub fn walk(&self, visit: &mut dyn FnMut(&Expr)) {
         visit(self);
         match &self.kind {
-            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => a.walk(visit),
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a, _) => {
+                a.walk(visit)
+            }
             ExprKind::Binary(_, a, b) | ExprKind::Element(a, b) => {
                 a.walk(visit);
                 b.walk(visit);

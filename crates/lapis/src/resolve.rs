@@ -40,6 +40,7 @@ pub fn resolve(input: &Input, model: Model) -> (Model, Vec<Diagnostic>) {
     resolver.api = input.functions.iter().map(|f| f.name.as_str()).collect();
     resolver.items(input.items);
     resolver.functions(input.items, &input.functions);
+    resolver.default_metadata();
     crate::check::check(&resolver.model, &mut resolver.diagnostics);
     (resolver.model, resolver.diagnostics)
 }
@@ -79,7 +80,8 @@ struct Resolver<'a> {
     /// Spelling of a type to its rule.
     rule_names: HashMap<String, usize>,
     error_arguments: Vec<String>,
-    metadata: Option<crate::model::Type>,
+    /// Of handle types without a structure of their own.
+    metadata: Option<crate::model::Metadata>,
     /// Macros that have been evaluated.
     constants: HashMap<String, Option<crate::model::Expr>>,
     /// Above zero: mistakes are not reported (a value is looked at twice).

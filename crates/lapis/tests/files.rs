@@ -1,7 +1,7 @@
 //! Specifications made of several files, and what is said when C text is wrong.
 
 use aviary_lapis::model::{Callee, ExprKind, Side, Support};
-use aviary_lapis::{Loaded, Options, load};
+use aviary_lapis::{Loaded, Options, build, load};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -119,7 +119,7 @@ sm_close(sm_device device) { after(metadata(device)->known); }";
     assert_eq!((side("both"), side("here"), side("there")), (Some(Side::Both), Some(Side::Guest), Some(Side::Server)));
     let close = loaded.model.functions.iter().find(|f| f.name == "sm_close").expect("a function");
     let ExprKind::Field(metadata, 0) = &close.after[0].value.kind else { panic!("{:?}", close.after) };
-    assert!(matches!(metadata.kind, ExprKind::Metadata(_)));
+    assert!(matches!(metadata.kind, ExprKind::Metadata(..)));
     let hint = loaded.model.functions.iter().find(|f| f.name == "sm_hint").expect("a function");
     assert!(matches!(&hint.after_server[0].value.kind, ExprKind::Call(Callee::Utility(_), _)));
 
@@ -127,6 +127,212 @@ sm_close(sm_device device) { after(metadata(device)->known); }";
     let message = Folder::new("wrong", &[("main.lapis", &wrong)]).load().expect_err("a mistake");
     assert!(message.contains("`require` cannot use `here`"), "{message}");
     assert!(message.contains("`hidden` is static"), "{message}");
+}
+
+/// Two files of one side, each with a private function of the same name.
+fn units() -> [(&'static str, &'static str); 5] {
+    let main = "api(\"small\", \"1\", \"libsmall.so\"); #include \"small.h\"
+struct facts { int known; };
+declare_metadata(struct facts);
+utility(server) \"server/one.c\"; utility(server) \"server/two.c\"; utility \"both.c\";
+utility(server) { int inline_one(void) { return aviary_owes_error(); } }
+sm_hint(sm_device device, int level) { after_server(one(device) + two(device) + inline_one()); after(both(device)); }";
+    [
+        ("main.lapis", main),
+        ("server/shared.h", "#include <aviary/server.h>\n#include \"small_types.h\"\nint two(sm_device d);\n"),
+        (
+            "server/one.c",
+            "#include \"shared.h\"\nstatic int own(void) { return 1; }\nint one(sm_device d) { aviary_log(\"%d\", own()); return two(d); }\n",
+        ),
+        (
+            "server/two.c",
+            "#include \"shared.h\"\nstatic struct facts own;\nint two(sm_device d) { return metadata(struct facts, d) ? own.known : 0; }\n",
+        ),
+        (
+            "both.c",
+            "#include \"small_types.h\"\n#include <aviary.h>\n#ifdef AVIARY_GUEST\nint both(sm_device d) { return aviary_is_handle(d); }\n#else\nint both(sm_device d) { return aviary_owes_error() && d; }\n#endif\n",
+        ),
+    ]
+}
+
+#[test]
+fn each_utility_file_is_a_translation_unit() {
+    let loaded = Folder::new("units", &units()).loaded();
+    let side = |name: &str| loaded.model.utility_functions.iter().find(|f| f.name == name).map(|f| f.side);
+    assert_eq!((side("one"), side("two"), side("both")), (Some(Side::Server), Some(Side::Server), Some(Side::Both)));
+    assert_eq!(side("own"), None);
+}
+
+#[test]
+fn a_utility_file_sees_nothing_of_its_neighbours() {
+    let mut files = units();
+    files[2].1 = "#include \"shared.h\"\nint one(sm_device d) { return d && own.known; }\n";
+    let message = Folder::new("neighbours", &files).load().expect_err("a mistake");
+    assert!(message.contains("undeclared identifier 'own'") && message.contains("server/one.c:2:1"), "{message}");
+}
+
+#[test]
+fn a_file_without_headers_is_told_which_there_are() {
+    let mut files = units();
+    files[3].1 = "int two(sm_device d) { return metadata(struct facts, d) != 0; }\n";
+    let message = Folder::new("headers", &files).load().expect_err("a mistake");
+    assert!(
+        message.contains("server/two.c:1:1") && message.contains("each utility file is compiled by itself"),
+        "{message}"
+    );
+    assert!(
+        message.contains("`#include \"small_types.h\"`") && message.contains("`#include <aviary/server.h>`"),
+        "{message}"
+    );
+}
+
+/// The database is what editors and the lint compile by: each command of it must do, and the headers are on its path.
+#[test]
+fn the_compile_commands_open_each_file() {
+    use std::process::Command;
+    let folder = Folder::new("commands", &units());
+    let loaded = folder.loaded();
+    let out = folder.0.join("out");
+    let write = || {
+        let all = build::Folder::at(&out).expect("a folder");
+        let own = all.below("small").expect("a folder");
+        build::write_c(&loaded.model, &all, &own).expect("written");
+    };
+    write();
+    // Another API's commands are kept when this one is built again.
+    fs::create_dir_all(out.join("other")).expect("a folder");
+    fs::write(out.join("other/compile_commands.json"), "[{\"file\": \"/other.c\"}]").expect("written");
+    write();
+    let read = |path: &Path| -> Vec<serde_json::Value> {
+        serde_json::from_str(&fs::read_to_string(path).expect("a database")).expect("JSON")
+    };
+    let entries = read(&out.join("small/compile_commands.json"));
+    let merged = read(&out.join("compile_commands.json"));
+    assert_eq!(merged.len(), entries.len() + 1);
+    let names: Vec<&str> = entries.iter().filter_map(|e| e["file"].as_str()?.rsplit('/').next()).collect();
+    assert_eq!(names, ["support.c", "inline.c", "both.c", "support.c", "inline.c", "one.c", "two.c", "both.c"]);
+    for entry in &entries {
+        let arguments: Vec<&str> =
+            entry["arguments"].as_array().expect("a list").iter().filter_map(|a| a.as_str()).collect();
+        let done = Command::new(arguments[0])
+            .args(&arguments[1..])
+            .args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
+            .current_dir(entry["directory"].as_str().expect("a folder"))
+            .output()
+            .expect("a C compiler");
+        assert!(done.status.success(), "{entry}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+const STRUCTURES: &str = "#include \"small.h\"
+struct device_facts { int known; long serial; }; struct buffer_facts { size_t bytes; }; struct nobodys { int x; };
+type(sm_status) { success(SM_OK); }
+type(sm_device) { handle; metadata(struct device_facts); }
+type(sm_buffer) { handle; metadata(struct buffer_facts); }
+utility { long serial(sm_device d) { return metadata(struct device_facts, d)->serial; } }
+sm_close(sm_device device) { after(metadata(device)->serial + serial(device)); }
+sm_write(sm_buffer buffer, const void *from, size_t bytes) {
+  require(bytes <= metadata(buffer)->bytes, SM_REFUSED); argument(from) { in; buffer(bytes); } }";
+
+#[test]
+fn each_handle_type_carries_its_own_structure() {
+    let loaded = Folder::new("structures", &[("main.lapis", STRUCTURES)]).loaded();
+    let carried = |name: &str| {
+        let handle = loaded.model.handle_types.iter().find(|h| h.name == name).expect("a handle type");
+        handle.metadata.as_ref().map(|m| (m.kind, m.ty.size()))
+    };
+    assert_eq!((carried("sm_device"), carried("sm_buffer")), (Some((1, 16)), Some((2, 8))));
+    let close = loaded.model.functions.iter().find(|f| f.name == "sm_close").expect("a function");
+    let mut kinds = Vec::new();
+    close.after[0].value.walk(&mut |e| {
+        if let ExprKind::Metadata(_, kind) = &e.kind {
+            kinds.push(*kind)
+        }
+    });
+    assert_eq!(kinds, [1]);
+
+    // Status objects are handles, too.
+    let status = "#include \"st.h\"\nstruct facts { int code; }; utility(guest) { st_status made(int n) { return (st_status)(size_t)(n + 64); } }\n\
+                  type(st_status) { status; success(NULL); failure(made(1)); lost(made(2)); metadata(struct facts); }";
+    let loaded = Folder::new("status-structure", &[("st.h", STATUS_HEADER), ("main.lapis", status)]).loaded();
+    let handle = loaded.model.handle_types.iter().find(|h| h.name == "st_status").expect("a handle type");
+    assert_eq!(handle.metadata.as_ref().map(|m| (m.kind, m.ty.size())), Some((1, 4)));
+
+    // Types without a structure of their own have the common one.
+    let common = STRUCTURES.replace(
+        "type(sm_buffer) { handle; metadata(struct buffer_facts); }",
+        "declare_metadata(struct buffer_facts);",
+    );
+    let loaded = Folder::new("common", &[("main.lapis", &common)]).loaded();
+    let kinds = loaded.model.handle_types.iter().map(|h| (h.name.as_str(), h.metadata.as_ref().map(|m| m.kind)));
+    let kinds: std::collections::BTreeMap<_, _> = kinds.collect();
+    assert_eq!((kinds["sm_device"], kinds["sm_buffer"]), (Some(1), Some(2)));
+}
+
+#[test]
+fn wrong_metadata_is_explained_where_it_is() {
+    let cases = [
+        // In expressions.
+        ("metadata(device)->serial", "metadata(device)->bytes", "main.lapis:7:54", "has no member `bytes`"),
+        (" metadata(struct device_facts); }", " }", "main.lapis:7:", "`sm_device` has no metadata"),
+        // In C.
+        ("metadata(struct device_facts, d)", "metadata(struct nobodys, d)", "main.lapis:6:1", "in C text:"),
+        (
+            "metadata(struct device_facts, d)",
+            "metadata(struct buffer_facts, d)",
+            "main.lapis:6:1",
+            "no member named 'serial'",
+        ),
+        // In declarations.
+        (
+            "metadata(struct device_facts); }",
+            "metadata(int); }",
+            "main.lapis:4:36",
+            "metadata must be a complete struct",
+        ),
+        (
+            "metadata(struct device_facts); }",
+            "metadata(struct device_facts); metadata(struct buffer_facts); }",
+            "main.lapis:4:",
+            "a second structure for one type",
+        ),
+        (
+            "type(sm_status) { success(SM_OK);",
+            "type(sm_status) { success(SM_OK); metadata(struct device_facts);",
+            "main.lapis:3:",
+            "`metadata` without `handle`",
+        ),
+    ];
+    for (right, wrong, place, said) in cases {
+        assert!(STRUCTURES.contains(right), "{right}");
+        let message = Folder::new("wrong-metadata", &[("main.lapis", &STRUCTURES.replacen(right, wrong, 1))]).load();
+        let message = message.map(|_| ()).expect_err(wrong);
+        assert!(message.contains(place) && message.contains(said), "{wrong}: {message}");
+    }
+}
+
+#[test]
+fn a_drain_is_asked_with_a_structure() {
+    let with = |drain: &str| {
+        format!(
+            "#include \"small.h\"
+utility(server) {{
+  unsigned long one(void) {{ return 1; }} const char *name(unsigned long device) {{ return device ? \"d\" : 0; }}
+  {drain}
+}}
+sm_hint(sm_device device, int level) {{ occupies(one(), drain, name); }}"
+        )
+    };
+    for right in ["const struct aviary_drain *asked", "struct aviary_drain *asked"] {
+        let code = format!("int drain({right}) {{ return asked->patience_ns == 0 && asked->wait && asked->device; }}");
+        Folder::new("drain", &[("main.lapis", &with(&code))]).loaded();
+    }
+    for wrong in ["unsigned long device", "const void *asked", "const struct aviary_drain *asked, int more", "void"] {
+        let main = with(&format!("int drain({wrong}) {{ return 0; }}"));
+        let message = Folder::new("wrong-drain", &[("main.lapis", &main)]).load().map(|_| ()).expect_err(wrong);
+        assert!(message.contains("main.lapis:6:") && message.contains("is not asked as a drain is"), "{message}");
+        assert!(message.contains("`int drain(const struct aviary_drain *)`"), "{message}");
+    }
 }
 
 #[test]
@@ -189,10 +395,11 @@ fn tables_and_their_members() {
 /// The build writes a library under the soname and files under their paths: none leads out of its folder.
 #[test]
 fn names_that_become_files_are_plain() {
-    let sonames =
-        ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "server.so", "gen", "lib\\n.so"];
+    let own = ["server.so", "gen", "api.json", "policy.o", "compile_commands.json"];
+    let sonames = ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "lib\\n.so"];
+    let sonames: Vec<&str> = sonames.into_iter().chain(own).collect();
     let names = ["", "..", "a/b", "/tmp/x"];
-    let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "api.json"];
+    let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "compile_commands.json"];
     let api = |name: &str, soname: &str| format!("api(\"{name}\", \"1\", \"{soname}\");");
     let line = sonames.iter().map(|soname| (api("n", soname), "a soname is a plain file name"));
     let line = line.chain(names.iter().map(|name| (api(name, "libn.so"), "the name of an API is a plain file name")));

@@ -159,7 +159,8 @@ fn figure_4_corrected() {
     let described: Vec<&str> =
         loaded.model.functions.iter().filter(|f| f.support == Support::Remote).map(|f| f.name.as_str()).collect();
     assert_eq!(described, ["cuMemAlloc_v2", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize", "cuLaunchKernel"]);
-    assert_eq!(loaded.model.metadata_size, 4 + 64 + 4 + 64 * 8);
+    let carried = loaded.model.handle_types.iter().map(|h| h.metadata.as_ref().map(|m| (m.kind, m.ty.size())));
+    assert!(carried.into_iter().all(|m| m == Some((1, 4 + 64 + 4 + 64 * 8))));
     let launch = function(&loaded, "cuLaunchKernel");
     let Kind::Buffer(parameters) = &plan(&launch.arguments[9]).kind else { panic!("not a buffer") };
     let Rule::If { then, otherwise, .. } = &parameters.element else { panic!("no condition") };

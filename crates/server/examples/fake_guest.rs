@@ -17,11 +17,10 @@ static GUEST: Api = Api::new(&ApiDescriptor {
     spec_hash: 0x1234,
     functions: &["fake"; 21],
     handle_types: &[
-        HandleType { name: "object", size: 8, boxed: None, predefined: &[] },
-        HandleType { name: "other", size: 8, boxed: None, predefined: &[] },
+        HandleType { name: "object", size: 8, boxed: None, predefined: &[], metadata: None },
+        HandleType { name: "other", size: 8, boxed: None, predefined: &[], metadata: None },
     ],
     callbacks: &[invoke],
-    metadata_size: 16,
 });
 
 fn call(function: u32, write: impl FnOnce(&mut Call)) -> Option<Reply> {

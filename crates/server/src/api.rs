@@ -3,6 +3,7 @@
 use crate::call::Call;
 
 pub use aviary_gate::Kind as ResourceKind;
+pub use aviary_wire::Metadata;
 
 /// Everything constant about one API, printed by the generator.
 pub struct ApiDescriptor {
@@ -14,8 +15,6 @@ pub struct ApiDescriptor {
     pub functions: &'static [FunctionInfo],
     pub handle_types: &'static [HandleTypeInfo],
     pub resources: &'static [(&'static str, ResourceKind)],
-    /// Size of the structure that every handle carries; 0 for none.
-    pub metadata_size: usize,
     /// The error value that an asynchronous call of this function leaves behind when it is rejected.
     pub rejected: fn(function: u32, Reject) -> i64,
 }
@@ -33,6 +32,8 @@ pub struct HandleTypeInfo {
     pub size: usize,
     /// Values that are no objects and cross as they are.
     pub predefined: &'static [u64],
+    /// The structure that each object of the type carries, if any.
+    pub metadata: Option<Metadata>,
 }
 
 /// Decodes one request, calls the vendor's function, encodes the reply.

@@ -532,10 +532,10 @@ impl Call {
         }
     }
 
-    /// The metadata of an object; NULL if there is no such object. An argument may be an object of another
+    /// The metadata of this kind of an object; NULL if there is no such object, or it carries another kind. An argument may be an object of another
     /// type than its declaration says (`type_cast`): as in the guest, the metadata is that object's.
-    pub fn metadata(&self, ty: u32, native: u64) -> *mut u8 {
-        self.object(ty, native).and_then(|id| self.session.handles.metadata(id)).unwrap_or(std::ptr::null_mut())
+    pub fn metadata(&self, ty: u32, native: u64, kind: u32) -> *mut u8 {
+        self.object(ty, native).and_then(|id| self.session.handles.metadata(id, kind)).unwrap_or(std::ptr::null_mut())
     }
 
     /// The id of an object that may be of another type than the one that an expression has.

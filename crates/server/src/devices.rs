@@ -27,11 +27,22 @@ use aviary_gate::{DeviceSeat, GrantPage, Manner, grant, monotonic};
 use aviary_control::processor;
 use habits::{Interactive, Lingering, Waiting};
 use holding::{Holding, comes_behind_another};
-pub use measuring::{patience, wait_number};
+/// A question to a specification's `drain`; `struct aviary_drain` of `aviary/server.h`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DrainRequest {
+    /// The number that stands for the device.
+    pub device: u64,
+    /// The number of the wait. Work that the device had at the first question with this number is waited for; work that
+    /// it gets between two questions is not.
+    pub wait: u64,
+    /// ns to wait at most before the answer "not drained yet".
+    pub patience_ns: u64,
+}
 
 /// Waits until a device has done everything that this process gave it. Positive: it gave up waiting; negative: not yet, ask
 /// again, and let the thread do meanwhile what it has to do besides.
-pub type Drain = unsafe extern "C" fn(u64) -> c_int;
+pub type Drain = unsafe extern "C" fn(*const DrainRequest) -> c_int;
 /// The name of a device, NUL-terminated and never freed; NULL: unknown.
 pub type Name = unsafe extern "C" fn(u64) -> *const c_char;
 

@@ -10,7 +10,8 @@ use aviary_gate::NOT_YET;
 static QUEUED_US: [AtomicU64; 20] = [const { AtomicU64::new(0) }; 20];
 static DRAINS: [AtomicU32; 20] = [const { AtomicU32::new(0) }; 20];
 
-unsafe extern "C" fn drain(device: u64) -> c_int {
+unsafe extern "C" fn drain(asked: *const DrainRequest) -> c_int {
+    let device = request(asked).device;
     DRAINS[device as usize].fetch_add(1, Ordering::SeqCst);
     let queued = QUEUED_US[device as usize].swap(0, Ordering::SeqCst);
     let until = Instant::now() + Duration::from_micros(queued);
@@ -18,6 +19,11 @@ unsafe extern "C" fn drain(device: u64) -> c_int {
         std::hint::spin_loop();
     }
     0
+}
+
+fn request(asked: *const DrainRequest) -> DrainRequest {
+    // SAFETY: the code under test asks with a request that lives during the call.
+    unsafe { asked.read() }
 }
 
 unsafe extern "C" fn name(_: u64) -> *const c_char {
@@ -210,7 +216,7 @@ fn a_slice_that_follows_before_the_last_one_is_over_needs_no_samples() {
     static NODE: std::sync::OnceLock<GrantPage> = std::sync::OnceLock::new();
     static LATER_SLICES: AtomicU32 = AtomicU32::new(0);
     /// What the node does while the device is at the last work of a slice.
-    unsafe extern "C" fn drain_and_grant(device: u64) -> c_int {
+    unsafe extern "C" fn drain_and_grant(asked: *const DrainRequest) -> c_int {
         let seat = &NODE.get().expect("set by the test").seats()[0];
         if LATER_SLICES.load(Ordering::SeqCst) < 3 && seat.grant.load(Ordering::SeqCst) == grant::LAST {
             let remaining = seat.remaining.load(Ordering::SeqCst);
@@ -221,7 +227,7 @@ fn a_slice_that_follows_before_the_last_one_is_over_needs_no_samples() {
             LATER_SLICES.fetch_add(1, Ordering::SeqCst);
         }
         // SAFETY: this is how it is called by the code under test.
-        unsafe { drain(device) }
+        unsafe { drain(asked) }
     }
     let (node, devices) = page();
     // Long enough for a busy machine to make no difference.
@@ -287,7 +293,7 @@ fn who_is_at_its_last_work_can_be_hurried_while_it_waits() {
     static NODE: std::sync::OnceLock<GrantPage> = std::sync::OnceLock::new();
     static SLEEPER: AtomicU32 = AtomicU32::new(0);
     /// The node hurries whoever says that it waits for the slice's last work.
-    unsafe extern "C" fn drain_and_hurry(device: u64) -> c_int {
+    unsafe extern "C" fn drain_and_hurry(asked: *const DrainRequest) -> c_int {
         let seat = &NODE.get().expect("set before anything").seats()[0];
         if seat.grant.load(Ordering::SeqCst) == grant::LAST {
             let sleeper = seat.sleeper.load(Ordering::SeqCst);
@@ -295,7 +301,7 @@ fn who_is_at_its_last_work_can_be_hurried_while_it_waits() {
             seat.hurried.store(sleeper, Ordering::SeqCst);
         }
         // SAFETY: as this one.
-        unsafe { drain(device) }
+        unsafe { drain(asked) }
     }
     let (node, devices) = page();
     open(&node, grant::SLICE, Duration::from_millis(100));
@@ -394,9 +400,9 @@ fn who_waits_with_a_short_rest_of_its_slice_lets_the_next_one_in_and_is_expected
 }
 
 /// A device that is at its work as long as nobody takes the time to wait for it.
-unsafe extern "C" fn busy(device: u64) -> c_int {
+unsafe extern "C" fn busy(asked: *const DrainRequest) -> c_int {
     // SAFETY: without requirements.
-    if patience().is_zero() { -1 } else { unsafe { drain(device) } }
+    if request(asked).patience_ns == 0 { -1 } else { unsafe { drain(asked) } }
 }
 
 #[test]
@@ -426,8 +432,9 @@ static QUESTIONS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 /// For how many microseconds it was last asked to wait.
 static PATIENT_US: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
-unsafe extern "C" fn ask(device: u64) -> c_int {
-    PATIENT_US[device as usize].store(patience().as_micros() as u64, Ordering::SeqCst);
+unsafe extern "C" fn ask(asked: *const DrainRequest) -> c_int {
+    let DrainRequest { device, patience_ns, .. } = request(asked);
+    PATIENT_US[device as usize].store(patience_ns / 1000, Ordering::SeqCst);
     let less = |left: u32| left.checked_sub(1);
     match QUESTIONS[device as usize].fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
         Ok(_) => -1,
@@ -476,12 +483,13 @@ struct Waited {
     behind: Vec<u64>,
 }
 
-unsafe extern "C" fn reach(_: u64) -> c_int {
+unsafe extern "C" fn reach(asked: *const DrainRequest) -> c_int {
+    let asked = request(asked);
     let (mut wait, given) = (WAIT.lock().unwrap(), GIVEN.load(Ordering::SeqCst));
-    if wait.number != wait_number() {
-        (wait.number, wait.for_calls) = (wait_number(), given);
+    if wait.number != asked.wait {
+        (wait.number, wait.for_calls) = (asked.wait, given);
     }
-    if patience().is_zero() {
+    if asked.patience_ns == 0 {
         return -1;
     }
     let behind = given - wait.for_calls;
@@ -550,12 +558,13 @@ fn nothing_comes_behind_what_a_device_is_late_with() {
 /// The waits that a device was asked about by somebody who had time. It was not through the first time.
 static PATIENT_WAITS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
-unsafe extern "C" fn late_once(_: u64) -> c_int {
-    if patience().is_zero() {
+unsafe extern "C" fn late_once(asked: *const DrainRequest) -> c_int {
+    let asked = request(asked);
+    if asked.patience_ns == 0 {
         return -1;
     }
     let mut waits = PATIENT_WAITS.lock().unwrap();
-    waits.push(wait_number());
+    waits.push(asked.wait);
     if waits.len() > 1 { 0 } else { -1 }
 }
 

@@ -34,14 +34,14 @@ pub fn guarded<R>(body: impl FnOnce() -> R, otherwise: R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
-/// The metadata of the object with this native value; NULL if there is none.
+/// The metadata of this kind of the object with this native value; NULL if there is none.
 ///
 /// # Safety
 /// None: the value is looked up, not followed. `unsafe` because C calls it.
-pub unsafe fn metadata(handle: *const c_void) -> *mut c_void {
+pub unsafe fn metadata(handle: *const c_void, kind: u32) -> *mut c_void {
     let look = || {
         let session = session()?;
-        session.handles.metadata_of_any(session.api.handle_types.len() as u32, handle.addr() as u64)
+        session.handles.metadata_of_any(handle.addr() as u64, kind)
     };
     guarded(look, None).map_or(std::ptr::null_mut(), |block| block.cast())
 }
@@ -79,16 +79,6 @@ pub unsafe fn zerocopy_return(pointer: *const c_void) {
 /// Whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
 pub fn owes_error() -> c_int {
     guarded(|| c_int::from(lane::owes_error()), 0)
-}
-
-/// For how many nanoseconds the `drain` that this thread is in should wait.
-pub fn patience() -> u64 {
-    u64::try_from(crate::devices::patience().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Which wait for the device the `drain` that this thread is in belongs to: what the device has when a number comes first is waited for.
-pub fn wait_number() -> u64 {
-    crate::devices::wait_number()
 }
 
 /// For how many nanoseconds the calling thread should look whether a device is through before it sleeps over that.

@@ -117,7 +117,6 @@ pub struct HandleTable {
     segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
     minted: MintedSlots,
     state: Mutex<State>,
-    metadata_words: usize,
     types: &'static [HandleTypeInfo],
 }
 
@@ -155,12 +154,11 @@ fn place(index: u32) -> (usize, usize) {
 }
 
 impl HandleTable {
-    pub fn new(metadata_size: usize, types: &'static [HandleTypeInfo]) -> HandleTable {
+    pub fn new(types: &'static [HandleTypeInfo]) -> HandleTable {
         HandleTable {
             segments: [const { OnceLock::new() }; SEGMENTS],
             minted: MintedSlots::default(),
             state: Mutex::default(),
-            metadata_words: metadata_size.div_ceil(8),
             types,
         }
     }
@@ -341,19 +339,25 @@ impl HandleTable {
         self.with(id, |entry| entry.holding.take(resource, amount)).unwrap_or(0)
     }
 
-    /// The zero-initialised structure of the object; stays where it is until the object ends.
-    pub fn metadata(&self, id: u64) -> Option<*mut u8> {
-        let words = self.metadata_words;
+    /// The zero-initialised structure of the object; stays where it is until the object ends. `None` for an object whose
+    /// type carries another kind of structure: it may be smaller.
+    pub fn metadata(&self, id: u64, kind: u32) -> Option<*mut u8> {
+        let carried = self.types.get(HandleId::type_of_word(id))?.metadata?;
+        if carried.kind != kind {
+            return None;
+        }
         self.with(id, |entry| {
+            let words = carried.size.div_ceil(8);
             let block = entry.metadata.get_or_insert_with(|| vec![0; words].into_boxed_slice());
             block.as_mut_ptr().cast()
         })
     }
 
-    /// The structure of the object with this native value, whatever its type.
-    pub fn metadata_of_any(&self, types: u32, native: u64) -> Option<*mut u8> {
-        let id = (0..types).find_map(|ty| self.id(ty, native))?;
-        self.metadata(id)
+    /// The structure of the object with this native value, of the first type that carries this kind and has such an object.
+    pub fn metadata_of_any(&self, native: u64, kind: u32) -> Option<*mut u8> {
+        let carriers = self.types.iter().zip(0..).filter(|(info, _)| info.metadata.is_some_and(|m| m.kind == kind));
+        let id = carriers.filter_map(|(_, ty)| self.id(ty, native)).next()?;
+        self.metadata(id, kind)
     }
 
     pub fn len(&self) -> usize {

@@ -1,6 +1,13 @@
 use std::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::api::Metadata;
+
+/// Two types with structures of their own.
+static CARRIERS: [HandleTypeInfo; 2] = [
+    HandleTypeInfo { name: "first", size: 8, predefined: &[], metadata: Some(Metadata { kind: 1, size: 12 }) },
+    HandleTypeInfo { name: "second", size: 8, predefined: &[], metadata: Some(Metadata { kind: 2, size: 4 }) },
+];
 
 #[test]
 fn places_cover_every_index_once() {
@@ -15,7 +22,7 @@ fn places_cover_every_index_once() {
 
 #[test]
 fn a_handle_is_found_by_its_type_only() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(3, 0xabc, Role::Allocate).unwrap();
     assert_eq!(table.native(3, id), Some(0xabc));
     assert_eq!(table.native(2, id), None);
@@ -27,7 +34,7 @@ fn a_handle_is_found_by_its_type_only() {
 
 #[test]
 fn any_word_is_either_the_live_id_or_nothing() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(1, 7, Role::Allocate).unwrap();
     for shift in 0..64 {
         assert_eq!(table.native(type_of(id ^ (1 << shift)), id ^ (1 << shift)), None);
@@ -36,7 +43,7 @@ fn any_word_is_either_the_live_id_or_nothing() {
 
 #[test]
 fn an_ended_handle_stays_dead_when_its_slot_is_used_again() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let old = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.release(old, false).is_some());
     let new = table.publish(0, 2, Role::Allocate).unwrap();
@@ -49,7 +56,7 @@ fn an_ended_handle_stays_dead_when_its_slot_is_used_again() {
 
 #[test]
 fn references_are_counted_and_the_last_one_ends_it() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     assert_eq!(table.publish(0, 1, Role::Allocate).unwrap(), id);
     table.retain(id);
@@ -61,7 +68,7 @@ fn references_are_counted_and_the_last_one_ends_it() {
 
 #[test]
 fn a_borrowed_handle_survives_retain_and_release() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Borrow).unwrap();
     table.retain(id);
     assert!(table.release(id, false).is_none());
@@ -72,7 +79,7 @@ fn a_borrowed_handle_survives_retain_and_release() {
 
 #[test]
 fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let old = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.ending(old, false));
     let new = table.publish(0, 1, Role::Allocate).unwrap();
@@ -85,7 +92,7 @@ fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
 /// One thread ends what is at an address while others are given that address, as a vendor's library does.
 #[test]
 fn threads_that_share_an_address_have_an_object_each() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let taken = AtomicBool::new(false);
     let use_address = || {
         for _ in 0..50_000 {
@@ -105,7 +112,7 @@ fn threads_that_share_an_address_have_an_object_each() {
 
 #[test]
 fn a_spared_handle_is_shared_again() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.ending(id, false));
     table.spared(id);
@@ -114,7 +121,7 @@ fn a_spared_handle_is_shared_again() {
 
 #[test]
 fn a_used_up_slot_is_retired() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     table.lock().entries[0].generation = HandleId::MAX_GENERATION;
     let last = id_of(0, HandleId::MAX_GENERATION, 0);
@@ -127,21 +134,38 @@ fn a_used_up_slot_is_retired() {
 
 #[test]
 fn metadata_is_zero_stable_and_gone_with_the_object() {
-    let table = HandleTable::new(12, &[]);
+    let table = HandleTable::new(&CARRIERS);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
-    let block = table.metadata(id).unwrap();
+    let block = table.metadata(id, 1).unwrap();
     for i in 0..1000 {
         table.publish(0, 100 + i, Role::Allocate).unwrap();
     }
-    assert_eq!(table.metadata(id), Some(block));
-    assert_eq!(table.metadata_of_any(2, 1), Some(block));
+    assert_eq!(table.metadata(id, 1), Some(block));
+    assert_eq!(table.metadata_of_any(1, 1), Some(block));
     table.release(id, false);
-    assert_eq!(table.metadata(id), None);
+    assert_eq!(table.metadata(id, 1), None);
+}
+
+/// An object of the second type carries 4 bytes where code for the first one would write 12.
+#[test]
+fn metadata_of_another_kind_is_not_found() {
+    let table = HandleTable::new(&CARRIERS);
+    let first = table.publish(0, 1, Role::Allocate).unwrap();
+    let second = table.publish(1, 2, Role::Allocate).unwrap();
+    assert!(table.metadata(first, 1).is_some() && table.metadata(second, 2).is_some());
+    for (id, native, other) in [(first, 1, 2), (second, 2, 1)] {
+        assert_eq!((table.metadata(id, other), table.metadata(id, 0)), (None, None));
+        assert_eq!((table.metadata_of_any(native, other), table.metadata_of_any(native, 0)), (None, None));
+    }
+    // One native value, objects of both types: each kind finds its own.
+    let same = table.publish(1, 1, Role::Allocate).unwrap();
+    assert_eq!(table.metadata_of_any(1, 2), table.metadata(same, 2));
+    assert_eq!(table.metadata_of_any(1, 1), table.metadata(first, 1));
 }
 
 #[test]
 fn what_an_object_holds_comes_out_when_it_ends() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
     let mut holding = Holding::default();
     holding.add(0, 64);
@@ -154,13 +178,13 @@ fn what_an_object_holds_comes_out_when_it_ends() {
 
 #[test]
 fn replay_binds_the_recorded_ids() {
-    let recorded = HandleTable::new(0, &[]);
+    let recorded = HandleTable::new(&[]);
     let skipped = recorded.publish(0, 9, Role::Allocate).unwrap();
     recorded.release(skipped, true);
     let spare = recorded.publish(1, 10, Role::Allocate).unwrap();
     recorded.publish(1, 11, Role::Allocate).unwrap();
     let id = recorded.publish(1, 12, Role::Allocate).unwrap();
-    let fresh = HandleTable::new(0, &[]);
+    let fresh = HandleTable::new(&[]);
     fresh.bind(Some(vec![id, 0, spare]));
     assert_eq!(fresh.publish(1, 0x100, Role::Allocate).unwrap(), id);
     fresh.skip();
@@ -174,7 +198,7 @@ fn replay_binds_the_recorded_ids() {
 
 #[test]
 fn readers_never_see_another_objects_value() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let ids = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -198,10 +222,10 @@ fn readers_never_see_another_objects_value() {
 #[test]
 fn only_predefined_values_cross_as_they_are() {
     static TYPES: [HandleTypeInfo; 2] = [
-        HandleTypeInfo { name: "stream", size: 8, predefined: &[1, 2] },
-        HandleTypeInfo { name: "event", size: 8, predefined: &[] },
+        HandleTypeInfo { name: "stream", size: 8, predefined: &[1, 2], metadata: None },
+        HandleTypeInfo { name: "event", size: 8, predefined: &[], metadata: None },
     ];
-    let table = HandleTable::new(8, &TYPES);
+    let table = HandleTable::new(&TYPES);
     assert_eq!(table.native(0, 1), Some(1));
     assert_eq!(table.native(0, 2), Some(2));
     assert_eq!(table.native(1, 1), None);
@@ -218,7 +242,7 @@ fn chosen(ty: u8, generation: u32, index: u32) -> u64 {
 
 #[test]
 fn a_guest_chooses_newer_ids_of_its_own_half_only() {
-    let table = HandleTable::new(8, &[]);
+    let table = HandleTable::new(&CARRIERS);
     let own = table.publish(0, 0x50, Role::Allocate).unwrap();
     assert!(!table.may_adopt(0, own) && !table.may_adopt(0, own + (1 << 32)));
     assert!(!table.may_adopt(1, chosen(0, 1, 0)), "another type");
@@ -229,7 +253,7 @@ fn a_guest_chooses_newer_ids_of_its_own_half_only() {
     assert_eq!((table.native(0, id), table.native(1, id), table.len()), (Some(0x60), None, 2));
     assert_eq!(table.id(0, 0x60), Some(id));
     assert_eq!(table.publish(0, 0x60, Role::Borrow), Ok(id), "a reply that mentions it says its id");
-    assert!(table.metadata(id).is_some());
+    assert!(table.metadata(id, 1).is_some());
     assert!(table.adopt(0, id, 0x61, &[]).is_none() && !table.may_adopt(0, chosen(0, 2, HandleId::MOST_MINTED - 1)));
     assert!(table.release(id, false).is_some());
     assert_eq!((table.native(0, id), table.len(), table.id(0, 0x60)), (None, 1, None));
@@ -239,7 +263,7 @@ fn a_guest_chooses_newer_ids_of_its_own_half_only() {
 
 #[test]
 fn a_newer_object_ends_what_the_guest_has_given_up() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let (old, new) = (chosen(1, 1, 7), chosen(2, 2, 7));
     assert!(table.adopt(1, old, 0x10, &[]).unwrap().is_none());
     let ended = table.adopt(2, new, 0x20, &[]).unwrap().unwrap();
@@ -251,7 +275,7 @@ fn a_newer_object_ends_what_the_guest_has_given_up() {
 
 #[test]
 fn two_ids_may_name_one_object() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let (a, b) = (chosen(0, 1, 0), chosen(0, 1, 1));
     table.adopt(0, a, 0x10, &[]).unwrap();
     table.adopt(0, b, 0x10, &[]).unwrap();
@@ -261,7 +285,7 @@ fn two_ids_may_name_one_object() {
 
 #[test]
 fn what_ends_with_an_object_is_gone_and_gives_back_what_it_holds() {
-    let table = HandleTable::new(8, &[]);
+    let table = HandleTable::new(&CARRIERS);
     let owner = table.publish(0, 1, Role::Allocate).unwrap();
     let inner = table.publish_owned(1, 2, Role::Borrow, &[owner]).unwrap();
     let deep = table.publish_owned(1, 3, Role::Allocate, &[inner]).unwrap();
@@ -269,7 +293,7 @@ fn what_ends_with_an_object_is_gone_and_gives_back_what_it_holds() {
     table.retain(deep);
     let mut holding = Holding::default();
     holding.add(0, 64);
-    assert!(table.hold(deep, &mut holding) && table.metadata(inner).is_some());
+    assert!(table.hold(deep, &mut holding) && table.metadata(inner, 2).is_some());
     assert_eq!(table.publish_owned(1, 2, Role::Borrow, &[owner]), Ok(inner), "the same as before");
     let ended = table.release(owner, true).unwrap();
     let mut along: Vec<u64> = ended.along.iter().map(|e| e.id).collect();
@@ -279,7 +303,7 @@ fn what_ends_with_an_object_is_gone_and_gives_back_what_it_holds() {
     assert_eq!((ended.id, along), (owner, expected.to_vec()));
     let mut held = ended.along.into_iter().find(|e| e.id == deep).unwrap().holding;
     assert_eq!(held.take(0, 100), 64);
-    assert!([inner, deep].iter().all(|id| table.native(1, *id).is_none() && table.metadata(*id).is_none()));
+    assert!([inner, deep].iter().all(|id| table.native(1, *id).is_none() && table.metadata(*id, 2).is_none()));
     assert_eq!((table.native(1, apart), table.id(1, 2), table.len()), (Some(4), None, 1));
     let owner = table.publish(0, 1, Role::Allocate).unwrap();
     assert_ne!(table.publish_owned(1, 2, Role::Borrow, &[owner]), Ok(inner), "the same address, another object");
@@ -288,7 +312,7 @@ fn what_ends_with_an_object_is_gone_and_gives_back_what_it_holds() {
 #[test]
 fn an_address_used_again_while_its_owner_is_ending_is_another_object() {
     for role in [Role::Borrow, Role::Allocate] {
-        let table = HandleTable::new(0, &[]);
+        let table = HandleTable::new(&[]);
         let old = table.publish(0, 1, Role::Allocate).unwrap();
         let inner = table.publish_owned(1, 2, Role::Borrow, &[old]).unwrap();
         let below = table.publish_owned(1, 3, role, &[inner]).unwrap();
@@ -305,7 +329,7 @@ fn an_address_used_again_while_its_owner_is_ending_is_another_object() {
 
 #[test]
 fn an_object_of_two_owners_is_one_object() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let owners = [1, 2].map(|native| table.publish(0, native, Role::Allocate).unwrap());
     let inner = owners.map(|owner| table.publish_owned(1, 3, Role::Borrow, &[owner]).unwrap());
     assert_eq!(inner[0], inner[1]);
@@ -316,7 +340,7 @@ fn an_object_of_two_owners_is_one_object() {
 
 #[test]
 fn an_object_whose_owner_has_ended_meanwhile_has_ended_too() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let owner = table.publish(0, 1, Role::Allocate).unwrap();
     assert!(table.release(owner, true).is_some());
     let inner = table.publish_owned(1, 2, Role::Borrow, &[owner]).unwrap();
@@ -327,7 +351,7 @@ fn an_object_whose_owner_has_ended_meanwhile_has_ended_too() {
 
 #[test]
 fn objects_under_chosen_ids_end_with_others_and_others_with_them() {
-    let table = HandleTable::new(0, &[]);
+    let table = HandleTable::new(&[]);
     let (outer, inner) = (chosen(0, 1, 0), chosen(1, 1, 1));
     table.adopt(0, outer, 1, &[]).unwrap();
     table.adopt(1, inner, 2, &[outer]).unwrap();

@@ -22,7 +22,6 @@ static API: ApiDescriptor = ApiDescriptor {
     functions: &[FunctionInfo { name: "add", handler: add, replayable: false }],
     handle_types: &[],
     resources: &[],
-    metadata_size: 0,
     rejected: |_, _| -1,
 };
 
@@ -141,7 +140,7 @@ fn a_calls_memory_is_used_again() {
     assert_eq!(lane.spare.borrow().len(), 1);
 }
 
-unsafe extern "C" fn through(_: u64) -> std::ffi::c_int {
+unsafe extern "C" fn through(_: *const crate::DrainRequest) -> std::ffi::c_int {
     0
 }
 

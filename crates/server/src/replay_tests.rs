@@ -6,7 +6,7 @@ use aviary_control::stats::StatsPage;
 use aviary_wire::{Encoder, HandleId, kind};
 
 use crate::allocations;
-use crate::api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Reject, Role};
+use crate::api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Metadata, Reject, Role};
 use crate::log::ObjectLog;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
@@ -28,9 +28,13 @@ static API: ApiDescriptor = ApiDescriptor {
         FunctionInfo { name: "destroy", handler: destroy, replayable: false },
         FunctionInfo { name: "name", handler: name, replayable: true },
     ],
-    handle_types: &[HandleTypeInfo { name: "object", size: 8, predefined: &[] }],
+    handle_types: &[HandleTypeInfo {
+        name: "object",
+        size: 8,
+        predefined: &[],
+        metadata: Some(Metadata { kind: 1, size: 8 }),
+    }],
     resources: &[],
-    metadata_size: 8,
     rejected: |_, _| -1,
 };
 
@@ -43,7 +47,7 @@ unsafe fn create(call: &mut Call) -> Result<(), Reject> {
     let native = NATIVE.fetch_add(16, Ordering::SeqCst);
     call.reply_handle(0, native, Role::Allocate);
     // SAFETY: the metadata has 8 bytes.
-    unsafe { call.metadata(0, native).cast::<u64>().write(sum) };
+    unsafe { call.metadata(0, native, 1).cast::<u64>().write(sum) };
     // Handlers may change what they decoded.
     bytes.fill(0);
     call.record(0, native);
@@ -55,7 +59,7 @@ unsafe fn create(call: &mut Call) -> Result<(), Reject> {
 unsafe fn link(call: &mut Call) -> Result<(), Reject> {
     let (to, from) = (call.handle(0)?, call.handle(0)?);
     // SAFETY: as above.
-    unsafe { *call.metadata(0, to).cast::<u64>() += *call.metadata(0, from).cast::<u64>() };
+    unsafe { *call.metadata(0, to, 1).cast::<u64>() += *call.metadata(0, from, 1).cast::<u64>() };
     call.record(0, to);
     call.depends(0, from);
     call.finish(true, 0);
@@ -117,7 +121,7 @@ fn perform(session: &Arc<Session>, function: u32, write: impl FnOnce(&mut Encode
 
 fn sum(session: &Session, id: u64) -> u64 {
     // SAFETY: metadata of 8 bytes.
-    unsafe { *session.handles.metadata(id).unwrap().cast::<u64>() }
+    unsafe { *session.handles.metadata(id, 1).unwrap().cast::<u64>() }
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl Session {
         Arc::new_cyclic(|me| Session {
             api: parts.api,
             vendor: parts.vendor,
-            handles: HandleTable::new(parts.api.metadata_size, parts.api.handle_types),
+            handles: HandleTable::new(parts.api.handle_types),
             gate: parts.gate,
             policy: parts.policy,
             tickets: Tickets::default(),

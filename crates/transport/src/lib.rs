@@ -6,6 +6,7 @@
 //! message.
 
 mod arena;
+pub mod bounds;
 mod control;
 mod device;
 mod lane;

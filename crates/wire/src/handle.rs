@@ -10,6 +10,16 @@ pub const MAX_PREDEFINED: u64 = 0xffff;
 const INDEX_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 24;
 
+/// The structure that each object of a handle type carries on either side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metadata {
+    /// Its number among the structures of the API, from 1. Code that means another structure gets none: it would read
+    /// beyond this one.
+    pub kind: u32,
+    /// Bytes.
+    pub size: usize,
+}
+
 /// A typed, generation-checked name of a server object: `type << 56 | generation << 32 | index + 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HandleId {
@@ -31,6 +41,12 @@ impl HandleId {
     /// An id that the guest chose.
     pub const fn is_minted(self) -> bool {
         self.index & Self::MINTED != 0
+    }
+
+    /// The number of the type that a word of an id has; of any other word something meaningless.
+    #[inline]
+    pub const fn type_of_word(word: u64) -> usize {
+        (word >> (INDEX_BITS + GENERATION_BITS)) as usize
     }
 
     #[inline]

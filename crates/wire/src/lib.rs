@@ -22,7 +22,7 @@ pub use control::Control;
 pub use decode::{BufferRef, DecodeError, Decoder};
 pub use encode::Encoder;
 pub use ends::Ends;
-pub use handle::{HandleId, MAX_PREDEFINED, NOT_A_HANDLE, short_value};
+pub use handle::{HandleId, MAX_PREDEFINED, Metadata, NOT_A_HANDLE, short_value};
 pub use message::{HEADER_SIZE, ReplyHeader, RequestHeader, flag, kind, status};
 pub use origin::Origin;
 pub use text::{Shown, shown};

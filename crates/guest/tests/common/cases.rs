@@ -128,12 +128,12 @@ fn handles_live_and_end() {
         };
         let id = u64::from(ty) << 56 | 7 << 32 | u64::from(ty + 1);
         assert_eq!(identity(value), id);
-        assert!(!api.metadata(value).is_null());
+        assert!(!api.metadata(value, 1).is_null());
         api.retain(ty, value);
         api.release(ty, value, false);
         assert!(api.is_handle(value));
         api.release(ty, value, false);
-        assert!(!api.is_handle(value) && api.metadata(value).is_null());
+        assert!(!api.is_handle(value) && api.metadata(value, 1).is_null());
         if ty != 1 {
             assert_eq!(identity(value), u64::MAX);
         }

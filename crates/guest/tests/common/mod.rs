@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming};
+use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Metadata};
 use aviary_transport::*;
 use aviary_wire::attach::{hello_flag, welcome_flag};
 use aviary_wire::control::{CALLBACK_LANE, control_kind};
@@ -42,10 +42,12 @@ pub const DEFER: u32 = 20;
 pub const REJECT: u32 = 21;
 pub const PAUSE: u32 = 22;
 
+const CARRIED: Option<Metadata> = Some(Metadata { kind: 1, size: 16 });
+
 static TYPES: [HandleType; 3] = [
-    HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[] },
-    HandleType { name: "plain", size: 8, boxed: None, predefined: &[] },
-    HandleType { name: "short", size: 4, boxed: None, predefined: &[] },
+    HandleType { name: "boxed", size: 8, boxed: Some(prefix), predefined: &[], metadata: CARRIED },
+    HandleType { name: "plain", size: 8, boxed: None, predefined: &[], metadata: CARRIED },
+    HandleType { name: "short", size: 4, boxed: None, predefined: &[], metadata: CARRIED },
 ];
 
 unsafe fn prefix() -> usize {
@@ -73,7 +75,6 @@ pub static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     functions: &["add", "post", "posted"],
     handle_types: &TYPES,
     callbacks: &[invoke],
-    metadata_size: 16,
 };
 
 /// A new API, which has a connection of its own.

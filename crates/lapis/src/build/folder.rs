@@ -12,11 +12,14 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The folder `name` of `parent`, both made if need be.
-    pub fn new(parent: &Path, name: &str) -> Result<Folder, BuildError> {
-        fs::create_dir_all(parent).map_err(|e| BuildError::Output(parent.to_path_buf(), e))?;
-        let parent = Folder { root: parent.canonicalize().map_err(|e| BuildError::Output(parent.to_path_buf(), e))? };
-        Ok(Folder { root: parent.folder(Path::new(name))? })
+    /// The folder at a path that its user chose, made if need be.
+    pub fn at(path: &Path) -> Result<Folder, BuildError> {
+        Ok(Folder { root: super::absolute(path)? })
+    }
+
+    /// The folder `name` of this one, made if need be.
+    pub fn below(&self, name: &str) -> Result<Folder, BuildError> {
+        Ok(Folder { root: self.folder(Path::new(name))? })
     }
 
     pub fn path(&self) -> &Path {
@@ -123,7 +126,7 @@ mod tests {
     #[test]
     fn files_are_made_and_replaced_below_the_folder() {
         let scratch = Scratch::new("plain");
-        let folder = Folder::new(&scratch.0, "api").expect("a folder");
+        let folder = Folder::at(&scratch.0).and_then(|out| out.below("api")).expect("a folder");
         folder.write(Path::new("gen/guest/lib.rs"), b"one").expect("written");
         folder.write(Path::new("gen/guest/lib.rs"), b"two").expect("written again");
         let at = folder.copy(&folder.path().join("gen/guest/lib.rs"), Path::new("libn.so.1")).expect("copied");
@@ -139,7 +142,7 @@ mod tests {
         let scratch = Scratch::new("links");
         let elsewhere = scratch.0.join("elsewhere");
         fs::write(elsewhere.join("vendor.so"), "the vendor's").expect("written");
-        let folder = Folder::new(&scratch.0, "api").expect("a folder");
+        let folder = Folder::at(&scratch.0).and_then(|out| out.below("api")).expect("a folder");
         symlink(elsewhere.join("vendor.so"), folder.path().join("libn.so.1")).expect("a link to a file");
         symlink(&elsewhere, folder.path().join("gen")).expect("a link to a folder");
         symlink(elsewhere.join("gone"), folder.path().join("dangling")).expect("a dangling link");
@@ -148,8 +151,9 @@ mod tests {
             let result = folder.write(Path::new(path), b"ours");
             assert!(matches!(result, Err(BuildError::Outside(_))), "{path}: {result:?}");
         }
-        assert!(Folder::new(&folder.path().join("gen"), "../up").is_err());
-        assert!(Folder::new(&folder.path().join(".."), "other/x").is_ok(), "links between folders are inside");
+        let below = |path: &Path, name| Folder::at(path).and_then(|parent| parent.below(name));
+        assert!(below(&folder.path().join("gen"), "../up").is_err());
+        assert!(below(&folder.path().join(".."), "other/x").is_ok(), "links between folders are inside");
         assert_eq!(fs::read(elsewhere.join("vendor.so")).expect("a file"), b"the vendor's");
         assert!(
             !elsewhere.join("lib.rs").exists() && !elsewhere.join("gone").exists() && !elsewhere.join("new").exists()

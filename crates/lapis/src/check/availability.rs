@@ -174,7 +174,7 @@ impl Checker<'_> {
                 self.kept(expr, moment);
                 self.expr(a, moment);
             }
-            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Metadata(a) => self.expr(a, moment),
+            ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Metadata(a, _) => self.expr(a, moment),
             ExprKind::Binary(_, a, b) => {
                 self.expr(a, moment);
                 self.expr(b, moment);

@@ -90,7 +90,7 @@ impl<'a> Context<'a> {
             }
             ExprKind::Cast(a) => self.cast(a, &e.ty),
             ExprKind::Element(..) | ExprKind::Field(..) => self.load(e),
-            ExprKind::Metadata(_) => {
+            ExprKind::Metadata(..) => {
                 let (base, _, _) = self.location(e);
                 quote!((#base as i128))
             }
@@ -184,14 +184,14 @@ impl<'a> Context<'a> {
                 let field = Literal::i128_unsuffixed(*field as i128);
                 (address, limit, quote!((#offset).saturating_add(#field)))
             }
-            ExprKind::Metadata(handle) => {
+            ExprKind::Metadata(handle, kind) => {
                 let ty = handle.ty.handle.unwrap_or(0) as u32;
                 let handle = self.exact(handle);
-                let size = types::size(self.model.metadata_size);
+                let size = types::size(e.ty.size());
                 let base = if self.on_server() {
-                    quote!(call.metadata(#ty, (#handle) as u64))
+                    quote!(call.metadata(#ty, (#handle) as u64, #kind))
                 } else {
-                    quote!(API.metadata((#handle) as u64))
+                    quote!(API.metadata((#handle) as u64, #kind))
                 };
                 (quote!((#base as usize)), quote!(#size), quote!(0i128))
             }

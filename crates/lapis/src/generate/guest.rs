@@ -9,7 +9,7 @@ mod sized;
 use super::callback;
 use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
-use super::{support, types};
+use super::types;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Ident, Literal, TokenStream};
@@ -17,11 +17,9 @@ use quote::{format_ident, quote};
 
 /// The whole crate.
 pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let support = support::module();
     let structs = types::struct_definitions(model);
     let utilities = types::utility_declarations(model, Side::Server);
     let descriptor = descriptor(model, program, spec_hash);
-    let exports = super::glue::guest_exports();
     let codes = invalid_codes(model);
     let tables = model.tables.iter().map(|t| table(model, t));
     let lookup = function_lookup(model);
@@ -30,12 +28,12 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let stubs = stubs.map(|(id, (function, lowered))| Stub { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Role, Status};
-        #support
+        use aviary_guest::{Api, ApiDescriptor, HandleType, Incoming, Metadata, Role, Status};
+        use aviary_guest::bounds as support;
         #structs
         #utilities
         #descriptor
-        #exports
+        aviary_guest::utility_exports!(API, function_by_name);
         #codes
         #(#tables)*
         #lookup
@@ -47,7 +45,6 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let (name, version) = (&model.api.name, &model.api.version);
     let functions = model.functions.iter().map(|f| &f.name);
-    let metadata_size = types::size(model.metadata_size);
     let boxes = model.handle_types.iter().enumerate().filter_map(|(i, h)| {
         let value = Context::new(model, Side::Guest).exact(h.boxed.as_ref()?);
         let name = format_ident!("boxed_{}", i);
@@ -56,8 +53,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let handle_types = model.handle_types.iter().enumerate().map(|(i, h)| {
         let (name, size, function) = (&h.name, types::size(h.size), format_ident!("boxed_{}", i));
         let boxed = if h.boxed.is_some() { quote!(Some(#function)) } else { quote!(None) };
+        let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*] })
+        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
     quote! {
@@ -69,7 +67,6 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             callbacks: &[#(#callbacks),*],
-            metadata_size: #metadata_size,
         };
         static API: Api = Api::new(&DESCRIPTOR);
     }

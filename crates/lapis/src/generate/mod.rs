@@ -7,7 +7,6 @@ mod guest;
 mod marshal;
 pub mod pointers;
 mod server;
-mod support;
 mod types;
 
 use crate::lower::Program;

@@ -7,7 +7,7 @@ mod request;
 use super::callback;
 use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
-use super::{support, types};
+use super::types;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
@@ -15,11 +15,9 @@ use quote::{format_ident, quote};
 
 /// The whole crate.
 pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let support = support::module();
     let structs = types::struct_definitions(model);
     let utilities = types::utility_declarations(model, Side::Guest);
     let descriptor = descriptor(model, program, spec_hash);
-    let exports = super::glue::server_exports();
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
     let forwarders = model.functions.iter().filter(|f| f.member_of.is_none()).map(|f| forwarder(model, f));
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
@@ -27,12 +25,13 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Outgoing, Reject, ResourceKind, Role};
-        #support
+        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Metadata, Outgoing, Reject, ResourceKind, Role};
+        use aviary_server::bounds as support;
         #structs
         #utilities
         #descriptor
-        #exports
+        aviary_server::utility_exports!();
+        unsafe extern "C" { fn aviary_preload_utility(); }
         #(#callbacks)*
         #(#forwarders)*
         #(#handlers)*
@@ -47,8 +46,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     });
     let handle_types = model.handle_types.iter().map(|h| {
         let (name, size) = (&h.name, types::size(h.size));
+        let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleTypeInfo { name: #name, size: #size, predefined: &[#(#predefined),*] })
+        quote!(HandleTypeInfo { name: #name, size: #size, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let resources = model.resources.iter().map(|r| {
         let name = &r.name;
@@ -58,7 +58,6 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         };
         quote!((#name, #kind))
     });
-    let metadata_size = types::size(model.metadata_size);
     let rejected = rejected(model);
     quote! {
         #rejected
@@ -70,7 +69,6 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             resources: &[#(#resources),*],
-            metadata_size: #metadata_size,
             rejected,
         };
         aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
@@ -113,11 +111,8 @@ fn rejected(model: &Model) -> TokenStream {
 /// Lets utility code call the vendor's functions by their names.
 fn forwarder(model: &Model, function: &Function) -> TokenStream {
     let name = format_ident!("{}", function.name);
-    let symbol = Literal::byte_string(format!("{}\0", function.name).as_bytes());
     let parameters = types::parameter_list(&function.signature);
-    let arguments = types::argument_list(&function.signature);
     let result = types::rust(&function.signature.result);
-    let function_type = types::function_type(&function.signature);
     let missing = match (&function.error, model.error.as_ref().and_then(|e| e.unsupported.as_ref())) {
         (ErrorPlace::Return, Some(code)) => Context::new(model, Side::Server).typed(code, &function.signature.result),
         _ => types::zero(&function.signature.result),
@@ -133,24 +128,9 @@ fn forwarder(model: &Model, function: &Function) -> TokenStream {
                 std::process::abort()
             })
         }
-        _ => quote!(return #missing),
+        _ => missing,
     };
-    quote! {
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn #name(#parameters) -> #result {
-            static ADDRESS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-            let mut address = ADDRESS.load(std::sync::atomic::Ordering::Relaxed);
-            if address == 0 {
-                address = unsafe { aviary_server::ffi::function(#symbol.as_ptr() as *const std::ffi::c_char) } as usize;
-                ADDRESS.store(address, std::sync::atomic::Ordering::Relaxed);
-            }
-            if address == 0 {
-                #missing;
-            }
-            let function: #function_type = unsafe { std::mem::transmute(address) };
-            unsafe { function(#arguments) }
-        }
-    }
+    quote!(aviary_server::vendor_function!(fn #name(#parameters) -> #result = #missing);)
 }
 
 struct Handler<'a> {
@@ -278,7 +258,7 @@ impl Handler<'_> {
             if call.minds_devices()
                 && call.occupy(
                     (#device) as u64,
-                    std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#drain as *const ()),
+                    std::mem::transmute::<*const (), aviary_server::Drain>(#drain as *const ()),
                     std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> *const std::ffi::c_char>(#name as *const ()),
                 )?
             {

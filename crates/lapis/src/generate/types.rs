@@ -4,7 +4,7 @@
 //! both have the same place in every calling convention we run on. Structs that
 //! are passed by value keep their members, because the convention looks at them.
 
-use crate::model::{Expr, Model, Signature, Struct, Type, TypeKind};
+use crate::model::{Expr, HandleType, Metadata, Model, Signature, Struct, Type, TypeKind};
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{format_ident, quote};
 use std::collections::BTreeMap;
@@ -186,6 +186,17 @@ pub fn utility_declarations(model: &Model, skip: crate::model::Side) -> TokenStr
         quote!(fn #name(#(#parameters),*) -> #result;)
     });
     quote!(unsafe extern "C" { #(#declarations)* })
+}
+
+/// What the handles of a type carry: kind and size of a structure, if any.
+pub fn metadata(handle: &HandleType) -> TokenStream {
+    match &handle.metadata {
+        None => quote!(None),
+        Some(Metadata { kind, ty }) => {
+            let size = size(ty.size());
+            quote!(Some(Metadata { kind: #kind, size: #size }))
+        }
+    }
 }
 
 /// Constant value of an expression, where it has one.

@@ -23,7 +23,7 @@ pub fn parse(unit: &Unit) -> Result<Header, HeaderError> {
         .parser(&unit.path)
         .arguments(&arguments(unit))
         .unsaved(&files)
-        .detailed_preprocessing_record(true)
+        .detailed_preprocessing_record(!unit.own_only)
         .parse()
         .map_err(|e| HeaderError::Parse(e.to_string()))?;
     let mut reader = Reader { main: unit.path.clone(), ..Reader::default() };

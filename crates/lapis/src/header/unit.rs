@@ -12,7 +12,7 @@ pub struct Unit {
     pub include_dirs: Vec<PathBuf>,
     pub defines: Vec<String>,
     /// Files that exist only for this unit.
-    pub virtual_files: Vec<(PathBuf, &'static str)>,
+    pub virtual_files: Vec<(PathBuf, String)>,
     /// Only functions and variables of the unit itself matter: its headers have been read before.
     pub own_only: bool,
     lines: usize,

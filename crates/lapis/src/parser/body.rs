@@ -138,7 +138,7 @@ impl Parser<'_> {
         }
         loop {
             arguments.push(match descriptor {
-                "type_cast" => Argument::Type(self.type_name()?),
+                "type_cast" | "metadata" => Argument::Type(self.type_name()?),
                 "callback" => Argument::Parameter(self.callback_parameter()?),
                 _ => Argument::Expr(self.expression()?),
             });

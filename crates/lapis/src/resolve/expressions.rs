@@ -7,7 +7,7 @@ use super::types::{c_int, describe, int, pointer, size_t, void};
 use crate::ast::{self, Expr as Ast, ExprKind as AstKind, Name};
 use crate::diagnostics::Diagnostic;
 use crate::header::macros;
-use crate::model::{Binary, Callee, Expr, ExprKind, Field, Side, Type, TypeKind, Unary, UtilityFunction};
+use crate::model::{Binary, Callee, Expr, ExprKind, Field, Metadata, Side, Type, TypeKind, Unary, UtilityFunction};
 use crate::source::Span;
 use crate::suggest::similar;
 
@@ -286,7 +286,7 @@ impl<'a> Resolver<'a> {
 
     fn arrow(&mut self, a: &Ast, field: &Name, span: Span, scope: &Scope) -> Option<Expr> {
         let pointer = self.expr(a, scope)?;
-        if let ExprKind::Metadata(_) = pointer.kind {
+        if let ExprKind::Metadata(..) = pointer.kind {
             return self.member(pointer, field, span, true);
         }
         let target = self.element(pointer, zero(span), a.span)?;
@@ -340,17 +340,30 @@ impl<'a> Resolver<'a> {
     }
 
     fn metadata_call(&mut self, name: &Name, arguments: &[Ast], span: Span, scope: &Scope) -> Option<Expr> {
-        let Some(ty) = self.metadata.clone() else {
+        if self.model.metadata.is_empty() {
             self.report(
                 Diagnostic::error(name.span, "no metadata is declared")
                     .label("what would it hold?")
                     .help("add `declare_metadata(struct ...);`"),
             );
             return None;
-        };
+        }
         self.count(name, 1, arguments.len())?;
         let handle = self.expr(&arguments[0], scope)?;
-        Some(Expr { kind: ExprKind::Metadata(handle.into()), ty, span })
+        let own = handle.ty.handle.and_then(|h| self.model.handle_types[h].metadata.clone());
+        let Some(Metadata { kind, ty }) = own.or_else(|| self.metadata.clone()) else {
+            let spelling = handle.ty.spelling.clone();
+            self.report(
+                Diagnostic::error(handle.span, format!("`{spelling}` has no metadata"))
+                    .label("no structure is declared for handles of this type")
+                    .help(format!(
+                        "add `metadata(struct ...);` to `type({spelling})`, or `declare_metadata(struct ...);` for all types \
+                         without one of their own"
+                    )),
+            );
+            return None;
+        };
+        Some(Expr { kind: ExprKind::Metadata(handle.into(), kind), ty, span })
     }
 
     fn library(

@@ -7,7 +7,8 @@ use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
 use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    ErrorType, Expr, ExprKind, HandleType, MAX_PREDEFINED, Resource, ResourceKind, Side, StatusType, Type, TypeKind,
+    ErrorType, Expr, ExprKind, HandleType, MAX_PREDEFINED, Metadata, Resource, ResourceKind, Side, StatusType, Type,
+    TypeKind,
 };
 use crate::source::Span;
 
@@ -83,18 +84,43 @@ impl<'a> Resolver<'a> {
     }
 
     fn declare_metadata(&mut self, name: &TypeName) {
-        let Some(ty) = self.resolve_type(name) else { return };
-        if !matches!(ty.kind, TypeKind::Struct(_)) || self.metadata.is_some() {
-            let message = if self.metadata.is_some() {
-                "metadata is declared twice"
-            } else {
-                "metadata must be a complete struct"
-            };
-            self.report(Diagnostic::error(name.span, message).label(format!("`{}`", name.spelling())));
+        if self.metadata.is_some() {
+            let message =
+                Diagnostic::error(name.span, "metadata is declared twice").label(format!("`{}`", name.spelling()));
+            self.report(message.help("`metadata(struct ...);` in a `type` block is for the handles of that type only"));
             return;
         }
-        self.model.metadata_size = ty.size();
-        self.metadata = Some(ty);
+        self.metadata = self.metadata_structure(name);
+    }
+
+    /// `metadata(struct T)` in a `type` block.
+    fn type_metadata(&mut self, handle: Option<usize>, d: &Descriptor) {
+        let Some(Argument::Type(name)) = d.arguments.as_ref().and_then(|a| a.first()) else { return };
+        let Some(structure) = self.metadata_structure(name) else { return };
+        if handle.is_some_and(|h| self.model.handle_types[h].metadata.is_some()) {
+            self.report(Diagnostic::error(d.span, "a second structure for one type").label("handles carry one"));
+            return;
+        }
+        self.set_handle(handle, d, |h| h.metadata = Some(structure));
+    }
+
+    fn metadata_structure(&mut self, name: &TypeName) -> Option<Metadata> {
+        let ty = self.resolve_type(name)?;
+        let spelling = name.spelling();
+        let kind = self.model.metadata.iter().position(|known| *known == spelling).map_or(0, |at| at as u32 + 1);
+        if !matches!(ty.kind, TypeKind::Struct(_)) {
+            let message = Diagnostic::error(name.span, "metadata must be a complete struct");
+            self.report(message.label(format!("`{spelling}`")));
+            return None;
+        }
+        Some(Metadata { kind, ty })
+    }
+
+    /// After all handle types are known.
+    pub(super) fn default_metadata(&mut self) {
+        for handle in &mut self.model.handle_types {
+            handle.metadata = handle.metadata.take().or_else(|| self.metadata.clone());
+        }
     }
 
     /// The type-wide rules, and the handle types among them. Afterwards types can be decorated.
@@ -166,6 +192,7 @@ impl<'a> Resolver<'a> {
             boxed: None,
             invalid: None,
             predefined: Vec::new(),
+            metadata: None,
         });
         Some(self.model.handle_types.len() - 1)
     }
@@ -185,6 +212,7 @@ impl<'a> Resolver<'a> {
                     boxed: None,
                     invalid: None,
                     predefined: Vec::new(),
+                    metadata: None,
                 });
                 let handle = Some(self.model.handle_types.len() - 1);
                 self.rule_names.insert(name, self.type_rules.len());
@@ -277,6 +305,7 @@ impl<'a> Resolver<'a> {
                 self.set_handle(handle, d, |h| h.invalid = value);
             }
             "predefined" => self.predefined(handle, d),
+            "metadata" => self.type_metadata(handle, d),
             _ => return false,
         }
         true

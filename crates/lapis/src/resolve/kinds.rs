@@ -301,7 +301,14 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        self.model.handle_types.push(HandleType { name, size, boxed: None, invalid: None, predefined: Vec::new() });
+        self.model.handle_types.push(HandleType {
+            name,
+            size,
+            boxed: None,
+            invalid: None,
+            predefined: Vec::new(),
+            metadata: None,
+        });
         Some(self.model.handle_types.len() - 1)
     }
 

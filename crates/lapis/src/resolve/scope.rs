@@ -38,7 +38,7 @@ impl Scope {
 pub fn shift(expr: &mut Expr) {
     match &mut expr.kind {
         ExprKind::Index(n) => *n += 1,
-        ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a) => shift(a),
+        ExprKind::Unary(_, a) | ExprKind::Cast(a) | ExprKind::Field(a, _) | ExprKind::Metadata(a, _) => shift(a),
         ExprKind::Binary(_, a, b) | ExprKind::Element(a, b) => {
             shift(a);
             shift(b);

@@ -7,7 +7,7 @@ use crate::descriptors::Place;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
     Binary, Charge, ChargeKind, Expr, ExprKind, Function, Guarded, Occupies, Registered, Requirement, ResourceKind,
-    Support, Unary,
+    Support, Type, Unary,
 };
 use crate::suggest::similar;
 
@@ -91,6 +91,7 @@ impl<'a> Resolver<'a> {
                 let device = self.argument_value(d, 0, scope);
                 let mut utility = |n| self.utility_name(d, n).and_then(|name| self.utility(&name));
                 let (drain, name) = (utility(1), utility(2));
+                drain.into_iter().for_each(|drain| self.takes_a_request(d, drain));
                 let four = d.arguments.as_ref().is_some_and(|arguments| arguments.len() > 3);
                 let begin = if four { self.argument_value(d, 3, scope) } else { None };
                 if let (Some(device), Some(drain), Some(name)) = (device, drain, name) {
@@ -114,6 +115,19 @@ impl<'a> Resolver<'a> {
                 function.after_server.extend(single(self).map(|value| Guarded { condition: guard, value }))
             }
             _ => {}
+        }
+    }
+
+    /// A drain is asked with a structure: called with a number, as it once was, it would read at that address.
+    fn takes_a_request(&mut self, d: &Descriptor, drain: usize) {
+        let parameters = &self.model.utility_functions[drain].parameters;
+        let structure = parameters.first().and_then(Type::pointee).map(|to| to.spelling.trim_start_matches("const "));
+        if parameters.len() != 1 || structure != Some("struct aviary_drain") {
+            let name = &self.model.utility_functions[drain].name;
+            let message = format!("`{name}` is not asked as a drain is");
+            self.report(Diagnostic::error(d.span, message).label("drains the device").help(format!(
+                "declare it as `int {name}(const struct aviary_drain *)`: aviary/server.h says what that holds"
+            )));
         }
     }
 

@@ -1,12 +1,11 @@
 //! Waiting for a device, and what that says of what calls cost (FairGV 3.3.2).
 
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, NOT_YET, grant, monotonic};
 
-use super::{Devices, GLANCE, Locked, PATIENCE, budget, is_awake};
+use super::{Devices, DrainRequest, GLANCE, Locked, PATIENCE, budget, is_awake};
 
 /// How long a session whose work came behind another's waits to hear when that ended, once its own is done.
 const UNHEARD: Duration = Duration::from_millis(10);
@@ -86,10 +85,11 @@ impl Devices {
         let (device, drain) = (known[at].device, known[at].drain);
         let wait = known[at].state.awaited();
         drop(known);
-        ASKED.set((wait.number, patience));
+        let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let request = DrainRequest { device, wait: wait.number, patience_ns };
         // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
-        // called at any time, from any thread.
-        let through = unsafe { drain(device) } >= 0;
+        // called at any time, from any thread, and reads the request, which lives until it returns.
+        let through = unsafe { drain(&raw const request) } >= 0;
         is_awake(seat);
         if !through {
             let mut known = self.known();
@@ -116,19 +116,6 @@ impl Devices {
         }
         (known, true)
     }
-}
-
-// What the drain that this thread is in was asked: the number of the wait, and for how long.
-thread_local!(static ASKED: Cell<(u64, Duration)> = const { Cell::new((0, Duration::ZERO)) });
-
-/// For how long the drain that this thread is in should wait.
-pub fn patience() -> Duration {
-    ASKED.get().1
-}
-
-/// Which wait for its device the drain that this thread is in belongs to.
-pub fn wait_number() -> u64 {
-    ASKED.get().0
 }
 
 /// How long the device has been at this session's work at most, if another session's came before it. The device has

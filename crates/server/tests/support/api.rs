@@ -68,11 +68,10 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("spawn", spawn),
     ],
     handle_types: &[
-        HandleTypeInfo { name: "object", size: 8, predefined: &[] },
-        HandleTypeInfo { name: "other", size: 8, predefined: &[] },
+        HandleTypeInfo { name: "object", size: 8, predefined: &[], metadata: None },
+        HandleTypeInfo { name: "other", size: 8, predefined: &[], metadata: None },
     ],
     resources: &[("memory", ResourceKind::Continuous)],
-    metadata_size: 16,
     rejected: |_, reject| match reject {
         Reject::Failed(v) => v,
         _ => -77,

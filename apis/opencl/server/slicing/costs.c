@@ -1,16 +1,15 @@
 /* What slicing remembers of programs and kernels: whether their source allows it, the values of arguments, what a work-group
  * costs. Nothing is remembered while slicing is off. */
+#include "slicing.h"
+#include "../server.h"
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- Settings: the node's, and from the environment of the API server --------------------------- */
 
-struct slice_settings {
-    double slice_ns;      /* The time that a sub-launch shall take, as the node said of the process's first session; 0: slicing is off. */
-    size_t least_groups;  /* No sub-launch gets fewer work-groups. */
-    size_t fixed_groups;  /* Every sub-launch gets this many, whatever they cost: for tests and measurements; 0: off. */
-    int told;             /* Each sliced launch is a line in the log. */
-};
-static struct slice_settings slicing;
+struct slice_settings slice_settings;
 
 static size_t slice_number(const char *name) {
     const char *text = getenv(name);
@@ -19,66 +18,21 @@ static size_t slice_number(const char *name) {
 }
 
 static void read_slice_settings(void) {
-    slicing.slice_ns = (double)aviary_slice_time();
-    slicing.least_groups = slice_number("AVIARY_SLICE_MIN_GROUPS");
-    slicing.fixed_groups = slice_number("AVIARY_SLICE_GROUPS");
-    slicing.told = slice_number("AVIARY_SLICE_LOG") > 0;
+    slice_settings.slice_ns = (double)aviary_slice_time();
+    slice_settings.least_groups = slice_number("AVIARY_SLICE_MIN_GROUPS");
+    slice_settings.fixed_groups = slice_number("AVIARY_SLICE_GROUPS");
+    slice_settings.told = slice_number("AVIARY_SLICE_LOG") > 0;
 }
 
-static int slicing_is_on(void) {
+int slice_is_on(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, read_slice_settings);
-    return slicing.slice_ns > 0 || slicing.fixed_groups > 0;
+    return slice_settings.slice_ns > 0 || slice_settings.fixed_groups > 0;
 }
 
 /* ---- Records ----------------------------------------------------------------------------------- */
 
-/* Launches of a kernel that are alike enough to cost the same per work-group. */
-struct slice_cost {
-    cl_ulong likeness;
-    double group_ns;
-    unsigned late; /* How often it took far longer than that. */
-};
-enum { SLICE_COSTS = 32, SLICE_DOUBTS = 3 };
-
-/* A kernel function of a program. */
-struct slice_code {
-    struct slice_code *next;
-    char *name;
-    enum slice_verdict verdict;
-    unsigned long number;
-    struct slice_cost costs[SLICE_COSTS];
-    unsigned oldest;
-};
-
-struct slice_program {
-    struct slice_program *next;
-    cl_program program;
-    unsigned uses; /* Kernels and launches that need it. */
-    cl_program variant;
-    int variant_tried;
-    struct slice_code *codes;
-};
-
-struct slice_argument {
-    enum { ARGUMENT_UNSET, ARGUMENT_BYTES, ARGUMENT_LOCAL, ARGUMENT_SVM } kind;
-    size_t size;
-    const void *svm;
-    unsigned char *bytes;
-};
-
-struct slice_kernel {
-    struct slice_kernel *next;
-    cl_kernel kernel;
-    struct slice_program *program;
-    struct slice_code *code;
-    struct slice_argument *arguments;
-    cl_uint count;
-    int has_more; /* Something was said about it that a copy would lack. */
-};
-
-/* Guards all records. A callback of the vendor's never takes it. */
-static pthread_mutex_t slice_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t slice_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct slice_program *slice_programs;
 static struct slice_kernel *slice_kernels;
 static size_t slice_records, slice_sweep_at = 64;
@@ -131,7 +85,7 @@ static void sweep_slice_records(void) {
 
 /* What is known of an object of the application's; NULL: slicing is off. */
 static struct opencl_object *sliced_object(void *handle) {
-    return slicing_is_on() ? metadata(struct opencl_object, handle) : NULL;
+    return slice_is_on() ? metadata(struct opencl_object, handle) : NULL;
 }
 
 /* A new record is about to be put into its list; the lock is the caller's to release. */
@@ -188,7 +142,7 @@ void opencl_note_kernel(cl_kernel handle, cl_program from) {
 
 void opencl_note_kernels(cl_uint room, const cl_kernel *kernels, cl_program from) {
     size_t count = 0;
-    if (!slicing_is_on() || clGetProgramInfo(from, CL_PROGRAM_NUM_KERNELS, sizeof count, &count, NULL) != CL_SUCCESS)
+    if (!slice_is_on() || clGetProgramInfo(from, CL_PROGRAM_NUM_KERNELS, sizeof count, &count, NULL) != CL_SUCCESS)
         return;
     for (cl_uint i = 0; i < room && i < count; i++)
         opencl_note_kernel(kernels[i], from);
@@ -196,7 +150,7 @@ void opencl_note_kernels(cl_uint room, const cl_kernel *kernels, cl_program from
 
 /* ---- Arguments --------------------------------------------------------------------------------- */
 
-static struct slice_kernel *slice_kernel_of(cl_kernel kernel) {
+struct slice_kernel *slice_kernel_of(cl_kernel kernel) {
     const struct opencl_object *object = sliced_object(kernel);
     return object ? object->slicing : NULL;
 }
@@ -273,7 +227,7 @@ static char *text_of_program(cl_program program, cl_device_id device, int option
 }
 
 /* Called with the lock held. */
-static struct slice_code *judged_code(struct slice_kernel *kernel, cl_device_id device) {
+struct slice_code *slice_judged_code(struct slice_kernel *kernel, cl_device_id device) {
     char name[512] = "", reason[128] = "its source is not known";
     if (kernel->code)
         return kernel->code;
@@ -340,7 +294,7 @@ static cl_program program_to_slice(struct slice_kernel *kernel, cl_device_id dev
 enum { SLICE_HIDDEN = 4 }; /* Parameters that a rewritten kernel has besides its own. */
 
 /* A kernel with the same arguments that nobody else uses; NULL if there can be none. Called with the lock held. */
-static cl_kernel kernel_to_slice(struct slice_kernel *kernel, cl_device_id device) {
+cl_kernel slice_kernel_copy(struct slice_kernel *kernel, cl_device_id device) {
     cl_program program = kernel->has_more ? NULL : program_to_slice(kernel, device);
     cl_int status = CL_SUCCESS;
     cl_kernel copy = program ? clCreateKernel(program, kernel->code->name, &status) : NULL;
@@ -368,7 +322,7 @@ static unsigned bits_of(cl_ulong value) {
 }
 
 /* Launches are alike if device, local size and the magnitudes of global sizes and of plain arguments are. */
-static cl_ulong slice_likeness(const struct slice_kernel *kernel, cl_device_id device, const size_t *size, const size_t *local) {
+cl_ulong slice_likeness(const struct slice_kernel *kernel, cl_device_id device, const size_t *size, const size_t *local) {
     cl_ulong hash = 14695981039346656037ul ^ (uintptr_t)device;
     for (int d = 0; d < 3; d++)
         hash = ((hash ^ bits_of(size[d])) * 1099511628211ul ^ local[d]) * 1099511628211ul;
@@ -388,15 +342,15 @@ static cl_ulong slice_likeness(const struct slice_kernel *kernel, cl_device_id d
     return hash | 1;
 }
 
-static struct slice_cost *cost_of(struct slice_code *code, cl_ulong likeness) {
+struct slice_cost *slice_cost_of(struct slice_code *code, cl_ulong likeness) {
     for (int i = 0; i < SLICE_COSTS; i++)
         if (code->costs[i].likeness == likeness)
             return &code->costs[i];
     return NULL;
 }
 
-static void learn_cost(struct slice_code *code, cl_ulong likeness, double group_ns) {
-    struct slice_cost *cost = cost_of(code, likeness);
+void slice_learn_cost(struct slice_code *code, cl_ulong likeness, double group_ns) {
+    struct slice_cost *cost = slice_cost_of(code, likeness);
     if (!cost) {
         cost = &code->costs[code->oldest++ % SLICE_COSTS];
         *cost = (struct slice_cost){.likeness = likeness};

@@ -1,44 +1,14 @@
 /* A source as tokens, and its functions and macros by name.
  *
  * This is a lexer, not a parser: it knows braces, parentheses and preprocessor lines, and takes every branch of #if. */
+#include "lexer.h"
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKEN_NAME, TOKEN_OTHER };
-
-struct slice_token {
-    size_t at, length;
-    int kind;
-    unsigned directive; /* Number of the preprocessor line that it is on; 0: none. */
-    unsigned depth;     /* Braces around it. */
-    size_t match;       /* Of a parenthesis: the other one; 0: there is none. */
-};
-
-/* A function or a macro: a name, and the tokens that whoever mentions the name gets. */
-struct slice_unit {
-    size_t name, first, end;
-    int is_function, ambiguous, reached, needs;
-    size_t next; /* In its bucket, plus one. */
-};
-
-enum { SLICE_BUCKETS = 1024 };
-
-struct slice_text {
-    char *text;
-    size_t length;
-    struct slice_token *tokens;
-    size_t count, room;
-    struct slice_unit *units;
-    size_t units_count, units_room;
-    size_t buckets[SLICE_BUCKETS];
-    unsigned char *outside; /* Per token: whether it is in no function. */
-    char refused[128];
-};
-
-static int slice_refuse(struct slice_text *t, const char *why) {
+int slice_refuse(struct slice_text *t, const char *why) {
     if (!t->refused[0])
         snprintf(t->refused, sizeof t->refused, "%s", why);
     return 0;
@@ -46,24 +16,24 @@ static int slice_refuse(struct slice_text *t, const char *why) {
 
 /* ---- Tokens ------------------------------------------------------------------------------------ */
 
-static int token_is(const struct slice_text *t, size_t token, const char *text) {
+int slice_token_is(const struct slice_text *t, size_t token, const char *text) {
     return token < t->count && t->tokens[token].length == strlen(text)
            && memcmp(t->text + t->tokens[token].at, text, t->tokens[token].length) == 0;
 }
 
-static int token_in(const struct slice_text *t, size_t token, const char *const *list) {
+int slice_token_in(const struct slice_text *t, size_t token, const char *const *list) {
     for (; *list; list++)
-        if (token_is(t, token, *list))
+        if (slice_token_is(t, token, *list))
             return 1;
     return 0;
 }
 
-static int token_begins(const struct slice_text *t, size_t token, const char *with) {
+int slice_token_begins(const struct slice_text *t, size_t token, const char *with) {
     size_t length = strlen(with);
     return t->tokens[token].length >= length && memcmp(t->text + t->tokens[token].at, with, length) == 0;
 }
 
-static int token_contains(const struct slice_text *t, size_t token, const char *part) {
+int slice_token_contains(const struct slice_text *t, size_t token, const char *part) {
     size_t length = strlen(part);
     for (size_t i = 0; i + length <= t->tokens[token].length; i++)
         if (memcmp(t->text + t->tokens[token].at + i, part, length) == 0)
@@ -189,9 +159,9 @@ static int match_parentheses(struct slice_text *t) {
             base = top;
             line = t->tokens[i].directive;
         }
-        if (token_is(t, i, "(")) {
+        if (slice_token_is(t, i, "(")) {
             open[top++] = i;
-        } else if (token_is(t, i, ")")) {
+        } else if (slice_token_is(t, i, ")")) {
             if (top > (line ? base : 0)) {
                 t->tokens[i].match = open[--top];
                 t->tokens[open[top]].match = i;
@@ -227,7 +197,7 @@ static int add_unit(struct slice_text *t, struct slice_unit unit) {
 }
 
 /* The first unit of a name, or the next one after `unit`; as an index plus one, 0: none. */
-static size_t unit_named(const struct slice_text *t, const char *name, size_t length, size_t unit) {
+size_t slice_unit_named(const struct slice_text *t, const char *name, size_t length, size_t unit) {
     size_t found = unit ? t->units[unit - 1].next : t->buckets[bucket_of(name, length)];
     for (; found; found = t->units[found - 1].next) {
         const struct slice_token *token = &t->tokens[t->units[found - 1].name];
@@ -238,17 +208,17 @@ static size_t unit_named(const struct slice_text *t, const char *name, size_t le
 }
 
 /* What is answered differently in a part of an NDRange. */
-static const char *const slice_geometry[] = {"get_group_id",      "get_num_groups",       "get_global_size",
+const char *const slice_geometry[] = {"get_group_id",      "get_num_groups",       "get_global_size",
                                              "get_global_offset", "get_global_linear_id", NULL};
 static const char *const untouchable[] = {"get_group_id",      "get_num_groups",       "get_global_size", "get_global_offset",
                                           "get_global_linear_id", "get_global_id", "get_local_id", "get_local_size", NULL};
 
 static int read_directive(struct slice_text *t, size_t at, size_t end) {
     static const char *const includes[] = {"include", "include_next", "import", NULL};
-    if (token_in(t, at + 1, includes))
+    if (slice_token_in(t, at + 1, includes))
         return slice_refuse(t, "its source includes other files");
-    int defines = token_is(t, at + 1, "define");
-    if (at + 2 < end && (defines || token_is(t, at + 1, "undef")) && token_in(t, at + 2, untouchable))
+    int defines = slice_token_is(t, at + 1, "define");
+    if (at + 2 < end && (defines || slice_token_is(t, at + 1, "undef")) && slice_token_in(t, at + 2, untouchable))
         return slice_refuse(t, "its source redefines a built-in function");
     if (!defines || at + 2 >= end)
         return 1;
@@ -257,7 +227,7 @@ static int read_directive(struct slice_text *t, size_t at, size_t end) {
 
 static int is_attribute(const struct slice_text *t, size_t i) {
     static const char *const words[] = {"__attribute__", "__attribute", NULL};
-    return token_in(t, i, words) && token_is(t, i + 1, "(");
+    return slice_token_in(t, i, words) && slice_token_is(t, i + 1, "(");
 }
 
 /* Whether a declaration at file scope, of these tokens, makes no variable that kernels could write. */
@@ -267,7 +237,7 @@ static int harmless_declaration(const struct slice_text *t, size_t first, size_t
     static const char *const kinds[] = {"struct", "union", "enum", NULL};
     size_t words = 0, before = 0, last_parenthesis = 0, last = 0;
     int suspicious = 0, braces = 0;
-    if (token_is(t, first, "typedef"))
+    if (slice_token_is(t, first, "typedef"))
         return 1;
     for (size_t i = first; i < end; i++) {
         if (t->tokens[i].directive)
@@ -276,16 +246,16 @@ static int harmless_declaration(const struct slice_text *t, size_t first, size_t
             i = t->tokens[i + 1].match;
             continue;
         }
-        if (t->tokens[i].depth > 0 || token_is(t, i, "}")) {
+        if (t->tokens[i].depth > 0 || slice_token_is(t, i, "}")) {
             braces = 1;
             continue;
         }
-        if (token_in(t, i, constants))
+        if (slice_token_in(t, i, constants))
             return 1;
-        suspicious |= token_in(t, i, globals);
+        suspicious |= slice_token_in(t, i, globals);
         words++;
         last = i;
-        if (token_is(t, i, "(")) {
+        if (slice_token_is(t, i, "(")) {
             if (!last_parenthesis)
                 before = words - 1;
             i = last = last_parenthesis = t->tokens[i].match;
@@ -293,8 +263,8 @@ static int harmless_declaration(const struct slice_text *t, size_t first, size_t
     }
     if (words == 0)
         return 1;
-    if (token_in(t, first, kinds) && !last_parenthesis)
-        return braces ? token_is(t, last, "{") : words == 2;
+    if (slice_token_in(t, first, kinds) && !last_parenthesis)
+        return braces ? slice_token_is(t, last, "{") : words == 2;
     return !suspicious && !braces && before >= 2 && last == last_parenthesis;
 }
 
@@ -306,12 +276,12 @@ static int read_function(struct slice_text *t, size_t first, size_t brace, size_
             continue;
         if (is_attribute(t, i)) {
             i = t->tokens[i + 1].match;
-        } else if (token_is(t, i + 1, "(") && t->tokens[i].kind == TOKEN_NAME && !t->tokens[i + 1].directive) {
+        } else if (slice_token_is(t, i + 1, "(") && t->tokens[i].kind == TOKEN_NAME && !t->tokens[i + 1].directive) {
             if (found == sizeof names / sizeof names[0])
                 return slice_refuse(t, "its source is not understood");
             names[found++] = i;
             i = t->tokens[i + 1].match;
-        } else if (token_is(t, i, "(")) {
+        } else if (slice_token_is(t, i, "(")) {
             i = t->tokens[i].match;
         }
     }
@@ -330,10 +300,10 @@ static int is_data(const struct slice_text *t, size_t first, size_t brace) {
     for (size_t i = brace; i-- > first;) {
         if (t->tokens[i].directive)
             continue;
-        is_value |= t->tokens[i].depth == 0 && token_is(t, i, "=");
-        if (is_type && token_in(t, i, kinds))
+        is_value |= t->tokens[i].depth == 0 && slice_token_is(t, i, "=");
+        if (is_type && slice_token_in(t, i, kinds))
             return 1;
-        if (is_type && token_is(t, i, ")") && t->tokens[i].match > first && is_attribute(t, t->tokens[i].match - 1))
+        if (is_type && slice_token_is(t, i, ")") && t->tokens[i].match > first && is_attribute(t, t->tokens[i].match - 1))
             i = t->tokens[i].match - 1;
         else if (t->tokens[i].kind != TOKEN_NAME || names++ > 0)
             is_type = 0;
@@ -360,26 +330,44 @@ static int read_units(struct slice_text *t) {
         }
         if (t->tokens[i].depth > 0)
             continue;
-        if (token_is(t, i, "{")) {
+        if (slice_token_is(t, i, "{")) {
             size_t close = i + 1;
             while (t->tokens[close].depth > 0 || t->tokens[close].directive)
                 close++;
             size_t before = i;
             while (before > first && t->tokens[before - 1].directive)
                 before--;
-            is_body = before > first && token_is(t, before - 1, ")") && read_function(t, first, i, close + 1);
+            is_body = before > first && slice_token_is(t, before - 1, ")") && read_function(t, first, i, close + 1);
             if (t->refused[0])
                 return 0;
             if (!is_body && !is_data(t, first, i))
                 return slice_refuse(t, "the head of a function is not understood");
-        } else if (token_is(t, i, "}") && is_body) {
+        } else if (slice_token_is(t, i, "}") && is_body) {
             is_body = 0;
             first = end;
-        } else if (token_is(t, i, ";")) {
+        } else if (slice_token_is(t, i, ";")) {
             if (!harmless_declaration(t, first, i))
                 return slice_refuse(t, "its program has variables of its own, or what cannot be told from them");
             first = end;
         }
     }
     return 1;
+}
+
+/* ---- Whole sources ------------------------------------------------------------------------------ */
+
+void slice_close(struct slice_text *t) {
+    free(t->text);
+    free(t->tokens);
+    free(t->units);
+    free(t->outside);
+}
+
+int slice_open(struct slice_text *t, const char *source) {
+    t->length = strlen(source);
+    t->text = strdup(source);
+    if (!t->text || !slice_lex(t) || !match_parentheses(t))
+        return t->text ? 0 : slice_refuse(t, "memory is short");
+    t->outside = malloc(t->count + 1);
+    return t->outside ? read_units(t) : slice_refuse(t, "memory is short");
 }

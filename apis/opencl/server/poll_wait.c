@@ -1,11 +1,14 @@
 /* Calls that wait for a device, awake: whoever sleeps over work of some microseconds is woken too late. */
+#include "server.h"
+#include <time.h>
+#include <unistd.h>
 
-static struct timespec later(struct timespec when, uint64_t ns) {
+struct timespec opencl_later(struct timespec when, uint64_t ns) {
     uint64_t sum = (uint64_t)when.tv_nsec + ns;
     return (struct timespec){.tv_sec = when.tv_sec + (time_t)(sum / 1000000000), .tv_nsec = (long)(sum % 1000000000)};
 }
 
-static int has_passed(struct timespec when) {
+int opencl_has_passed(struct timespec when) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec > when.tv_sec || (now.tv_sec == when.tv_sec && now.tv_nsec >= when.tv_nsec);
@@ -36,7 +39,7 @@ static void take_a_breath(void) {
 static void watch(cl_event event, struct timespec until) {
     cl_int status = CL_QUEUED;
     while (clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS
-           && status > CL_COMPLETE && !has_passed(until))
+           && status > CL_COMPLETE && !opencl_has_passed(until))
         /* The device's thread needs the event's lock, too. */
         take_a_breath();
 }
@@ -47,12 +50,12 @@ static int is_watching(struct timespec *until) {
     if (!time)
         return 0;
     clock_gettime(CLOCK_MONOTONIC, until);
-    *until = later(*until, time);
+    *until = opencl_later(*until, time);
     return 1;
 }
 
 /* Whatever comes of it, the queue is waited for afterwards. */
-static void watch_queue(cl_command_queue queue) {
+void opencl_watch_queue(cl_command_queue queue) {
     struct timespec until;
     cl_event mark;
     if (!is_watching(&until) || takes_every_processor(queue)

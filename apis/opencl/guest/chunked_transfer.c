@@ -3,6 +3,7 @@
  * The bytes go through shared memory. In one piece they would cross it twice, one copy after the other,
  * through pages that are new for every transfer. In parts the same few pages serve all of them, warm in
  * the caches, and of a write the API server hands one part to the vendor while the next is on its way. */
+#include "guest.h"
 
 enum { PART = 4 << 20, FIRST_PART = 64 << 10 };
 
@@ -18,7 +19,7 @@ int opencl_goes_in_parts(cl_command_queue queue, cl_mem memory, cl_bool blocking
                          const void *host, int wants_event) {
     const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     return blocking && host && size >= 2 * PART && on && on->in_order && !(wants_event && on->profiled) && buffer
-           && buffer->plain && inside(buffer, offset, size) && !aviary_is_shared(host, size);
+           && buffer->plain && is_inside(buffer, offset, size) && !aviary_is_shared(host, size);
 }
 
 cl_int opencl_write_in_parts(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, const void *from,

@@ -1,11 +1,9 @@
 /* Watches launches that went whole because they were predicted to be short. One that took far longer is forgotten: the next like it
  * goes in parts and is measured again; after some of those, always. What it waited for counts as well: that errs on the side of parts. */
-
-struct slice_watch {
-    unsigned long code;
-    cl_ulong likeness;
-    double since_ns;
-};
+#include "slicing.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
 
 /* What was late and has not been looked at. Callbacks of the vendor's write here, so no function of the vendor's is called under the lock. */
 enum { SLICE_LATE = 64 };
@@ -17,7 +15,7 @@ static unsigned slice_late_next;
 static double slice_last_end_ns;
 static pthread_mutex_t slice_late_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static double slice_now_ns(void) {
+double slice_now_ns(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
@@ -31,7 +29,7 @@ static void CL_CALLBACK watched(cl_event event, cl_int status, void *argument) {
     pthread_mutex_lock(&slice_late_lock);
     double begin = slice_last_end_ns > watch->since_ns ? slice_last_end_ns : watch->since_ns;
     slice_last_end_ns = now;
-    if (now - begin > 4 * slicing.slice_ns) {
+    if (now - begin > 4 * slice_settings.slice_ns) {
         slice_late[slice_late_next % SLICE_LATE].code = watch->code;
         slice_late[slice_late_next++ % SLICE_LATE].likeness = watch->likeness;
     }
@@ -39,7 +37,7 @@ static void CL_CALLBACK watched(cl_event event, cl_int status, void *argument) {
     free(watch);
 }
 
-static void watch_launch(struct slice_watch watch, cl_event event) {
+void slice_watch_launch(struct slice_watch watch, cl_event event) {
     struct slice_watch *kept = malloc(sizeof *kept);
     if (!kept)
         return;
@@ -49,10 +47,10 @@ static void watch_launch(struct slice_watch watch, cl_event event) {
 }
 
 /* Called with the lock of the records held. */
-static void doubt_late_costs(struct slice_code *code) {
+void slice_doubt_late_costs(struct slice_code *code) {
     pthread_mutex_lock(&slice_late_lock);
     for (int i = 0; i < SLICE_LATE; i++) {
-        struct slice_cost *cost = slice_late[i].code == code->number ? cost_of(code, slice_late[i].likeness) : NULL;
+        struct slice_cost *cost = slice_late[i].code == code->number ? slice_cost_of(code, slice_late[i].likeness) : NULL;
         if (slice_late[i].code == code->number)
             slice_late[i].code = 0;
         if (cost) {

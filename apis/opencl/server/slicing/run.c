@@ -4,41 +4,11 @@
  * event; its event is the launch's. Everything in between runs on a queue of the launch's own, one sub-launch after the other, by a
  * thread that then sets the user event. So the application's queue stays in order, and its next commands wait for the last part. */
 
+#include "slicing.h"
+#include "../server.h"
+#include <pthread.h>
 #include <signal.h>
-
-struct slice_box {
-    size_t first[3], count[3];
-};
-
-/* A launch's dimensions, those that it has not as 1. */
-struct slice_range {
-    cl_uint dimensions;
-    size_t offset[3], size[3], local[3], groups[3];
-    size_t total; /* Work-groups. */
-};
-
-struct slice_job {
-    struct slice_job *next;
-    cl_command_queue queue;
-    cl_kernel kernel;
-    cl_uint hidden; /* Index of the first hidden argument; 0 with `rewritten` unset. */
-    int rewritten;
-    cl_event begin, parts_done;
-    struct slice_range range;
-    size_t limit, least, units;
-    struct slice_program *program;
-    struct slice_code *code;
-    cl_ulong likeness;
-    double group_ns;
-    unsigned long serial;
-    struct slice_worker *worker;
-    cl_int status;
-    /* What came of it. */
-    size_t launches, late; /* Late: longer than two slices. */
-    size_t longest_groups;
-    cl_ulong first_start;
-    double longest_ns, total_ns;
-};
+#include <stdlib.h>
 
 /* One thread per device: parts of different launches take turns. */
 struct slice_worker {
@@ -52,13 +22,6 @@ static struct slice_worker *slice_workers;
 
 /* ---- When sliced launches began ------------------------------------------------------------------ */
 
-struct slice_start {
-    struct slice_start *next;
-    cl_event event;
-    unsigned long serial;
-    cl_ulong ns;
-    int noted;
-};
 static struct slice_start *slice_starts;
 static size_t slice_starts_count, slice_starts_sweep = 256;
 
@@ -79,7 +42,7 @@ static void sweep_slice_starts(void) {
     slice_starts_sweep = 2 * slice_starts_count + 256;
 }
 
-static void expect_slice_start(cl_event event, unsigned long serial) {
+void slice_expect_start(cl_event event, unsigned long serial) {
     struct slice_start *start = calloc(1, sizeof *start);
     if (!start)
         return;
@@ -92,7 +55,7 @@ static void expect_slice_start(cl_event event, unsigned long serial) {
 }
 
 /* Called with the lock held. */
-static struct slice_start *slice_start_of(unsigned long serial) {
+struct slice_start *slice_start_of(unsigned long serial) {
     struct slice_start *start = slice_starts;
     while (start && start->serial != serial)
         start = start->next;
@@ -101,28 +64,22 @@ static struct slice_start *slice_start_of(unsigned long serial) {
 
 /* ---- Parts --------------------------------------------------------------------------------------- */
 
-static size_t smaller(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 /* `left` in as few pieces of at most `most` as it takes, all about equal: the size of the first. */
 static size_t even_piece(size_t left, size_t most) {
     size_t pieces = (left + most - 1) / most;
     return (left + pieces - 1) / pieces;
 }
 
-/* The next box of at most `most` work-groups (at least one) from number `at` on, in the order of get_group_id's dimensions, the first
- * running fastest; returns how many it has. Boxes are parts of a row, rows, or planes. */
-static size_t next_box(const struct slice_range *range, size_t at, size_t limit, size_t most, struct slice_box *box) {
+size_t slice_next_box(const struct slice_range *range, size_t at, size_t limit, size_t most, struct slice_box *box) {
     size_t row = range->groups[0], rows = range->groups[1];
     size_t x = at % row, y = at / row % rows, z = at / row / rows, left = limit - at;
     *box = (struct slice_box){{x, y, z}, {1, 1, 1}};
     most = most ? most : 1;
     if (x > 0 || most < row || left < row) {
-        box->count[0] = even_piece(smaller(row - x, left), most);
+        box->count[0] = even_piece(slice_smaller(row - x, left), most);
     } else if (y > 0 || most / row < rows || left / row < rows) {
         box->count[0] = row;
-        box->count[1] = even_piece(smaller(rows - y, left / row), most / row);
+        box->count[1] = even_piece(slice_smaller(rows - y, left / row), most / row);
     } else {
         box->count[0] = row;
         box->count[1] = rows;
@@ -131,22 +88,22 @@ static size_t next_box(const struct slice_range *range, size_t at, size_t limit,
     return box->count[0] * box->count[1] * box->count[2];
 }
 
-static cl_int set_hidden(cl_kernel kernel, cl_uint index, const size_t *values) {
+cl_int slice_set_hidden(cl_kernel kernel, cl_uint index, const size_t *values) {
     cl_ulong4 vector = {{values[0], values[1], values[2], 0}};
     return clSetKernelArg(kernel, index, sizeof vector, &vector);
 }
 
-static cl_int enqueue_box(struct slice_job *job, cl_command_queue queue, const struct slice_box *box, cl_uint waits,
-                          const cl_event *wait_list, cl_event *event) {
+cl_int slice_enqueue_box(struct slice_job *job, cl_command_queue queue, const struct slice_box *box, cl_uint waits,
+                         const cl_event *wait_list, cl_event *event) {
     const struct slice_range *range = &job->range;
     size_t offset[3], size[3];
     for (int d = 0; d < 3; d++) {
         size_t begin = box->first[d] * range->local[d];
         offset[d] = range->offset[d] + begin;
-        /* The last group may be smaller than the others. */
-        size[d] = smaller(box->count[d] * range->local[d], range->size[d] - begin);
+        /* The last group may be slice_smaller than the others. */
+        size[d] = slice_smaller(box->count[d] * range->local[d], range->size[d] - begin);
     }
-    cl_int status = job->rewritten ? set_hidden(job->kernel, job->hidden + 3, box->first) : CL_SUCCESS;
+    cl_int status = job->rewritten ? slice_set_hidden(job->kernel, job->hidden + 3, box->first) : CL_SUCCESS;
     return status != CL_SUCCESS
                ? status
                : clEnqueueNDRangeKernel(queue, job->kernel, range->dimensions, offset, size, range->local, waits, wait_list, event);
@@ -155,7 +112,7 @@ static cl_int enqueue_box(struct slice_job *job, cl_command_queue queue, const s
 /* Runs a box to its end and says how long it was on the device. */
 static cl_int run_box(struct slice_job *job, const struct slice_box *box, size_t groups, double *ns) {
     cl_event event = NULL;
-    cl_int ended = CL_COMPLETE, status = enqueue_box(job, job->queue, box, 0, NULL, &event);
+    cl_int ended = CL_COMPLETE, status = slice_enqueue_box(job, job->queue, box, 0, NULL, &event);
     if (status != CL_SUCCESS)
         return status;
     clFlush(job->queue);
@@ -176,7 +133,7 @@ static cl_int run_box(struct slice_job *job, const struct slice_box *box, size_t
         job->longest_groups = groups;
     }
     job->total_ns += *ns;
-    job->late += *ns > 2 * slicing.slice_ns;
+    job->late += *ns > 2 * slice_settings.slice_ns;
     return status;
 }
 
@@ -190,11 +147,11 @@ static size_t whole_rounds(const struct slice_job *job, double groups) {
 
 /* How many work-groups the next part gets, after one of `count`. What is unknown is tried with few, then with four times as many. */
 static size_t next_count(const struct slice_job *job, size_t count) {
-    if (slicing.fixed_groups)
-        return slicing.fixed_groups;
+    if (slice_settings.fixed_groups)
+        return slice_settings.fixed_groups;
     if (job->group_ns == 0)
         return job->least;
-    double fitting = slicing.slice_ns / job->group_ns, most = 4.0 * (double)count;
+    double fitting = slice_settings.slice_ns / job->group_ns, most = 4.0 * (double)count;
     return whole_rounds(job, count == 0 || fitting < most ? fitting : most);
 }
 
@@ -204,7 +161,7 @@ static cl_int run_parts(struct slice_job *job) {
     double ns = 0;
     for (size_t at = 0; status == CL_SUCCESS && at < job->limit; at += count) {
         struct slice_box box;
-        count = next_box(&job->range, at, job->limit, next_count(job, count), &box);
+        count = slice_next_box(&job->range, at, job->limit, next_count(job, count), &box);
         status = run_box(job, &box, count, &ns);
         double group_ns = ns / (double)count;
         /* Believed at once when it costs more, by and by when it costs less. */
@@ -217,7 +174,7 @@ static cl_int run_parts(struct slice_job *job) {
 
 /* ---- Launches ------------------------------------------------------------------------------------ */
 
-static void free_slice_job(struct slice_job *job) {
+void slice_free_job(struct slice_job *job) {
     if (job->queue)
         clReleaseCommandQueue(job->queue);
     if (job->kernel)
@@ -240,16 +197,16 @@ static void run_slice_job(struct slice_job *job) {
     if (start)
         start->ns = job->first_start;
     if (status == CL_SUCCESS && job->limit > 0)
-        learn_cost(job->code, job->likeness, job->total_ns / (double)job->limit);
+        slice_learn_cost(job->code, job->likeness, job->total_ns / (double)job->limit);
     pthread_mutex_unlock(&slice_lock);
-    if (slicing.told || (status != CL_SUCCESS && job->launches > 0))
+    if (slice_settings.told || (status != CL_SUCCESS && job->launches > 0))
         aviary_log("sliced %s: %zu work-groups, %zu sub-launches, longest %.3f ms (%zu work-groups), %zu longer than two slices, "
                    "all %.3f ms, status %d",
                    job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late,
                    job->total_ns / 1e6, status);
     /* A part that failed ends the launch's own event with its error. */
     clSetUserEventStatus(job->parts_done, status == CL_SUCCESS ? CL_COMPLETE : status);
-    free_slice_job(job);
+    slice_free_job(job);
 }
 
 static void *work_on_slices(void *argument) {
@@ -268,7 +225,7 @@ static void *work_on_slices(void *argument) {
     return NULL;
 }
 
-static struct slice_worker *slice_worker_of(cl_device_id device) {
+struct slice_worker *slice_worker_of(cl_device_id device) {
     cl_device_id parent = NULL;
     while (clGetDeviceInfo(device, CL_DEVICE_PARENT_DEVICE, sizeof parent, &parent, NULL) == CL_SUCCESS && parent)
         device = parent;
@@ -297,7 +254,7 @@ static struct slice_worker *slice_worker_of(cl_device_id device) {
 }
 
 /* What comes before the launch has finished, or failed. */
-static void CL_CALLBACK may_begin(cl_event event, cl_int status, void *argument) {
+void CL_CALLBACK slice_may_begin(cl_event event, cl_int status, void *argument) {
     struct slice_job *job = argument;
     (void)event;
     job->status = status < 0 ? CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST : CL_SUCCESS;

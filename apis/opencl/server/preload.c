@@ -1,7 +1,10 @@
-/* Loads the runtimes that the host's loader would load at the first call: see aviary_preload in aviary.h. */
+/* Loads the runtimes that the host's loader would load at the first call: see aviary_preload in aviary/server.h. */
+#include <aviary/server.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* As the loader does; what it refuses is not there at the first call either. */
 static void preload_runtime(const char *library) {

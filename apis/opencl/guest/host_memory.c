@@ -9,7 +9,7 @@
  * many of them are known to have finished. Every function that enqueues says so (the specification's
  * `mark`); one that waits for its own command, as a blocking read does and a blocking write does not,
  * has also waited for all before it. */
-#include <stdatomic.h>
+#include "guest.h"
 #include <string.h>
 
 /* Below this, one message that carries the bytes costs less than one that waits and a copy. */
@@ -140,10 +140,6 @@ static int accepts(const struct opencl_object *queue, const struct opencl_object
            && !(buffer->flags & forbidden);
 }
 
-static int inside(const struct opencl_object *buffer, size_t offset, size_t size) {
-    return size != 0 && offset <= buffer->size && size <= buffer->size - offset;
-}
-
 /* From here on the vendor's library copies at least as well: it sees the application's bytes where they are. */
 enum { WORTH_SHOWING = 256 << 10 };
 
@@ -160,7 +156,7 @@ static int may_go(const struct opencl_object *queue, cl_bool blocking, const voi
 int opencl_reads_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
                       const void *to, cl_uint events, const cl_event *wait_list, int wants_event) {
     const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
-    return to && accepts(on, buffer, CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS) && inside(buffer, offset, size)
+    return to && accepts(on, buffer, CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS) && is_inside(buffer, offset, size)
            && may_go(on, blocking, to, size, events, wait_list, wants_event);
 }
 
@@ -169,7 +165,7 @@ int opencl_writes_here(cl_command_queue queue, cl_mem memory, cl_bool blocking, 
     const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     /* Waiting reads, and an event has to be a write's. */
     cl_mem_flags forbidden = CL_MEM_HOST_READ_ONLY | CL_MEM_HOST_WRITE_ONLY | CL_MEM_HOST_NO_ACCESS;
-    return from && !wants_event && accepts(on, buffer, forbidden) && inside(buffer, offset, size)
+    return from && !wants_event && accepts(on, buffer, forbidden) && is_inside(buffer, offset, size)
            && may_go(on, blocking, from, size, events, wait_list, 0);
 }
 
@@ -244,7 +240,7 @@ int opencl_rect_here(cl_command_queue queue, cl_mem memory, const size_t *buffer
         || !laid_out(&here, host_origin, region, host_row_pitch, host_slice_pitch))
         return 0;
     size_t bytes = span(&there, region);
-    return bytes && span(&here, region) && inside(buffer, there.start, bytes) && opencl_idle(queue);
+    return bytes && span(&here, region) && is_inside(buffer, there.start, bytes) && opencl_idle(queue);
 }
 
 cl_int opencl_move_rect(cl_mem memory, const size_t *buffer_origin, const size_t *host_origin, const size_t *region,
@@ -281,7 +277,7 @@ int opencl_maps_here(cl_command_queue queue, cl_mem memory, cl_map_flags how, si
     int known = how == CL_MAP_READ || how == CL_MAP_WRITE || how == (CL_MAP_READ | CL_MAP_WRITE)
                 || how == CL_MAP_WRITE_INVALIDATE_REGION;
     return known && !events && !wait_list && !wants_event && accepts(object_of(queue), buffer, forbidden)
-           && inside(buffer, offset, size) && opencl_idle(queue) && claim(buffer->mapped, NULL, buffer->place + offset);
+           && is_inside(buffer, offset, size) && opencl_idle(queue) && claim(buffer->mapped, NULL, buffer->place + offset);
 }
 
 void *opencl_mapped_here(cl_mem memory, size_t offset, cl_int *status) {

@@ -1,12 +1,9 @@
 /* What the guest library knows without asking: where the application's own memory is, which objects
  * can be kernel arguments, where its ICD entry points are. */
+#include "guest.h"
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-static struct opencl_object *object_of(const void *handle) {
-    return handle ? metadata(struct opencl_object, handle) : NULL;
-}
 
 /* ---- The ICD ------------------------------------------------------------------------------ */
 

@@ -1,9 +1,13 @@
 /* Whether a kernel may be run in parts, by what its program's source says, and the source for those that need another one.
  *
- * Every name that a kernel mentions is followed to all functions and macros of that name (slice_text.c). Whoever is in doubt is not
+ * Every name that a kernel mentions is followed to all functions and macros of that name (lexer.c). Whoever is in doubt is not
  * sliced. This is not there to see through a program that disguises itself: that program would only get wrong results of its own. */
-
-enum slice_verdict { SLICE_UNKNOWN, SLICE_BY_OFFSET, SLICE_BY_REWRITING, SLICE_NEVER };
+#include "rewrite.h"
+#include "lexer.h"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* A macro of this name holds the build options. */
 #define SLICE_OPTIONS "_aviary_options"
@@ -20,21 +24,21 @@ static int uses(const struct slice_text *t, size_t i) {
                                         "__asm", "__asm__", NULL};
     static const char *const vendors_own[] = {"__builtin_", "__nvvm", "__spirv", "__amdgcn", "__llvm", "__pocl", "pocl_", "_pocl", "__ocl_", "ndrange", NULL};
     if (t->tokens[i].kind != TOKEN_NAME)
-        return token_is(t, i, "#") && token_is(t, i + 1, "#") ? USES_PASTING : 0;
-    if (token_in(t, i, loops))
+        return slice_token_is(t, i, "#") && slice_token_is(t, i + 1, "#") ? USES_PASTING : 0;
+    if (slice_token_in(t, i, loops))
         return USES_LOOP;
-    if (token_contains(t, i, "atomic") || token_contains(t, i, "Atomic") || token_begins(t, i, "atom_") || token_begins(t, i, "__sync_"))
+    if (slice_token_contains(t, i, "atomic") || slice_token_contains(t, i, "Atomic") || slice_token_begins(t, i, "atom_") || slice_token_begins(t, i, "__sync_"))
         return USES_ATOMICS;
-    if (token_in(t, i, fences))
+    if (slice_token_in(t, i, fences))
         return USES_FENCE;
-    if (token_in(t, i, slice_geometry))
+    if (slice_token_in(t, i, slice_geometry))
         return USES_GEOMETRY;
-    if (token_is(t, i, "static") && t->tokens[i].depth + t->tokens[i].directive > 0)
+    if (slice_token_is(t, i, "static") && t->tokens[i].depth + t->tokens[i].directive > 0)
         return USES_STATIC;
     for (const char *const *prefix = vendors_own; *prefix; prefix++)
-        if (token_begins(t, i, *prefix))
+        if (slice_token_begins(t, i, *prefix))
             return USES_NEVER;
-    return token_in(t, i, never) || token_contains(t, i, "pipe") ? USES_NEVER : 0;
+    return slice_token_in(t, i, never) || slice_token_contains(t, i, "pipe") ? USES_NEVER : 0;
 }
 
 struct slice_search {
@@ -45,7 +49,7 @@ struct slice_search {
 
 static void reach(struct slice_search *s, const char *name, size_t length) {
     struct slice_text *t = s->text;
-    for (size_t unit = unit_named(t, name, length, 0); unit; unit = unit_named(t, name, length, unit)) {
+    for (size_t unit = slice_unit_named(t, name, length, 0); unit; unit = slice_unit_named(t, name, length, unit)) {
         if (t->units[unit - 1].reached)
             continue;
         t->units[unit - 1].reached = 1;
@@ -72,7 +76,7 @@ static void follow(struct slice_search *s) {
 
 static int is_function(const struct slice_text *t, const char *name) {
     size_t length = strlen(name);
-    for (size_t unit = unit_named(t, name, length, 0); unit; unit = unit_named(t, name, length, unit))
+    for (size_t unit = slice_unit_named(t, name, length, 0); unit; unit = slice_unit_named(t, name, length, unit))
         if (t->units[unit - 1].is_function)
             return 1;
     return 0;
@@ -80,7 +84,7 @@ static int is_function(const struct slice_text *t, const char *name) {
 
 static int names_macro(const struct slice_text *t, size_t i) {
     const char *name = t->text + t->tokens[i].at;
-    for (size_t unit = unit_named(t, name, t->tokens[i].length, 0); unit; unit = unit_named(t, name, t->tokens[i].length, unit))
+    for (size_t unit = slice_unit_named(t, name, t->tokens[i].length, 0); unit; unit = slice_unit_named(t, name, t->tokens[i].length, unit))
         if (!t->units[unit - 1].is_function && t->tokens[i].kind == TOKEN_NAME)
             return 1;
     return 0;
@@ -113,24 +117,8 @@ static enum slice_verdict judge(struct slice_text *t, const char *kernel) {
     return search.used & USES_GEOMETRY ? SLICE_BY_REWRITING : SLICE_BY_OFFSET;
 }
 
-static void slice_close(struct slice_text *t) {
-    free(t->text);
-    free(t->tokens);
-    free(t->units);
-    free(t->outside);
-}
-
-static int slice_open(struct slice_text *t, const char *source) {
-    t->length = strlen(source);
-    t->text = strdup(source);
-    if (!t->text || !slice_lex(t) || !match_parentheses(t))
-        return t->text ? 0 : slice_refuse(t, "memory is short");
-    t->outside = malloc(t->count + 1);
-    return t->outside ? read_units(t) : slice_refuse(t, "memory is short");
-}
-
 /* How a kernel may be sliced; if never, `reason` says why. */
-static enum slice_verdict slice_judge(const char *source, const char *options, const char *kernel, char *reason, size_t room) {
+enum slice_verdict slice_judge(const char *source, const char *options, const char *kernel, char *reason, size_t room) {
     struct slice_text text = {0};
     enum slice_verdict verdict = SLICE_NEVER;
     size_t size = strlen(options) + strlen(source) + 64;
@@ -174,7 +162,7 @@ static int names_needy(const struct slice_text *t, size_t i, int functions_only)
     const char *name = t->text + t->tokens[i].at;
     if (t->tokens[i].kind != TOKEN_NAME)
         return 0;
-    for (size_t unit = unit_named(t, name, t->tokens[i].length, 0); unit; unit = unit_named(t, name, t->tokens[i].length, unit))
+    for (size_t unit = slice_unit_named(t, name, t->tokens[i].length, 0); unit; unit = slice_unit_named(t, name, t->tokens[i].length, unit))
         if (t->units[unit - 1].needs && (t->units[unit - 1].is_function || !functions_only))
             return 1;
     return 0;
@@ -186,13 +174,13 @@ static void find_needy(struct slice_text *t) {
         changed = 0;
         for (size_t u = 0; u < t->units_count; u++)
             for (size_t i = t->units[u].first; !t->units[u].needs && i < t->units[u].end; i++)
-                if (token_in(t, i, slice_geometry) || (i != t->units[u].name && names_needy(t, i, 0)))
+                if (slice_token_in(t, i, slice_geometry) || (i != t->units[u].name && names_needy(t, i, 0)))
                     changed = t->units[u].needs = 1;
     }
 }
 
 /* The source with which a program's kernels can be told where they are; NULL if that cannot be written. */
-static char *slice_rewrite(const char *source) {
+char *slice_rewrite(const char *source) {
     struct slice_text t = {0};
     char *result = NULL;
     unsigned char *edits = NULL;
@@ -201,8 +189,8 @@ static char *slice_rewrite(const char *source) {
     if (out && (edits = calloc(t.count + 1, 1))) {
         find_needy(&t);
         for (size_t i = 0; i + 1 < t.count; i++) {
-            int defined = i >= 2 && t.tokens[i].directive && token_is(&t, i - 1, "define") && token_is(&t, i - 2, "#");
-            if (!defined && token_is(&t, i + 1, "(") && t.tokens[i + 1].match && names_needy(&t, i, 1))
+            int defined = i >= 2 && t.tokens[i].directive && slice_token_is(&t, i - 1, "define") && slice_token_is(&t, i - 2, "#");
+            if (!defined && slice_token_is(&t, i + 1, "(") && t.tokens[i + 1].match && names_needy(&t, i, 1))
                 edits[t.tokens[i + 1].match] = t.tokens[i].depth == 0 && !t.tokens[i].directive ? 1 : 2;
         }
         fputs(slice_prologue, out);
@@ -210,7 +198,7 @@ static char *slice_rewrite(const char *source) {
             if (!edits[i])
                 continue;
             size_t open = t.tokens[i].match, to = t.tokens[i].at;
-            int none = open + 1 == i || (open + 2 == i && edits[i] == 1 && token_is(&t, i - 1, "void"));
+            int none = open + 1 == i || (open + 2 == i && edits[i] == 1 && slice_token_is(&t, i - 1, "void"));
             if (none)
                 to = t.tokens[open].at + 1;
             fwrite(t.text + copied, 1, to - copied, out);

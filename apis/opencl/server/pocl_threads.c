@@ -3,6 +3,7 @@
  * PoCL's computing threads of one session begin where another's have just worked, and Linux may put two of them on the same processor, where
  * they stay for the whole slice: every launch takes twice as long. So they keep to a processor each where sessions take turns; not if the
  * node may use some of the machine's processors only, because PoCL would take the first ones. */
+#include "server.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -37,14 +38,14 @@ static void become_ordinary(int before) {
         sched_setscheduler(0, before, &none);
 }
 
-static cl_int find_devices(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count) {
+cl_int opencl_find_devices(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count) {
     int before = become_patient();
     cl_int status = clGetDeviceIDs(platform, type, entries, devices, count);
     become_ordinary(before);
     return status;
 }
 
-static cl_context find_and_create(const cl_context_properties *properties, cl_device_type type,
+cl_context opencl_find_and_create(const cl_context_properties *properties, cl_device_type type,
                                   void (CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *data, cl_int *error) {
     int before = become_patient();
     cl_context context = clCreateContextFromType(properties, type, notify, data, error);

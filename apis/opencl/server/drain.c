@@ -1,5 +1,10 @@
 /* What the node's device scheduler needs to know: which device a queue works for, and when that has done what this process gave it.
  * For the second each queue that has had work gets a marker behind it once somebody asks; the markers are waited for. */
+#include "server.h"
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
 
 /* Queues that got work since the last marker was put behind it. */
 struct busy_queue {
@@ -87,7 +92,7 @@ static cl_int finish(cl_command_queue queue) {
     pthread_mutex_unlock(&busy.lock);
     int is_all = before.queue && !aviary_device_gets_work((uint64_t)(uintptr_t)before.device);
     if (before.queue)
-        watch_queue(queue);
+        opencl_watch_queue(queue);
     cl_int status = clFinish(queue);
     if (!is_all || status != CL_SUCCESS)
         return status;
@@ -203,27 +208,27 @@ static int has_marks(cl_device_id device, int forget) {
 
 /* Waits until the device has done what this process had given it when this wait began. Negative: it has not yet, and is asked again;
  * positive: it does not any longer. */
-int opencl_drain(uint64_t token) {
-    cl_device_id device = (cl_device_id)(uintptr_t)token;
+int opencl_drain(const struct aviary_drain *asked) {
+    cl_device_id device = (cl_device_id)(uintptr_t)asked->device;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    struct timespec until = later(now, aviary_patience());
+    struct timespec until = opencl_later(now, asked->patience_ns);
     for (;;) {
         uint64_t counted = count_reached();
         pthread_mutex_lock(&busy.lock);
         struct device_wait *wait = wait_for_device(device);
-        if (wait && wait->number != aviary_wait_number()) {
-            wait->number = aviary_wait_number();
+        if (wait && wait->number != asked->wait) {
+            wait->number = asked->wait;
             wait->since = now;
             mark_busy_queues(device);
         }
         int gives_up = wait && __atomic_load_n(&busy.user_events, __ATOMIC_RELAXED)
-                       && has_passed(later(wait->since, PATIENCE_NS));
+                       && opencl_has_passed(opencl_later(wait->since, PATIENCE_NS));
         int at_work = has_marks(device, gives_up);
         pthread_mutex_unlock(&busy.lock);
         if (!at_work)
             return gives_up;
-        if (has_passed(until))
+        if (opencl_has_passed(until))
             return -1;
         await_reached(counted, until);
     }

@@ -1,11 +1,15 @@
-/* Which launches run in parts (slice_run.c says how): those whose predicted time exceeds the slice, or whose cost nobody knows yet. */
+/* Which launches run in parts (run.c says how): those whose predicted time exceeds the slice, or whose cost nobody knows yet. */
+#include "slicing.h"
+#include "../server.h"
+#include <pthread.h>
+#include <stdlib.h>
 
 static _Thread_local unsigned long sliced_here;
 
 /* ---- Sizes --------------------------------------------------------------------------------------- */
 
 static size_t largest_divisor(size_t of, size_t most) {
-    size_t divisor = smaller(of, most);
+    size_t divisor = slice_smaller(of, most);
     while (of % divisor)
         divisor--;
     return divisor;
@@ -20,7 +24,7 @@ static int choose_local(cl_kernel kernel, cl_device_id device, cl_uint dimension
         return 0;
     if (clGetKernelWorkGroupInfo(kernel, device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL) != CL_SUCCESS || most == 0)
         return 0;
-    left = smaller(most, 256);
+    left = slice_smaller(most, 256);
     for (cl_uint d = 0; d < 3; d++) {
         local[d] = d < dimensions ? largest_divisor(size[d], left) : 1;
         left = left / local[d];
@@ -76,13 +80,13 @@ static cl_int enqueue_last(struct slice_job *job, cl_command_queue queue, cl_eve
     struct slice_box box;
     const struct slice_range *range = &job->range;
     cl_int status = CL_SUCCESS;
-    next_box(range, job->limit, range->total, range->total - job->limit, &box);
+    slice_next_box(range, job->limit, range->total, range->total - job->limit, &box);
     if (job->rewritten) {
         const size_t *const values[] = {range->offset, range->size, range->groups};
         for (cl_uint i = 0; status == CL_SUCCESS && i < 3; i++)
-            status = set_hidden(job->kernel, job->hidden + i, values[i]);
+            status = slice_set_hidden(job->kernel, job->hidden + i, values[i]);
     }
-    return status == CL_SUCCESS ? enqueue_box(job, queue, &box, 1, &job->parts_done, event) : status;
+    return status == CL_SUCCESS ? slice_enqueue_box(job, queue, &box, 1, &job->parts_done, event) : status;
 }
 
 /* A job for a launch that is worth it; NULL: the launch goes to the vendor as it is, to be watched if that is a guess. */
@@ -90,29 +94,29 @@ static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id
                                        struct slice_watch *watch) {
     cl_uint units = 1;
     clGetDeviceInfo(device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof units, &units, NULL);
-    size_t least = slicing.least_groups > units ? slicing.least_groups : units ? units : 1;
-    if (slicing.fixed_groups)
-        least = slicing.fixed_groups;
+    size_t least = slice_settings.least_groups > units ? slice_settings.least_groups : units ? units : 1;
+    if (slice_settings.fixed_groups)
+        least = slice_settings.fixed_groups;
     if (range->total <= least)
         return NULL;
     struct slice_job *job = NULL;
     pthread_mutex_lock(&slice_lock);
-    struct slice_code *code = judged_code(kernel, device);
+    struct slice_code *code = slice_judged_code(kernel, device);
     if (code && code->verdict != SLICE_NEVER) {
         cl_ulong likeness = slice_likeness(kernel, device, range->size, range->local);
-        doubt_late_costs(code);
-        const struct slice_cost *known = cost_of(code, likeness);
+        slice_doubt_late_costs(code);
+        const struct slice_cost *known = slice_cost_of(code, likeness);
         double cost = known ? known->group_ns : 0;
-        int worth = slicing.fixed_groups || cost == 0 || known->late >= SLICE_DOUBTS || cost * (double)range->total > slicing.slice_ns;
+        int worth = slice_settings.fixed_groups || cost == 0 || known->late >= SLICE_DOUBTS || cost * (double)range->total > slice_settings.slice_ns;
         if (!worth)
             *watch = (struct slice_watch){code->number, likeness, slice_now_ns()};
-        cl_kernel copy = worth ? kernel_to_slice(kernel, device) : NULL;
+        cl_kernel copy = worth ? slice_kernel_copy(kernel, device) : NULL;
         if (copy && (job = calloc(1, sizeof *job))) {
             *job = (struct slice_job){.kernel = copy, .hidden = kernel->count, .rewritten = code->verdict == SLICE_BY_REWRITING,
                                       .range = *range, .least = least, .units = units ? units : 1, .program = kernel->program,
                                       .code = code, .likeness = likeness, .group_ns = cost};
             /* The last part stays within its row. */
-            job->limit = range->total - smaller(least, range->groups[0]);
+            job->limit = range->total - slice_smaller(least, range->groups[0]);
             kernel->program->uses++;
         } else if (copy) {
             clReleaseKernel(copy);
@@ -144,16 +148,16 @@ static int launch_in_parts(struct slice_job *job, cl_command_queue queue, cl_dev
         return 0;
     job->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
     if (event && (properties & CL_QUEUE_PROFILING_ENABLE)) {
-        expect_slice_start(*event, job->serial);
+        slice_expect_start(*event, job->serial);
         sliced_here = job->serial;
     }
     cl_event begin = job->begin, parts_done = job->parts_done;
     clRetainEvent(begin);
     clRetainEvent(parts_done);
     /* From here on the job belongs to the callback. */
-    if (clSetEventCallback(begin, CL_COMPLETE, may_begin, job) != CL_SUCCESS) {
+    if (clSetEventCallback(begin, CL_COMPLETE, slice_may_begin, job) != CL_SUCCESS) {
         clSetUserEventStatus(parts_done, CL_OUT_OF_RESOURCES);
-        free_slice_job(job);
+        slice_free_job(job);
     }
     clReleaseEvent(begin);
     clReleaseEvent(parts_done);
@@ -175,13 +179,13 @@ static cl_int launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimension
         if (job && launch_in_parts(job, queue, device, waits, wait_list, event))
             return CL_SUCCESS;
         if (job)
-            free_slice_job(job);
+            slice_free_job(job);
     }
     /* Also where the attempt failed: the error is the one of the launch as it is. */
     cl_event *told = event || !watch.code ? event : &own;
     cl_int status = clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, size, local, waits, wait_list, told);
     if (status == CL_SUCCESS && watch.code)
-        watch_launch(watch, *told);
+        slice_watch_launch(watch, *told);
     if (own)
         clReleaseEvent(own);
     return status;
@@ -211,7 +215,7 @@ void opencl_note_sliced(cl_event event) {
 /* A sliced launch's event is the last part's: it began when the first part did. */
 static cl_int event_profiling(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret) {
     cl_int status = clGetEventProfilingInfo(event, name, size, value, size_ret);
-    const struct opencl_object *object = slicing_is_on() ? metadata(struct opencl_object, event) : NULL;
+    const struct opencl_object *object = slice_is_on() ? metadata(struct opencl_object, event) : NULL;
     cl_ulong *time = value;
     if (status != CL_SUCCESS || !time || size < sizeof *time || !object || !object->sliced
         || (name != CL_PROFILING_COMMAND_START && name != CL_PROFILING_COMMAND_SUBMIT))

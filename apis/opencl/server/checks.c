@@ -1,4 +1,5 @@
 /* What the API server checks and finds out with the vendor's own queries. */
+#include "server.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -1,0 +1,100 @@
+/* Declarations that the server's files of this API share. */
+#ifndef CUDA_SERVER_H
+#define CUDA_SERVER_H
+
+#include "cuda_types.h"
+#include "layout.h"
+#include "sealed_file.h"
+#include <aviary/server.h>
+
+/* ---- homes.c: on which device memory lies. A home is the number of a device and 1; 0 is none ------ */
+
+enum { HOME_NAME_BYTES = 64 };
+
+uint64_t cuda_home_of_device(CUdevice device);
+/* The home of the current context's device. */
+uint64_t cuda_home_here(void);
+/* NULL: there is no such home, or `number` is not 0. */
+const char *cuda_home_name(uint64_t home, unsigned int number);
+/* Before the driver is used: the name of a device among all that the node shows. */
+void cuda_tell_home_name(const CUuuid *uuid, const char *name);
+/* Each device has the same mark in every process; 0: there is no such device. */
+unsigned int cuda_mark_of_device(CUdevice device);
+/* The home that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
+uint64_t cuda_home_of_mark(unsigned int mark, CUdevice *device);
+
+/* The home that the gate asked about last, for the allocation that follows on the same thread. */
+extern __thread uint64_t cuda_asked_home;
+
+/* ---- offers.c: memory and events for other processes of the tenant -------------------------------- */
+
+/* Whether something is offered, and under which name. */
+struct cuda_offer {
+    int stands;
+    aviary_offer_name name;
+};
+
+/* The number that is offered with an event: no memory is so large. */
+#define CUDA_OFFERED_EVENT UINT64_MAX
+
+/* Offers the descriptor, which it closes. */
+CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note);
+/* Offers memory, unless it is offered already. */
+CUresult cuda_offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device);
+/* To be called before memory is released: the offer holds on to it. */
+void cuda_end_offer(struct cuda_offer *offer);
+void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *name);
+/* Whether memory of that device can be offered at all; drivers of some platforms cannot. */
+int cuda_is_offerable(int device);
+/* A descriptor that the caller closes; -1: there is no such offer. */
+int cuda_fetch_offer(const aviary_shared_name *name, uint64_t *note);
+
+/* Memory that another process offers, fetched for the call that follows on the same thread. */
+struct cuda_fetched {
+    int there;
+    int descriptor;
+    uint64_t bytes;
+    int device;
+};
+extern __thread struct cuda_fetched cuda_fetched;
+
+void cuda_drop_fetched(void);
+/* Fetches an offer: the home of the memory that importing it adds; 0: there is none. */
+uint64_t cuda_home_of_offer(const aviary_shared_name *name);
+CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle);
+
+/* ---- placement.c, physical.c, reservations.c: where memory is -------------------------------------- */
+
+/* Where applications reserve: beside the placements of the current device, or of the first. */
+CUresult cuda_application_window(CUdeviceptr *base, size_t *bytes);
+int cuda_has_mappings(CUdeviceptr base, size_t bytes);
+int cuda_may_map(CUdeviceptr base, size_t bytes);
+CUresult cuda_reserve_for_application(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                                      unsigned long long flags);
+CUresult cuda_end_reservation(CUdeviceptr pointer, size_t bytes);
+
+/* ---- images.c: images of device code, and the compiler's output ------------------------------------- */
+
+enum { MOST_OPTIONS = 32 };
+
+/* One of the compiler's two logs, of an image or of a linker. */
+struct compiler_log {
+    char *text;
+    unsigned int bytes;
+    /* Which of the options' values the driver changes to the number of bytes that it has written; -1: none. */
+    int option;
+};
+
+/* Whether all bytes that the image itself speaks of have arrived: the driver looks at as many. */
+int cuda_image_is_whole(const void *image, size_t bytes);
+void cuda_drop_log(struct compiler_log *log);
+/* The driver's options from those of a message; `options` and `values` have room for 2 * MOST_OPTIONS. */
+CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values,
+                             struct compiler_log *information, struct compiler_log *errors);
+
+/* ---- calls.c --------------------------------------------------------------------------------------- */
+
+/* Puts the memory of a copy's sides, as it arrived, into the copy; a box must lie in it. */
+CUresult cuda_put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void *to, size_t to_bytes);
+
+#endif

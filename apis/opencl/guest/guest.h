@@ -1,0 +1,24 @@
+/* Declarations that the guest's files share. */
+#ifndef OPENCL_GUEST_H
+#define OPENCL_GUEST_H
+
+#include "opencl_types.h"
+#include "sizes.h"
+#include <aviary/guest.h>
+
+/* The guest's record of an object; NULL: it has none. */
+static inline struct opencl_object *object_of(const void *handle) {
+    return handle ? metadata(struct opencl_object, handle) : NULL;
+}
+
+/* Whether these bytes, at least one, lie in the buffer. */
+static inline int is_inside(const struct opencl_object *buffer, size_t offset, size_t size) {
+    return size != 0 && offset <= buffer->size && size <= buffer->size - offset;
+}
+
+/* objects.c */
+void opencl_note_object(const void *handle, int kind);
+/* Whether all devices of the context compute in the host's memory. */
+int opencl_svm_possible(cl_context context);
+
+#endif

@@ -1,0 +1,27 @@
+/* Declarations that the server's files share. */
+#ifndef OPENCL_SERVER_H
+#define OPENCL_SERVER_H
+
+#include "opencl_types.h"
+#include "sizes.h"
+#include <aviary/server.h>
+#include <time.h>
+
+/* drain.c */
+/* The device that the queue's commands occupy; 0: there is no such queue. */
+uint64_t opencl_device(cl_command_queue queue);
+
+/* pocl_threads.c: calls that make PoCL start its computing threads, under the scheduling policy that those are to have. */
+cl_int opencl_find_devices(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count);
+cl_context opencl_find_and_create(const cl_context_properties *properties, cl_device_type type,
+                                  void (CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *data, cl_int *error);
+
+/* poll_wait.c */
+/* The time `ns` after `when`. */
+struct timespec opencl_later(struct timespec when, uint64_t ns);
+/* Whether that time of CLOCK_MONOTONIC has come. */
+int opencl_has_passed(struct timespec when);
+/* Polls until all commands of the queue are complete, for as long as the session may; the queue has to be waited for afterwards. */
+void opencl_watch_queue(cl_command_queue queue);
+
+#endif

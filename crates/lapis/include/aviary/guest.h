@@ -1,0 +1,35 @@
+/* The runtime of guest libraries, as utility code may use it. */
+#ifndef AVIARY_GUEST_H
+#define AVIARY_GUEST_H
+
+#include <aviary/common.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory that has the same address in the guest and in the API server, zero-initialised. NULL: it is exhausted. */
+void *aviary_zerocopy_alloc(size_t size);
+void aviary_zerocopy_free(void *pointer);
+/* Both by the names that they have in expressions. */
+#define zerocopy_alloc(size) aviary_zerocopy_alloc(size)
+#define zerocopy_free(pointer) aviary_zerocopy_free(pointer)
+/* Such memory with any content. */
+void *aviary_zerocopy_alloc_uninitialized(size_t size);
+/* The vendor's library uses the memory from now on, until the server's utility code returns it. */
+void aviary_zerocopy_lend(void *pointer);
+
+/* Whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a VM's pinned memory): moving
+ * them in parts gains nothing then. */
+int aviary_is_shared(const void *pointer, size_t size);
+
+/* Whether a value is a live handle. */
+int aviary_is_handle(const void *handle);
+
+/* False once the API server is gone. Calls that are answered without a message would not notice. */
+int aviary_connected(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

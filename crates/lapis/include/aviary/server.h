@@ -1,0 +1,80 @@
+/* The runtime of API servers, as utility code may use it. */
+#ifndef AVIARY_SERVER_H
+#define AVIARY_SERVER_H
+
+#include <aviary/common.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The vendor's library is done with zero-copy memory that the guest lent: the guest frees it. */
+void aviary_zerocopy_return(void *pointer);
+
+/* In `after_server`: the charges of this call end when the number is returned, not with the object that the call creates. The number
+ * must be new in this process. May be returned on any thread. */
+void aviary_charge_keep(uint64_t number);
+void aviary_charge_return(uint64_t number);
+
+/* Whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet: to be asked before a
+ * guest is allowed to go on without an answer. */
+int aviary_owes_error(void);
+
+/* A question to a `drain` (see `occupies`): whether the device has done what this process had given it. */
+struct aviary_drain {
+    uint64_t device;
+    /* The number of this wait. Work that the device had at the first question with this number is waited for; work that it gets
+     * between two questions is not. */
+    uint64_t wait;
+    /* To wait at most before the answer "not drained yet". */
+    uint64_t patience_ns;
+};
+
+/* Whether a call of some thread is about to give the device work, or has just done so. */
+int aviary_device_gets_work(uint64_t device);
+
+/* ns for which a call that waits for a device should poll it before it sleeps. Above 0 only for programs that have the device, call
+ * often and are to be kept awake for it (`awake` of a device). */
+uint64_t aviary_watch_time(void);
+
+/* In a call: ns that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole. Constant for a
+ * session. */
+uint64_t aviary_slice_time(void);
+/* In a call: true if the session takes turns on devices with others. */
+int aviary_takes_turns(void);
+/* In a call: true if the node serves one program only (`aviary run`), and has that program's environment. */
+int aviary_is_private_node(void);
+
+/* In a thread that makes no calls: work of many parts is between two of them on this device (see `occupies`). Waits if the session's
+ * slice of the device is used up. */
+void aviary_device_pause(uint64_t device);
+
+/* How much of a continuous resource the tenant may have on the device of this name, all its programs together (NULL: wherever), and
+ * how much of that is left; 0, and nothing is written, where no limit is set. The resource may be another API's.
+ * `address` can name a function that lowers the vendor library's answers about its memory to that. */
+int aviary_allowance(const char *resource, const char *device, uint64_t *limit, uint64_t *left);
+
+/* Whether the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
+ * device that there is. Work and memory on other devices are refused anyway: this allows telling programs of their tenant's devices
+ * only. */
+int aviary_may_use(const char *device);
+
+/* The name of a descriptor that is offered to the other API servers of the tenant; knowing it is enough to fetch the descriptor. */
+typedef struct {
+    uint64_t session;
+    uint64_t secret[2];
+} aviary_offer_name;
+/* Offers a copy of the descriptor, with a number, until it is withdrawn or the process ends; 0: done. */
+int aviary_offer(int descriptor, uint64_t note, aviary_offer_name *name);
+void aviary_withdraw(const aviary_offer_name *name);
+/* A descriptor, which the caller closes, and the number that was offered with it; -1: there is no such offer. */
+int aviary_fetch(const aviary_offer_name *name, uint64_t *note);
+
+/* Defined by the specification if it likes: loads (dlopen) what the vendor's library loads only at its first call, so that API servers
+ * share it. Calls nothing of the vendor's and starts no thread: the process is copied afterwards. */
+__attribute__((weak)) void aviary_preload(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,26 @@
+/* The functions of the runtime that only C can define; compiled into every guest library and server module. */
+#include <aviary.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+void aviary_log_text(const char *text);
+
+/* Rust cannot take variable arguments: the text crosses formatted. */
+void aviary_log(const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    aviary_log_text(text);
+}
+
+#ifdef AVIARY_SERVER
+void aviary_preload_utility(void);
+
+/* Rust has no weak symbols: whether the specification defines the function is asked here. */
+void aviary_preload_utility(void) {
+    if (aviary_preload)
+        aviary_preload();
+}
+#endif

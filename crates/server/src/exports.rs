@@ -1,0 +1,161 @@
+//! The C functions of `aviary/server.h`, which each server module defines, and the vendor's functions under their own names.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Defines the runtime's C functions.
+#[macro_export]
+macro_rules! utility_exports {
+    () => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_metadata(handle: usize, kind: u32) -> usize {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::metadata(handle as *const ::std::ffi::c_void, kind) as usize }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::is_zerocopy(pointer as *const ::std::ffi::c_void) as ::std::ffi::c_int }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_zerocopy_return(pointer: usize) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::zerocopy_return(pointer as *const ::std::ffi::c_void) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_owes_error() -> ::std::ffi::c_int {
+            $crate::ffi::owes_error()
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_watch_time() -> u64 {
+            $crate::ffi::watch_time()
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_slice_time() -> u64 {
+            $crate::ffi::slice_time()
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_takes_turns() -> ::std::ffi::c_int {
+            $crate::ffi::takes_turns()
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_is_private_node() -> ::std::ffi::c_int {
+            $crate::ffi::is_private_node()
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_device_gets_work(device: u64) -> ::std::ffi::c_int {
+            $crate::ffi::device_gets_work(device)
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_device_pause(device: u64) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::device_pause(device) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_charge_keep(number: u64) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::charge_keep(number) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_charge_return(number: u64) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::charge_return(number) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_allowance(
+            resource: *const ::std::ffi::c_char,
+            device: *const ::std::ffi::c_char,
+            limit: *mut u64,
+            left: *mut u64,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::allowance(resource, device, limit, left) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_may_use(device: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::may_use(device) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_offer(
+            descriptor: ::std::ffi::c_int,
+            note: u64,
+            name: *mut $crate::OfferName,
+        ) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::offer(descriptor, note, name) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_withdraw(name: *const $crate::OfferName) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::withdraw(name) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_fetch(name: *const $crate::OfferName, note: *mut u64) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::fetch(name, note) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_function(name: *const ::std::ffi::c_char) -> usize {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::function(name) as usize }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_log_text(text: *const ::std::ffi::c_char) {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::log(text) }
+        }
+    };
+}
+
+/// Defines a function of the API under its own name, so that utility code calls the vendor's by it; behind it its value where
+/// the vendor's library has no such function.
+#[macro_export]
+macro_rules! vendor_function {
+    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty = $missing:expr) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            static FOUND: $crate::exports::VendorFunction = $crate::exports::VendorFunction::new();
+            const NAME: &::std::ffi::CStr =
+                match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+            let address = FOUND.address(NAME);
+            if address == 0 {
+                return $missing;
+            }
+            // SAFETY: the vendor's function of this name has the type that the vendor's header declares.
+            let function: unsafe extern "C" fn($($type),*) -> $result = unsafe { ::std::mem::transmute(address) };
+            // SAFETY: the caller's promise is the one that the vendor's function asks for.
+            unsafe { function($($argument),*) }
+        }
+    };
+}
+
+/// The address of a vendor's function, looked up once it is there.
+pub struct VendorFunction(AtomicUsize);
+
+impl VendorFunction {
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> VendorFunction {
+        VendorFunction(AtomicUsize::new(0))
+    }
+
+    /// 0: the vendor's library has none of this name, or is not loaded yet.
+    #[inline]
+    pub fn address(&self, name: &CStr) -> usize {
+        match self.0.load(Ordering::Relaxed) {
+            0 => self.look_up(name),
+            address => address,
+        }
+    }
+
+    #[cold]
+    fn look_up(&self, name: &CStr) -> usize {
+        // SAFETY: a NUL-terminated string.
+        let address = unsafe { crate::ffi::function(name.as_ptr()) } as usize;
+        self.0.store(address, Ordering::Relaxed);
+        address
+    }
+}
