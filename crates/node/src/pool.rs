@@ -9,7 +9,7 @@ use crate::{
     life::ServerEvent,
     node::{Core, Goal, State},
     permissions::Permissions,
-    server_log::{self, Volume},
+    server_log,
     sessions::{Server, Session},
     zygote::Zygote,
 };
@@ -115,8 +115,8 @@ impl Core {
     }
 
     fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
-        let volume = if self.config.private { Volume::All } else { Volume::Limited };
-        let (log, theirs) = server_log::pipe(volume).map_err(NodeError::Watch)?;
+        let made = if self.config.private { server_log::direct() } else { server_log::pipe() };
+        let (log, theirs) = made.map_err(NodeError::Watch)?;
         let process = self.new_api_server(state, theirs)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
         let id = state.registry.add_spare(process, log);

@@ -10,7 +10,6 @@ use crate::{
     log::Log,
     node::{Core, State},
 };
-use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
@@ -28,32 +27,24 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Sessions of one API server whose lines are told under their numbers: more than it may have at a time.
 const REMEMBERED: usize = 256;
 
-/// The node's end of the pipe, and the API server's. With [`Volume::Limited`] an API server that writes more than the node
-/// reads loses it and does not wait.
-pub fn pipe(volume: Volume) -> io::Result<(ServerLog, OwnedFd)> {
-    let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-    fcntl_setfl(&read, OFlags::NONBLOCK)?;
-    if volume == Volume::Limited {
-        fcntl_setfl(&write, OFlags::NONBLOCK)?;
-    }
-    let (lines, pace, sessions) = (Lines::default(), Pace::default(), VecDeque::new());
-    Ok((ServerLog { pipe: read, volume, lines, pace, sessions }, write))
+/// The node's end of the pipe, and the API server's. An API server that writes more than the node reads loses it and does
+/// not wait.
+pub fn pipe() -> io::Result<(ServerLog, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    Ok((ServerLog::of(read), write))
 }
 
-/// How much an API server may write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Volume {
-    /// Ten lines a second: it may be taken over by its tenant, and the log is the operator's.
-    Limited,
-    /// Everything: a private node serves one program, whose user reads the log.
-    All,
+/// For a private node, which serves one program, whose user reads the log: the API server writes to the node's standard
+/// error itself, so that its lines stay in order with the program's. The node's end of the pipe is at its end.
+pub fn direct() -> io::Result<(ServerLog, OwnedFd)> {
+    let (read, _) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    Ok((ServerLog::of(read), io::stderr().as_fd().try_clone_to_owned()?))
 }
 
 /// The node's end, and what was read of it.
 #[derive(Debug)]
 pub struct ServerLog {
     pipe: OwnedFd,
-    volume: Volume,
     lines: Lines,
     pace: Pace,
     /// Of this API server, the newest last.
@@ -61,6 +52,10 @@ pub struct ServerLog {
 }
 
 impl ServerLog {
+    fn of(pipe: OwnedFd) -> ServerLog {
+        ServerLog { pipe, lines: Lines::default(), pace: Pace::default(), sessions: VecDeque::new() }
+    }
+
     /// From now on its lines may be this session's.
     pub fn serves(&mut self, session: u64) {
         if self.sessions.len() == REMEMBERED {
@@ -75,13 +70,13 @@ impl ServerLog {
             self.tell_left_out(pid, now, log);
         }
         let mut part = [0; LONGEST];
-        while let room @ 1.. = self.room().min(part.len()) {
+        while let room @ 1.. = self.pace.room().min(part.len()) {
             match rustix::io::read(&self.pipe, &mut part[..room]) {
                 Ok(0) => return Heard::Over,
                 Ok(count) => {
                     self.pace.taken += count;
                     for line in self.lines.add(&part[..count]) {
-                        if self.volume == Volume::All || self.pace.limit.admit(now) {
+                        if self.pace.limit.admit(now) {
                             log.passed(&speaker(&self.sessions, pid, &line));
                         }
                     }
@@ -92,14 +87,6 @@ impl ServerLog {
             }
         }
         Heard::TooMuch
-    }
-
-    /// Bytes that may be read now.
-    fn room(&self) -> usize {
-        match self.volume {
-            Volume::Limited => self.pace.room(),
-            Volume::All => LONGEST,
-        }
     }
 
     fn tell_left_out(&mut self, pid: u32, now: Instant, log: Log) {
@@ -287,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_read_a_little_at_a_time_and_never_waits() {
-        let (mut log, theirs) = pipe(Volume::Limited).unwrap();
+        let (mut log, theirs) = pipe().unwrap();
         let (silent, start) = (Log::silent(), Instant::now());
         let flood = || while rustix::io::write(&theirs, &[b'\n'; 4096]).is_ok() {};
         let mut heard = Vec::new();
