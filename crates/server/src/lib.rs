@@ -23,6 +23,7 @@ mod exchange;
 pub mod exports;
 pub mod ffi;
 mod handles;
+mod in_use;
 mod lane;
 mod late;
 mod log;
