@@ -124,7 +124,7 @@ pub struct ServeCommand {
     /// Confine API servers that have users of their own: on or off [default: as the configuration file says, else off]
     #[arg(long, value_name = "MODE")]
     sandbox: Option<Mode>,
-    /// What is told on standard error: error, warn, info or debug [default: info]
+    /// Level of the lines on standard error: error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<Level>,
 }
@@ -140,7 +140,7 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     let node = Node::start(config)?;
     loop {
         match signals.take_noted() {
-            // What is wrong is in the log.
+            // The log says the reason.
             Some(SIGHUP) if reloads => drop(node.reload()),
             Some(_) => return Ok(ExitCode::SUCCESS),
             None if node.is_finished() => bail!("the node ended unexpectedly"),
@@ -149,14 +149,14 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What lies elsewhere then would be looked for in vain.
+/// A file that lies elsewhere then would be looked for in vain.
 pub fn warn_of_runtime_directory() {
     if let Err(error) = runtime_directory() {
         eprintln!("aviary: warning: {error}");
     }
 }
 
-/// What of the command line goes before what the file says about tenants, whenever it is read.
+/// Options of the command line that go before what the file says about tenants, whenever it is read.
 struct Source {
     file: Option<PathBuf>,
     limits: Vec<(LimitPlace, u64)>,
@@ -214,7 +214,8 @@ impl Source {
     }
 }
 
-/// What `AVIARY_SLICE_MS` says: how long a part of a kernel in parts shall take (apis/opencl/README.md). `None`: nothing.
+/// `AVIARY_SLICE_MS`: the time that one submission of a sliced kernel shall take (apis/opencl/README.md). `None`:
+/// nothing.
 pub fn launch_slice() -> anyhow::Result<Option<Duration>> {
     let Ok(text) = std::env::var("AVIARY_SLICE_MS") else { return Ok(None) };
     let seconds = text.trim().parse::<f64>().ok().map(|milliseconds| milliseconds / 1000.0);

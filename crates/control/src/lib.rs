@@ -1,4 +1,5 @@
-//! What the node and its API servers say to each other, typed once for both sides (docs/runtime.md, "The control socket").
+//! The messages between the node and its API servers, typed once for both sides (docs/runtime.md, "The control
+//! socket").
 //!
 //! The messages ([`ToServer`], [`ToZygote`], [`FromServer`]) and the descriptors that come with them travel over one
 //! SOCK_SEQPACKET pair per API server ([`send`], [`receive`]). Beside them both sides share pages of counters

@@ -62,7 +62,7 @@ struct VmRunCommand {
     /// Print QEMU's command line and do not run it.
     #[arg(long, conflicts_with_all = ["command", "add", "program"])]
     print: bool,
-    /// What runs in the guest.
+    /// The command that runs in the guest.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD", requires = "image")]
     command: Vec<OsString>,
 }
