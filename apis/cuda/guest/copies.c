@@ -17,7 +17,7 @@ int cuda_is_shared_word(CUdeviceptr address) {
 }
 
 /* True if an address of unknown kind may be taken for one of this process. Looks at both ends
- * only, and where it may not look says yes: the copy then ends as one of the processor's would. */
+ * only, and where it may not look says yes: the copy then ends as one of the CPU's would. */
 static int is_readable(CUdeviceptr address, size_t bytes) {
     const char *memory = (const char *)address;
     char byte;

@@ -86,7 +86,7 @@ static void *help(void *unused) {
     return NULL;
 }
 
-/* Helpers block every signal, so that none of the application's is handled on them. None where processors are few. */
+/* Helpers block every signal, so that none of the application's is handled on them. None where CPUs are few. */
 static int start_helpers(void) {
     sigset_t all, before;
     int started = 0;

@@ -1,4 +1,4 @@
-/* The server's side of managed variables: read and written here for the application, as the driver allows every processor to.
+/* The server's side of managed variables: read and written here for the application, as the driver allows every CPU to.
  * Only what it has been told of is such memory, and only as long as its module or library is there. Page-locked memory of an
  * application that shares none with this process is kept here in the same way. */
 #include "server.h"

@@ -65,7 +65,7 @@ ta_status ta_noop(void);
 /* Counts itself; see ta_noop_count. */
 ta_status ta_noop_async(void);
 uint64_t ta_noop_count(void);
-/* The processor's time stamp counter when the library was called; 0 where there is none. */
+/* The CPU's time stamp counter when the library was called; 0 where there is none. */
 uint64_t ta_ticks(void);
 int32_t ta_add(int32_t a, int32_t b);
 int32_t ta_add_three(int32_t a, int32_t b, int32_t c);

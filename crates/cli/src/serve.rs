@@ -28,7 +28,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   mode = "660"
   spares = 2
   sessions_per_user = 64
-  attach_rate = 20              # processes of one user or VM that attach in a second; 0: no limit [5 for each processor]
+  attach_rate = 20              # processes of one user or VM that attach in a second; 0: no limit [5 for each CPU]
   log_level = "info"
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
@@ -55,7 +55,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   slice = "6ms"
   linger = "200us"
   hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
-  awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 processors]
+  awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 CPUs]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [sandbox]                     # of API servers with users of their own (api_server_users)
   mode = "on"                   # or "off", the default: a user of their own is then all that confines them

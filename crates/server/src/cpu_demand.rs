@@ -1,8 +1,8 @@
-//! A session that floods its API server with calls yields the processors to others.
+//! A session that floods its API server with calls yields the CPUs to others.
 //!
-//! Linux shares the processors by threads or by groups of processes, and a process that sleeps and wakes all the time
+//! Linux shares the CPUs by threads or by groups of processes, and a process that sleeps and wakes all the time
 //! gets far more than its share. Other tenants' devices would stand still while their threads wait. So an API server
-//! whose lanes want a lot goes after the others, for as long as that lasts. Where processors are idle it makes no
+//! whose lanes want a lot goes after the others, for as long as that lasts. Where CPUs are idle it makes no
 //! difference. What a session wants while it has a device does not count: that time is shared already.
 
 use std::cell::{Cell, OnceCell};

@@ -355,7 +355,7 @@ impl Lane {
         if awake.is_zero() {
             return WaitAdvice::default();
         }
-        // It will wait by spinning, and the program's thread may want this very processor.
+        // It will wait by spinning, and the program's thread may want this very CPU.
         cpu::unboost();
         // Before the answer: with that the guest's wait is over, and what it says of itself in it.
         let (guest_sleeps, guest_is_here) = (end.peer_sleeps(), end.shares_cpu());
@@ -415,7 +415,7 @@ struct WaitAdvice {
     guest_is_here: bool,
 }
 
-/// A thread that spins keeps others from its processor. A guest's thread that had to be woken may have come to this
+/// A thread that spins keeps others from its CPU. A guest's thread that had to be woken may have come to this
 /// one.
 #[cold]
 fn apply_advice(advice: WaitAdvice, end: &mut LaneEnd) {

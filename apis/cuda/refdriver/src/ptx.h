@@ -92,7 +92,7 @@ struct ptx_global {
     char *name;
     CUdeviceptr address;
     size_t size;
-    bool managed; /* memory that the processor uses, too */
+    bool managed; /* memory that the CPU uses, too */
 };
 
 struct ptx_program {
