@@ -45,11 +45,11 @@ pub struct Api {
     pub resources: Vec<String>,
     /// Those that are counted by device.
     pub device_resources: Vec<String>,
-    /// What schedules devices where nothing else is said: an eBPF object.
+    /// The policy that schedules devices where nothing else is said: an eBPF object.
     pub policy: Option<PathBuf>,
 }
 
-/// What a program needs to find the guest library.
+/// The settings with which a program finds the guest library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launch {
     Environment { name: String, value: String },

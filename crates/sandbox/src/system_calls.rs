@@ -271,7 +271,7 @@ fn allow_list() -> Result<Rules, FilterError> {
     Ok(known.chain([(libc::SYS_clone3, Vec::new())]).collect())
 }
 
-/// What fails with EPERM, whatever the allow-list says.
+/// Calls that fail with EPERM even if the allow-list has them.
 fn refusals() -> Result<Rules, FilterError> {
     let mut rules: Rules = REFUSED.iter().map(|call| (call.number, Vec::new())).collect();
     let mut namespaces = Vec::new();
