@@ -20,7 +20,7 @@ static atomic_int stop, lost;
 static atomic_long uses, refused;
 
 static int is_lost(cl_int error) {
-    /* What every function answers once the API server is gone. */
+    /* Every function answers this once the API server is gone. */
     return error == CL_DEVICE_NOT_AVAILABLE;
 }
 

@@ -276,7 +276,7 @@ impl Call {
         Ok(native)
     }
 
-    /// Whether the object is marked as given back by this call. A program that is in order never gives a last reference
+    /// True: the object is marked as given back by this call. A program that is in order never gives a last reference
     /// back while another thread's call uses it: the wait is for those that are not, and bounded, since the other call
     /// may wait for what this thread does next.
     #[cold]

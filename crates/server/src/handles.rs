@@ -47,7 +47,7 @@ impl HandleSlot {
     }
 }
 
-/// What a call that gives references of an object back is to it.
+/// The part of a call that gives a reference of an object back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// It gives the last reference back: the object ends, and until then no other call begins to use it.
@@ -79,7 +79,7 @@ struct HandleEntry {
 type Metadata = Box<[u64]>;
 
 impl HandleEntry {
-    /// Whether a reference that is given back now is the last one, once the calls under way have given theirs back.
+    /// True: a reference that is given back now is the last one, once the calls under way have given theirs back.
     fn is_last(&self) -> bool {
         self.references <= u64::from(self.releasing.max(1)) && !self.borrowed
     }
@@ -162,7 +162,7 @@ pub struct HandleTable {
     minted: GuestSlots,
     state: Mutex<HandleTableState>,
     types: &'static [HandleTypeInfo],
-    /// What the calls under way use.
+    /// The objects that the calls under way use.
     pub in_use: InUse,
 }
 
@@ -339,8 +339,8 @@ impl HandleTable {
 
     /// A call that gives a reference (or `all`) back is under way, until [`HandleTable::spared`] or
     /// [`HandleTable::release_ending`]. If that is the last one, no other call begins to use the object from now on, nor
-    /// what ends with it, and those of other lanes than `own` that do are waited for: `wait` sleeps a little, and
-    /// answers false when it is enough. `None`: there is no such object.
+    /// objects that end with it, and calls of other lanes than `own` that use them are waited for: `wait` sleeps a
+    /// little, and answers false when it is enough. `None`: there is no such object.
     pub fn ending(
         &self,
         id: u64,

@@ -19,7 +19,7 @@ pub struct LaneUses {
     listed: [AtomicU64; LISTED],
     /// Ids announced, those of outer calls (below callbacks) first.
     len: AtomicUsize,
-    /// What is beyond `LISTED`.
+    /// Ids beyond `LISTED`.
     more: Mutex<Vec<u64>>,
 }
 
@@ -109,7 +109,7 @@ impl InUse {
         add(&self.others)
     }
 
-    /// Whether a call of another lane than `own` uses the object, or one of those that end `along` with it.
+    /// True: a call of another lane than `own` uses the object, or one of those that end `along` with it.
     pub fn uses(&self, id: u64, along: &[u64], own: &LaneUses) -> bool {
         let lanes = lock(&self.lanes);
         let mut others = lanes.iter().filter_map(Weak::upgrade).filter(|lane| !std::ptr::eq(own, &raw const **lane));

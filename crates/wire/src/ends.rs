@@ -25,7 +25,7 @@ impl Ends {
         self.owners.get(&handle).map_or(&[], Vec::as_slice)
     }
 
-    /// What would end with the handle, directly or not: each once, owners first.
+    /// The handles that would end with this one, directly or not: each once, owners first.
     pub fn below(&self, handle: u64) -> Vec<u64> {
         let mut found = Vec::new();
         let mut seen = HashSet::from([handle]);
