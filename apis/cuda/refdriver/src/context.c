@@ -133,6 +133,8 @@ CUresult cuCtxDestroy(CUcontext context)
 
 CUresult cuCtxPushCurrent(CUcontext context)
 {
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
     return object_check(context, KIND_CONTEXT) ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
 }
 

@@ -265,3 +265,51 @@ CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D *copy, CUstream stream)
 {
     return copy ? submit(copy, stream, false) : CUDA_ERROR_INVALID_VALUE;
 }
+
+/* --- batches --- */
+
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *sizes, size_t count, CUmemcpyAttributes *attributes,
+                            size_t *first, size_t attribute_count, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    size_t attribute = 0;
+
+    if (!to || !from || !sizes || !count || !attributes || !first || !attribute_count || attribute_count > count || first[0] || !stream ||
+        stream == CU_STREAM_LEGACY)
+        return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < attribute_count; i++)
+        if (attributes[i].srcAccessOrder < CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || attributes[i].srcAccessOrder > CU_MEMCPY_SRC_ACCESS_ORDER_ANY ||
+            first[i] >= count || (i && first[i] <= first[i - 1]))
+            return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        if (attribute + 1 < attribute_count && first[attribute + 1] == i)
+            attribute++;
+        if (attributes[attribute].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && !memory_at(from[i], sizes[i]))
+            result = cuStreamSynchronize(stream);
+        if (result == CUDA_SUCCESS)
+            result = cuMemcpyAsync(to[i], from[i], sizes[i], stream);
+    }
+    return result;
+}
+
+/* Of pointers only: arrays are not there. */
+CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP *list, unsigned long long flags, CUstream stream)
+{
+    CUresult result = !count || !list || flags || !stream || stream == CU_STREAM_LEGACY ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        CUDA_MEMCPY3D copy = {
+            .srcMemoryType = UNIFIED, .srcDevice = list[i].src.op.ptr.ptr, .srcPitch = list[i].src.op.ptr.rowLength,
+            .srcHost = (const void *)(uintptr_t)list[i].src.op.ptr.ptr, .srcHeight = list[i].src.op.ptr.layerHeight,
+            .dstMemoryType = UNIFIED, .dstDevice = list[i].dst.op.ptr.ptr, .dstPitch = list[i].dst.op.ptr.rowLength,
+            .dstHost = (void *)(uintptr_t)list[i].dst.op.ptr.ptr, .dstHeight = list[i].dst.op.ptr.layerHeight,
+            .WidthInBytes = list[i].extent.width, .Height = list[i].extent.height, .Depth = list[i].extent.depth,
+        };
+        if (list[i].src.type != CU_MEMCPY_OPERAND_TYPE_POINTER || list[i].dst.type != CU_MEMCPY_OPERAND_TYPE_POINTER || !copy.WidthInBytes ||
+            !copy.Height || !copy.Depth)
+            result = CUDA_ERROR_INVALID_VALUE;
+        else
+            result = submit(&copy, stream, false);
+    }
+    return result;
+}

@@ -30,6 +30,9 @@ enum kind {
     KIND_POOL,
     KIND_PHYSICAL,
     KIND_LINKER,
+    KIND_USER_OBJECT,
+    KIND_GREEN,
+    KIND_RESOURCE,
 };
 
 /* First member of every object. */

@@ -21,6 +21,7 @@ void graph_end(CUgraph graph)
     for (size_t i = 0; i < graph->count; i++)
         object_end(graph->nodes[i]);
     graph->count = 0;
+    user_references_end(&graph->objects);
     object_end(graph);
 }
 
@@ -96,7 +97,7 @@ static CUgraphNode find_clone(CUgraph clone, CUgraphNode original)
 CUgraph graph_clone(CUgraph graph)
 {
     CUgraph clone = graph_create();
-    CUresult result = clone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = clone && user_references_share(&clone->objects, &graph->objects) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 
     for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++) {
         struct operation operation;
@@ -203,6 +204,8 @@ CUgraphNodeType operation_node_type(const struct operation *operation)
         [OPERATION_RECORD] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,  [OPERATION_WAIT] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
         [OPERATION_FREE] = CU_GRAPH_NODE_TYPE_MEM_FREE,        [OPERATION_WRITE_VALUE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
         [OPERATION_WAIT_VALUE] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, [OPERATION_GRAPH] = CU_GRAPH_NODE_TYPE_GRAPH,
+        [OPERATION_ALLOCATE] = CU_GRAPH_NODE_TYPE_MEM_ALLOC,   [OPERATION_BATCH] = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP,
+        [OPERATION_CONDITIONAL] = CU_GRAPH_NODE_TYPE_CONDITIONAL,
     };
 
     return types[operation->kind];

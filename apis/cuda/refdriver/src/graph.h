@@ -15,10 +15,21 @@ struct CUgraphNode_st {
     void **pointers;      /* to the launch's parameters, for who asks */
 };
 
+/* Objects of the application that a graph, or what was made of it, keeps (user_object.c). */
+struct user_reference {
+    CUuserObject object;
+    size_t count;
+};
+struct user_references {
+    struct user_reference *list;
+    size_t count;
+};
+
 struct CUgraph_st {
     struct object object;
     CUgraphNode *nodes;
     size_t count;
+    struct user_references objects;
 };
 
 CUgraph graph_create(void);
@@ -42,6 +53,20 @@ CUresult operation_from_fill(struct operation *operation, const CUDA_MEMSET_NODE
 CUresult operation_from_host(struct operation *operation, const CUDA_HOST_NODE_PARAMS *host);
 CUresult operation_from_event(struct operation *operation, enum operation_kind kind, CUevent event);
 CUresult operation_from_graph(struct operation *operation, CUgraph graph);
-CUresult operation_from_parameters(struct operation *operation, const CUgraphNodeParams *parameters);
+CUresult operation_from_allocation(struct operation *operation, CUdevice device, size_t size, CUcontext context);
+CUdeviceptr graph_memory_start(const struct graph_memory *memory);
+CUresult operation_from_free(struct operation *operation, CUdeviceptr address);
+CUresult operation_from_batch(struct operation *operation, const CUstreamBatchMemOpParams *list, unsigned count, unsigned flags);
+/* Tells where the graphs of the node are. */
+CUresult operation_from_conditional(struct operation *operation, CUDA_CONDITIONAL_NODE_PARAMS *parameters);
+/* Work before a launch of a graph with such a node. */
+CUresult conditional_prepare(const struct operation *operation, CUstream stream);
+/* Also tells what the driver chooses: addresses, graphs. */
+CUresult operation_from_parameters(struct operation *operation, CUgraphNodeParams *parameters);
+
+bool user_references_add(struct user_references *references, CUuserObject object, size_t count);
+/* One more reference to each object. False where memory is out. */
+bool user_references_share(struct user_references *to, const struct user_references *from);
+void user_references_end(struct user_references *references);
 
 #endif

@@ -16,6 +16,7 @@ struct CUgraphExec_st {
     struct step *steps;
     size_t count;
     cuuint64_t flags;
+    struct user_references objects;
 };
 
 static void clear_steps(CUgraphExec exec)
@@ -27,7 +28,13 @@ static void clear_steps(CUgraphExec exec)
     exec->count = 0;
 }
 
-static void destroy(void *object) { clear_steps(object); }
+static void destroy(void *object)
+{
+    CUgraphExec exec = object;
+
+    clear_steps(exec);
+    user_references_end(&exec->objects);
+}
 
 /* The steps of a graph; a child graph stays one step, and is laid out when it is launched. */
 static CUresult fill(CUgraphExec exec, CUgraph graph)
@@ -64,7 +71,7 @@ static CUresult instantiate(CUgraphExec *result, CUgraph graph, cuuint64_t flags
     if (!exec)
         return CUDA_ERROR_OUT_OF_MEMORY;
     exec->flags = flags;
-    error = fill(exec, graph);
+    error = user_references_share(&exec->objects, &graph->objects) ? fill(exec, graph) : CUDA_ERROR_OUT_OF_MEMORY;
     if (error != CUDA_SUCCESS)
         object_end(exec);
     else
@@ -121,6 +128,23 @@ static CUresult submit(CUstream stream, const struct operation *operation)
     return result;
 }
 
+/* The application's objects of the graph stay until this launch is over. */
+static CUresult keep_objects(CUgraphExec exec, CUstream stream)
+{
+    struct operation operation = {.kind = OPERATION_KEEP};
+
+    if (!exec->objects.count)
+        return CUDA_SUCCESS;
+    operation.kept = calloc(1, sizeof(*operation.kept));
+    if (!operation.kept)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!user_references_share(operation.kept, &exec->objects)) {
+        operation_clear(&operation);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return stream_enqueue(stream, &operation);
+}
+
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
 {
     CUstream stream;
@@ -133,9 +157,12 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle)
     if (stream->capture)
         return CUDA_ERROR_NOT_SUPPORTED;
     for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++)
+        if (exec->steps[i].operation.kind == OPERATION_CONDITIONAL)
+            result = conditional_prepare(&exec->steps[i].operation, stream);
+    for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++)
         if (!exec->steps[i].disabled)
             result = submit(stream, &exec->steps[i].operation);
-    return result;
+    return result == CUDA_SUCCESS ? keep_objects(exec, stream) : result;
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream handle)
@@ -225,6 +252,13 @@ CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CU
     return replace(exec, node, &operation, operation_from_event(&operation, OPERATION_WAIT, event));
 }
 
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *batch)
+{
+    struct operation operation;
+
+    return replace(exec, node, &operation, batch ? operation_from_batch(&operation, batch->paramArray, batch->count, batch->flags) : CUDA_ERROR_INVALID_VALUE);
+}
+
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *parameters)
 {
     struct operation operation;
@@ -280,6 +314,11 @@ CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateRes
     for (size_t i = 0; i < exec->count; i++) {
         updated.steps[i].node = exec->steps[i].node;
         updated.steps[i].disabled = exec->steps[i].disabled;
+    }
+    user_references_end(&exec->objects);
+    if (!user_references_share(&exec->objects, &graph->objects)) {
+        clear_steps(&updated);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
     clear_steps(exec);
     exec->steps = updated.steps;

@@ -59,7 +59,22 @@ CUresult operation_from_graph(struct operation *operation, CUgraph graph)
     return operation->graph ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult operation_from_parameters(struct operation *operation, const CUgraphNodeParams *parameters)
+static CUresult from_allocation(struct operation *operation, CUDA_MEM_ALLOC_NODE_PARAMS_v2 *wanted)
+{
+    CUcontext context;
+    CUresult result = context_need(&context);
+
+    if (result == CUDA_SUCCESS && (wanted->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED || wanted->poolProps.handleTypes ||
+                                   wanted->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = operation_from_allocation(operation, wanted->poolProps.location.id, wanted->bytesize, context);
+    if (result == CUDA_SUCCESS)
+        wanted->dptr = graph_memory_start(operation->memory);
+    return result;
+}
+
+CUresult operation_from_parameters(struct operation *operation, CUgraphNodeParams *parameters)
 {
     CUDA_KERNEL_NODE_PARAMS kernel;
     CUDA_MEMSET_NODE_PARAMS fill;
@@ -88,6 +103,14 @@ CUresult operation_from_parameters(struct operation *operation, const CUgraphNod
         return operation_from_event(operation, OPERATION_WAIT, parameters->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
         return operation_from_event(operation, OPERATION_RECORD, parameters->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
+        return from_allocation(operation, &parameters->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return operation_from_free(operation, parameters->free.dptr);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return operation_from_batch(operation, parameters->memOp.paramArray, parameters->memOp.count, parameters->memOp.flags);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return operation_from_conditional(operation, &parameters->conditional);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -156,6 +179,35 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode
     struct operation operation = {.kind = OPERATION_EMPTY};
 
     return add(node, graph, dependencies, count, &operation, CUDA_SUCCESS);
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
+{
+    CUgraphNodeParams parameters = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    CUresult result;
+
+    if (!wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&parameters.alloc, wanted, sizeof(*wanted));
+    result = cuGraphAddNode(node, graph, dependencies, NULL, count, &parameters);
+    wanted->dptr = parameters.alloc.dptr;
+    return result;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUdeviceptr address)
+{
+    struct operation operation;
+
+    return add(node, graph, dependencies, count, &operation, operation_from_free(&operation, address));
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const CUDA_BATCH_MEM_OP_NODE_PARAMS *batch)
+{
+    struct operation operation;
+
+    if (!batch)
+        return CUDA_ERROR_INVALID_VALUE;
+    return add(node, graph, dependencies, count, &operation, operation_from_batch(&operation, batch->paramArray, batch->count, batch->flags));
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUevent event)
@@ -276,6 +328,13 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS 
     struct operation operation;
 
     return replace(node, &operation, operation_from_host(&operation, host));
+}
+
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *batch)
+{
+    struct operation operation;
+
+    return replace(node, &operation, batch ? operation_from_batch(&operation, batch->paramArray, batch->count, batch->flags) : CUDA_ERROR_INVALID_VALUE);
 }
 
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams *parameters)

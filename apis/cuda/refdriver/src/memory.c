@@ -1,4 +1,5 @@
 #include "memory.h"
+#include "operation.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -323,8 +324,11 @@ CUresult cuMemFree(CUdeviceptr address)
     CUresult result = context_need(&context);
     struct block *block;
 
-    if (result != CUDA_SUCCESS || !address)
+    /* Freeing needs no context; an error that stays is told all the same. */
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_CONTEXT)
         return result;
+    if (!address)
+        return CUDA_SUCCESS;
     block = memory_find(address);
     if (!block || block->start != address || (block->kind != BLOCK_DEVICE && block->kind != BLOCK_POOL && block->kind != BLOCK_MANAGED))
         return CUDA_ERROR_INVALID_VALUE;
@@ -333,7 +337,7 @@ CUresult cuMemFree(CUdeviceptr address)
     /* Work that is under way may still use it. Meanwhile another thread may have freed it. */
     result = context_drain(block->context);
     block = memory_find(address);
-    if (block && block->start == address)
+    if (block && block->start == address && !graph_memory_free(address))
         memory_release(address);
     return result;
 }

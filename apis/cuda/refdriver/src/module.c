@@ -148,12 +148,28 @@ static void write_log(const char *message, unsigned count, CUjit_option *options
         snprintf(buffer, size, "%s", message);
 }
 
+/* Answers in the options' values: always the same time, and the number of threads that was asked for, in whole warps. */
+static void write_outputs(unsigned count, const CUjit_option *options, void **values)
+{
+    const float milliseconds = 1.5f;
+
+    for (unsigned i = 0; i < count; i++) {
+        if (options[i] == CU_JIT_WALL_TIME)
+            memcpy(&values[i], &milliseconds, sizeof(milliseconds));
+        else if (options[i] == CU_JIT_THREADS_PER_BLOCK)
+            values[i] = (void *)(((uintptr_t)values[i] + 31) / 32 * 32);
+    }
+}
+
 static CUresult load(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values)
 {
     char message[200] = "";
     struct code_image code;
     CUcontext context;
-    CUresult result = module && image && (!count || (options && values)) ? context_need(&context) : CUDA_ERROR_INVALID_VALUE;
+    CUresult result = context_need(&context);
+
+    if (result == CUDA_SUCCESS && (!module || !image || (count && (!options || !values))))
+        result = CUDA_ERROR_INVALID_VALUE;
 
     if (result == CUDA_SUCCESS) {
         print_flush(context);
@@ -164,6 +180,7 @@ static CUresult load(CUmodule *module, const void *image, unsigned count, CUjit_
     result = module_create(module, &code, context, message);
     free(code.bytes);
     write_log(message, count, options, values);
+    write_outputs(count, options, values);
     return result;
 }
 
@@ -178,8 +195,11 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
     char *bytes;
-    CUresult result = module && path ? image_read(path, &bytes) : CUDA_ERROR_INVALID_VALUE;
+    CUcontext context;
+    CUresult result = context_need(&context);
 
+    if (result == CUDA_SUCCESS)
+        result = module && path ? image_read(path, &bytes) : CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
         return result;
     result = load(module, bytes, 0, NULL, NULL);

@@ -30,6 +30,17 @@ bool operation_duplicate(struct operation *to, const struct operation *from)
     case OPERATION_GRAPH:
         to->graph = graph_clone(from->graph);
         return to->graph != NULL;
+    case OPERATION_ALLOCATE:
+        graph_memory_hold(to->memory);
+        return true;
+    case OPERATION_BATCH:
+        to->batch.list = malloc(from->batch.count * sizeof(*to->batch.list));
+        if (!to->batch.list)
+            return false;
+        memcpy(to->batch.list, from->batch.list, from->batch.count * sizeof(*to->batch.list));
+        return true;
+    case OPERATION_CONDITIONAL:
+        return conditional_duplicate(to);
     default:
         return true;
     }
@@ -50,6 +61,19 @@ void operation_clear(struct operation *operation)
     case OPERATION_GRAPH:
         graph_end(operation->graph);
         break;
+    case OPERATION_ALLOCATE:
+        graph_memory_drop(operation->memory);
+        break;
+    case OPERATION_BATCH:
+        free(operation->batch.list);
+        break;
+    case OPERATION_CONDITIONAL:
+        conditional_clear(operation);
+        break;
+    case OPERATION_KEEP:
+        user_references_end(operation->kept);
+        free(operation->kept);
+        break;
     default:
         break;
     }
@@ -62,6 +86,31 @@ void operation_note_printing(const struct operation *operation)
     if (operation->kind == OPERATION_GRAPH)
         for (size_t i = 0; i < operation->graph->count; i++)
             operation_note_printing(&operation->graph->nodes[i]->operation);
+    for (unsigned body = 0; operation->kind == OPERATION_CONDITIONAL && body < operation->conditional.size; body++)
+        for (size_t i = 0; i < operation->conditional.bodies[body]->count; i++)
+            operation_note_printing(&operation->conditional.bodies[body]->nodes[i]->operation);
+}
+
+static CUresult write_value(const struct operation *operation);
+static CUresult wait_value(const struct operation *operation);
+
+static CUresult run_batch(const struct operation *operation)
+{
+    CUresult result = CUDA_SUCCESS;
+
+    for (unsigned i = 0; i < operation->batch.count && result == CUDA_SUCCESS; i++) {
+        const CUstreamBatchMemOpParams *one = &operation->batch.list[i];
+        struct operation value = {.value = {one->writeValue.address, 0, 4, one->writeValue.flags}};
+
+        if (one->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64 || one->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+            value.value.bytes = 8;
+        value.value.value = value.value.bytes == 8 ? one->writeValue.value64 : one->writeValue.value;
+        if (one->operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 || one->operation == CU_STREAM_MEM_OP_WRITE_VALUE_64)
+            result = write_value(&value);
+        else if (one->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || one->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+            result = wait_value(&value);
+    }
+    return result;
 }
 
 static CUresult write_value(const struct operation *operation)
@@ -140,9 +189,19 @@ CUresult operation_run(struct operation *operation, CUcontext context)
         return CUDA_SUCCESS;
     case OPERATION_FREE:
         pthread_mutex_lock(&driver_lock);
-        memory_release(operation->freed);
+        if (!graph_memory_free(operation->freed))
+            memory_release(operation->freed);
         pthread_mutex_unlock(&driver_lock);
         return CUDA_SUCCESS;
+    case OPERATION_ALLOCATE:
+        pthread_mutex_lock(&driver_lock);
+        graph_memory_allocate(operation->memory);
+        pthread_mutex_unlock(&driver_lock);
+        return CUDA_SUCCESS;
+    case OPERATION_BATCH:
+        return run_batch(operation);
+    case OPERATION_CONDITIONAL:
+        return conditional_run(operation, context);
     case OPERATION_WRITE_VALUE:
         return write_value(operation);
     case OPERATION_WAIT_VALUE:

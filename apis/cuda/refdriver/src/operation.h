@@ -20,7 +20,14 @@ enum operation_kind {
     OPERATION_WRITE_VALUE,
     OPERATION_WAIT_VALUE,
     OPERATION_GRAPH, /* only as a node */
+    OPERATION_ALLOCATE,
+    OPERATION_BATCH,
+    OPERATION_CONDITIONAL,
+    OPERATION_KEEP,  /* nothing; what a launch of a graph uses is kept until here */
 };
+
+struct user_references;
+struct graph_memory;
 
 struct launch {
     CUfunction function;
@@ -50,6 +57,18 @@ struct operation {
             unsigned bytes, flags;
         } value;
         CUgraph graph; /* owned */
+        struct graph_memory *memory; /* a reference */
+        struct {
+            CUstreamBatchMemOpParams *list; /* owned */
+            unsigned count;
+        } batch;
+        struct {
+            CUgraphConditionalHandle handle;
+            CUgraphConditionalNodeType type;
+            unsigned size;
+            CUgraph *bodies; /* owned */
+        } conditional;
+        struct user_references *kept; /* owned */
     };
     void *owned; /* a snapshot of a copy's source */
     uint64_t record; /* of an event of several processes, in a stream: which one this makes or waits for */
@@ -72,5 +91,15 @@ CUresult copy_run(const CUDA_MEMCPY3D *copy);
 CUresult fill_check(const CUDA_MEMSET_NODE_PARAMS *fill);
 CUresult fill_run(const CUDA_MEMSET_NODE_PARAMS *fill);
 CUresult launch_run(const struct launch *launch);
+/* With the driver's lock, as those below. */
+void graph_memory_allocate(struct graph_memory *memory);
+/* False: the address is no graph's. */
+bool graph_memory_free(CUdeviceptr start);
+void graph_memory_hold(struct graph_memory *memory);
+void graph_memory_drop(struct graph_memory *memory);
+bool conditional_duplicate(struct operation *to);
+void conditional_clear(struct operation *operation);
+/* Without the lock. */
+CUresult conditional_run(const struct operation *operation, CUcontext context);
 
 #endif

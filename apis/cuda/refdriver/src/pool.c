@@ -1,6 +1,7 @@
 /* Allocation in a stream's order. A pool here only counts: memory is there at once, and goes back when the
  * stream gets to its freeing. */
 #include "driver.h"
+#include "graph.h"
 #include "memory.h"
 #include "stream.h"
 
@@ -41,8 +42,13 @@ static CUresult allocate(CUdeviceptr *address, size_t size, CUmemoryPool pool, C
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream->capture)
-        return CUDA_ERROR_NOT_SUPPORTED;
+    if (stream->capture) {
+        struct operation operation;
+        result = operation_from_allocation(&operation, pool ? pool->device : stream->context->device, size, stream->context);
+        if (result == CUDA_SUCCESS)
+            *address = graph_memory_start(operation.memory);
+        return result == CUDA_SUCCESS ? stream_submit(stream, &operation) : result;
+    }
     if (!pool)
         pool = devices[stream->context->device].pool;
     result = memory_allocate(address, size, ALIGNMENT, stream->context, pool->device, pool);
@@ -67,8 +73,6 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle)
 
     if (result != CUDA_SUCCESS)
         return result;
-    if (stream->capture)
-        return CUDA_ERROR_NOT_SUPPORTED;
     block = memory_find(address);
     if (!block || block->start != address || block->kind > BLOCK_POOL)
         return CUDA_ERROR_INVALID_VALUE;
@@ -191,4 +195,30 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
         return CUDA_ERROR_INVALID_VALUE;
     devices[device].pool = pool;
     return CUDA_SUCCESS;
+}
+
+static bool is_of_device(const CUmemLocation *location, CUmemAllocationType type)
+{
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    if (!pool || !location)
+        return CUDA_ERROR_INVALID_VALUE;
+    return is_of_device(location, type) ? cuDeviceGetDefaultMemPool(pool, location->id) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, CUmemAllocationType type)
+{
+    if (!pool || !location)
+        return CUDA_ERROR_INVALID_VALUE;
+    return is_of_device(location, type) ? cuDeviceGetMemPool(pool, location->id) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    if (!location)
+        return CUDA_ERROR_INVALID_VALUE;
+    return is_of_device(location, type) ? cuDeviceSetMemPool(location->id, pool) : CUDA_ERROR_NOT_SUPPORTED;
 }
