@@ -9,6 +9,7 @@
 #define CUDA_PLACES_END 0x200000000000ull
 /* Each device has this much of it: the lower half for what the server places, the rest for what applications map. */
 #define CUDA_PLACE_BYTES (1ull << 40)
+#define CUDA_PLACED_BYTES (CUDA_PLACE_BYTES / 2)
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,9 +30,16 @@ CUresult aviaryModuleLoad(CUmodule *module, const void *image, size_t bytes, con
 CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *options,
                            unsigned int option_count);
 
+/* Answers of the compiler in the options' values, where it was asked: the time it took (the bits of a float, in ms), and for how
+ * many threads it compiled. */
+typedef struct {
+    unsigned int wall_time, threads;
+} aviary_jit_outputs;
+
 /* The compiler's log about the image that this thread loaded last: how long each text is, and its beginning. */
-CUresult aviaryCompilerLog(char *information, unsigned int information_capacity, unsigned int *information_bytes,
-                           char *errors, unsigned int errors_capacity, unsigned int *errors_bytes);
+CUresult aviaryCompilerLog(aviary_jit_outputs *outputs, char *information, unsigned int information_capacity,
+                           unsigned int *information_bytes, char *errors, unsigned int errors_capacity,
+                           unsigned int *errors_bytes);
 
 /* Variables of modules; those that are managed memory are read and written by name of their address. */
 CUresult aviaryModuleGlobal(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes, int *managed);
@@ -45,6 +53,7 @@ CUresult aviaryWriteVariable(CUdeviceptr pointer, const void *from, size_t bytes
 /* The driver's linker. An input's content comes along; the image and the texts are fetched when their sizes are known. */
 typedef struct {
     unsigned int information, errors;
+    aviary_jit_outputs outputs;
 } aviary_log_sizes;
 CUresult aviaryLinkCreate(CUlinkState *state, const aviary_jit_option *options, unsigned int option_count);
 CUresult aviaryLinkAdd(CUlinkState state, CUjitInputType type, const void *data, size_t bytes, const char *name,
@@ -110,7 +119,30 @@ CUresult aviaryOpenEvent(CUevent *event, const aviary_shared_name *name);
 /* Any copy of a box whose host sides lie at `from` and `to`; NULL: that side is no host memory. */
 CUresult aviaryCopy(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream);
 
-/* The dependencies of a capturing stream. `capacity` bounds both arrays; `count` says how many there are. */
+/* Copies of ordinary memory in graphs (guest/graph_copies.c, server/graph_halves.c): the device copies from and to
+ * page-locked memory that both sides share, and the guest copies between that and the application's memory, in host
+ * functions around the device's copy. `number` names the copy in the guest; 0: both sides are memory that the device
+ * uses in place. The addresses are the application's, for questions about the node. */
+enum { AVIARY_HALF_GATHER = 1, AVIARY_HALF_SCATTER = 2, AVIARY_HALF_END = 4 };
+typedef struct {
+    unsigned long long number, from, to;
+    /* AVIARY_HALF_GATHER, AVIARY_HALF_SCATTER or both. */
+    unsigned int kinds, reserved;
+} aviary_halves;
+typedef void (*aviary_half_function)(unsigned int kind, unsigned long long number, void *data);
+/* The guest's part of every such copy; AVIARY_HALF_END: nothing will ask for that number again. */
+CUresult aviaryServeHalves(aviary_half_function function, void *data);
+CUresult aviaryCaptureCopy(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream,
+                           aviary_halves halves);
+
+/* Host functions of graphs come with the application's own numbers for them, for questions about the node. */
+typedef struct {
+    unsigned long long function, data;
+} aviary_host_call;
+CUresult aviaryCaptureHost(CUstream stream, CUhostFn function, void *data, aviary_host_call call);
+CUresult aviaryGetHostNode(CUgraphNode node, aviary_host_call *call);
+
+/* The nodes that a capturing stream depends on. `capacity` bounds both arrays; `count` says how many there are. */
 CUresult aviaryCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                            size_t capacity, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count);
 
@@ -134,20 +166,40 @@ CUresult aviaryGetKernelNode(CUgraphNode node, CUfunction *function, CUkernel *k
                              int *bytes);
 CUresult aviaryAddCopyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
                            *edges, size_t count, CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t
-                           to_bytes, CUcontext context);
+                           to_bytes, CUcontext context, aviary_halves halves);
 CUresult aviarySetCopyNode(CUgraphExec exec, CUgraphNode node, CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void
-                           *to, size_t to_bytes, CUcontext context);
+                           *to, size_t to_bytes, CUcontext context, aviary_halves halves);
+/* The host's sides as the application named them. */
+CUresult aviaryGetCopyNode(CUgraphNode node, CUDA_MEMCPY3D *copy, unsigned long long *from, unsigned long long *to);
 CUresult aviaryAddFillNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
                            *edges, size_t count, CUDA_MEMSET_NODE_PARAMS_v2 fill);
 CUresult aviarySetFillNode(CUgraphExec exec, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v2 fill);
 CUresult aviaryAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
-                           *edges, size_t count, CUhostFn function, void *data);
-CUresult aviarySetHostNode(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data);
+                           *edges, size_t count, CUhostFn function, void *data, aviary_host_call call);
+CUresult aviarySetHostNode(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data, aviary_host_call call);
 CUresult aviaryAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData
                        *edges, size_t count, CUgraphNodeType type, CUgraph child,
                        CUgraphChildGraphNodeOwnership ownership, CUevent event);
 CUresult aviarySetNode(CUgraphExec exec, CUgraphNode node, CUgraphNodeType type, CUgraph child,
                        CUgraphChildGraphNodeOwnership ownership, CUevent event);
+/* Memory of graphs, batches of operations on memory, conditions. */
+CUresult aviaryAddAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                            size_t count, CUmemPoolProps properties, const CUmemAccessDesc *access, size_t access_count,
+                            size_t bytes, CUdeviceptr *pointer);
+CUresult aviaryGetAllocNode(CUgraphNode node, CUmemPoolProps *properties, size_t capacity, CUmemAccessDesc *access,
+                            size_t *access_count, size_t *bytes, CUdeviceptr *pointer);
+CUresult aviaryAddFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                           size_t count, CUdeviceptr pointer);
+CUresult aviaryAddBatchNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                            size_t count, CUcontext context, unsigned int operation_count,
+                            const CUstreamBatchMemOpParams *operations, unsigned int flags);
+CUresult aviarySetBatchNode(CUgraphExec exec, CUgraphNode node, CUcontext context, unsigned int operation_count,
+                            const CUstreamBatchMemOpParams *operations, unsigned int flags);
+CUresult aviaryGetBatchNode(CUgraphNode node, CUcontext *context, unsigned int capacity, CUstreamBatchMemOpParams *operations,
+                            unsigned int *operation_count, unsigned int *flags);
+CUresult aviaryAddConditionalNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                  const CUgraphEdgeData *edges, size_t count, CUgraphConditionalHandle handle,
+                                  CUgraphConditionalNodeType type, unsigned int size, CUgraph *bodies, CUcontext context);
 
 #ifdef __cplusplus
 }

@@ -35,6 +35,7 @@ void cuda_note_independent_stream(void) {
 
 CUresult cuda_before_kernels(void) {
     launched = __builtin_ia32_rdtsc();
+    cuda_flush_output();
     return cuda_send_variables();
 }
 

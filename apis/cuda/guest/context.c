@@ -33,6 +33,10 @@ CUresult cuda_initialize(unsigned int flags) {
     return status;
 }
 
+int cuda_is_initialized(void) {
+    return __atomic_load_n(&initialized, __ATOMIC_ACQUIRE);
+}
+
 /* ---- How many contexts ---------------------------------------------------------------------- */
 
 static CUcontext first;
@@ -212,6 +216,8 @@ static CUresult follow(CUcontext before) {
 
 CUresult cuda_push(CUcontext context) {
     CUcontext before = current();
+    if (!context)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!cuda_context_of(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     if (nested.depth == MOST_NESTED)
@@ -248,6 +254,22 @@ void cuda_created(CUcontext context, CUdevice device) {
         nested.stack[nested.depth++] = context;
 }
 
+/* A context with a part of a device, and the ordinary context that stands for it. */
+void cuda_note_green_context(CUgreenCtx green, CUdevice device) {
+    struct cuda_green_context *object = green ? metadata(struct cuda_green_context, green) : NULL;
+    if (object)
+        object->device = device;
+}
+
+void cuda_note_context_of_green(CUcontext context, CUgreenCtx green) {
+    const struct cuda_green_context *known = green ? metadata(struct cuda_green_context, green) : NULL;
+    struct cuda_context *object = cuda_context_of(context);
+    if (!object || !known)
+        return;
+    object->device = known->device;
+    note_context(context);
+}
+
 /* A destroyed context is popped from the calling thread; the server's thread follows. */
 void cuda_destroyed(CUcontext context) {
     export_tables_context_ended(context);
@@ -274,17 +296,19 @@ CUresult cuda_current_device(CUdevice *device) {
     return cuda_device_of(device, NULL);
 }
 
+int cuda_lacks_context(void) {
+    return current() == NULL;
+}
+
 int cuda_has_context(void) {
     return current() != NULL && cuda_no_sticky_error();
 }
 
-/* Frees nothing, and makes sure that there is a context all the same. */
+/* Frees nothing, with a context or without. */
 CUresult cuda_free_nothing(void) {
     if (!__atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
         return CUDA_ERROR_NOT_INITIALIZED;
-    if (!current())
-        return CUDA_ERROR_INVALID_CONTEXT;
-    return cuda_no_sticky_error() ? CUDA_SUCCESS : cuCtxSynchronize();
+    return !current() || cuda_no_sticky_error() ? CUDA_SUCCESS : cuCtxSynchronize();
 }
 
 CUcontext cuda_current_context(void) {

@@ -18,7 +18,7 @@ int cuda_is_shared_word(CUdeviceptr address) {
 
 /* True if an address of unknown kind may be taken for one of this process. Looks at both ends
  * only, and where it may not look says yes: the copy then ends as one of the CPU's would. */
-static int is_readable(CUdeviceptr address, size_t bytes) {
+int cuda_is_readable(CUdeviceptr address, size_t bytes) {
     const char *memory = (const char *)address;
     char byte;
     if (!bytes || cuda_shared(memory, bytes))
@@ -34,8 +34,10 @@ static int is_readable(CUdeviceptr address, size_t bytes) {
 }
 
 CUresult cuda_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    if (cuda_lacks_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
     int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
-    if ((!to_device && !is_readable(to, bytes)) || (!from_device && !is_readable(from, bytes)))
+    if ((!to_device && !cuda_is_readable(to, bytes)) || (!from_device && !cuda_is_readable(from, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
         return cuMemcpyDtoD_v2(to, from, bytes);
@@ -50,8 +52,10 @@ CUresult cuda_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
 }
 
 CUresult cuda_copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    if (cuda_lacks_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
     int to_device = cuda_is_device_address(to), from_device = cuda_is_device_address(from);
-    if ((!to_device && !is_readable(to, bytes)) || (!from_device && !is_readable(from, bytes)))
+    if ((!to_device && !cuda_is_readable(to, bytes)) || (!from_device && !cuda_is_readable(from, bytes)))
         return CUDA_ERROR_INVALID_VALUE;
     if (to_device && from_device)
         return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
@@ -59,6 +63,8 @@ CUresult cuda_copy_async(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstrea
         return cuMemcpyHtoDAsync_v2(to, (const void *)from, bytes, stream);
     if (from_device)
         return cuMemcpyDtoHAsync_v2((void *)to, from, bytes, stream);
+    if (cuda_captures_host(stream))
+        return cuda_capture_line(CU_MEMORYTYPE_HOST, to, CU_MEMORYTYPE_HOST, from, bytes, stream);
     /* Within the host's memory: after what is in the stream, and at once. */
     CUresult status = cuStreamSynchronize(stream);
     if (status == CUDA_SUCCESS)
@@ -116,6 +122,8 @@ CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream) {
     struct cuda_host_sides sides;
     if (!wanted)
         return CUDA_ERROR_INVALID_VALUE;
+    if (cuda_captures_box(wanted, stream))
+        return cuda_capture_box(wanted, stream);
     cuda_split_copy(wanted, &copy, &sides);
     return aviaryCopy(copy, sides.from, sides.from_bytes, sides.to, sides.to_bytes, stream);
 }
@@ -140,4 +148,12 @@ CUresult cuda_alloc_pitch(CUdeviceptr *pointer, size_t *pitch, size_t width, siz
         return CUDA_ERROR_INVALID_VALUE;
     *pitch = (width + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     return cuMemAlloc_v2(pointer, *pitch * height);
+}
+
+/* Memory of a pool, or of a graph, by the function for all memory: which waits. */
+CUresult cuda_free_pooled(CUdeviceptr pointer) {
+    CUresult status = cuCtxSynchronize();
+    if (status == CUDA_SUCCESS)
+        status = cuMemFreeAsync(pointer, NULL);
+    return status == CUDA_SUCCESS ? cuStreamSynchronize(NULL) : status;
 }

@@ -4,24 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The place of a node in a message: either a new one, or one that exists (in `exec`, if that is not NULL). */
-struct place {
-    CUgraphNode *made;
-    CUgraph graph;
-    const CUgraphNode *dependencies;
-    const CUgraphEdgeData *edges;
-    size_t count;
-    CUgraphExec exec;
-    CUgraphNode node;
-};
-
-static CUgraphNode node_of(const struct place *place) {
-    return place->made ? *place->made : place->node;
-}
-
 /* ---- Kernels -------------------------------------------------------------------------------- */
 
-static CUresult kernel_node(const struct place *place, const CUDA_KERNEL_NODE_PARAMS *wanted) {
+static CUresult kernel_node(const struct cuda_place *place, const CUDA_KERNEL_NODE_PARAMS *wanted) {
     _Alignas(16) unsigned char buffer[CUDA_PARAMETER_BYTES];
     const void *parameters = NULL;
     size_t bytes = 0;
@@ -77,21 +62,35 @@ CUresult cuda_get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *wanted)
 
 /* ---- Copies and fills ----------------------------------------------------------------------- */
 
-/* A graph runs later and often: the host's memory in it must be memory that the device can reach. */
-static CUresult copy_node(const struct place *place, const CUDA_MEMCPY3D *wanted, CUcontext context) {
+static CUresult copy_node(const struct cuda_place *place, const CUDA_MEMCPY3D *wanted, CUcontext context) {
     CUDA_MEMCPY3D copy;
     struct cuda_host_sides sides;
-    cuda_split_copy(wanted, &copy, &sides);
-    if ((sides.from_bytes && !cuda_shared(sides.from, sides.from_bytes))
-        || (sides.to_bytes && !cuda_shared(sides.to, sides.to_bytes)))
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (place->made)
-        return aviaryAddCopyNode(place->made, place->graph, place->dependencies, place->edges, place->count, copy,
-                                 sides.from, sides.from_bytes, sides.to, sides.to_bytes, context);
-    return aviarySetCopyNode(place->exec, place->node, copy, sides.from, sides.from_bytes, sides.to, sides.to_bytes, context);
+    aviary_halves halves;
+    CUresult status = cuda_prepare_graph_copy(wanted, &copy, &sides, &halves);
+    if (status != CUDA_SUCCESS)
+        return status;
+    status = place->made ? aviaryAddCopyNode(place->made, place->graph, place->dependencies, place->edges, place->count, copy,
+                                             sides.from, sides.from_bytes, sides.to, sides.to_bytes, context, halves)
+                         : aviarySetCopyNode(place->exec, place->node, copy, sides.from, sides.from_bytes, sides.to,
+                                             sides.to_bytes, context, halves);
+    cuda_end_preparing(place->exec, place->node, &halves, status);
+    return status;
 }
 
-static CUresult fill_node(const struct place *place, const CUDA_MEMSET_NODE_PARAMS_v2 *fill) {
+/* Where the host's sides are as the application named them. */
+CUresult cuda_get_copy_node(CUgraphNode node, CUDA_MEMCPY3D *wanted) {
+    unsigned long long from = 0, to = 0;
+    if (!wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = aviaryGetCopyNode(node, wanted, &from, &to);
+    if (status == CUDA_SUCCESS) {
+        wanted->srcHost = (const void *)(uintptr_t)from;
+        wanted->dstHost = (void *)(uintptr_t)to;
+    }
+    return status;
+}
+
+static CUresult fill_node(const struct cuda_place *place, const CUDA_MEMSET_NODE_PARAMS_v2 *fill) {
     if (place->made)
         return aviaryAddFillNode(place->made, place->graph, place->dependencies, place->edges, place->count, *fill);
     return aviarySetFillNode(place->exec, place->node, *fill);
@@ -99,41 +98,34 @@ static CUresult fill_node(const struct place *place, const CUDA_MEMSET_NODE_PARA
 
 /* ---- Host functions ------------------------------------------------------------------------- */
 
-static CUresult host_node(const struct place *place, CUhostFn function, void *data) {
+static CUresult host_node(const struct cuda_place *place, CUhostFn function, void *data) {
+    aviary_host_call call = {(uintptr_t)function, (uintptr_t)data};
     if (!function)
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = place->made ? aviaryAddHostNode(place->made, place->graph, place->dependencies, place->edges,
-                                                      place->count, function, data)
-                                  : aviarySetHostNode(place->exec, place->node, function, data);
-    struct cuda_node *object = status == CUDA_SUCCESS && !place->exec ? cuda_node_of(node_of(place)) : NULL;
-    if (object) {
-        object->host_function = function;
-        object->host_data = data;
-    }
+    return place->made ? aviaryAddHostNode(place->made, place->graph, place->dependencies, place->edges, place->count, function,
+                                           data, call)
+                       : aviarySetHostNode(place->exec, place->node, function, data, call);
+}
+
+CUresult cuda_get_host_node(CUgraphNode node, CUDA_HOST_NODE_PARAMS *wanted) {
+    aviary_host_call call;
+    if (!wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = aviaryGetHostNode(node, &call);
+    if (status == CUDA_SUCCESS)
+        *wanted = (CUDA_HOST_NODE_PARAMS){.fn = (CUhostFn)(uintptr_t)call.function, .userData = (void *)(uintptr_t)call.data};
     return status;
 }
 
-/* The server knows its own functions only; a node that a capture or a clone made is not remembered here. */
-CUresult cuda_get_host_node(CUgraphNode node, CUDA_HOST_NODE_PARAMS *wanted) {
-    const struct cuda_node *object = cuda_node_of(node);
-    CUgraphNodeType type;
-    if (!object || !wanted)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUresult status = cuGraphNodeGetType(node, &type);
-    if (status != CUDA_SUCCESS)
-        return status;
-    if (type != CU_GRAPH_NODE_TYPE_HOST)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!object->host_function)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    *wanted = (CUDA_HOST_NODE_PARAMS){.fn = object->host_function, .userData = object->host_data};
-    return CUDA_SUCCESS;
+CUresult cuda_capture_host(CUstream stream, CUhostFn function, void *data) {
+    aviary_host_call call = {(uintptr_t)function, (uintptr_t)data};
+    return aviaryCaptureHost(stream, function, data, call);
 }
 
 /* ---- Every kind ----------------------------------------------------------------------------- */
 
 /* The owner of the child afterwards: the graph has a copy of it, or has it itself. */
-static CUresult object_node(const struct place *place, CUgraphNodeType type, CUgraph child,
+static CUresult object_node(const struct cuda_place *place, CUgraphNodeType type, CUgraph child,
                             CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     if (place->made)
         return aviaryAddNode(place->made, place->graph, place->dependencies, place->edges, place->count, type, child,
@@ -141,7 +133,7 @@ static CUresult object_node(const struct place *place, CUgraphNodeType type, CUg
     return aviarySetNode(place->exec, place->node, type, child, ownership, event);
 }
 
-static CUresult any_node(const struct place *place, const CUgraphNodeParams *wanted) {
+static CUresult any_node(const struct cuda_place *place, CUgraphNodeParams *wanted) {
     CUDA_KERNEL_NODE_PARAMS kernel;
     if (!wanted)
         return CUDA_ERROR_INVALID_VALUE;
@@ -158,24 +150,28 @@ static CUresult any_node(const struct place *place, const CUgraphNodeParams *wan
     case CU_GRAPH_NODE_TYPE_EMPTY: return object_node(place, wanted->type, NULL, 0, NULL);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT: return object_node(place, wanted->type, NULL, 0, wanted->eventWait.event);
     case CU_GRAPH_NODE_TYPE_EVENT_RECORD: return object_node(place, wanted->type, NULL, 0, wanted->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return cuda_alloc_node(place, &wanted->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE: return cuda_free_node(place, wanted->free.dptr);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return cuda_batch_node(place, &wanted->memOp);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL: return cuda_conditional_node(place, &wanted->conditional);
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }
 
 CUresult cuda_add_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
-                       size_t count, const CUgraphNodeParams *wanted) {
+                       size_t count, CUgraphNodeParams *wanted) {
     if (!node)
         return CUDA_ERROR_INVALID_VALUE;
-    return any_node(&(struct place){.made = node, .graph = graph, .dependencies = dependencies, .edges = edges, .count = count},
+    return any_node(&(struct cuda_place){.made = node, .graph = graph, .dependencies = dependencies, .edges = edges, .count = count},
                     wanted);
 }
 
-CUresult cuda_set_node(CUgraphNode node, const CUgraphNodeParams *wanted) {
-    return any_node(&(struct place){.node = node}, wanted);
+CUresult cuda_set_node(CUgraphNode node, CUgraphNodeParams *wanted) {
+    return any_node(&(struct cuda_place){.node = node}, wanted);
 }
 
-CUresult cuda_exec_set_node(CUgraphExec exec, CUgraphNode node, const CUgraphNodeParams *wanted) {
-    return exec ? any_node(&(struct place){.exec = exec, .node = node}, wanted) : CUDA_ERROR_INVALID_VALUE;
+CUresult cuda_exec_set_node(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *wanted) {
+    return exec ? any_node(&(struct cuda_place){.exec = exec, .node = node}, wanted) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- The functions for one kind -------------------------------------------------------------- */
@@ -184,15 +180,15 @@ CUresult cuda_add_kernel_node(CUgraphNode *node, CUgraph graph, const CUgraphNod
                               const CUDA_KERNEL_NODE_PARAMS *wanted) {
     if (!node || !wanted)
         return CUDA_ERROR_INVALID_VALUE;
-    return kernel_node(&(struct place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, wanted);
+    return kernel_node(&(struct cuda_place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, wanted);
 }
 
 CUresult cuda_set_kernel_node(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *wanted) {
-    return wanted ? kernel_node(&(struct place){.node = node}, wanted) : CUDA_ERROR_INVALID_VALUE;
+    return wanted ? kernel_node(&(struct cuda_place){.node = node}, wanted) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuda_exec_set_kernel_node(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *wanted) {
-    return exec && wanted ? kernel_node(&(struct place){.exec = exec, .node = node}, wanted) : CUDA_ERROR_INVALID_VALUE;
+    return exec && wanted ? kernel_node(&(struct cuda_place){.exec = exec, .node = node}, wanted) : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* Before CUDA 12 the parameters ended with `extra`. */
@@ -241,31 +237,49 @@ CUresult cuda_add_copy_node(CUgraphNode *node, CUgraph graph, const CUgraphNode 
                             const CUDA_MEMCPY3D *wanted, CUcontext context) {
     if (!node || !wanted)
         return CUDA_ERROR_INVALID_VALUE;
-    return copy_node(&(struct place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, wanted, context);
+    return copy_node(&(struct cuda_place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, wanted, context);
 }
 
 CUresult cuda_set_copy_node(CUgraphNode node, const CUDA_MEMCPY3D *wanted) {
-    return wanted ? copy_node(&(struct place){.node = node}, wanted, NULL) : CUDA_ERROR_INVALID_VALUE;
+    return wanted ? copy_node(&(struct cuda_place){.node = node}, wanted, NULL) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuda_exec_set_copy_node(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D *wanted, CUcontext context) {
-    return exec && wanted ? copy_node(&(struct place){.exec = exec, .node = node}, wanted, context) : CUDA_ERROR_INVALID_VALUE;
+    return exec && wanted ? copy_node(&(struct cuda_place){.exec = exec, .node = node}, wanted, context) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuda_add_fill_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                            const CUDA_MEMSET_NODE_PARAMS *wanted, CUcontext context) {
+    CUDA_MEMSET_NODE_PARAMS_v2 fill = {0};
+    if (!node || !wanted)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&fill, wanted, sizeof *wanted);
+    fill.ctx = context;
+    return fill_node(&(struct cuda_place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, &fill);
+}
+
+CUresult cuda_add_object_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                              CUgraphNodeType type, CUgraph child, CUevent event) {
+    if (!node)
+        return CUDA_ERROR_INVALID_VALUE;
+    return object_node(&(struct cuda_place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, type, child,
+                       CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE, event);
 }
 
 CUresult cuda_add_host_node(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                             const CUDA_HOST_NODE_PARAMS *wanted) {
     if (!node || !wanted)
         return CUDA_ERROR_INVALID_VALUE;
-    return host_node(&(struct place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, wanted->fn,
+    return host_node(&(struct cuda_place){.made = node, .graph = graph, .dependencies = dependencies, .count = count}, wanted->fn,
                      wanted->userData);
 }
 
 CUresult cuda_set_host_node(CUgraphNode node, const CUDA_HOST_NODE_PARAMS *wanted) {
-    return wanted ? host_node(&(struct place){.node = node}, wanted->fn, wanted->userData) : CUDA_ERROR_INVALID_VALUE;
+    return wanted ? host_node(&(struct cuda_place){.node = node}, wanted->fn, wanted->userData) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuda_exec_set_host_node(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS *wanted) {
-    return exec && wanted ? host_node(&(struct place){.exec = exec, .node = node}, wanted->fn, wanted->userData)
+    return exec && wanted ? host_node(&(struct cuda_place){.exec = exec, .node = node}, wanted->fn, wanted->userData)
                           : CUDA_ERROR_INVALID_VALUE;
 }
 

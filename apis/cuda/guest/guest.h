@@ -39,6 +39,8 @@ extern const size_t cuda_entry_count;
 CUcontext cuda_current_context(void);
 int cuda_current_ordinal(void);
 int cuda_has_context(void);
+/* No context is current, with an error that stays or without. */
+int cuda_lacks_context(void);
 int cuda_has_other_contexts(void);
 
 /* ranges.c */
@@ -80,7 +82,37 @@ struct cuda_host_sides {
     size_t from_bytes, to_bytes;
 };
 int cuda_shared(const void *memory, size_t bytes);
+CUresult cuda_copy_2d(const CUDA_MEMCPY2D *flat, CUstream stream);
+CUresult cuda_copy_3d(const CUDA_MEMCPY3D *wanted, CUstream stream);
+int cuda_is_readable(CUdeviceptr address, size_t bytes);
 void cuda_split_copy(const CUDA_MEMCPY3D *wanted, CUDA_MEMCPY3D *copy, struct cuda_host_sides *sides);
+
+/* graph_nodes.c, graph_memory.c */
+/* The place of a node in a message: either a new one, or one that exists (in `exec`, if that is not NULL). */
+struct cuda_place {
+    CUgraphNode *made;
+    CUgraph graph;
+    const CUgraphNode *dependencies;
+    const CUgraphEdgeData *edges;
+    size_t count;
+    CUgraphExec exec;
+    CUgraphNode node;
+};
+CUresult cuda_get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *wanted);
+CUresult cuda_alloc_node(const struct cuda_place *place, CUDA_MEM_ALLOC_NODE_PARAMS_v2 *wanted);
+CUresult cuda_free_node(const struct cuda_place *place, CUdeviceptr pointer);
+CUresult cuda_batch_node(const struct cuda_place *place, const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 *wanted);
+CUresult cuda_conditional_node(const struct cuda_place *place, CUDA_CONDITIONAL_NODE_PARAMS *wanted);
+
+/* graph_copies.c */
+CUresult cuda_prepare_graph_copy(const CUDA_MEMCPY3D *wanted, CUDA_MEMCPY3D *copy, struct cuda_host_sides *sides,
+                                 aviary_halves *halves);
+void cuda_end_preparing(CUgraphExec exec, CUgraphNode node, const aviary_halves *halves, CUresult status);
+int cuda_captures_host(CUstream stream);
+int cuda_captures_box(const CUDA_MEMCPY3D *copy, CUstream stream);
+CUresult cuda_capture_box(const CUDA_MEMCPY3D *wanted, CUstream stream);
+CUresult cuda_capture_line(CUmemorytype to_type, CUdeviceptr to, CUmemorytype from_type, CUdeviceptr from, size_t bytes,
+                           CUstream stream);
 
 /* host_memory.c */
 int cuda_shares_memory(void);
@@ -98,7 +130,10 @@ struct log_buffer {
 };
 struct log_buffers {
     struct log_buffer information, errors;
+    /* Values of options that the compiler changes; NULL: not asked for. */
+    void **wall_time, **threads;
 };
+void cuda_take_outputs(const struct log_buffers *logs, const aviary_jit_outputs *outputs);
 /* The options that are numbers, of at most MOST_OPTIONS; of the buffers for the compiler's output their sizes. How many. */
 unsigned int cuda_option_numbers(unsigned int count, const CUjit_option *options, void **values, aviary_jit_option *to,
                                  struct log_buffers *logs);
@@ -131,6 +166,7 @@ CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, 
 void cuda_note_new_kernels(void);
 int cuda_kernels_are_silent(void);
 void cuda_ask_whether_kernels_print(void);
+int cuda_flush_output(void);
 
 /* capture.c */
 int cuda_capturing(void);

@@ -97,14 +97,35 @@ unsigned int cuda_option_numbers(unsigned int count, const CUjit_option *options
         case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
             to[kept++] = log_size(&logs->errors, options[i], &values[i]);
             break;
+        case CU_JIT_WALL_TIME:
+            logs->wall_time = &values[i];
+            to[kept++] = (aviary_jit_option){options[i], 0};
+            break;
+        case CU_JIT_THREADS_PER_BLOCK:
+            logs->threads = &values[i];
+            to[kept++] = (aviary_jit_option){options[i], (unsigned int)(uintptr_t)values[i]};
+            break;
         case CU_JIT_MAX_REGISTERS:
         case CU_JIT_OPTIMIZATION_LEVEL:
+        case CU_JIT_TARGET_FROM_CUCONTEXT:
         case CU_JIT_TARGET:
         case CU_JIT_FALLBACK_STRATEGY:
         case CU_JIT_GENERATE_DEBUG_INFO:
         case CU_JIT_GENERATE_LINE_INFO:
         case CU_JIT_CACHE_MODE:
         case CU_JIT_LOG_VERBOSE:
+        case CU_JIT_FAST_COMPILE:
+        case CU_JIT_LTO:
+        case CU_JIT_FTZ:
+        case CU_JIT_PREC_DIV:
+        case CU_JIT_PREC_SQRT:
+        case CU_JIT_FMA:
+        case CU_JIT_OPTIMIZE_UNUSED_DEVICE_VARIABLES:
+        case CU_JIT_POSITION_INDEPENDENT_CODE:
+        case CU_JIT_MIN_CTA_PER_SM:
+        case CU_JIT_MAX_THREADS_PER_BLOCK:
+        case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
+        case CU_JIT_SPLIT_COMPILE:
             to[kept++] = (aviary_jit_option){options[i], (unsigned int)(uintptr_t)values[i]};
             break;
         default:
@@ -123,46 +144,65 @@ void cuda_take_log(struct log_buffer *log, const char *text, unsigned int bytes)
         *log->bytes_written = (void *)(uintptr_t)bytes;
 }
 
+void cuda_take_outputs(const struct log_buffers *logs, const aviary_jit_outputs *outputs) {
+    if (logs->wall_time)
+        memcpy(logs->wall_time, &outputs->wall_time, sizeof outputs->wall_time);
+    if (logs->threads)
+        *logs->threads = (void *)(uintptr_t)outputs->threads;
+}
+
 /* Fetched once the image is loaded or refused, for who has given a buffer. */
 static void fetch_logs(struct log_buffers *logs) {
     unsigned int information = logs->information.text ? logs->information.bytes : 0;
     unsigned int errors = logs->errors.text ? logs->errors.bytes : 0;
-    if (!information && !errors)
+    aviary_jit_outputs outputs = {0, 0};
+    if (!information && !errors && !logs->wall_time && !logs->threads)
         return;
     char *texts = calloc(1, (size_t)information + errors + 1);
     unsigned int information_bytes = 0, errors_bytes = 0;
     if (!texts)
         return;
-    if (aviaryCompilerLog(texts, information, &information_bytes, texts + information, errors, &errors_bytes) == CUDA_SUCCESS) {
+    if (aviaryCompilerLog(&outputs, texts, information, &information_bytes, texts + information, errors, &errors_bytes) == CUDA_SUCCESS) {
         cuda_take_log(&logs->information, texts, information_bytes < information ? information_bytes : information);
         cuda_take_log(&logs->errors, texts + information, errors_bytes < errors ? errors_bytes : errors);
+        cuda_take_outputs(logs, &outputs);
     }
     free(texts);
 }
 
-/* The object that the image becomes: one of the two. */
+/* The image becomes a module of the current context, or a library. */
 struct loaded {
+    int is_module;
     CUmodule *module;
     CUlibrary *library;
 };
 
+static CUresult check_target(struct loaded to) {
+    if (to.is_module && cuda_lacks_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return to.module || to.library ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 static CUresult load(struct loaded to, const void *image, CUjit_option *options, void **values, unsigned int count) {
     aviary_jit_option plain[MOST_OPTIONS];
     struct log_buffers logs;
-    if ((!to.module && !to.library) || !image)
+    CUresult status = check_target(to);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!image)
         return CUDA_ERROR_INVALID_VALUE;
     image = unwrap(image);
     if (!image)
         return CUDA_ERROR_INVALID_IMAGE;
     unsigned int kept = cuda_option_numbers(count, options, values, plain, &logs);
-    CUresult status = to.module ? aviaryModuleLoad(to.module, image, image_bytes(image), plain, kept)
-                                : aviaryLibraryLoad(to.library, image, image_bytes(image), plain, kept);
+    status = to.module ? aviaryModuleLoad(to.module, image, image_bytes(image), plain, kept)
+                       : aviaryLibraryLoad(to.library, image, image_bytes(image), plain, kept);
     fetch_logs(&logs);
     return status;
 }
 
 CUresult cuda_load_module(CUmodule *module, const void *image, unsigned int count, CUjit_option *options, void **values) {
-    return load((struct loaded){.module = module}, image, options, values, count);
+    return load((struct loaded){.is_module = 1, .module = module}, image, options, values, count);
 }
 
 CUresult cuda_load_library(CUlibrary *library, const void *image, CUjit_option *options, void **values,
@@ -194,16 +234,21 @@ void *cuda_read_file(const char *path, size_t *size) {
 
 static CUresult load_file(struct loaded to, const char *path, CUjit_option *options, void **values, unsigned int count) {
     size_t bytes = 0;
+    CUresult status = check_target(to);
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!path)
+        return CUDA_ERROR_INVALID_VALUE;
     void *image = cuda_read_file(path, &bytes);
     if (!image)
         return CUDA_ERROR_FILE_NOT_FOUND;
-    CUresult status = load(to, image, options, values, count);
+    status = load(to, image, options, values, count);
     free(image);
     return status;
 }
 
 CUresult cuda_load_module_file(CUmodule *module, const char *path) {
-    return load_file((struct loaded){.module = module}, path, NULL, NULL, 0);
+    return load_file((struct loaded){.is_module = 1, .module = module}, path, NULL, NULL, 0);
 }
 
 CUresult cuda_load_library_file(CUlibrary *library, const char *path, CUjit_option *options, void **values,

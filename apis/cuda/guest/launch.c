@@ -46,6 +46,8 @@ static CUresult launch(CUfunction value, aviary_launch_shape shape, CUstream str
     _Alignas(16) unsigned char buffer[CUDA_PARAMETER_BYTES];
     const void *from = NULL;
     size_t bytes = 0;
+    if (cuda_lacks_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
     CUfunction function = cuda_function(value);
     CUresult status = cuda_pack(function, parameters, extra, buffer, &from, &bytes);
     if (status == CUDA_SUCCESS)

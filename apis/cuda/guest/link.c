@@ -36,12 +36,15 @@ static void fetch_link_log(CUlinkState state, struct cuda_link *link) {
     struct log_buffer *information = &link->logs.information, *errors = &link->logs.errors;
     unsigned int first = information->text ? information->bytes : 0, second = errors->text ? errors->bytes : 0;
     char *texts = first || second ? calloc(1, (size_t)first + second) : NULL;
-    aviary_log_sizes sizes = {0, 0};
-    if (!texts)
+    aviary_log_sizes sizes = {0};
+    if (!texts && !link->logs.wall_time && !link->logs.threads)
         return;
-    if (aviaryLinkLog(state, &sizes, texts, first, texts + first, second) == CUDA_SUCCESS) {
-        cuda_take_log(information, texts, sizes.information < first ? sizes.information : first);
-        cuda_take_log(errors, texts + first, sizes.errors < second ? sizes.errors : second);
+    if (aviaryLinkLog(state, &sizes, texts, first, texts ? texts + first : NULL, second) == CUDA_SUCCESS) {
+        if (texts) {
+            cuda_take_log(information, texts, sizes.information < first ? sizes.information : first);
+            cuda_take_log(errors, texts + first, sizes.errors < second ? sizes.errors : second);
+        }
+        cuda_take_outputs(&link->logs, &sizes.outputs);
     }
     free(texts);
 }

@@ -40,6 +40,13 @@ CUresult cuda_managed_advise(CUdeviceptr pointer, size_t bytes) {
     return bytes && cuda_in_managed(pointer, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuda_managed_advise_all(const CUdeviceptr *pointers, const size_t *bytes, size_t count) {
+    CUresult status = pointers && bytes && count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++)
+        status = cuda_managed_advise(pointers[i], bytes[i]);
+    return status;
+}
+
 /* `bytes` may be 0 for all of it where a stream gets memory for itself. */
 CUresult cuda_managed_attach(CUdeviceptr pointer, size_t bytes, unsigned int flags) {
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)

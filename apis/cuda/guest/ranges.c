@@ -18,6 +18,8 @@ struct range {
     enum host_origin origin;
     /* Of another process's memory: how often it is open. */
     unsigned int opened;
+    /* A graph's: its launches allocate it again and again. */
+    int of_graph;
     unsigned long long serial;
 };
 
@@ -99,8 +101,37 @@ void cuda_note_memory(const CUdeviceptr *pointer, size_t bytes) {
                               .context = cuda_current_context()});
 }
 
+static int any_of_graph;
+
+void cuda_note_graph_memory(const CUdeviceptr *pointer, size_t bytes) {
+    __atomic_store_n(&any_of_graph, 1, __ATOMIC_RELEASE);
+    if (pointer && *pointer && bytes)
+        insert((struct range){.base = *pointer, .bytes = bytes, .kind = RANGE_DEVICE, .device = cuda_current_ordinal(),
+                              .context = cuda_current_context(), .of_graph = 1});
+}
+
+/* True if any graph of this process may allocate: its launch then can fail. */
+int cuda_graphs_allocate(void) {
+    return __atomic_load_n(&any_of_graph, __ATOMIC_ACQUIRE);
+}
+
+static int is_of_graph(CUdeviceptr pointer) {
+    struct range range;
+    return find_range(pointer, &range) && range.of_graph;
+}
+
+/* Of memory that a captured stream allocates. */
+void cuda_note_async_memory(const CUdeviceptr *pointer, size_t bytes) {
+    if (cuda_capturing())
+        cuda_note_graph_memory(pointer, bytes);
+    else
+        cuda_note_memory(pointer, bytes);
+}
+
 void cuda_forget_memory(CUdeviceptr pointer) {
     struct range gone;
+    if (is_of_graph(pointer))
+        return;
     take_range(pointer, RANGE_DEVICE, &gone);
 }
 
@@ -164,7 +195,15 @@ int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
         return 0;
     if (range.kind == RANGE_HOST && range.origin == HOST_VARIABLE)
         cuda_send_variables();
-    return range.kind == RANGE_DEVICE && bytes <= range.base + range.bytes - pointer;
+    /* Only while it is allocated; who waits for the answer is told. */
+    return range.kind == RANGE_DEVICE && !range.of_graph && bytes <= range.base + range.bytes - pointer;
+}
+
+/* True for memory that a pool of the driver's placed, or a graph. */
+int cuda_is_pooled(CUdeviceptr pointer) {
+    struct range range;
+    return (pointer < CUDA_PLACES || pointer >= CUDA_PLACES_END) && find_range(pointer, &range) && range.kind == RANGE_DEVICE
+           && range.base == pointer && !range.opened;
 }
 
 /* True if an address is the device's: only then is it none of this process. */

@@ -11,7 +11,7 @@
 enum { MOST_DEVICES = 8, ALIGNMENT = 512, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)CUDA_PLACE_BYTES)
 /* The rest of a range is for what applications reserve themselves. */
-#define PLACED_BYTES (RANGE_BYTES / 2)
+#define PLACED_BYTES ((size_t)CUDA_PLACED_BYTES)
 
 /* A part of a chunk, used or free; all parts of a chunk are in a list in order of their addresses. */
 struct part {
@@ -67,6 +67,18 @@ static CUmemAllocationProp on_device(int device) {
 static int current_device(void) {
     CUdevice device = -1;
     return cuCtxGetDevice(&device) == CUDA_SUCCESS && device < MOST_DEVICES ? device : -1;
+}
+
+/* The driver's functions for virtual memory do not ask whether the current context has ended. */
+static int any_reset;
+
+void cuda_note_reset(void) {
+    __atomic_store_n(&any_reset, 1, __ATOMIC_RELEASE);
+}
+
+static CUresult context_status(void) {
+    size_t limit = 0;
+    return __atomic_load_n(&any_reset, __ATOMIC_ACQUIRE) ? cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE) : CUDA_SUCCESS;
 }
 
 static CUresult reserve(int device) {
@@ -227,6 +239,9 @@ uint64_t cuda_place_bytes(size_t bytes) {
     planned.found = 0;
     if (device < 0 || !bytes)
         return 0;
+    planned.status = context_status();
+    if (planned.status != CUDA_SUCCESS)
+        return 0;
     pthread_mutex_lock(&places_lock);
     CUresult status = reserve(device);
     size_t granule = places[device].granule;
@@ -237,13 +252,27 @@ uint64_t cuda_place_bytes(size_t bytes) {
     return status != CUDA_SUCCESS || planned.found ? 0 : round_up(bytes, granule);
 }
 
+/* A place that nobody has learnt of. The chunk stays, for others. */
+static void give_back(CUdeviceptr pointer) {
+    struct chunk **link = NULL;
+    pthread_mutex_lock(&places_lock);
+    struct part *part = find_part(pointer, &link);
+    if (part) {
+        part->used = 0;
+        join(*link);
+    }
+    pthread_mutex_unlock(&places_lock);
+}
+
 static CUresult place(CUdeviceptr *pointer, size_t bytes) {
     int device = current_device();
     CUdeviceptr found = planned.found;
     CUresult status = CUDA_SUCCESS;
     planned.found = 0;
-    if (device < 0)
-        return CUDA_ERROR_INVALID_CONTEXT;
+    if (device < 0) {
+        status = cuCtxGetDevice(&(CUdevice){0});
+        return status == CUDA_SUCCESS ? CUDA_ERROR_INVALID_CONTEXT : status;
+    }
     if (!pointer || !bytes)
         return CUDA_ERROR_INVALID_VALUE;
     if (planned.status != CUDA_SUCCESS)
@@ -257,9 +286,14 @@ static CUresult place(CUdeviceptr *pointer, size_t bytes) {
         }
         pthread_mutex_unlock(&places_lock);
     }
-    if (found)
-        *pointer = found;
-    return found ? CUDA_SUCCESS : status;
+    if (!found)
+        return status;
+    if (!cuda_keep_allocation(found, bytes)) {
+        give_back(found);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *pointer = found;
+    return CUDA_SUCCESS;
 }
 
 void *cuda_place_function(void) {
@@ -279,6 +313,7 @@ uint64_t cuda_withdraw(CUdeviceptr pointer) {
         planned.status = CUDA_ERROR_INVALID_VALUE;
     else if (planned.status == CUDA_SUCCESS) {
         struct chunk *chunk = *link;
+        cuda_drop_allocation(pointer);
         part->used = 0;
         join(chunk);
         int empty = !chunk->parts->used && !chunk->parts->next;
@@ -378,6 +413,14 @@ static struct pooled {
 
 static struct pooled **bucket(CUdeviceptr pointer) {
     return &pooled[(pointer >> 9) % 1024];
+}
+
+/* Charge of an allocation in a stream's order. A captured one adds nothing: the executable graph does. */
+uint64_t cuda_stream_bytes(size_t bytes, CUstream stream) {
+    if (cuda_may_pass(stream))
+        return bytes;
+    cuda_note_graph_allocation();
+    return 0;
 }
 
 void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes) {

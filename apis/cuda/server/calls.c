@@ -1,5 +1,6 @@
 /* The server's side of the messages in messages.h, with the driver's own functions, and what it checks. */
 #include "server.h"
+#include "graph_halves.h"
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +110,13 @@ void *cuda_kernels_print_function(void) {
 /* ---- Host memory and copies ------------------------------------------------------------------ */
 
 static CUresult host_register(void *memory, size_t bytes, unsigned int flags) {
-    return cuMemHostRegister_v2(memory, bytes, flags & CU_MEMHOSTREGISTER_PORTABLE);
+    /* A copy that is captured needs memory meanwhile. */
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUresult exchanged = cuThreadExchangeStreamCaptureMode(&mode);
+    CUresult status = cuMemHostRegister_v2(memory, bytes, flags & CU_MEMHOSTREGISTER_PORTABLE);
+    if (exchanged == CUDA_SUCCESS)
+        cuThreadExchangeStreamCaptureMode(&mode);
+    return status;
 }
 
 void *cuda_host_register_function(void) {
@@ -137,9 +144,15 @@ static int fits(const CUDA_MEMCPY3D *copy, size_t x, size_t y, size_t z, size_t 
     return ((z + copy->Depth - 1) * rows + y + copy->Height - 1) * row + x + copy->WidthInBytes <= bytes;
 }
 
-/* The host's sides of a copy are what came with it, and nothing else. */
+/* The host's sides of a copy are what came with it, and nothing else; the device's lie in allocations of the application. */
 CUresult cuda_put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void *to, size_t to_bytes) {
     if (copy->srcMemoryType == CU_MEMORYTYPE_UNIFIED || copy->dstMemoryType == CU_MEMORYTYPE_UNIFIED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if ((copy->srcMemoryType == CU_MEMORYTYPE_DEVICE
+         && !cuda_may_touch_box(copy->srcDevice, copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch, copy->srcHeight, copy))
+        || (copy->dstMemoryType == CU_MEMORYTYPE_DEVICE
+            && !cuda_may_touch_box(copy->dstDevice, copy->dstXInBytes, copy->dstY, copy->dstZ, copy->dstPitch, copy->dstHeight,
+                                   copy)))
         return CUDA_ERROR_INVALID_VALUE;
     if (copy->srcMemoryType == CU_MEMORYTYPE_HOST) {
         if (!fits(copy, copy->srcXInBytes, copy->srcY, copy->srcZ, copy->srcPitch, copy->srcHeight, from_bytes))
@@ -241,7 +254,7 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
         return result;
     *count = found;
     for (size_t i = 0; i < found && i < capacity; i++) {
-        nodes[i] = known[i];
+        nodes[i] = cuda_seen_node(known[i]);
         if (annotated)
             edges[i] = annotated[i];
         else

@@ -1,5 +1,7 @@
 /* The server's side of the messages for nodes of graphs, with the driver's own functions. */
 #include "server.h"
+#include "graph_halves.h"
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- Kernels -------------------------------------------------------------------------------- */
@@ -18,9 +20,14 @@ static CUresult kernel_parameters(CUgraphNodeParams *node, CUfunction function, 
     return CUDA_SUCCESS;
 }
 
-static CUresult add(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
-                    size_t count, CUgraphNodeParams *node) {
-    return cuGraphAddNode_v2(made, graph, dependencies, edges, count, node);
+CUresult cuda_add_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                       size_t count, CUgraphNodeParams *node) {
+    CUresult status;
+    CUgraphNode *sources = cuda_edge_sources(dependencies, count, &status);
+    if (status == CUDA_SUCCESS)
+        status = cuGraphAddNode_v2(made, graph, sources ? sources : dependencies, edges, count, node);
+    free(sources);
+    return status;
 }
 
 static CUresult set(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams *wanted) {
@@ -34,7 +41,7 @@ static CUresult add_kernel_node(CUgraphNode *made, CUgraph graph, const CUgraphN
                      CU_LAUNCH_PARAM_END};
     CUgraphNodeParams node;
     CUresult status = kernel_parameters(&node, function, shape, extra, bytes);
-    return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
+    return status == CUDA_SUCCESS ? cuda_add_node(made, graph, dependencies, edges, count, &node) : status;
 }
 
 void *cuda_add_kernel_node_function(void) {
@@ -116,10 +123,18 @@ static CUresult copy_parameters(CUgraphNodeParams *node, const CUDA_MEMCPY3D *co
 
 static CUresult add_copy_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
                               const CUgraphEdgeData *edges, size_t count, CUDA_MEMCPY3D copy, void *from,
-                              size_t from_bytes, void *to, size_t to_bytes, CUcontext context) {
+                              size_t from_bytes, void *to, size_t to_bytes, CUcontext context, aviary_halves halves) {
     CUgraphNodeParams node;
     CUresult status = copy_parameters(&node, &copy, from, from_bytes, to, to_bytes, context);
-    return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
+    if (status != CUDA_SUCCESS)
+        return status;
+    if (!halves.kinds)
+        return cuda_add_node(made, graph, dependencies, edges, count, &node);
+    CUgraphNode *sources = cuda_edge_sources(dependencies, count, &status);
+    if (status == CUDA_SUCCESS)
+        status = cuda_add_with_halves(made, graph, sources ? sources : dependencies, edges, count, &node, halves);
+    free(sources);
+    return status;
 }
 
 void *cuda_add_copy_node_function(void) {
@@ -127,10 +142,10 @@ void *cuda_add_copy_node_function(void) {
 }
 
 static CUresult set_copy_node(CUgraphExec exec, CUgraphNode node, CUDA_MEMCPY3D copy, void *from, size_t from_bytes,
-                              void *to, size_t to_bytes, CUcontext context) {
+                              void *to, size_t to_bytes, CUcontext context, aviary_halves halves) {
     CUgraphNodeParams wanted;
     CUresult status = copy_parameters(&wanted, &copy, from, from_bytes, to, to_bytes, context);
-    return status == CUDA_SUCCESS ? set(exec, node, &wanted) : status;
+    return status == CUDA_SUCCESS ? cuda_set_with_halves(exec, node, &wanted, halves) : status;
 }
 
 void *cuda_set_copy_node_function(void) {
@@ -148,7 +163,9 @@ static CUgraphNodeParams fill_parameters(CUDA_MEMSET_NODE_PARAMS_v2 fill) {
 static CUresult add_fill_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
                               const CUgraphEdgeData *edges, size_t count, CUDA_MEMSET_NODE_PARAMS_v2 fill) {
     CUgraphNodeParams node = fill_parameters(fill);
-    return add(made, graph, dependencies, edges, count, &node);
+    if (!cuda_may_touch_rows(fill.dst, fill.pitch, fill.width, fill.elementSize, fill.height))
+        return CUDA_ERROR_INVALID_VALUE;
+    return cuda_add_node(made, graph, dependencies, edges, count, &node);
 }
 
 void *cuda_add_fill_node_function(void) {
@@ -157,6 +174,8 @@ void *cuda_add_fill_node_function(void) {
 
 static CUresult set_fill_node(CUgraphExec exec, CUgraphNode node, CUDA_MEMSET_NODE_PARAMS_v2 fill) {
     CUgraphNodeParams wanted = fill_parameters(fill);
+    if (!cuda_may_touch_rows(fill.dst, fill.pitch, fill.width, fill.elementSize, fill.height))
+        return CUDA_ERROR_INVALID_VALUE;
     return set(exec, node, &wanted);
 }
 
@@ -164,28 +183,100 @@ void *cuda_set_fill_node_function(void) {
     return (void *)set_fill_node;
 }
 
-/* ---- Host functions, other graphs, events ----------------------------------------------------- */
+/* ---- Host functions -------------------------------------------------------------------------- */
+
+/* A function of the application's as the driver calls it, and the application's own names for it. As long as the session: an executable graph
+ * may be given one that no graph has. */
+struct host_call {
+    CUhostFn function;
+    void *data;
+    aviary_host_call call;
+};
+
+static void CUDA_CB call_host(void *data) {
+    const struct host_call *host = data;
+    host->function(host->data);
+}
+
+static struct host_call *new_call(CUhostFn function, void *data, aviary_host_call call) {
+    struct host_call *host = malloc(sizeof *host);
+    if (host)
+        *host = (struct host_call){function, data, call};
+    return host;
+}
+
+static CUresult host_parameters(CUgraphNodeParams *node, CUhostFn function, void *data, aviary_host_call call) {
+    struct host_call *host = function ? new_call(function, data, call) : NULL;
+    if (!host)
+        return function ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    *node = (CUgraphNodeParams){.type = CU_GRAPH_NODE_TYPE_HOST};
+    node->host = (CUDA_HOST_NODE_PARAMS_v2){.fn = call_host, .userData = host};
+    return CUDA_SUCCESS;
+}
 
 static CUresult add_host_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *dependencies,
-                              const CUgraphEdgeData *edges, size_t count, CUhostFn function, void *data) {
-    CUgraphNodeParams node = {.type = CU_GRAPH_NODE_TYPE_HOST};
-    node.host = (CUDA_HOST_NODE_PARAMS_v2){.fn = function, .userData = data};
-    return add(made, graph, dependencies, edges, count, &node);
+                              const CUgraphEdgeData *edges, size_t count, CUhostFn function, void *data,
+                              aviary_host_call call) {
+    CUgraphNodeParams node;
+    CUresult status = host_parameters(&node, function, data, call);
+    if (status != CUDA_SUCCESS)
+        return status;
+    status = cuda_add_node(made, graph, dependencies, edges, count, &node);
+    if (status != CUDA_SUCCESS)
+        free(node.host.userData);
+    return status;
 }
 
 void *cuda_add_host_node_function(void) {
     return (void *)add_host_node;
 }
 
-static CUresult set_host_node(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data) {
-    CUgraphNodeParams wanted = {.type = CU_GRAPH_NODE_TYPE_HOST};
-    wanted.host = (CUDA_HOST_NODE_PARAMS_v2){.fn = function, .userData = data};
-    return set(exec, node, &wanted);
+static CUresult set_host_node(CUgraphExec exec, CUgraphNode node, CUhostFn function, void *data, aviary_host_call call) {
+    CUgraphNodeParams wanted;
+    CUresult status = host_parameters(&wanted, function, data, call);
+    if (status != CUDA_SUCCESS)
+        return status;
+    status = set(exec, node, &wanted);
+    if (status != CUDA_SUCCESS)
+        free(wanted.host.userData);
+    return status;
 }
 
 void *cuda_set_host_node_function(void) {
     return (void *)set_host_node;
 }
+
+static CUresult capture_host(CUstream stream, CUhostFn function, void *data, aviary_host_call call) {
+    struct host_call *host = function ? new_call(function, data, call) : NULL;
+    if (!host)
+        return function ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    CUresult status = cuLaunchHostFunc(stream, call_host, host);
+    if (status != CUDA_SUCCESS)
+        free(host);
+    return status;
+}
+
+void *cuda_capture_host_function(void) {
+    return (void *)capture_host;
+}
+
+static CUresult get_host_node(CUgraphNode node, aviary_host_call *call) {
+    CUDA_HOST_NODE_PARAMS host;
+    if (!call)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult status = cuGraphHostNodeGetParams(node, &host);
+    if (status == CUDA_SUCCESS && host.fn != call_host)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (status == CUDA_SUCCESS)
+        *call = ((const struct host_call *)host.userData)->call;
+    return status;
+}
+
+void *cuda_get_host_node_function(void) {
+    return (void *)get_host_node;
+}
+
+/* ---- Other graphs, events --------------------------------------------------------------------- */
 
 /* The kinds whose parameters are objects; no other kind is taken from a guest here. */
 static CUresult object_parameters(CUgraphNodeParams *node, CUgraphNodeType type, CUgraph child,
@@ -210,7 +301,7 @@ static CUresult add_node(CUgraphNode *made, CUgraph graph, const CUgraphNode *de
                                   CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     CUgraphNodeParams node;
     CUresult status = object_parameters(&node, type, child, ownership, event);
-    return status == CUDA_SUCCESS ? add(made, graph, dependencies, edges, count, &node) : status;
+    return status == CUDA_SUCCESS ? cuda_add_node(made, graph, dependencies, edges, count, &node) : status;
 }
 
 void *cuda_add_node_function(void) {

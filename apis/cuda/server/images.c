@@ -34,6 +34,7 @@ enum { LONGEST_LOG = 1 << 20 };
 
 /* Each thread stands for one of the application's, which asks for it when the image is loaded or refused. */
 static __thread struct compiler_log information_log, error_log;
+static __thread aviary_jit_outputs last_outputs;
 
 void cuda_drop_log(struct compiler_log *log) {
     free(log->text);
@@ -76,10 +77,23 @@ static void copy_log(const struct compiler_log *log, char *to, unsigned int capa
     *bytes = present;
 }
 
-static CUresult compiler_log(char *information, unsigned int information_capacity, unsigned int *information_bytes,
+/* The driver writes its answers over the options' values. */
+aviary_jit_outputs cuda_jit_outputs(const CUjit_option *options, void *const *values, unsigned int count) {
+    aviary_jit_outputs outputs = {0, 0};
+    for (unsigned int i = 0; i < count; i++) {
+        if (options[i] == CU_JIT_WALL_TIME)
+            memcpy(&outputs.wall_time, &values[i], sizeof outputs.wall_time);
+        else if (options[i] == CU_JIT_THREADS_PER_BLOCK)
+            outputs.threads = (unsigned int)(uintptr_t)values[i];
+    }
+    return outputs;
+}
+
+static CUresult compiler_log(aviary_jit_outputs *outputs, char *information, unsigned int information_capacity, unsigned int *information_bytes,
                              char *errors, unsigned int errors_capacity, unsigned int *errors_bytes) {
-    if (!information_bytes || !errors_bytes)
+    if (!outputs || !information_bytes || !errors_bytes)
         return CUDA_ERROR_INVALID_VALUE;
+    *outputs = last_outputs;
     copy_log(&information_log, information, information_capacity, information_bytes);
     copy_log(&error_log, errors, errors_capacity, errors_bytes);
     return CUDA_SUCCESS;
@@ -109,14 +123,29 @@ CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count,
         case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
             status = want_log(errors, from[i].value, CU_JIT_ERROR_LOG_BUFFER, from[i].option, options, values, count);
             break;
+        case CU_JIT_WALL_TIME:
+        case CU_JIT_THREADS_PER_BLOCK:
         case CU_JIT_MAX_REGISTERS:
         case CU_JIT_OPTIMIZATION_LEVEL:
+        case CU_JIT_TARGET_FROM_CUCONTEXT:
         case CU_JIT_TARGET:
         case CU_JIT_FALLBACK_STRATEGY:
         case CU_JIT_GENERATE_DEBUG_INFO:
         case CU_JIT_GENERATE_LINE_INFO:
         case CU_JIT_CACHE_MODE:
         case CU_JIT_LOG_VERBOSE:
+        case CU_JIT_FAST_COMPILE:
+        case CU_JIT_LTO:
+        case CU_JIT_FTZ:
+        case CU_JIT_PREC_DIV:
+        case CU_JIT_PREC_SQRT:
+        case CU_JIT_FMA:
+        case CU_JIT_OPTIMIZE_UNUSED_DEVICE_VARIABLES:
+        case CU_JIT_POSITION_INDEPENDENT_CODE:
+        case CU_JIT_MIN_CTA_PER_SM:
+        case CU_JIT_MAX_THREADS_PER_BLOCK:
+        case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
+        case CU_JIT_SPLIT_COMPILE:
             options[*count] = from[i].option;
             values[(*count)++] = (void *)(uintptr_t)from[i].value;
             break;
@@ -145,6 +174,7 @@ static CUresult load(CUmodule *module, CUlibrary *library, const void *image, si
     status = module ? cuModuleLoadDataEx(module, image, count, options, values)
                     : cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
     keep_logs(values);
+    last_outputs = cuda_jit_outputs(options, values, count);
     return status;
 }
 

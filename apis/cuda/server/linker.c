@@ -10,6 +10,7 @@ struct link {
     struct compiler_log information, errors;
     CUjit_option options[2 * MOST_OPTIONS];
     void *values[2 * MOST_OPTIONS];
+    unsigned int option_count;
     /* The driver's; it lives as long as the state. */
     const void *image;
     size_t bytes;
@@ -32,6 +33,7 @@ static CUresult link_create(CUlinkState *state, const aviary_jit_option *options
         return state ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     }
     CUresult status = cuda_spread_options(options, &count, link->options, link->values, &link->information, &link->errors);
+    link->option_count = count;
     if (status == CUDA_SUCCESS)
         status = cuLinkCreate_v2(count, link->options, link->values, &link->state);
     if (status != CUDA_SUCCESS) {
@@ -136,6 +138,7 @@ static CUresult link_log(CUlinkState state, aviary_log_sizes *sizes, char *infor
     if (!sizes)
         return CUDA_ERROR_INVALID_VALUE;
     sizes->information = tell_log(link, &link->information, information, information_capacity);
+    sizes->outputs = cuda_jit_outputs(link->options, link->values, link->option_count);
     sizes->errors = tell_log(link, &link->errors, errors, errors_capacity);
     return CUDA_SUCCESS;
 }

@@ -8,6 +8,7 @@
  * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
  * there are no entries, and nothing is done but to see that. */
 #include "server.h"
+#include "graph_halves.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -287,9 +288,14 @@ void *cuda_begin_capture_function(void) {
 
 static CUresult begin_capture_to_graph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
                                        const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode) {
+    CUresult status;
+    CUgraphNode *sources = cuda_edge_sources(dependencies, count, &status);
+    if (status != CUDA_SUCCESS)
+        return status;
     begin_to_capture();
-    CUresult status = cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode);
+    status = cuStreamBeginCaptureToGraph(stream, graph, sources ? sources : dependencies, edges, count, mode);
     pthread_mutex_unlock(&occupants_lock);
+    free(sources);
     return status;
 }
 
@@ -399,6 +405,7 @@ void *cuda_release_primary_context_function(void) {
 
 static CUresult reset_primary_context(CUdevice device) {
     leave_primary_context(device);
+    cuda_note_reset();
     return cuDevicePrimaryCtxReset_v2(device);
 }
 

@@ -63,8 +63,20 @@ void cuda_drop_fetched(void);
 uint64_t cuda_ordinal_of_offer(const aviary_shared_name *name);
 CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle);
 
+/* ---- allocations.c: what may be copied and filled --------------------------------------------------- */
+
+int cuda_keep_allocation(CUdeviceptr base, size_t bytes);
+void cuda_drop_allocation(CUdeviceptr base);
+int cuda_may_touch(CUdeviceptr pointer, size_t bytes);
+int cuda_may_touch_rows(CUdeviceptr pointer, size_t pitch, size_t width, size_t element, size_t height);
+int cuda_may_touch_box(CUdeviceptr pointer, size_t x, size_t y, size_t z, size_t pitch, size_t height,
+                       const CUDA_MEMCPY3D *copy);
+int cuda_may_run(const CUstreamBatchMemOpParams *operations, unsigned int count);
+
 /* ---- address_placement.c, physical.c, reservations.c: where memory is -------------------------------------- */
 
+/* A context may be current that has ended: placing memory looks from now on. */
+void cuda_note_reset(void);
 /* Where applications reserve: beside the placements of the current device, or of the first. */
 CUresult cuda_application_window(CUdeviceptr *base, size_t *bytes);
 int cuda_has_mappings(CUdeviceptr base, size_t bytes);
@@ -88,12 +100,19 @@ struct compiler_log {
 /* True if all bytes that the image itself speaks of have arrived: the driver looks at as many. */
 int cuda_image_is_whole(const void *image, size_t bytes);
 void cuda_drop_log(struct compiler_log *log);
+aviary_jit_outputs cuda_jit_outputs(const CUjit_option *options, void *const *values, unsigned int count);
 /* The driver's options from those of a message; `options` and `values` have room for 2 * MOST_OPTIONS. */
 CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count, CUjit_option *options, void **values,
                              struct compiler_log *information, struct compiler_log *errors);
 
+/* graph_memory.c: a graph of this process allocates. */
+void cuda_note_graph_allocation(void);
+/* Only pools of this process, in a device's memory. */
+int cuda_pool_allowed(const CUmemPoolProps *properties);
+
 /* ---- calls.c --------------------------------------------------------------------------------------- */
 
+int cuda_may_pass(CUstream stream);
 /* Puts the memory of a copy's sides, as it arrived, into the copy; a box must lie in it. */
 CUresult cuda_put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void *to, size_t to_bytes);
 

@@ -7,6 +7,8 @@ static CUcontext pointers_context;
 /* The driver checks them; this test sees that it does. */
 static void addresses_of_the_api(void) { addresses("CUdeviceptr"); }
 
+static void ended(void *data) { (void)data; }
+
 static int setup(void) {
     static const char *const image = ".version 7.0\n.target sm_52\n.address_size 64\n"
                                      ".visible .entry k(.param .u64 to) { ret; }\n";
@@ -22,6 +24,10 @@ static int setup(void) {
     CUgraphNode node, kernel_node;
     CUgraphExec exec;
     CUmemoryPool pool;
+    CUuserObject object;
+    CUdevResource part;
+    CUdevResourceDesc description;
+    CUgreenCtx green;
     void *parameters[] = {&memory};
     if (cuInit(0) != CUDA_SUCCESS || cuCtxCreate_v4(&pointers_context, NULL, 0, 0) != CUDA_SUCCESS
         || cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS || cuEventCreate(&event, 0) != CUDA_SUCCESS
@@ -37,8 +43,15 @@ static int setup(void) {
         || cuGraphAddEmptyNode(&node, graph, NULL, 0) != CUDA_SUCCESS
         || cuGraphAddKernelNode_v2(&kernel_node, graph, &node, 1, &shape) != CUDA_SUCCESS
         || cuGraphInstantiateWithFlags(&exec, graph, 0) != CUDA_SUCCESS
-        || cuDeviceGetDefaultMemPool(&pool, 0) != CUDA_SUCCESS)
+        || cuDeviceGetDefaultMemPool(&pool, 0) != CUDA_SUCCESS
+        || cuUserObjectCreate(&object, NULL, ended, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) != CUDA_SUCCESS
+        || cuDeviceGetDevResource(0, &part, CU_DEV_RESOURCE_TYPE_SM) != CUDA_SUCCESS
+        || cuDevResourceGenerateDesc(&description, &part, 1) != CUDA_SUCCESS
+        || cuGreenCtxCreate(&green, description, 0, CU_GREEN_CTX_DEFAULT_STREAM) != CUDA_SUCCESS)
         return 0;
+    known("CUuserObject", (uint64_t)object);
+    known("CUdevResourceDesc", (uint64_t)description);
+    known("CUgreenCtx", (uint64_t)green);
     known("CUlibrary", (uint64_t)library);
     known("CUkernel", (uint64_t)kernel);
     known("CUlinkState", (uint64_t)link);

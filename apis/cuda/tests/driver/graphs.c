@@ -152,8 +152,7 @@ static void by_nodes(CUcontext context, CUdeviceptr x, CUdeviceptr y)
     MUST(cuGraphDestroy(clone));
 }
 
-/* The driver copies from ordinary memory whenever the graph runs. A remoted one has only seen what was there at the
- * call: it refuses, and copies from page-locked memory as the driver does. */
+/* A graph copies from ordinary memory, and from page-locked memory, what is there whenever it runs. */
 static void copies(CUdeviceptr x)
 {
     static unsigned ordinary[16];
@@ -161,13 +160,11 @@ static void copies(CUdeviceptr x)
     CUstream stream;
     CUgraph graph;
     CUgraphExec exec;
-    CUresult result;
 
     MUST(cuMemAllocHost((void **)&pinned, 4096));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    result = cuMemcpyHtoDAsync(x, ordinary, sizeof(ordinary), stream);
-    CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_SUPPORTED);
+    MUST(cuMemcpyHtoDAsync(x, ordinary, sizeof(ordinary), stream));
     MUST(cuMemcpyHtoDAsync(x + 4, pinned, 4, stream));
     CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_HOST, .srcHost = pinned, .srcPitch = 64, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
                           .dstDevice = x + 8, .dstPitch = 128, .WidthInBytes = 8, .Height = 2};
