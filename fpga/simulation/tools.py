@@ -1,0 +1,28 @@
+"""Where the tools are that `./x setup` installs for the FPGA: one Python environment with Verilator and yosys."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = ROOT / "target/cache/fpga"
+
+
+def python():
+    """The interpreter of the environment; None if it was not installed."""
+    path = ENVIRONMENT / "bin/python3"
+    return path if (ROOT / "target/cache/fpga.done").exists() and path.exists() else None
+
+
+def verilator():
+    """The folder of the Verilator package; None if it was not installed."""
+    found = sorted(ENVIRONMENT.glob("lib/python3*/site-packages/verilator"))
+    return found[0] if python() and found else None
+
+
+def verilator_environment():
+    # The package's own makefile was made for another compiler: without the last variable gcc does not find the header that it
+    # has precompiled.
+    return {**os.environ, "VERILATOR_ROOT": str(verilator())}
+
+
+MAKE_VARIABLES = ("CFG_CXXFLAGS_PCH_I=-include",)
