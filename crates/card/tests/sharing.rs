@@ -248,15 +248,14 @@ fn attackers_reach_nothing_and_delay_their_neighbours_no_more_than_an_honest_one
     assert_eq!(card.escaped(), 0);
 }
 
-#[test]
-fn reset_in_the_middle_of_traffic_leaks_nothing_into_the_next_slice() {
+/// Owners take turns at one port, and each leaves with requests under way. The one that is away finds its memory untouched.
+fn take_turns(turns: u64) {
     let Some(mut card) = card("mb8") else { return };
     let clients: Vec<Client> = (0..2).map(|_| Client::new(2 * MIB)).collect();
     for (number, client) in clients.iter().enumerate() {
         card.map(number as u64 * SLICE_STRIDE, &client.memory, 0, 2 * MIB, Rights::ReadWrite).unwrap();
     }
-    // Owners take turns at one port, and each leaves with requests under way. The one that is away finds its memory untouched.
-    for turn in 0..200_u64 {
+    for turn in 0..turns {
         let owner = turn % 2;
         let away = &clients[1 - owner as usize];
         away.put(0, &[turn; 1024]);
@@ -269,12 +268,44 @@ fn reset_in_the_middle_of_traffic_leaks_nothing_into_the_next_slice() {
             (MB_MODE, MB_READS | MB_WRITES | 3 * (turn / 2 % 2)),
         ];
         start(&mut card, 0, &registers);
-        run(&mut card, 100 + turn);
+        run(&mut card, 100 + turn % 500);
         detach(&mut card, 0);
         assert!((0..1024).all(|word| away.get(word * 8) == turn), "turn {turn}");
     }
     assert_eq!(card.escaped(), 0);
     assert_eq!(Monitor(&mut card).counters(0).refused, 0);
+}
+
+#[test]
+fn reset_in_the_middle_of_traffic_leaks_nothing_into_the_next_slice() {
+    take_turns(200);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn ten_thousand_resets_in_the_middle_of_traffic_leak_nothing() {
+    take_turns(10_000);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn attacker_beside_seven_list_walkers_reaches_nothing_in_five_million_cycles() {
+    let Some(mut card) = card("rogue7") else { return };
+    let nodes = 30_000;
+    for port in 1..8 {
+        walk(&mut card, port, nodes);
+    }
+    let own = Client::new(2 * MIB);
+    card.map(10 * SLICE_STRIDE, &own.memory, 0, 2 * MIB, Rights::ReadWrite).unwrap();
+    place(&mut card, 0, 10 * SLICE_STRIDE, 2 * MIB);
+    let times: Vec<f64> = (1..8).map(|port| cycles_per_node(&mut card, port, nodes)).collect();
+    let rest = 5_000_000_u64.saturating_sub(card.now());
+    run(&mut card, rest);
+    let refused = Monitor(&mut card).counters(0).refused;
+    println!("seven LL beside rogue: {times:.2?} cycles per node; {refused} requests refused in {} cycles", card.now());
+    assert!(times.iter().all(|time| *time <= 1.1 * 114.3), "{times:?}");
+    assert_eq!(Monitor(&mut card).fault(0).unwrap().address, first_of_rogue());
+    assert_eq!(card.escaped(), 0, "{:?}", card.first_escape());
 }
 
 /// Lines per cycle of eight MB whose working sets of 128 MB lie at these IO virtual addresses.
