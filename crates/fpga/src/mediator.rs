@@ -370,8 +370,11 @@ impl<B: Board> Mediator<B> {
         let began = self.board.now();
         let cycles = switching::leave(&mut self.board, own, port.since, self.settings.save_timeout);
         port.turns.charge(id, cycles);
-        port.resident = None;
         port.switching += self.board.now() - began;
+        let port = own.port;
+        // Interrupts up to here are this one's: the port raises none in reset.
+        self.note_interrupts();
+        self.ports[port].resident = None;
     }
 
     /// The same, without saving the job.
