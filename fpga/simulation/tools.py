@@ -14,7 +14,8 @@ def python():
 
 
 def verilator():
-    """The folder of the Verilator package; None if it was not installed."""
+    """The folder of the Verilator package; None if it was not installed. Its `bin/verilator` needs more of perl than every machine
+    has, and only starts `bin/verilator_bin`."""
     found = sorted(ENVIRONMENT.glob("lib/python3*/site-packages/verilator"))
     return found[0] if python() and found else None
 
