@@ -21,9 +21,9 @@ def verilator():
 
 
 def verilator_environment():
-    # The package's own makefile was made for another compiler: without the last variable gcc does not find the header that it
-    # has precompiled.
     return {**os.environ, "VERILATOR_ROOT": str(verilator())}
 
 
-MAKE_VARIABLES = ("CFG_CXXFLAGS_PCH_I=-include",)
+# The package's own makefile was made for another machine: without the first variable gcc does not find the header that it has
+# precompiled, and there is no `python` on Debian.
+MAKE_VARIABLES = ("CFG_CXXFLAGS_PCH_I=-include", "PYTHON3=python3")
