@@ -19,6 +19,10 @@ const RESET_CYCLES: u64 = 8;
 /// image.
 const MMIO_CYCLES: u64 = 1000;
 
+/// Cycles without work after which the clock may stand still: registers behind the monitor's `busy` have settled then, and an
+/// interrupt that a job raises at its end has come out.
+const SETTLE_CYCLES: u32 = 4;
+
 /// The reason why a card cannot be started.
 #[derive(Debug, Error)]
 pub enum CardError {
@@ -52,6 +56,8 @@ pub struct Simulated {
     now: u64,
     stepped: u64,
     interrupts: u64,
+    /// Cycles in a row in which nothing was under way, up to [`SETTLE_CYCLES`].
+    quiet: u32,
 }
 
 impl Simulated {
@@ -78,6 +84,7 @@ impl Simulated {
             now: 0,
             stepped: 0,
             interrupts: 0,
+            quiet: 0,
         };
         card.pins.reset = 1;
         for _ in 0..RESET_CYCLES {
@@ -114,6 +121,8 @@ impl Simulated {
         self.interrupts |= self.pins.interrupt;
         self.now += 1;
         self.stepped += 1;
+        let works = self.pins.busy != 0 || !self.axi.is_idle();
+        self.quiet = if works { 0 } else { SETTLE_CYCLES.min(self.quiet + 1) };
         (phase, answered)
     }
 
@@ -123,7 +132,7 @@ impl Simulated {
     }
 
     fn is_idle(&self) -> bool {
-        self.pins.busy == 0 && self.axi.is_idle()
+        self.quiet == SETTLE_CYCLES
     }
 
     /// Steps to this cycle; where nothing happens, the clock is set forward instead.

@@ -286,6 +286,15 @@ fn halves_of_a_register_are_written_alone() {
 }
 
 #[test]
+fn interrupt_at_the_end_of_a_job_comes_before_the_clock_stands_still() {
+    let Some(mut card) = card("pair") else { return };
+    walk(&mut card, 0, 0, 100);
+    assert_eq!(card.advance(1_000_000), Stop::Interrupt);
+    assert_eq!(card.take_interrupts(), 1);
+    assert_eq!(card.advance(1_000_000), Stop::Idle);
+}
+
+#[test]
 fn clock_of_an_idle_card_stands_still() {
     let Some(mut card) = card("pair") else { return };
     let sum = walk(&mut card, 0, 0, 100);

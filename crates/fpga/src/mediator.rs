@@ -304,6 +304,7 @@ impl<B: Board> Mediator<B> {
     /// # Errors
     /// [`Error::Unknown`].
     pub fn take_interrupts(&mut self, id: VirtualId) -> Result<u8, Error> {
+        self.note_interrupts();
         Ok(std::mem::take(&mut self.own(id)?.interrupts))
     }
 
