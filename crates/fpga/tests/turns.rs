@@ -263,7 +263,7 @@ fn wishes_of_clients_are_checked() {
     assert_eq!(map(&mut mediator, id, GUEST, MIB), Err(MappingError::NoBase.into()));
     assert_eq!(mediator.set_state_address(id, GUEST), Err(Error::StateAddress(GUEST)));
     assert_eq!(mediator.write(id, CONTROL, 8, 1), Err(Error::NotReady));
-    for base in [GUEST + 4096, u64::MAX & !0x1f_ffff, (1 << 48) - SLICE_BYTES + 0x20_0000] {
+    for base in [GUEST + 4096, !0x1f_ffff_u64, (1 << 48) - SLICE_BYTES + 0x20_0000] {
         assert_eq!(mediator.set_base(id, base), Err(Error::Base(base)));
     }
     mediator.set_base(id, GUEST).unwrap();
