@@ -10,7 +10,7 @@ from harness.process import ROOT
 #   alone   nothing else runs meanwhile: it counts what other work on the machine changes
 #   long    only with --long
 SCRIPTS = ("apis/*/tests/run", "apis/*/tests/*/run", "tests/*.sh", "tests/*/run", "tests/*/*/run", "guest-driver/*/tests/run",
-           "examples/*/test")
+           "examples/*/test", "fpga/tests/run")
 WORDS = {"alone", "long"}
 # Seconds after which a part hangs.
 LIMIT = 1800

@@ -1,0 +1,77 @@
+//! The seam where a real board goes.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::{ClientMemory, ImageDescription, IoFault, IommuError, Rights};
+
+/// an MMIO write was refused by the monitor
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+#[error("the monitor refused the MMIO write to {0:#x}")]
+pub struct MmioRefused(pub u32);
+
+/// The reason why [`Board::advance`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The cycles are over.
+    Elapsed,
+    /// Nothing runs and nothing is under way: the clock stands still until the next access.
+    Idle,
+    /// An accelerator raised an interrupt.
+    Interrupt,
+}
+
+/// A card with a monitor: MMIO, a clock, an IO page table and interrupts.
+pub trait Board {
+    fn description(&self) -> &ImageDescription;
+
+    /// Cycles of the monitor's clock since the card began.
+    fn now(&self) -> u64;
+
+    /// Reads 8 bytes of the MMIO window; `address` is rounded down to a multiple of 8. What does not exist or does not
+    /// answer reads as all ones.
+    fn read(&mut self, address: u32) -> u64;
+
+    /// Writes 8 bytes of the MMIO window.
+    ///
+    /// # Errors
+    /// The monitor refused the write: a slice of a port that is not drained, a page that does not exist, an accelerator in
+    /// reset or without an answer.
+    fn write(&mut self, address: u32, value: u64) -> Result<(), MmioRefused>;
+
+    /// Writes the half of an 8-byte word in which `address`, a multiple of 4, lies.
+    ///
+    /// # Errors
+    /// As [`Board::write`].
+    fn write_half(&mut self, address: u32, value: u32) -> Result<(), MmioRefused>;
+
+    /// Maps `length` bytes of a client's memory from `offset` on at an IO virtual address.
+    ///
+    /// # Errors
+    /// See [`IommuError`]; nothing is mapped then.
+    fn map(
+        &mut self,
+        address: u64,
+        memory: &Arc<ClientMemory>,
+        offset: u64,
+        length: u64,
+        rights: Rights,
+    ) -> Result<(), IommuError>;
+
+    /// Takes away all mappings in a range. On return no request that was translated before is under way: the memory can be
+    /// given to others.
+    ///
+    /// # Errors
+    /// See [`IommuError`]; nothing is unmapped then.
+    fn unmap(&mut self, address: u64, length: u64) -> Result<(), IommuError>;
+
+    /// Lets the clock run for at most this many cycles.
+    fn advance(&mut self, cycles: u64) -> Stop;
+
+    /// Interrupts since the last call: bit 4 p + v is vector v of port p.
+    fn take_interrupts(&mut self) -> u64;
+
+    /// The first requests that the IO page table refused since the last call, and how many there were in all.
+    fn take_io_faults(&mut self) -> (Vec<IoFault>, u64);
+}

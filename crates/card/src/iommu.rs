@@ -1,0 +1,338 @@
+//! The model of the IO page table: pages of 4 KB and 2 MB, and the IOTLB before it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::ClientMemory;
+use crate::tlb::{PageName, Tlb};
+
+/// Bytes of a small page.
+pub const PAGE: u64 = 1 << PAGE_BITS;
+/// Bytes of a huge page.
+pub const HUGE_PAGE: u64 = 1 << HUGE_BITS;
+const PAGE_BITS: u32 = 12;
+const HUGE_BITS: u32 = 21;
+const SMALL_PER_HUGE: usize = (HUGE_PAGE / PAGE) as usize;
+/// The IO space ends here.
+const SPACE: u64 = 1 << 48;
+
+/// Access to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    Read,
+    ReadWrite,
+}
+
+/// The reason why a mapping is refused.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum IommuError {
+    /// {length:#x} bytes at {address:#x} are empty, not whole pages, or not in the IO space of 48 bits
+    #[error("{length:#x} bytes at {address:#x} are empty, not whole pages, or not in the IO space of 48 bits")]
+    Range { address: u64, length: u64 },
+    /// {length:#x} bytes from {offset:#x} on do not lie in the client's memory
+    #[error("{length:#x} bytes from {offset:#x} on do not lie in the client's memory")]
+    Memory { offset: u64, length: u64 },
+    /// the page at {0:#x} is mapped already
+    #[error("the page at {0:#x} is mapped already")]
+    Taken(u64),
+    /// the memory is mapped to read only
+    #[error("the memory is mapped to read only")]
+    ReadOnly,
+}
+
+/// A request that the IO page table refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IoFault {
+    /// Cycle, port, and IO virtual address of the line.
+    pub at: u64,
+    pub port: u8,
+    pub address: u64,
+    pub write: bool,
+    /// The page is mapped, but to read only.
+    pub read_only: bool,
+}
+
+/// A page's memory.
+#[derive(Debug, Clone)]
+struct PageEntry {
+    memory: Arc<ClientMemory>,
+    offset: u64,
+    rights: Rights,
+}
+
+impl PageEntry {
+    /// Does `other` follow this one `pages` small pages later, in the same memory with the same rights?
+    fn continues(&self, other: &Self, pages: usize) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+            && self.rights == other.rights
+            && other.offset == self.offset + pages as u64 * PAGE
+    }
+}
+
+/// The 2 MB at one place of the IO space.
+#[derive(Debug)]
+enum Directory {
+    Huge(PageEntry),
+    Small { pages: Box<[Option<PageEntry>; SMALL_PER_HUGE]>, used: usize },
+}
+
+/// A line's place, and what the look-up cost.
+#[derive(Debug, Clone)]
+pub struct Translation {
+    pub memory: Arc<ClientMemory>,
+    pub offset: u64,
+    /// The IOTLB had the page.
+    pub hit: bool,
+}
+
+/// The IO page table with its IOTLB.
+#[derive(Debug)]
+pub struct Iommu {
+    directories: HashMap<u64, Directory>,
+    tlb: Tlb,
+}
+
+impl Iommu {
+    pub fn new(tlb_entries: usize) -> Self {
+        Self { directories: HashMap::new(), tlb: Tlb::new(tlb_entries) }
+    }
+
+    /// Look-ups of the IOTLB: hits, misses.
+    pub fn tlb_counts(&self) -> (u64, u64) {
+        self.tlb.counts()
+    }
+
+    /// Maps a range; 512 pages in a row that lie in a row in the memory, at a congruent offset, become one of 2 MB.
+    pub fn map(
+        &mut self,
+        address: u64,
+        memory: &Arc<ClientMemory>,
+        offset: u64,
+        length: u64,
+        rights: Rights,
+    ) -> Result<(), IommuError> {
+        check_range(address, length)?;
+        let inside = offset.checked_add(length).is_some_and(|end| end <= memory.length());
+        if !offset.is_multiple_of(PAGE) || !inside {
+            return Err(IommuError::Memory { offset, length });
+        }
+        if rights == Rights::ReadWrite && memory.rights() == Rights::Read {
+            return Err(IommuError::ReadOnly);
+        }
+        if let Some(page) = (0..length / PAGE).map(|i| address + i * PAGE).find(|page| self.find(*page).is_some()) {
+            return Err(IommuError::Taken(page));
+        }
+        let mut done = 0;
+        while done < length {
+            let (at, from) = (address + done, offset + done);
+            let entry = PageEntry { memory: Arc::clone(memory), offset: from, rights };
+            let whole = at.is_multiple_of(HUGE_PAGE) && length - done >= HUGE_PAGE;
+            if whole && from.is_multiple_of(HUGE_PAGE) {
+                self.directories.insert(at >> HUGE_BITS, Directory::Huge(entry));
+                done += HUGE_PAGE;
+            } else {
+                self.insert_small(at, entry);
+                done += PAGE;
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_small(&mut self, address: u64, entry: PageEntry) {
+        let number = address >> HUGE_BITS;
+        let directory = self
+            .directories
+            .entry(number)
+            .or_insert_with(|| Directory::Small { pages: Box::new([const { None }; SMALL_PER_HUGE]), used: 0 });
+        let Directory::Small { pages, used } = directory else { return };
+        pages[small_index(address)] = Some(entry);
+        *used += 1;
+        let Some(first) = pages[0].clone().filter(|first| first.offset.is_multiple_of(HUGE_PAGE)) else { return };
+        let merges = *used == SMALL_PER_HUGE
+            && pages.iter().enumerate().all(|(i, page)| page.as_ref().is_some_and(|page| first.continues(page, i)));
+        if merges {
+            // The IOTLB may know the small pages.
+            for i in 0..SMALL_PER_HUGE as u64 {
+                self.tlb.drop_page(PageName { number: (number << (HUGE_BITS - PAGE_BITS)) + i, bits: PAGE_BITS });
+            }
+            self.directories.insert(number, Directory::Huge(first));
+        }
+    }
+
+    /// The page at an address: its entry, name and the offset in it.
+    fn find(&self, address: u64) -> Option<(&PageEntry, PageName, u64)> {
+        match self.directories.get(&(address >> HUGE_BITS))? {
+            Directory::Huge(entry) => {
+                let page = PageName { number: address >> HUGE_BITS, bits: HUGE_BITS };
+                Some((entry, page, address % HUGE_PAGE))
+            }
+            Directory::Small { pages, .. } => {
+                let page = PageName { number: address >> PAGE_BITS, bits: PAGE_BITS };
+                Some((pages[small_index(address)].as_ref()?, page, address % PAGE))
+            }
+        }
+    }
+
+    /// Translates the address of a line. `Err(true)`: the page is mapped, but to read only.
+    pub fn translate(&mut self, address: u64, write: bool) -> Result<Translation, bool> {
+        let Some((entry, page, within)) = self.find(address) else { return Err(false) };
+        if write && entry.rights == Rights::Read {
+            return Err(true);
+        }
+        let (memory, offset) = (Arc::clone(&entry.memory), entry.offset + within);
+        let hit = self.tlb.look_up(page);
+        Ok(Translation { memory, offset, hit })
+    }
+
+    /// Takes away what is mapped in a range, entries and IOTLB alike.
+    pub fn unmap(&mut self, address: u64, length: u64) -> Result<(), IommuError> {
+        check_range(address, length)?;
+        let end = address + length;
+        let mut at = address;
+        while at < end {
+            let number = at >> HUGE_BITS;
+            let next = ((number + 1) << HUGE_BITS).min(end);
+            if next - at == HUGE_PAGE {
+                self.remove_directory(number);
+            } else {
+                self.split(number);
+                self.remove_small(number, at, next);
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn remove_directory(&mut self, number: u64) {
+        match self.directories.remove(&number) {
+            Some(Directory::Huge(_)) => self.tlb.drop_page(PageName { number, bits: HUGE_BITS }),
+            Some(Directory::Small { .. }) => {
+                for i in 0..SMALL_PER_HUGE as u64 {
+                    self.tlb.drop_page(PageName { number: (number << (HUGE_BITS - PAGE_BITS)) + i, bits: PAGE_BITS });
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// A huge page becomes 512 small ones.
+    fn split(&mut self, number: u64) {
+        let Some(Directory::Huge(huge)) = self.directories.get(&number) else { return };
+        let pages = std::array::from_fn(|i| {
+            Some(PageEntry {
+                memory: Arc::clone(&huge.memory),
+                offset: huge.offset + i as u64 * PAGE,
+                rights: huge.rights,
+            })
+        });
+        self.tlb.drop_page(PageName { number, bits: HUGE_BITS });
+        self.directories.insert(number, Directory::Small { pages: Box::new(pages), used: SMALL_PER_HUGE });
+    }
+
+    fn remove_small(&mut self, number: u64, from: u64, to: u64) {
+        let Some(Directory::Small { pages, used }) = self.directories.get_mut(&number) else { return };
+        for page in (from..to).step_by(PAGE as usize) {
+            if pages[small_index(page)].take().is_some() {
+                *used -= 1;
+                self.tlb.drop_page(PageName { number: page >> PAGE_BITS, bits: PAGE_BITS });
+            }
+        }
+        if *used == 0 {
+            self.directories.remove(&number);
+        }
+    }
+}
+
+fn small_index(address: u64) -> usize {
+    (address >> PAGE_BITS) as usize % SMALL_PER_HUGE
+}
+
+fn check_range(address: u64, length: u64) -> Result<(), IommuError> {
+    let inside = address.checked_add(length).is_some_and(|end| end <= SPACE);
+    if length == 0 || !inside || !address.is_multiple_of(PAGE) || !length.is_multiple_of(PAGE) {
+        return Err(IommuError::Range { address, length });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::memfd;
+    use rustix::fs::{MemfdFlags, SealFlags};
+
+    fn memory(bytes: u64) -> Arc<ClientMemory> {
+        let file = memfd(bytes, SealFlags::SHRINK, MemfdFlags::empty());
+        Arc::new(ClientMemory::map(file, 0, bytes, Rights::ReadWrite).unwrap())
+    }
+
+    #[test]
+    fn ranges_are_checked() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(2 * PAGE));
+        for (address, length) in [(0, 0), (1, PAGE), (0, 1), (SPACE, PAGE), (u64::MAX - PAGE + 1, PAGE)] {
+            let refused = Err(IommuError::Range { address, length });
+            assert_eq!(iommu.map(address, &memory, 0, length, Rights::Read), refused);
+            assert_eq!(iommu.unmap(address, length), refused);
+        }
+        for (offset, length) in [(PAGE, 2 * PAGE), (1, PAGE), (u64::MAX - PAGE + 1, PAGE), (0, 3 * PAGE)] {
+            let refused = Err(IommuError::Memory { offset, length });
+            assert_eq!(iommu.map(0, &memory, offset, length, Rights::Read), refused);
+        }
+    }
+
+    #[test]
+    fn overlapping_mapping_is_refused_as_a_whole() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(4 * PAGE));
+        iommu.map(2 * PAGE, &memory, 0, PAGE, Rights::ReadWrite).unwrap();
+        assert_eq!(iommu.map(0, &memory, 0, 4 * PAGE, Rights::Read), Err(IommuError::Taken(2 * PAGE)));
+        assert!(iommu.translate(0, false).is_err());
+    }
+
+    #[test]
+    fn read_only_page_refuses_writes() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(PAGE));
+        iommu.map(0, &memory, 0, PAGE, Rights::Read).unwrap();
+        assert!(iommu.translate(64, false).is_ok());
+        assert!(matches!(iommu.translate(64, true), Err(true)));
+        assert!(matches!(iommu.translate(PAGE, true), Err(false)));
+    }
+
+    #[test]
+    fn small_pages_in_a_row_become_a_huge_one_and_split_again() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(HUGE_PAGE));
+        for page in (0..HUGE_PAGE).step_by(PAGE as usize) {
+            iommu.map(HUGE_PAGE + page, &memory, page, PAGE, Rights::ReadWrite).unwrap();
+        }
+        assert!(matches!(iommu.directories[&1], Directory::Huge(_)));
+        // One look-up for all of it.
+        assert!(!iommu.translate(HUGE_PAGE, false).unwrap().hit);
+        assert!(iommu.translate(2 * HUGE_PAGE - 64, false).unwrap().hit);
+        iommu.unmap(HUGE_PAGE + 5 * PAGE, PAGE).unwrap();
+        assert!(iommu.translate(HUGE_PAGE + 5 * PAGE, false).is_err());
+        let other = iommu.translate(HUGE_PAGE + 6 * PAGE + 64, false).unwrap();
+        assert_eq!((other.offset, other.hit), (6 * PAGE + 64, false));
+        iommu.unmap(HUGE_PAGE, HUGE_PAGE).unwrap();
+        assert!(iommu.directories.is_empty());
+    }
+
+    #[test]
+    fn pages_that_are_not_congruent_stay_small() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(2 * HUGE_PAGE));
+        iommu.map(0, &memory, PAGE, HUGE_PAGE, Rights::ReadWrite).unwrap();
+        assert!(matches!(iommu.directories[&0], Directory::Small { used: SMALL_PER_HUGE, .. }));
+        assert_eq!(iommu.translate(PAGE, false).unwrap().offset, 2 * PAGE);
+    }
+
+    #[test]
+    fn unmapped_page_leaves_the_tlb() {
+        let (mut iommu, memory) = (Iommu::new(512), memory(HUGE_PAGE));
+        iommu.map(0, &memory, 0, HUGE_PAGE, Rights::ReadWrite).unwrap();
+        assert!(!iommu.translate(0, true).unwrap().hit);
+        iommu.unmap(0, HUGE_PAGE).unwrap();
+        assert!(iommu.translate(0, true).is_err());
+        iommu.map(0, &memory, 0, HUGE_PAGE, Rights::ReadWrite).unwrap();
+        assert!(!iommu.translate(0, true).unwrap().hit);
+    }
+}

@@ -1,0 +1,490 @@
+//! The mediator: opens and closes virtual accelerators, and gives them their turns in device time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, Rights, Stop};
+use thiserror::Error;
+
+use crate::mappings::{MappingError, Mappings};
+use crate::registers::{self, ReadAnswer, WriteAnswer};
+use crate::slices::{SLICE_BYTES, SlicePlaces};
+use crate::switching;
+use crate::turns::Turns;
+use crate::virtual_accelerator::{Phase, Status, VirtualAccelerator, VirtualId};
+
+/// Header and GUID of an accelerator's page.
+const HEADER: [u32; 3] = [0x00, 0x08, 0x10];
+
+/// The reason why a client's wish is refused.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum Error {
+    /// the card has no accelerator of this type
+    #[error("the card has no accelerator of this type")]
+    NoAccelerator,
+    /// the IO space has no free place for another virtual accelerator
+    #[error("the IO space has no free place for another virtual accelerator")]
+    NoPlace,
+    /// there is no such virtual accelerator
+    #[error("there is no such virtual accelerator")]
+    Unknown,
+    /// BASE {0:#x} is not a multiple of 2 MB, or 64 GB from there on are not in an address space of 48 bits
+    #[error("BASE {0:#x} is not a multiple of 2 MB, or 64 GB from there on are not in an address space of 48 bits")]
+    Base(u64),
+    /// STATE_ADDRESS {0:#x} does not lie in the slice, or not at a line
+    #[error("STATE_ADDRESS {0:#x} does not lie in the slice, or not at a line")]
+    StateAddress(u64),
+    /// a job is queued or runs, or memory is mapped
+    #[error("a job is queued or runs, or memory is mapped")]
+    Busy,
+    /// a job was started without BASE or STATE_ADDRESS
+    #[error("a job was started without BASE or STATE_ADDRESS")]
+    NotReady,
+    /// port {0} has another accelerator
+    #[error("port {0} has another accelerator")]
+    WrongPort(usize),
+    /// {0}
+    #[error(transparent)]
+    Mapping(#[from] MappingError),
+}
+
+/// Times in device cycles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The length of a turn while others wait; 10 ms at 400 MHz.
+    pub quantum: u64,
+    /// How long an accelerator may take to save its state; 1 ms.
+    pub save_timeout: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { quantum: 4_000_000, save_timeout: 400_000 }
+    }
+}
+
+/// A port and the turns at it.
+#[derive(Debug)]
+struct PortTurns {
+    turns: Box<dyn Turns>,
+    resident: Option<VirtualId>,
+    /// The port's cycle counter when its resident came.
+    since: u64,
+    /// The end of the turn, in cycles of the board's clock.
+    ends: u64,
+    /// Cycles in which the port was between two owners.
+    switching: u64,
+}
+
+/// The mediator of one board.
+pub struct Mediator<B: Board> {
+    board: B,
+    settings: Settings,
+    ports: Vec<PortTurns>,
+    places: SlicePlaces,
+    accelerators: BTreeMap<VirtualId, VirtualAccelerator>,
+    next_id: VirtualId,
+}
+
+impl<B: Board> Mediator<B> {
+    /// `turns` makes the order of each port.
+    pub fn new(board: B, settings: Settings, turns: impl Fn() -> Box<dyn Turns>) -> Self {
+        let port = |_| PortTurns { turns: turns(), resident: None, since: 0, ends: 0, switching: 0 };
+        let ports = (0..board.description().ports.len()).map(port).collect();
+        Self { board, settings, ports, places: SlicePlaces::new(), accelerators: BTreeMap::new(), next_id: 1 }
+    }
+
+    pub fn board(&self) -> &B {
+        &self.board
+    }
+
+    /// Cycles in which a port was between two owners.
+    pub fn switching_cycles(&self, port: usize) -> u64 {
+        self.ports.get(port).map_or(0, |port| port.switching)
+    }
+
+    /// IO slices that are taken.
+    pub fn slices_used(&self) -> usize {
+        self.places.used()
+    }
+
+    /// A new virtual accelerator of a type, given by its GUID, at the port of that type with the fewest.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn open(&mut self, guid: &str, weight: u32) -> Result<VirtualId, Error> {
+        let ports = &self.board.description().ports;
+        let used = |port: usize| self.accelerators.values().filter(|other| other.port == port).count();
+        let port = (0..ports.len()).filter(|port| ports[*port].guid == guid).min_by_key(|port| used(*port));
+        let port = port.ok_or(Error::NoAccelerator)?;
+        let kinds = ports[port].registers.values().map(|register| (register.at, register.kind)).collect();
+        let place = self.places.take().ok_or(Error::NoPlace)?;
+        let id = self.next_id;
+        self.next_id += 1;
+        let new = VirtualAccelerator {
+            port,
+            place,
+            weight,
+            phase: Phase::Idle,
+            base: None,
+            state_address: None,
+            mappings: Mappings::default(),
+            kinds,
+            cache: header(guid),
+            queue: std::collections::VecDeque::new(),
+            wants_port: false,
+            interrupts: 0,
+            cycles: 0,
+            preemptions: 0,
+            refused: 0,
+            bad_accesses: 0,
+        };
+        self.accelerators.insert(id, new);
+        self.ports[port].turns.enter(id, weight);
+        Ok(id)
+    }
+
+    /// Ends a virtual accelerator, whatever it does. Afterwards nothing of it is under way or mapped.
+    pub fn close(&mut self, id: VirtualId) {
+        self.evict(id);
+        let Some(mut own) = self.accelerators.remove(&id) else { return };
+        if let Some(base) = own.base {
+            let slice = own.place.base(own.port, self.ports.len());
+            own.mappings.unmap_all(&mut self.board, base, slice);
+        }
+        self.places.give_back(own.place);
+        self.ports[own.port].turns.leave(id);
+    }
+
+    fn own(&mut self, id: VirtualId) -> Result<&mut VirtualAccelerator, Error> {
+        self.accelerators.get_mut(&id).ok_or(Error::Unknown)
+    }
+
+    /// Sets the guest virtual address of the slice.
+    ///
+    /// # Errors
+    /// [`Error::Base`]; [`Error::Busy`] while a job is queued or runs, or memory is mapped.
+    pub fn set_base(&mut self, id: VirtualId, base: u64) -> Result<(), Error> {
+        let own = self.own(id)?;
+        let inside = base.checked_add(SLICE_BYTES).is_some_and(|end| end <= 1 << 48);
+        if !base.is_multiple_of(HUGE_PAGE) || !inside {
+            return Err(Error::Base(base));
+        }
+        if matches!(own.phase, Phase::Queued { .. } | Phase::Running) || !own.mappings.is_empty() {
+            return Err(Error::Busy);
+        }
+        own.base = Some(base);
+        own.state_address = None;
+        // A port that has the old slice gets the new one at the next turn.
+        self.evict(id);
+        Ok(())
+    }
+
+    /// Sets the place where the state of a paused job is saved.
+    ///
+    /// # Errors
+    /// [`Error::StateAddress`]; [`Error::Busy`] while a job is queued or runs.
+    pub fn set_state_address(&mut self, id: VirtualId, address: u64) -> Result<(), Error> {
+        let port = self.own(id)?.port;
+        let bytes = u64::from(self.board.description().ports[port].state_lines) * aviary_card::LINE;
+        let own = self.own(id)?;
+        let within = own.base.and_then(|base| address.checked_sub(base));
+        if !address.is_multiple_of(aviary_card::LINE) || within.is_none_or(|within| within > SLICE_BYTES - bytes) {
+            return Err(Error::StateAddress(address));
+        }
+        if matches!(own.phase, Phase::Queued { .. } | Phase::Running) {
+            return Err(Error::Busy);
+        }
+        own.state_address = Some(address);
+        self.evict(id);
+        Ok(())
+    }
+
+    /// Makes `length` bytes of a memory from `offset` on known to the virtual accelerator at a guest virtual address.
+    ///
+    /// # Errors
+    /// [`Error::Mapping`].
+    pub fn map(
+        &mut self,
+        id: VirtualId,
+        address: u64,
+        length: u64,
+        memory: &Arc<ClientMemory>,
+        offset: u64,
+        rights: Rights,
+    ) -> Result<(), Error> {
+        let ports = self.ports.len();
+        let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
+        let base = own.base.ok_or(MappingError::NoBase)?;
+        let slice = own.place.base(own.port, ports);
+        Ok(own.mappings.map(&mut self.board, base, slice, address, length, memory, offset, rights)?)
+    }
+
+    /// Takes a mapping away as a whole. Afterwards no request to it is under way.
+    ///
+    /// # Errors
+    /// [`Error::Mapping`].
+    pub fn unmap(&mut self, id: VirtualId, address: u64, length: u64) -> Result<(), Error> {
+        let ports = self.ports.len();
+        let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
+        let base = own.base.ok_or(MappingError::NoBase)?;
+        let slice = own.place.base(own.port, ports);
+        Ok(own.mappings.unmap(&mut self.board, base, slice, address, length)?)
+    }
+
+    /// A read of the page.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn read(&mut self, id: VirtualId, offset: u32, bytes: u32) -> Result<ReadAnswer, Error> {
+        let scheduled = self.is_scheduled(id);
+        let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
+        let waited = own.is_waiting();
+        let answer = registers::read(&mut self.board, own, scheduled, offset, bytes);
+        self.note_waiting(id, waited);
+        Ok(answer)
+    }
+
+    /// A write of the page. A write of 1 to CONTROL queues a job.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`]; [`Error::NotReady`] for a start.
+    pub fn write(&mut self, id: VirtualId, offset: u32, bytes: u32, value: u64) -> Result<WriteAnswer, Error> {
+        if registers::is_start(offset, bytes, value) {
+            return self.start(id).map(|()| WriteAnswer::Done);
+        }
+        let scheduled = self.is_scheduled(id);
+        let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
+        let waited = own.is_waiting();
+        let answer = registers::write(&mut self.board, own, scheduled, offset, bytes, value);
+        self.note_waiting(id, waited);
+        Ok(answer)
+    }
+
+    fn start(&mut self, id: VirtualId) -> Result<(), Error> {
+        let own = self.own(id)?;
+        if matches!(own.phase, Phase::Queued { .. } | Phase::Running) {
+            return Ok(());
+        }
+        if own.base.is_none() || own.state_address.is_none() {
+            return Err(Error::NotReady);
+        }
+        let waited = own.is_waiting();
+        own.phase = Phase::Queued { saved: false };
+        // A resident one starts through the same door: its next turn begins at once if nobody else waits.
+        self.note_waiting(id, waited);
+        Ok(())
+    }
+
+    fn note_waiting(&mut self, id: VirtualId, waited: bool) {
+        if let Some(own) = self.accelerators.get(&id)
+            && own.is_waiting()
+            && !waited
+        {
+            self.ports[own.port].turns.enqueue(id);
+        }
+    }
+
+    /// Ends the job, empties the queue of writes and forgets the registers; what is mapped stays.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn reset(&mut self, id: VirtualId) -> Result<(), Error> {
+        self.evict(id);
+        let own = self.own(id)?;
+        own.phase = Phase::Idle;
+        own.wants_port = false;
+        own.queue.clear();
+        own.cache.retain(|register, _| HEADER.contains(register));
+        Ok(())
+    }
+
+    /// Interrupts since the last call, a bit per vector.
+    ///
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn take_interrupts(&mut self, id: VirtualId) -> Result<u8, Error> {
+        self.note_interrupts();
+        Ok(std::mem::take(&mut self.own(id)?.interrupts))
+    }
+
+    /// # Errors
+    /// [`Error::Unknown`].
+    pub fn status(&mut self, id: VirtualId) -> Result<Status, Error> {
+        let scheduled = self.is_scheduled(id);
+        let port = self.own(id)?.port;
+        let since = self.ports[port].since;
+        let present = if scheduled { Monitor(&mut self.board).counters(port).cycles.saturating_sub(since) } else { 0 };
+        let own = self.own(id)?;
+        Ok(Status {
+            phase: own.phase,
+            port,
+            scheduled,
+            cycles: own.cycles + present,
+            mapped_bytes: own.mappings.bytes(),
+            preemptions: own.preemptions,
+            refused: own.refused,
+            bad_accesses: own.bad_accesses,
+        })
+    }
+
+    /// Moves a virtual accelerator to another port of the same type. Its job goes on there.
+    ///
+    /// # Errors
+    /// [`Error::WrongPort`]; [`Error::Mapping`] if its memory cannot be mapped there, which leaves it failed.
+    pub fn move_to(&mut self, id: VirtualId, port: usize) -> Result<(), Error> {
+        let from = self.own(id)?.port;
+        let described = &self.board.description().ports;
+        if described.get(port).is_none_or(|there| there.guid != described[from].guid) {
+            return Err(Error::WrongPort(port));
+        }
+        if from == port {
+            return Ok(());
+        }
+        self.pause(id);
+        let ports = self.ports.len();
+        let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
+        if let Some(base) = own.base {
+            own.mappings.hide(&mut self.board, base, own.place.base(from, ports));
+            own.port = port;
+            own.mappings.show(&mut self.board, base, own.place.base(port, ports))?;
+        }
+        own.port = port;
+        let weight = own.weight;
+        self.ports[from].turns.leave(id);
+        self.ports[port].turns.enter(id, weight);
+        Ok(())
+    }
+
+    /// Does the virtual accelerator have its port at the moment?
+    fn is_scheduled(&self, id: VirtualId) -> bool {
+        self.accelerators.get(&id).is_some_and(|own| self.ports[own.port].resident == Some(id))
+    }
+
+    /// Takes the port away from a virtual accelerator, if it has it; a running job is saved.
+    fn pause(&mut self, id: VirtualId) {
+        let Some(own) = self.accelerators.get_mut(&id) else { return };
+        let port = &mut self.ports[own.port];
+        if port.resident != Some(id) {
+            return;
+        }
+        let began = self.board.now();
+        let cycles = switching::leave(&mut self.board, own, port.since, self.settings.save_timeout);
+        port.turns.charge(id, cycles);
+        port.switching += self.board.now() - began;
+        let port = own.port;
+        // Interrupts up to here are this one's: the port raises none in reset.
+        self.note_interrupts();
+        self.ports[port].resident = None;
+    }
+
+    /// The same, without saving the job.
+    fn evict(&mut self, id: VirtualId) {
+        if let Some(own) = self.accelerators.get_mut(&id)
+            && self.ports[own.port].resident == Some(id)
+            && own.phase == Phase::Running
+        {
+            own.phase = Phase::Idle;
+        }
+        self.pause(id);
+    }
+
+    /// Runs the card for at most this many cycles of device time. Returns early when no job runs or waits.
+    pub fn run(&mut self, cycles: u64) {
+        let end = self.board.now().saturating_add(cycles);
+        while self.board.now() < end {
+            for port in 0..self.ports.len() {
+                self.turn(port);
+            }
+            let running = |port: &&PortTurns| {
+                port.resident.and_then(|id| self.accelerators.get(&id)).is_some_and(|own| own.phase == Phase::Running)
+            };
+            let contended: Vec<bool> = (0..self.ports.len()).map(|port| !self.waiting(port).is_empty()).collect();
+            let busy = self.ports.iter().filter(running).count();
+            if busy == 0 && !contended.contains(&true) {
+                return;
+            }
+            // The next turn that ends while others wait.
+            let ends =
+                self.ports.iter().zip(&contended).filter(|(_, contended)| **contended).map(|(port, _)| port.ends);
+            let until = ends.min().unwrap_or(end).min(end);
+            let now = self.board.now();
+            if until > now {
+                let stopped = self.board.advance(until - now);
+                self.note_interrupts();
+                if stopped != Stop::Elapsed {
+                    self.look_at_jobs();
+                }
+            }
+        }
+    }
+
+    /// Virtual accelerators that wait for this port.
+    fn waiting(&self, port: usize) -> Vec<VirtualId> {
+        let at = self.accelerators.iter().filter(|(_, own)| own.port == port && own.is_waiting());
+        at.map(|(id, _)| *id).collect()
+    }
+
+    /// Gives the port to the next one, if it is its turn.
+    fn turn(&mut self, port: usize) {
+        let waiting = self.waiting(port);
+        if waiting.is_empty() {
+            return;
+        }
+        let resident = self.ports[port].resident;
+        let runs = resident.and_then(|id| self.accelerators.get(&id)).is_some_and(|own| own.phase == Phase::Running);
+        if runs && self.board.now() < self.ports[port].ends {
+            return;
+        }
+        if let Some(resident) = resident {
+            self.pause(resident);
+        }
+        // The one that was paused waits again.
+        let waiting = self.waiting(port);
+        if waiting.is_empty() {
+            return;
+        }
+        let began = self.board.now();
+        let next = self.ports[port].turns.next(&waiting);
+        let Some(own) = self.accelerators.get_mut(&next) else { return };
+        let since = switching::enter(&mut self.board, own);
+        let slot = &mut self.ports[port];
+        slot.resident = Some(next);
+        slot.since = since;
+        slot.switching += self.board.now() - began;
+        slot.ends = self.board.now() + self.settings.quantum;
+        self.note_interrupts();
+    }
+
+    /// Hands interrupts to the residents of their ports.
+    fn note_interrupts(&mut self) {
+        let raised = self.board.take_interrupts();
+        for (number, port) in self.ports.iter().enumerate() {
+            let vectors = (raised >> (4 * number) & 0xf) as u8;
+            if vectors != 0
+                && let Some(own) = port.resident.and_then(|id| self.accelerators.get_mut(&id))
+            {
+                own.interrupts |= vectors;
+            }
+        }
+    }
+
+    fn look_at_jobs(&mut self) {
+        for port in &mut self.ports {
+            let Some(id) = port.resident else { continue };
+            if let Some(own) = self.accelerators.get_mut(&id)
+                && switching::look(&mut self.board, own)
+            {
+                // The port may go to the next one; its owner reads the registers until then.
+                port.ends = 0;
+            }
+        }
+    }
+}
+
+/// The header and the GUID as the page shows them.
+fn header(guid: &str) -> BTreeMap<u32, u64> {
+    let digits: String = guid.chars().filter(char::is_ascii_hexdigit).collect();
+    let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
+    BTreeMap::from([(HEADER[0], 0x1000_0100_0000_0000), (HEADER[1], number as u64), (HEADER[2], (number >> 64) as u64)])
+}

@@ -1,0 +1,89 @@
+//! A virtual accelerator: what one client sees of an accelerator, on a port or not.
+
+use aviary_card::RegisterKind;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::mappings::Mappings;
+use crate::slices::SlicePlace;
+
+/// Names a virtual accelerator for its client; never used twice.
+pub type VirtualId = u64;
+
+/// The reason why a virtual accelerator is in state error until it is reset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// A request was refused or failed.
+    Job,
+    /// It did not save its state in time and was reset.
+    Stuck,
+    /// It did not answer, or its port could not be given its slice.
+    Silent,
+}
+
+/// Where a virtual accelerator's job is. Transitions are in `switching.rs` and in [`crate::Mediator`]'s `start` and `reset`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// No job.
+    Idle,
+    /// A job waits for the port; `saved`: it ran before, and its state lies in the client's memory.
+    Queued {
+        saved: bool,
+    },
+    /// A job runs on the port.
+    Running,
+    /// The job ended.
+    Done,
+    Failed(Failure),
+}
+
+/// A virtual accelerator as its client sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    pub phase: Phase,
+    pub port: usize,
+    /// The port is this virtual accelerator's at the moment.
+    pub scheduled: bool,
+    /// Cycles in which its job ran.
+    pub cycles: u64,
+    pub mapped_bytes: u64,
+    /// Jobs that were interrupted for another's turn.
+    pub preemptions: u64,
+    /// Requests that the monitor refused.
+    pub refused: u64,
+    /// MMIO accesses of a wrong size or place.
+    pub bad_accesses: u64,
+}
+
+/// A write that waits for the port: offset and value.
+pub type QueuedWrite = (u32, u64);
+
+#[derive(Debug)]
+pub struct VirtualAccelerator {
+    pub port: usize,
+    pub place: SlicePlace,
+    /// Its share of the port relative to others', at least 1.
+    pub weight: u32,
+    pub phase: Phase,
+    /// Guest virtual address of the slice, once the client has set it.
+    pub base: Option<u64>,
+    pub state_address: Option<u64>,
+    pub mappings: Mappings,
+    /// Kinds of the registers of its page, and their values as far as they may be cached.
+    pub kinds: BTreeMap<u32, RegisterKind>,
+    pub cache: BTreeMap<u32, u64>,
+    pub queue: VecDeque<QueuedWrite>,
+    /// It waits for the port to execute an access with an effect.
+    pub wants_port: bool,
+    pub interrupts: u8,
+    pub cycles: u64,
+    pub preemptions: u64,
+    pub refused: u64,
+    pub bad_accesses: u64,
+}
+
+impl VirtualAccelerator {
+    /// Does it wait for the port?
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Queued { .. }) || self.wants_port
+    }
+}

@@ -1,0 +1,148 @@
+"""The proofs of the monitor: what is proven, with which parameters, and the mutants that must be refuted.
+
+The data path is cut to 8 bits and addresses to a few; widths do not matter to what is claimed.
+"""
+
+from dataclasses import dataclass, field
+
+PACKAGE = "line_pkg.sv"
+SMALL = {"ADDRESS": 5, "TAG": 2, "DATA": 8, "PORT": 2, "UNDERWAY": 3}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A change of the RTL that breaks the property: `old` occurs once in `file`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    # Takes minutes: only with --long.
+    long: bool = False
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A module with the properties of NAME_proof.svh."""
+
+    name: str
+    claim: str
+    top: str
+    files: tuple
+    parameters: dict = field(default_factory=dict, hash=False)
+    covers: tuple = ()
+    mutants: tuple = ()
+    # Cycles from reset within which covers are reached and mutants refuted, and steps that the induction may take.
+    depth: int = 16
+    steps: int = 4
+
+
+PROOFS = (
+    Proof(
+        "reads", "(a) and (b): no read leaves its slice; the count is exact; responses pass to their owner only", "audit_reads",
+        (PACKAGE, "stage.sv", "slice_check.sv", "audit_reads.sv"), SMALL,
+        ("f_cover_leaves", "f_cover_full", "f_cover_refused", "f_cover_answered", "f_cover_new_owner"),
+        (
+            Mutant("no bounds check (the original's flaw)", "slice_check.sv",
+                   "if (!enable) fault = FAULT_DISABLED;", "if (1'b1) fault = FAULT_NONE;"),
+            Mutant("upper bound only (the original's flaw)", "slice_check.sv",
+                   "else if (address < first) fault = FAULT_BELOW;", ""),
+            Mutant("first line of a burst only", "slice_check.sv",
+                   "{1'b0, address} + (ADDRESS + 1)'(lines);", "{1'b0, address};"),
+            Mutant("unaligned bursts pass", "slice_check.sv",
+                   "lines == 2'd2 || (address[1:0] & lines) != 2'd0", "lines == 2'd2"),
+            Mutant("check before translation", "audit_reads.sv", ".address(held_sum)", ".address(held_address)"),
+            Mutant("number of the port from the tag", "audit_reads.sv",
+                   "({port, held_tag, held_lines, held_sum})", "({PORT'(held_tag), held_tag, held_lines, held_sum})"),
+            Mutant("responses of all ports pass", "audit_reads.sv",
+                   "assign mine = r_valid && r_port == port;", "assign mine = r_valid;"),
+            Mutant("responses pass in reset", "audit_reads.sv",
+                   "rsp_valid <= !reset && !hold && (mine || inject);", "rsp_valid <= !reset && (mine || inject);"),
+            Mutant("each line of a response counts as a request", "audit_reads.sv",
+                   "COUNT'(mine && r_last && underway != '0)", "COUNT'(mine && underway != '0)"),
+            Mutant("drained as soon as nothing is held", "audit_reads.sv",
+                   "assign idle = underway == '0 && !held;", "assign idle = !held;"),
+            Mutant("refusal shows another port's line", "audit_reads.sv",
+                   "else if (inject) rsp_data <= '0;", "else if (inject) rsp_data <= r_data;"),
+        ),
+    ),
+    Proof(
+        "writes", "(a) and (b): no write leaves its slice; bursts are whole; the count is exact", "audit_writes",
+        (PACKAGE, "slice_check.sv", "audit_writes.sv"), {**SMALL, "ADDRESS": 4, "DATA": 2, "TAG": 1},
+        ("f_cover_burst", "f_cover_full", "f_cover_refused", "f_cover_cut", "f_cover_fence"),
+        (
+            Mutant("half a burst leaves when its port is reset", "audit_writes.sv",
+                   "assign out_valid = get != complete;", "assign out_valid = get != put;"),
+            Mutant("half a burst stays when its port is reset", "audit_writes.sv",
+                   "else if (hold) put <= complete;", ""),
+            Mutant("a refused burst's second line is written", "audit_writes.sv",
+                   "(follows && !dropping);", "follows;"),
+            Mutant("no room kept for the rest of a burst", "audit_writes.sv",
+                   "assign space = {1'b0, used} + 5'(held_lines) < 5'(DEPTH);", "assign space = used < 4'(DEPTH);"),
+        ),
+    ),
+    Proof(
+        "slices", "(c): a slice changes, and a port leaves reset, only in reset and drained", "port_registers",
+        (PACKAGE, "port_registers.sv"), {"ADDRESS": 5}, ("f_cover_changed", "f_cover_refused", "f_cover_released"),
+        (
+            Mutant("offset written before the reset (the original's flaw)", "port_registers.sv",
+                   "assign quiet = hold && reset_bit && drained;", "assign quiet = drained;"),
+            Mutant("offset written with requests under way (the original's flaw)", "port_registers.sv",
+                   "assign quiet = hold && reset_bit && drained;", "assign quiet = hold && reset_bit;"),
+            Mutant("reset ends with requests under way", "port_registers.sv",
+                   "hold <= reset_bit || (hold && !drained);", "hold <= reset_bit;"),
+        ),
+    ),
+    Proof(
+        "mux", "(d): a node loses, duplicates, invents and reorders nothing; a wait is at most INPUTS - 1 grants", "mux_node",
+        ("stage.sv", "mux_node.sv"), {"INPUTS": 3, "WIDTH": 8}, ("f_cover_burst", "f_cover_full", "f_cover_waited"),
+        (
+            Mutant("item dropped under back-pressure", "stage.sv", "assign in_ready = !spare_valid;", "assign in_ready = 1'b1;"),
+            Mutant("item sent twice", "stage.sv", "spare_valid <= 1'b0;\n        end else if (in_valid && in_ready)",
+                   "spare_valid <= spare_valid;\n        end else if (in_valid && in_ready)"),
+            Mutant("bursts interleaved", "mux_node.sv", "if (bursting) pick = owner;", ""),
+            Mutant("fixed priority", "mux_node.sv",
+                   "next <= (int'(pick) == INPUTS - 1) ? '0 : pick + 1'b1;", "next <= '0;"),
+        ),
+    ),
+    Proof(
+        "weights", "(d) with weights: the same; a wait is at most twice the others' lines of a round", "mux_node",
+        ("stage.sv", "mux_node.sv"), {"INPUTS": 2, "WIDTH": 8, "WEIGHTED": 1, "WEIGHT": 2}, ("f_cover_burst", "f_cover_full"),
+        (
+            Mutant("an idle input saves credit", "mux_node.sv", "if (filled > quantum) filled = quantum;", ""),
+            Mutant("all inputs pay for one", "mux_node.sv", "(int'(pick) == i) ? filled", "1'b1 ? filled"),
+        ),
+    ),
+    Proof(
+        "mmio", "(e): an MMIO access reaches one page and gets one answer in bounded time", "mmio_router",
+        ("mmio_router.sv",), {"PORTS": 2, "BITS": 14, "TIMEOUT": 4},
+        ("f_cover_local", "f_cover_port", "f_cover_silent", "f_cover_outside"),
+        (
+            Mutant("MMIO decoded without looking if it is one (the original's flaw)", "mmio_router.sv",
+                   "assign local_select = state == LOCAL;", "assign local_select = int'(page) == SHELL_PAGES;"),
+            Mutant("page compared in part", "mmio_router.sv",
+                   "target[i] = int'(page) == SHELL_PAGES + 1 + i;", "target[i] = page[0] == 1'(SHELL_PAGES + 1 + i);"),
+            Mutant("wait without end", "mmio_router.sv", "else if (waited == TIME'(TIMEOUT - 1)) begin", "else if (1'b0) begin"),
+            Mutant("late answer taken for that of another access", "mmio_router.sv",
+                   "? target & ~hold & ~silent : '0;", "? target & ~hold : '0;"),
+            Mutant("answer of any port taken", "mmio_router.sv", "if (target[i] && port_answers[i]) begin", "if (port_answers[i]) begin"),
+        ),
+    ),
+    Proof(
+        "monitor", "(f): with two ports whose accelerators and software do anything, no AXI address outside the slice of its id",
+        "monitor",
+        (PACKAGE, "stage.sv", "slice_check.sv", "audit_reads.sv", "audit_writes.sv", "bucket.sv", "auditor.sv", "mux_node.sv",
+         "mux_tree.sv", "mmio_router.sv", "port_registers.sv", "vcu.sv", "axi_edge.sv", "response_pipe.sv", "pass_through.sv",
+         "monitor.sv"),
+        {"PORTS": 2, "ADDRESS": 4, "TAG": 1, "DATA": 1, "PORT": 1, "UNDERWAY": 2, "MMIO_BITS": 14},
+        ("f_cover_read", "f_cover_write"),
+        (
+            Mutant("offset written with requests under way, in the whole monitor", "port_registers.sv",
+                   "assign quiet = hold && reset_bit && drained;", "assign quiet = hold && reset_bit;", long=True),
+            Mutant("no bounds check, in the whole monitor", "slice_check.sv",
+                   "else if (final_line > {1'b0, last}) fault = FAULT_ABOVE;", ""),
+            Mutant("ports crossed", "monitor.sv", ".last(last[i]), .rate(rate[i])", ".last(last[PORTS-1-i]), .rate(rate[i])", long=True),
+        ),
+        depth=40,
+    ),
+)

@@ -1,0 +1,29 @@
+"""Where the tools are that `./x setup` installs for the FPGA: one Python environment with Verilator and yosys."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = ROOT / "target/cache/fpga"
+
+
+def python():
+    """The interpreter of the environment; None if it was not installed."""
+    path = ENVIRONMENT / "bin/python3"
+    return path if (ROOT / "target/cache/fpga.done").exists() and path.exists() else None
+
+
+def verilator():
+    """The folder of the Verilator package; None if it was not installed. Its `bin/verilator` needs more of perl than every machine
+    has, and only starts `bin/verilator_bin`."""
+    found = sorted(ENVIRONMENT.glob("lib/python3*/site-packages/verilator"))
+    return found[0] if python() and found else None
+
+
+def verilator_environment():
+    return {**os.environ, "VERILATOR_ROOT": str(verilator())}
+
+
+# The package's own makefile was made for another machine: without the first variable gcc does not find the header that it has
+# precompiled, and there is no `python` on Debian.
+MAKE_VARIABLES = ("CFG_CXXFLAGS_PCH_I=-include", "PYTHON3=python3")
