@@ -1,5 +1,8 @@
 /* fork, exec and exit: every process is a session of its own. */
+#define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +26,48 @@ static int work_alone(void) {
     if (ta_buffer_fill(buffer, 0x42) != TA_OK || ta_buffer_read(buffer, 99, 1, &byte) != TA_OK)
         return 2;
     return byte == 0x42 ? 0 : 3;
+}
+
+/* Children in which no handler of pthread_atfork runs. */
+static pid_t raw_fork(int way) {
+    switch (way) {
+    case 0:
+        return _Fork();
+#ifdef SYS_fork
+    case 1:
+        return (pid_t)syscall(SYS_fork);
+#endif
+    default:
+        return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    }
+}
+
+static void raw_forks(void) {
+    ta_device device = NULL;
+    ta_buffer buffer = NULL;
+    CHECK_EQ(ta_device_open("parent", &device), TA_OK);
+    CHECK_EQ(ta_buffer_create(device, 100, &buffer), TA_OK);
+    CHECK_EQ(ta_buffer_fill(buffer, 0x17), TA_OK);
+    for (int i = 0; i < 6; i++) {
+        unsigned char byte = 0;
+        pid_t child = raw_fork(i % 3);
+        if (child == 0) {
+            alarm(60);
+            /* A child of the child is one more step away from the session. */
+            if (i < 3)
+                _exit(work_alone());
+            pid_t grandchild = raw_fork(i % 3);
+            if (grandchild == 0)
+                _exit(work_alone());
+            _exit(child_status(grandchild) == 0 ? work_alone() : 9);
+        }
+        CHECK_EQ(child_status(child), 0);
+        CHECK_EQ(ta_buffer_read(buffer, 99, 1, &byte), TA_OK);
+        CHECK_EQ(byte, 0x17);
+        CHECK_EQ(ta_add(i, 1), i + 1);
+    }
+    CHECK_EQ(ta_buffer_destroy(buffer), TA_OK);
+    CHECK_EQ(ta_device_close(device), TA_OK);
 }
 
 static void *call_forever(void *unused) {
@@ -79,6 +124,7 @@ int main(int argc, char **argv) {
         exit(5);
     }
     forks();
+    raw_forks();
     for (int i = 0; i < 2; i++) {
         pid_t child = fork();
         if (child == 0) {

@@ -131,6 +131,31 @@ static void exit_from_a_callback(void) {
     }
 }
 
+static int32_t end_thread(uint32_t index, void *context) {
+    (void)index;
+    pthread_exit(context);
+}
+
+static int ended;
+
+static void *calls_back(void *unused) {
+    (void)unused;
+    ta_each(5, end_thread, &ended);
+    return NULL;
+}
+
+/* The thread ends in its callback; the session goes on. */
+static void end_a_thread_in_a_callback(void) {
+    for (int i = 0; i < 20; i++) {
+        pthread_t thread;
+        void *result = NULL;
+        CHECK_EQ(pthread_create(&thread, NULL, calls_back, NULL), 0);
+        CHECK_EQ(pthread_join(thread, &result), 0);
+        CHECK(result == &ended);
+        CHECK_EQ(ta_add(i, 1), i + 1);
+    }
+}
+
 /* The steps of daemons at their start. A library cannot keep its connection then; it must not harm the program. */
 static void close_everything(void) {
     pid_t child = fork();
@@ -168,6 +193,7 @@ int main(void) {
     on_a_small_stack();
     fork_amid_calls();
     exit_from_a_callback();
+    end_a_thread_in_a_callback();
     close_everything();
     return check_done();
 }

@@ -55,6 +55,13 @@ pub fn prepare(apis: &[Api], directory: &Path) -> Result<Variables, LaunchError>
             }
         }
     }
+    // Behind the links, which may lie in a `/tmp` that the program leaves: the folders where a library has its soname.
+    let named = |api: &&Api| {
+        api.library.file_name().and_then(OsStr::to_str).is_some_and(|name| owners.get(name) == Some(&api.name))
+    };
+    for api in apis.iter().filter(named) {
+        set(&mut variables, "LD_LIBRARY_PATH", api.directory.as_os_str());
+    }
     if !owners.is_empty() {
         set(&mut variables, "LD_LIBRARY_PATH", directory.as_os_str());
     }
@@ -128,6 +135,19 @@ mod tests {
         assert!(links.join("libno-such.so.1").exists());
         let path = variables[OsStr::new("LD_LIBRARY_PATH")].clone().into_string().unwrap();
         assert!(path.starts_with(links.to_str().unwrap()));
+    }
+
+    #[test]
+    fn a_library_is_found_without_its_link() {
+        let root = PrivateDir::create().unwrap();
+        let mut api = api(root.path(), "a", vec![dropin("libno-such.so.1", false)]);
+        api.library = root.path().join("libno-such.so.1");
+        std::fs::write(&api.library, "").unwrap();
+        let links = root.path().join("lib");
+        let variables = prepare(&[api], &links).unwrap();
+        let path = variables[OsStr::new("LD_LIBRARY_PATH")].clone().into_string().unwrap();
+        let [links, folder] = [links.as_path(), root.path()].map(Path::display);
+        assert!(path.starts_with(&format!("{links}:{folder}")), "{path}");
     }
 
     #[test]

@@ -11,10 +11,12 @@ use anyhow::Context;
 use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir};
 use aviary_relay::Relay;
 use clap::Args;
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
     ffi::OsString,
     io,
+    os::fd::{AsRawFd, OwnedFd},
     os::unix::process::ExitStatusExt,
     path::PathBuf,
     process::{Child, Command, ExitCode, ExitStatus},
@@ -83,7 +85,9 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
         keep_those_of_this_machine(&mut apis);
     }
     let directory = PrivateDir::create()?;
-    let mut variables = launch::prepare(&apis, &directory.path().join("lib"))?;
+    // The program may load libraries after it has changed its user.
+    let links = PrivateDir::create_readable()?;
+    let mut variables = launch::prepare(&apis, &links.path().join("lib"))?;
     if command.share_heap {
         anyhow::ensure!(
             !matches!(command.server, Some(NodeAddress::Remote(_))),
@@ -94,6 +98,10 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     // Before the program starts, so that no signal is lost between the two.
     let signals = Signals::catch().context("cannot catch signals")?;
     let (backend, address) = start_backend(&command, &directory, search)?;
+    let entry = entry(&backend, &address);
+    if let Some(entry) = &entry {
+        variables.insert(SERVER_DESCRIPTOR.into(), entry.as_raw_fd().to_string().into());
+    }
     variables.insert("AVIARY_SERVER".into(), address.into());
     if command.mirror {
         variables.insert("AVIARY_TRANSPORT".into(), "stream".into());
@@ -101,7 +109,7 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     if command.relaxed {
         variables.insert("AVIARY_RELAXED".into(), "1".into());
     }
-    let mut child = match start(&command.command, &variables) {
+    let mut child = match start(&command.command, &variables, entry.as_ref()) {
         Ok(child) => child,
         Err(error) => return Ok(explain(&command.command[0], &error)),
     };
@@ -190,10 +198,27 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     Ok(Node::start_private(directory, config)?)
 }
 
-/// API servers are started from this process's own environment: only the program sees `variables`.
-fn start(command: &[OsString], variables: &Variables) -> io::Result<Child> {
+/// The number of a descriptor of the socket, for guests that do not see its path any more.
+const SERVER_DESCRIPTOR: &str = "AVIARY_SERVER_DESCRIPTOR";
+
+/// The socket of a node or relay of this process as a file, by which one connects as well as by its path: a program that
+/// changes its user, or has a `/tmp` of its own, does not reach the path. None: it is somebody else's, and lies where
+/// its users reach it.
+fn entry(backend: &Backend, address: &str) -> Option<OwnedFd> {
+    let path = address.strip_prefix("unix:").filter(|_| !matches!(backend, Backend::Direct))?;
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    Some(aviary_transport::out_of_the_way(file))
+}
+
+/// API servers are started from this process's own environment: only the program sees `variables`, and has `entry`.
+fn start(command: &[OsString], variables: &Variables, entry: Option<&OwnedFd>) -> io::Result<Child> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    Command::new(program).args(arguments).envs(variables).spawn()
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables);
+    if let Some(entry) = entry {
+        aviary_transport::inherit(&mut command, entry);
+    }
+    command.spawn()
 }
 
 fn explain(program: &OsString, error: &io::Error) -> ExitCode {

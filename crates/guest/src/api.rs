@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::connection::Connection;
+use crate::unwind::Foreign;
 use crate::{ApiDescriptor, Call, Lost, attach, fork, lane, log};
 
 /// Time between two attempts to attach.
@@ -44,8 +45,8 @@ impl Api {
     #[inline]
     pub fn call(&'static self, function: u32) -> Result<Call, Lost> {
         let connection = match self.connection() {
-            Some(connection) => connection,
-            None => self.attach()?,
+            Some(connection) if connection.ours() => connection,
+            _ => self.attach()?,
         };
         if connection.liveness.dead() {
             return Err(connection.fail("it is gone"));
@@ -88,6 +89,7 @@ impl Api {
 
     #[cold]
     fn attach(&'static self) -> Result<&'static Connection, Lost> {
+        fork::notice();
         let mut attempts = self.state().attempts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connection) = self.connection() {
             return Ok(connection);
@@ -183,7 +185,7 @@ impl Api {
 
     /// The live connection, if its memory has one address on both sides.
     fn sharing(&'static self) -> Option<&'static Connection> {
-        let connection = self.connection().map_or_else(|| self.attach(), Ok).ok()?;
+        let connection = self.connection().filter(|c| c.ours()).map_or_else(|| self.attach(), Ok).ok()?;
         (connection.same_address && !connection.liveness.dead()).then_some(connection)
     }
 
@@ -248,14 +250,23 @@ impl Api {
     }
 }
 
-/// Runs a stub; a panic in it becomes the result of `lost` and one log line.
+/// Runs a stub; a panic in it becomes the result of `lost` and one log line. What a callback of the application has
+/// thrown goes on from here.
 #[inline]
 pub fn guard<T>(stub: impl FnOnce() -> T, lost: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(stub)) {
         Ok(result) => result,
-        Err(_) => {
-            log::line("an error inside the guest library; the call is reported as lost");
+        Err(payload) => {
+            failed(payload);
             lost()
         }
+    }
+}
+
+#[cold]
+fn failed(payload: Box<dyn std::any::Any + Send>) {
+    match payload.downcast::<Foreign>() {
+        Ok(foreign) => foreign.resume(),
+        Err(_) => log::line("an error inside the guest library; the call is reported as lost"),
     }
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aviary_transport::{Arena, ArenaError, ControlError, ControlSocket, DEFAULT_ARENA, Device, Liveness};
-use aviary_transport::{receive_greeting, send_greeting};
+use aviary_transport::{out_of_the_way, receive_greeting, send_greeting};
 use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, Hello, WIRE_VERSION};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
@@ -21,6 +22,8 @@ use crate::heap::Heap;
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for an overloaded node to accept the connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of an arena under valgrind, whose search for leaks reads all memory that can be written.
+const VALGRIND_ARENA: usize = 64 << 20;
 /// Interval at which a waiting thread checks that the server lives.
 const LIVENESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -97,12 +100,16 @@ impl AttachTransport {
         match self {
             AttachTransport::Socket(path) => {
                 let mirrored = std::env::var("AVIARY_TRANSPORT").is_ok_and(|t| t == "stream");
-                let make = if mirrored { Arena::mirror } else { Arena::create };
-                Ok((connect(path)?, make_arena(usize::MAX, |size| make(size.saturating_add(heap)))?))
+                let shared = || make_arena(usize::MAX, |size| Arena::create(size.saturating_add(heap)));
+                // A process that may make no such file (a limit, a filter of system calls) has memory of its own, whose
+                // content travels.
+                let own = || make_arena(usize::MAX, |size| Arena::mirror(size.saturating_add(heap)));
+                let arena = if mirrored { own()? } else { shared().or_else(|_| own())? };
+                Ok((connect(path)?, arena))
             }
             AttachTransport::Device(path) => {
                 let device = Arc::new(Device::open(Path::new(path)).map_err(failed)?);
-                let control = rustix::io::fcntl_dupfd_cloexec(&*device, 3).map_err(failed)?;
+                let control = rustix::io::fcntl_dupfd_cloexec(&*device, 3).map(out_of_the_way).map_err(failed)?;
                 let largest = usize::try_from(device.largest_arena()).unwrap_or(usize::MAX);
                 let arena = make_arena(largest, |size| Arena::of_device(device.clone(), size))?;
                 Ok((control, arena))
@@ -116,16 +123,39 @@ fn connect(path: &str) -> Result<OwnedFd, AttachError> {
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(failed)?;
+    let socket = out_of_the_way(socket);
     // Bounds the wait of `connect` for a node whose queue is full.
     let timeout = rustix::net::sockopt::Timeout::Send;
     let _ = rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(CONNECT_TIMEOUT));
+    let direct = connect_to(&socket, &address);
+    match direct {
+        Err(error) => match inherited_entry().map(|entry| connect_to(&socket, &entry)) {
+            Some(Ok(())) => Ok(socket),
+            _ => Err(failed(error)),
+        },
+        Ok(()) => Ok(socket),
+    }
+}
+
+fn connect_to(socket: &OwnedFd, address: &SocketAddrUnix) -> Result<(), Errno> {
     loop {
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => return Err(failed(e)),
+        match rustix::net::connect(socket, address) {
+            Err(Errno::INTR) => continue,
+            result => return result,
         }
     }
+}
+
+/// The socket of `aviary run` as a descriptor that the program has inherited: it leads there when the path does not,
+/// because the process has another user or another `/tmp` by now. The application may have closed it.
+fn inherited_entry() -> Option<SocketAddrUnix> {
+    let number: i32 = std::env::var("AVIARY_SERVER_DESCRIPTOR").ok()?.parse().ok().filter(|number| *number > 2)?;
+    // SAFETY: the number is only asked about; one that is closed, or a file of the application, is told apart.
+    let entry = unsafe { BorrowedFd::borrow_raw(number) };
+    let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(entry).ok()?.st_mode);
+    (kind == rustix::fs::FileType::Socket)
+        .then(|| SocketAddrUnix::new(format!("/proc/self/fd/{number}")).ok())
+        .flatten()
 }
 
 /// Parses a size such as `512M` or `16G`; the default if it is absent or malformed.
@@ -140,12 +170,22 @@ fn arena_size(text: Option<&str>) -> usize {
     parsed.filter(|n| *n >= 16 << 20).unwrap_or(DEFAULT_ARENA)
 }
 
+/// True if valgrind runs the process, which then has a preloaded library of its.
+fn under_valgrind() -> bool {
+    std::env::var("LD_PRELOAD").is_ok_and(|list| list.contains("/vgpreload_"))
+}
+
 /// Makes an arena; a process with a limit on its address space gets a smaller one.
 fn make_arena(
     largest: usize,
     make: impl Fn(usize) -> Result<Arc<Arena>, ArenaError>,
 ) -> Result<Arc<Arena>, ArenaError> {
-    let mut size = arena_size(std::env::var("AVIARY_ARENA").ok().as_deref()).min(largest);
+    let asked = std::env::var("AVIARY_ARENA").ok();
+    let mut size = match asked {
+        None if under_valgrind() => VALGRIND_ARENA,
+        asked => arena_size(asked.as_deref()),
+    };
+    size = size.min(largest);
     loop {
         match make(size) {
             Err(ArenaError::System { .. }) if size > 256 << 20 => size /= 4,

@@ -9,7 +9,9 @@ use aviary_transport::{LaneEnd, LaneWaker};
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, ReplyHeader, RequestHeader, kind};
 
 use crate::connection::Connection;
+use crate::deliveries::Waiter;
 use crate::lane::prefix;
+use crate::unwind::{Foreign, stopping};
 use crate::{Incoming, Lost, log};
 
 /// A function of the application that can be called back.
@@ -165,7 +167,7 @@ fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
         let (serial, at) = match ReplyHeader::parse(&message) {
             Ok((header, body)) if header.kind == kind::CALLBACK => {
                 let mut fields = Decoder::new(body);
-                if prefix(connection, &header, &mut fields).is_err() {
+                if prefix(connection, &header, &mut fields, Waiter::Thread).is_err() {
                     return;
                 }
                 (header.serial, fields.position())
@@ -176,7 +178,12 @@ fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
             }
         };
         answer.start();
-        serve(connection, message, at, &mut answer);
+        if let Some(foreign) = serve(connection, message, at, &mut answer) {
+            // The thread is not the application's to end.
+            if !foreign.ends_thread() {
+                foreign.resume();
+            }
+        }
         let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..RequestHeader::default() };
         if let Err(e) = end.send(answer.finish_request(header), &[]) {
             connection.lane_failed(e);
@@ -185,15 +192,29 @@ fn serve_lane(connection: &'static Connection, mut end: LaneEnd) {
     }
 }
 
-/// Runs the callback in `message`, whose fields begin at `at`, and writes the fields of its answer.
-pub(crate) fn serve(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mut Encoder) {
-    if !run(connection, message, at, answer) {
+/// Runs the callback in `message`, whose fields begin at `at`, and writes the fields of its answer. An exception that
+/// it throws is returned.
+pub(crate) fn serve(
+    connection: &'static Connection,
+    message: Vec<u8>,
+    at: usize,
+    answer: &mut Encoder,
+) -> Option<Foreign> {
+    let mut thrown = None;
+    if !run(connection, message, at, answer, &mut thrown) {
         answer.start();
         answer.word(1);
     }
+    thrown
 }
 
-fn run(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mut Encoder) -> bool {
+fn run(
+    connection: &'static Connection,
+    message: Vec<u8>,
+    at: usize,
+    answer: &mut Encoder,
+    thrown: &mut Option<Foreign>,
+) -> bool {
     let body = message.get(HEADER_SIZE..).unwrap_or(&[]);
     let mut fields = Decoder::resume(body, at);
     let Ok(id) = fields.word() else { return false };
@@ -204,11 +225,13 @@ fn run(connection: &'static Connection, message: Vec<u8>, at: usize, answer: &mu
     let mut incoming = Incoming::new(connection, target, message, at, std::mem::take(answer));
     // SAFETY: a generated function that reads the fields of its kind of callback; the application
     // gave the function that it calls for exactly this kind.
-    let result = catch_unwind(AssertUnwindSafe(|| unsafe { invoke(&mut incoming) }));
+    let result = catch_unwind(AssertUnwindSafe(|| stopping(|| unsafe { invoke(&mut incoming) })));
     let sound = incoming.sound();
     *answer = incoming.into_answer();
     if result.is_err() {
         log::line("an error inside a callback");
+        return false;
     }
-    result.is_ok() && sound
+    *thrown = result.ok().flatten();
+    sound && thrown.is_none()
 }

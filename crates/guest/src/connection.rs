@@ -227,7 +227,8 @@ impl Connection {
                 Lost
             })?;
             self.tell(open, Some(&theirs.into()))?;
-            let end = StreamLane::watched(ours.into(), self.arena.clone(), self.liveness.clone())
+            let ours = aviary_transport::out_of_the_way(ours.into());
+            let end = StreamLane::watched(ours, self.arena.clone(), self.liveness.clone())
                 .map_err(|e| self.lane_failed(e))?;
             return Ok(OpenLane { id, block: None, end: LaneEnd::Stream(end) });
         }

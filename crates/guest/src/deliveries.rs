@@ -6,7 +6,7 @@
 //! it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,8 +28,90 @@ pub(crate) struct Pending {
 
 #[derive(Default)]
 pub(crate) struct Deliveries {
-    applied: AtomicU64,
+    order: Order,
     pending: Mutex<HashMap<u64, Pending>>,
+}
+
+/// The thread that waits for deliveries of others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiter {
+    /// Waits as long as a copy may take.
+    Thread,
+    /// A call of a signal handler: it may have interrupted the very thread that it would wait for.
+    SignalHandler,
+}
+
+impl Waiter {
+    /// A lying server may have counted deliveries that it never sent.
+    fn patience(self) -> Duration {
+        match self {
+            Waiter::Thread => Duration::from_secs(10),
+            Waiter::SignalHandler => Duration::from_millis(1),
+        }
+    }
+}
+
+/// Which deliveries are applied.
+#[derive(Default)]
+struct Order {
+    /// All up to this number.
+    applied: AtomicU64,
+    /// True if there is anything in `ahead`.
+    any_ahead: AtomicBool,
+    /// Further ones: those behind the first number up to the second. Only calls of signal handlers get here, each once.
+    ahead: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Order {
+    #[inline]
+    fn settled(&self, count: u64) -> bool {
+        self.applied.load(Ordering::Acquire) >= count
+    }
+
+    /// Waits for the threads that received the earlier deliveries and are copying; the wait takes no longer than a copy.
+    /// False: they are not through, and will not be while this thread waits.
+    fn wait(&self, count: u64, waiter: Waiter, alive: impl Fn() -> bool) -> bool {
+        let start = Instant::now();
+        let mut turns = 0u32;
+        while !self.settled(count) {
+            turns += 1;
+            if turns < 100 {
+                std::hint::spin_loop();
+            } else if turns < 200 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+                if !alive() || start.elapsed() > waiter.patience() {
+                    return self.settled(count);
+                }
+            }
+        }
+        true
+    }
+
+    /// The deliveries from `before` up to `delivered` are applied; `in_order`: all earlier ones are as well, or never will be.
+    fn done(&self, before: u64, delivered: u64, in_order: bool) {
+        if !in_order && before < delivered {
+            let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            ahead.push((before, delivered));
+            self.any_ahead.store(true, Ordering::Release);
+        } else if in_order {
+            self.applied.fetch_max(delivered, Ordering::AcqRel);
+        }
+        if self.any_ahead.load(Ordering::Acquire) {
+            self.catch_up();
+        }
+    }
+
+    #[cold]
+    fn catch_up(&self) {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(next) = ahead.iter().position(|(before, _)| self.settled(*before)) {
+            let (_, delivered) = ahead.swap_remove(next);
+            self.applied.fetch_max(delivered, Ordering::AcqRel);
+        }
+        self.any_ahead.store(!ahead.is_empty(), Ordering::Release);
+    }
 }
 
 impl Deliveries {
@@ -68,15 +150,15 @@ impl Deliveries {
     /// True if there is no delivery to apply or to wait for.
     #[inline]
     pub fn settled(&self, delivered: u64) -> bool {
-        self.applied.load(Ordering::Acquire) >= delivered
+        self.order.settled(delivered)
     }
 
     /// Applies a message's own deliveries after all earlier ones; `delivered` is the count after
     /// them.
     #[cold]
-    pub fn apply(&self, connection: &Connection, own: &[(u64, u64)], delivered: u64) {
+    pub fn apply(&self, connection: &Connection, own: &[(u64, u64)], delivered: u64, waiter: Waiter) {
         let before = delivered.saturating_sub(own.len() as u64);
-        self.await_applied(connection, before);
+        let settled = self.order.wait(before, waiter, || connection.liveness.check());
         for (offset, bytes) in own {
             match *offset {
                 REJECTED_CALL => self.rejected(connection, *bytes),
@@ -85,28 +167,7 @@ impl Deliveries {
         }
         // Other threads wait for exactly this number, so none raises it meanwhile, except after a
         // timeout.
-        self.applied.fetch_max(delivered, Ordering::AcqRel);
-    }
-
-    /// Waits for the threads that received the earlier deliveries and are copying; the wait takes
-    /// no longer than a copy. It is limited, because an interrupted thread (a call from its signal
-    /// handler) cannot go on, and a lying server may have counted deliveries that it never sent.
-    fn await_applied(&self, connection: &Connection, count: u64) {
-        let start = Instant::now();
-        let mut turns = 0u32;
-        while !self.settled(count) {
-            turns += 1;
-            if turns < 100 {
-                std::hint::spin_loop();
-            } else if turns < 200 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(Duration::from_micros(50));
-                if !connection.liveness.check() || start.elapsed() > Duration::from_secs(10) {
-                    return;
-                }
-            }
-        }
+        self.order.done(before, delivered, settled || waiter == Waiter::Thread);
     }
 
     /// Drops the blocks of a rejected asynchronous call: they will have no delivery, and the server
@@ -137,5 +198,27 @@ impl Deliveries {
         if let Some(block) = pending.block {
             connection.blocks.free(block);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_handler_does_not_wait_for_the_thread_that_it_interrupted() {
+        let order = Order::default();
+        // The second and third delivery arrive in the handler, while the first waits in the interrupted thread.
+        assert!(!order.wait(1, Waiter::SignalHandler, || true));
+        order.done(1, 3, false);
+        assert!(!order.settled(1));
+        assert!(!order.wait(3, Waiter::SignalHandler, || true));
+        order.done(3, 3, false);
+        assert!(order.wait(0, Waiter::Thread, || true));
+        order.done(0, 1, true);
+        assert!(order.settled(3) && !order.settled(4));
+        assert!(order.wait(3, Waiter::Thread, || true));
+        order.done(3, 4, true);
+        assert!(order.settled(4) && !order.any_ahead.load(Ordering::Relaxed));
     }
 }

@@ -1,11 +1,17 @@
-//! `fork` in a guest library: the child starts without a connection.
+//! `fork` in a guest library: the child starts without a connection. A child that no handler of `pthread_atfork` ran in
+//! (`_Fork`, `clone`, a raw system call) is found by a word that the kernel clears in it.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use crate::Api;
 
-static GENERATION: AtomicU32 = AtomicU32::new(0);
+/// Number of forks that were noticed between the process that loaded the library and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// The word of a kernel without MADV_WIPEONFORK: there only handlers notice.
+static PLAIN_WORD: AtomicU32 = AtomicU32::new(0);
+/// [`FORKS`] + 1, in memory that is zero in a child.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const PLAIN_WORD).cast_mut());
 
 struct Node {
     api: &'static Api,
@@ -16,9 +22,42 @@ struct Node {
 /// its parent's other threads; nodes are never freed.
 static APIS: AtomicPtr<Node> = AtomicPtr::new(null_mut());
 
-/// Number of forks between the process that loaded the library and this one.
+/// Distinguishes this process from those that it was forked from; 0: a child that nothing has noticed yet.
+#[inline]
 pub(crate) fn generation() -> u32 {
-    GENERATION.load(Ordering::Relaxed)
+    // SAFETY: the pointer always refers to a word that is never freed.
+    unsafe { &*WORD.load(Ordering::Relaxed) }.load(Ordering::Relaxed)
+}
+
+/// Puts the word into memory that the kernel clears in every child.
+fn make_word() {
+    const BYTES: usize = 4096;
+    // SAFETY: a new private mapping has no other user. It is published only if the kernel promises to clear it, and
+    // never unmapped.
+    let word = unsafe {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let page = libc::mmap(null_mut(), BYTES, protection, flags, -1, 0);
+        if page == libc::MAP_FAILED {
+            return;
+        }
+        if libc::madvise(page, BYTES, libc::MADV_WIPEONFORK) != 0 {
+            libc::munmap(page, BYTES);
+            return;
+        }
+        page.cast::<AtomicU32>()
+    };
+    // SAFETY: as above; a page is zero at first, which is a valid word.
+    unsafe { &*word }.store(FORKS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    WORD.store(word, Ordering::Release);
+}
+
+/// In a child that no handler ran in: starts without the parent's connections. Afterwards, and in any other process,
+/// this does nothing. Only the thread that called `fork` is there, so nothing else does the same meanwhile.
+#[cold]
+pub(crate) fn notice() {
+    if !std::ptr::eq(WORD.load(Ordering::Acquire), &raw const PLAIN_WORD) && generation() == 0 {
+        restart();
+    }
 }
 
 /// Makes children of this process start without this API's connection. The caller holds the API's
@@ -38,6 +77,8 @@ pub(crate) fn watch_once(api: &'static Api) {
 fn watch(api: &'static Api) {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.swap(true, Ordering::AcqRel) {
+        PLAIN_WORD.store(1, Ordering::Relaxed);
+        make_word();
         // SAFETY: the handler is a function of this library, which attaching keeps loaded, and
         // calls only functions that are allowed in the child of a process with threads.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -55,7 +96,13 @@ fn watch(api: &'static Api) {
 }
 
 unsafe extern "C" fn in_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    restart();
+}
+
+fn restart() {
+    let forks = FORKS.fetch_add(1, Ordering::Relaxed) + 1;
+    // SAFETY: the pointer always refers to a word that is never freed.
+    unsafe { &*WORD.load(Ordering::Relaxed) }.store(forks + 1, Ordering::Relaxed);
     let mut node = APIS.load(Ordering::Acquire);
     // SAFETY: nodes in the list are complete and never freed.
     while let Some(n) = unsafe { node.as_ref() } {

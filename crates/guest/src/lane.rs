@@ -14,7 +14,9 @@ use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, 
 
 use crate::blocks::Block;
 use crate::connection::Connection;
+use crate::deliveries::Waiter;
 use crate::frame::Frame;
+use crate::unwind::Foreign;
 use crate::{Lost, callback, log, trace};
 
 /// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
@@ -249,16 +251,22 @@ impl ThreadLane {
 
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
+        let mut thrown = None;
         loop {
             self.with_end(|end| end.receive(&mut frame.reply))?;
             let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
                 return Err(self.connection.fail("a reply is malformed"));
             };
             let mut fields = Decoder::new(body);
-            let deferred = prefix(self.connection, &header, &mut fields)?;
+            let waiter = if self.out_of_order() { Waiter::SignalHandler } else { Waiter::Thread };
+            let deferred = prefix(self.connection, &header, &mut fields, waiter)?;
             match header.kind {
                 kind::REPLY if header.serial == serial => {
                     self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
+                    if let Some(thrown) = thrown {
+                        // To the stub's guard, which lets it go on: the call is over.
+                        std::panic::resume_unwind(Box::<Foreign>::new(thrown));
+                    }
                     let at = fields.position();
                     return Ok(Answer { header, at, deferred: self.deferred.take().or(deferred) });
                 }
@@ -266,7 +274,8 @@ impl ThreadLane {
                     let at = fields.position();
                     let message = std::mem::take(&mut frame.reply);
                     let mut answer = self.take_frame();
-                    callback::serve(self.connection, message, at, &mut answer.encoder);
+                    let threw = callback::serve(self.connection, message, at, &mut answer.encoder);
+                    thrown = thrown.or(threw);
                     let header =
                         RequestHeader { kind: kind::CALLBACK_REPLY, serial: header.serial, ..Default::default() };
                     let message = answer.encoder.finish_request(header);
@@ -391,7 +400,12 @@ impl Drop for ThreadLane {
 
 /// Reads a message's prefix: keeps a deferred error and applies deliveries.
 #[inline]
-pub(crate) fn prefix(connection: &Connection, header: &ReplyHeader, fields: &mut Decoder) -> Result<Option<i64>, Lost> {
+pub(crate) fn prefix(
+    connection: &Connection,
+    header: &ReplyHeader,
+    fields: &mut Decoder,
+    waiter: Waiter,
+) -> Result<Option<i64>, Lost> {
     if header.flags & (flag::DEFERRED | flag::DELIVERIES | flag::PRINTED) == 0
         && connection.deliveries.settled(header.delivered)
     {
@@ -408,7 +422,7 @@ pub(crate) fn prefix(connection: &Connection, header: &ReplyHeader, fields: &mut
             own.push((fields.word().map_err(malformed)?, fields.word().map_err(malformed)?));
         }
     }
-    connection.deliveries.apply(connection, &own, header.delivered);
+    connection.deliveries.apply(connection, &own, header.delivered, waiter);
     if header.flags & flag::PRINTED != 0 {
         for number in [1, 2] {
             log::print(number, fields.bytes().map_err(malformed)?);

@@ -34,6 +34,7 @@ mod registry;
 mod reply;
 mod shadows;
 pub mod trace;
+mod unwind;
 mod zerocopy;
 
 pub use api::{Api, guard};
@@ -43,6 +44,32 @@ pub use call::Call;
 pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;
 pub use reply::Reply;
+
+/// The whole body of a naked function that is another name for the C function `target`: arguments and stack are the caller's.
+#[macro_export]
+macro_rules! jump {
+    ($target:ident) => {
+        $crate::jump_to!($target)
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump_to {
+    ($target:ident) => {
+        ::std::arch::naked_asm!("jmp {}", sym $target)
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! jump_to {
+    ($target:ident) => {
+        ::std::arch::naked_asm!("b {}", sym $target)
+    };
+}
 
 /// True with AVIARY_RELAXED=1: specifications may let more calls proceed without waiting for their
 /// replies.

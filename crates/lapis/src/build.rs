@@ -87,7 +87,7 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     let sources = generate::generate(model, &program, generate::spec_hash(model, &program));
     let out = Folder::at(out_dir)?;
     let folder = out.below(&model.api.name)?;
-    write_c(model, &out, &folder)?;
+    write_c(model, &sources, &out, &folder)?;
     write_crates(model, &sources, &folder)?;
     let target = build_cache(out_dir)?;
     compile(&folder.path().join(CRATES), &target)?;
@@ -132,15 +132,16 @@ fn runtime() -> Result<PathBuf, BuildError> {
 
 /// Writes the C of an API (headers, the specification's own code) into its `folder`, and how each file is compiled there and
 /// into `out`, the folder of all APIs.
-pub fn write_c(model: &Model, out: &Folder, folder: &Folder) -> Result<(), BuildError> {
+pub fn write_c(model: &Model, sources: &GeneratedCrates, out: &Folder, folder: &Folder) -> Result<(), BuildError> {
     let crates = Path::new(CRATES);
     let include = crates.join(utility::INCLUDE_FOLDER);
     for (name, text) in utility::RUNTIME_HEADERS {
         folder.write(&include.join(name), text.as_bytes())?;
     }
     folder.write(&include.join(utility::types_header_name(model)), utility::types_header(model).as_bytes())?;
-    for side in [Side::Guest, Side::Server] {
+    for (side, shims) in [(Side::Guest, &sources.guest_shims), (Side::Server, &sources.server_shims)] {
         let side_crate = commands::folder(side, crates);
+        folder.write(&side_crate.join("shims.c"), shims.as_bytes())?;
         folder.write(&side_crate.join("inline.c"), utility::inline_unit(model, side).as_bytes())?;
         folder.write(&side_crate.join("support.c"), utility::SUPPORT_C.as_bytes())?;
     }

@@ -7,6 +7,7 @@ mod pairs;
 mod pointers;
 mod positions;
 mod sized;
+mod values;
 
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, ErrorPlace, Expr, Function, Kind, Lifetime, Model, Plan, Rule, Support, TypeKind};
@@ -18,6 +19,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     for function in model.functions.iter().filter(|f| f.support != Support::Unsupported) {
         availability::check(model, function, diagnostics);
         asynchrony(model, function, diagnostics);
+        values::check(function, diagnostics);
         if function.support == Support::Remote {
             pointers::check(function, diagnostics);
         }

@@ -2,9 +2,9 @@
 
 use crate::ast::{Argument, AstExpr, AstExprKind, Block, Item, Statement};
 use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::header::declarator::declare;
 use crate::header::unit::Unit;
 use crate::header::{Header, HeaderFunction};
-use crate::init::declare;
 use crate::load::{Options, quoted, read_headers};
 use crate::model::{Signature, Type, TypeKind};
 use crate::resolve::constant_value;
@@ -105,7 +105,8 @@ fn read_new(path: &Path, options: &Options, items: &[Item]) -> Result<(Header, V
 }
 
 fn prototype(signature: &Signature) -> String {
-    let mut parameters: Vec<String> = signature.parameters.iter().map(|(name, ty)| declare(ty, name)).collect();
+    let mut parameters: Vec<String> =
+        signature.parameters.iter().map(|(name, ty)| declare(&ty.spelling, name)).collect();
     if signature.variadic {
         parameters.push("...".into());
     }

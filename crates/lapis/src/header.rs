@@ -1,6 +1,7 @@
 //! Declarations that libclang finds in the headers of an API.
 
 mod convert;
+pub mod declarator;
 pub mod macros;
 pub mod unit;
 
@@ -14,6 +15,8 @@ use unit::Unit;
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeaderFunction {
     pub name: String,
+    /// Name for the linker, where a declaration gives another one.
+    pub symbol: Option<String>,
     pub signature: Signature,
     /// Header that declares it.
     pub file: PathBuf,
@@ -21,6 +24,13 @@ pub struct HeaderFunction {
     pub defined: bool,
     /// `static`: no other file can call it.
     pub internal: bool,
+}
+
+/// A variable that a header declares and a library defines.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeaderVariable {
+    pub name: String,
+    pub file: PathBuf,
 }
 
 /// One translation unit, without any reference to libclang.
@@ -38,6 +48,8 @@ pub struct Header {
     pub macros: HashMap<String, Macro>,
     /// Global variables, which expressions cannot read.
     pub variables: Vec<String>,
+    /// Global variables that other files define.
+    pub externals: Vec<HeaderVariable>,
     /// For every `#include` of the unit itself: line (from 1) and the file that it found.
     pub included: Vec<(usize, PathBuf)>,
     pub problems: Vec<Problem>,
@@ -86,6 +98,12 @@ impl Header {
         self.variables.extend(other.variables);
     }
 
+    /// The variables that the given headers declare and a library defines.
+    pub fn api_variables(&self, headers: &[PathBuf]) -> impl Iterator<Item = &HeaderVariable> {
+        let headers: Vec<PathBuf> = headers.iter().map(|h| plain(h)).collect();
+        self.externals.iter().filter(move |variable| headers.contains(&plain(&variable.file)))
+    }
+
     pub fn function(&self, name: &str) -> Option<&HeaderFunction> {
         self.functions.iter().find(|f| f.name == name)
     }
@@ -109,7 +127,9 @@ impl Header {
                 header == file || *umbrella && header.parent().is_some_and(|folder| file.starts_with(folder))
             })
         };
-        self.functions.iter().zip(&files).filter(|(_, file)| counts(file)).map(|(f, _)| f).collect()
+        // An application has its own copy of a `static` function.
+        let exported = self.functions.iter().zip(&files).filter(|(f, _)| !f.internal);
+        exported.filter(|(_, file)| counts(file)).map(|(f, _)| f).collect()
     }
 }
 

@@ -4,10 +4,13 @@
 //! `placeholder("...")`, which `aviary spec check` reports as an error that says what is missing.
 
 use crate::diagnostics::{Diagnostic, Diagnostics};
+use crate::header::declarator::declare;
 use crate::header::unit::Unit;
 use crate::header::{Header, HeaderFunction};
 use crate::load::{Options, quoted};
 use crate::model::{Signature, Type, TypeKind};
+use crate::names::api_name_for;
+use crate::parser::is_item;
 use crate::resolve::{bare, canonical_name, constant_value};
 use endings::{Ending, ending};
 use std::collections::BTreeMap;
@@ -68,7 +71,8 @@ impl<'a> Writer<'a> {
         self.line(&format!("#include {}", beside(path)));
         self.line("");
         self.line("// Name, version and vendor library: check them.");
-        self.line(&format!("api(\"{stem}\", \"0\", \"lib{stem}.so\");"));
+        let name = api_name_for(&stem);
+        self.line(&format!("api(\"{name}\", \"0\", \"lib{name}.so\");"));
         self.line("");
         if let Some((ty, success)) = self.error.clone() {
             self.line("// Codes for calls that are refused, not virtualized, or whose server is gone:");
@@ -94,16 +98,20 @@ impl<'a> Writer<'a> {
     }
 
     fn function(&mut self, function: &HeaderFunction) {
-        let Signature { parameters, result, variadic } = &function.signature;
+        let Signature { parameters, result, variadic, foreign } = &function.signature;
         let names = names(parameters);
-        let mut list: Vec<String> = parameters.iter().zip(&names).map(|((_, ty), name)| declare(ty, name)).collect();
+        let mut list: Vec<String> =
+            parameters.iter().zip(&names).map(|((_, ty), name)| declare(&ty.spelling, name)).collect();
         if *variadic {
             list.push("...".into());
         } else if list.is_empty() {
             list.push("void".into());
         }
         let head = format!("{}({})", function.name, list.join(", "));
-        if *variadic {
+        // A function that is called as an item of the language is told by its result.
+        let head = if is_item(&function.name) { declare(&result.spelling, &head) } else { head };
+        let impassable = parameters.iter().map(|(_, ty)| ty).chain([result]).any(|ty| !ty.is_value());
+        if *variadic || foreign.is_some() || impassable {
             self.line(&format!("{head} {{ unsupported; }}"));
             return;
         }
@@ -263,21 +271,6 @@ fn names(parameters: &[(String, Type)]) -> Vec<String> {
         all.push(if taken { format!("{name}_{n}") } else { name.clone() });
     }
     all
-}
-
-/// A declaration in C.
-pub(crate) fn declare(ty: &Type, name: &str) -> String {
-    if let Some((before, after)) = ty.spelling.split_once("(*)") {
-        return format!("{before}(*{name}){after}");
-    }
-    if let Some((before, after)) = ty.spelling.split_once('[') {
-        return format!(
-            "{}{name}[{after}",
-            if before.ends_with('*') { before.to_string() } else { format!("{} ", before.trim_end()) }
-        );
-    }
-    let space = if ty.spelling.ends_with('*') { "" } else { " " };
-    format!("{}{space}{name}", ty.spelling)
 }
 
 /// The named type that most functions return, if it has a code for success that is zero.

@@ -14,7 +14,7 @@ pub enum Token {
     /// A line for the preprocessor, with its continuations.
     #[regex(r"#([^\n\\]|\\\r?\n|\\[^\n])*", allow_greedy = true)]
     Directive,
-    #[regex(r"[A-Za-z_][A-Za-z0-9_]*")]
+    #[regex(r"[\p{XID_Start}_$][\p{XID_Continue}$]*")]
     Name,
     /// Digits with whatever letters follow: the parser says what is wrong with them.
     #[regex(r"(0[xX][0-9A-Fa-f]+|[0-9]+)[A-Za-z0-9_]*")]

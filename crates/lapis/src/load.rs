@@ -6,7 +6,7 @@ use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
 use crate::header::unit::Unit;
 use crate::header::{Header, Problem};
 use crate::model::{Api, Launch, Model, Policy, Side, Utility};
-use crate::names::{not_a_file_name, not_a_soname, not_below};
+use crate::names::{api_name_for, not_a_soname, not_an_api_name, not_below};
 use crate::parser::parse;
 use crate::policy;
 use crate::resolve;
@@ -92,6 +92,7 @@ impl Loader<'_> {
         let folder = folder_of(path);
         let guest = self.utility_code(&folder, &items, &model, Side::Guest)?;
         let server = self.utility_code(&folder, &items, &model, Side::Server)?;
+        self.variables(&items, &header, &api_files);
         let functions = header.api_functions(&api_files);
         let input = resolve::Input {
             items: &items,
@@ -104,6 +105,23 @@ impl Loader<'_> {
         let (model, diagnostics) = resolve::resolve(&input, model);
         self.diagnostics.extend(diagnostics);
         Some(model)
+    }
+
+    /// Variables of the vendor's library, which no call reaches: a program that uses one does not start.
+    fn variables(&mut self, items: &[Item], header: &Header, api_files: &[PathBuf]) {
+        let names: Vec<String> = header.api_variables(api_files).map(|v| format!("`{}`", v.name)).collect();
+        let include = items.iter().find_map(|item| match item {
+            Item::Directive { kind: Directive::Include { .. }, span } => Some(*span),
+            _ => None,
+        });
+        if let (false, Some(span)) = (names.is_empty(), include) {
+            let message = format!("the guest library does not have the variables of the library: {}", names.join(", "));
+            self.diagnostics.push(
+                Diagnostic::warning(span, message)
+                    .label("declared here")
+                    .help("programs that use one of them do not start with the guest library"),
+            );
+        }
     }
 
     /// The specification's items and its headers.
@@ -137,7 +155,7 @@ impl Loader<'_> {
         match text {
             Ok(bytes) => {
                 // A byte-order mark or a stray byte is no reason to refuse a file.
-                let text = String::from_utf8_lossy(&bytes).into_owned();
+                let text = String::from_utf8_lossy(&bytes).replace("\r\n", "\n");
                 let file = self.sources.add(path.to_path_buf(), text);
                 self.texts.push((canonical, file));
                 Some(file)
@@ -335,12 +353,15 @@ impl Loader<'_> {
         model
     }
 
-    /// A folder is named after an API: no other one than in the output folder.
+    /// A folder is named after an API, and guests ask nodes for it by this name.
     fn api_name(&mut self, text: &Text) {
-        if let Some(wrong) = not_a_file_name(&text.value) {
-            let message = "the name of an API is a plain file name";
+        if let Some(wrong) = not_an_api_name(&text.value) {
+            let message = "the name of an API is a plain file name of letters, digits, `_` and `-`";
+            let near = api_name_for(&text.value);
             let diagnostic = Diagnostic::error(text.span, message).label(wrong);
-            self.diagnostics.push(diagnostic.help("the build makes a folder of this name: `api(\"name\", ...)`"));
+            self.diagnostics.push(diagnostic.help(format!(
+                "the build makes a folder of this name, and guests ask nodes for it: `api(\"{near}\", ...)`"
+            )));
         }
     }
 

@@ -89,6 +89,20 @@ pub struct UtilityFunction {
     pub result: Type,
 }
 
+impl UtilityFunction {
+    /// See [`Signature::is_plain`].
+    pub fn is_plain(&self) -> bool {
+        self.parameters.iter().chain([&self.result]).all(Type::is_plain)
+    }
+}
+
+impl Function {
+    /// The name under which the vendor's library exports it.
+    pub fn symbol(&self) -> &str {
+        self.label.as_ref().unwrap_or(&self.name)
+    }
+}
+
 /// The largest predefined handle: what the runtimes (aviary-wire) can tell from the id of an object.
 pub const MAX_PREDEFINED: u64 = 0xffff;
 
@@ -245,9 +259,37 @@ pub struct Signature {
     pub parameters: Vec<(String, Type)>,
     pub result: Type,
     pub variadic: bool,
+    /// The calling convention, where it is not C's: no generated code can make such a call.
+    pub foreign: Option<String>,
+}
+
+impl Signature {
+    /// True if Rust passes all of its values as C does: numbers of up to eight bytes and addresses.
+    pub fn is_plain(&self) -> bool {
+        self.parameters.iter().all(|(_, ty)| ty.is_plain()) && self.result.is_plain()
+    }
 }
 
 impl Type {
+    /// True if values are numbers of up to eight bytes or addresses, or there are none.
+    pub fn is_plain(&self) -> bool {
+        !matches!(self.kind, TypeKind::Struct(_) | TypeKind::Array { .. } | TypeKind::Incomplete)
+    }
+
+    /// True if a value can be passed at all: all that is in it is known.
+    pub fn is_value(&self) -> bool {
+        !matches!(self.kind, TypeKind::Array { .. }) && self.is_known()
+    }
+
+    fn is_known(&self) -> bool {
+        match &self.kind {
+            TypeKind::Incomplete => false,
+            TypeKind::Struct(s) => s.fields.iter().all(|f| f.ty.is_known()),
+            TypeKind::Array { of, .. } => of.is_known(),
+            _ => true,
+        }
+    }
+
     /// The members through which a value of this type leads elsewhere: pointers and functions that are no handles, by
     /// their names from outside in; one unnamed if it is such a pointer itself.
     pub fn pointers(&self) -> Vec<String> {
@@ -299,6 +341,8 @@ impl Type {
 #[derive(Debug, Clone)]
 pub struct Function {
     pub name: String,
+    /// Name for the linker, if that is another one.
+    pub label: Option<String>,
     /// Set for a function that is only reached through a table: `(table, member)`.
     pub member_of: Option<(usize, String)>,
     pub signature: Signature,

@@ -13,6 +13,27 @@ pub fn not_a_file_name(name: &str) -> Option<&'static str> {
     }
 }
 
+/// The same for the name of an API, which is a folder, a part of variables and crates, and what a guest asks a node for.
+pub fn not_an_api_name(name: &str) -> Option<String> {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
+    match name.chars().find(|letter| !plain(*letter)) {
+        _ if name.is_empty() => Some("no name".into()),
+        Some(odd) => Some(format!("`{odd}` is neither a letter, a digit, `_` nor `-`")),
+        None if name.len() > MAX_API_NAME => Some(format!("it has {} letters, at most {MAX_API_NAME}", name.len())),
+        None => None,
+    }
+}
+
+/// The nearest name that an API can have.
+pub fn api_name_for(name: &str) -> String {
+    let plain = |letter: char| if letter.is_ascii_alphanumeric() || letter == '_' { letter } else { '-' };
+    let near: String = name.chars().map(plain).take(MAX_API_NAME).collect();
+    if near.is_empty() { "api".into() } else { near }
+}
+
+/// Letters of a name that nodes take (aviary-control).
+const MAX_API_NAME: usize = 64;
+
 /// The same for the name of a library, which stands in build scripts and in commands of the linker as well.
 pub fn not_a_soname(name: &str) -> Option<&'static str> {
     let odd = |c: char| !(c.is_ascii_alphanumeric() || "._-+~@".contains(c));
@@ -45,6 +66,16 @@ mod tests {
         assert_eq!(not_a_soname("libstdc++.so.6"), None);
         for odd in ["lib,x.so", "lib\"x.so", "lib x.so", "lib{}.so", "lib\nx.so", "libü.so"] {
             assert!(not_a_soname(odd).is_some(), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_apis_are_those_that_nodes_take() {
+        for good in ["opencl", "a_b-1", "x"] {
+            assert_eq!((not_an_api_name(good), api_name_for(good)), (None, good.into()));
+        }
+        for bad in ["", "my-lib.v2", "größe", "a b", "../x", &"x".repeat(65)] {
+            assert!(not_an_api_name(bad).is_some() && not_an_api_name(&api_name_for(bad)).is_none(), "{bad:?}");
         }
     }
 

@@ -6,6 +6,8 @@ mod items;
 mod literals;
 mod types;
 
+pub use items::is_item;
+
 use crate::ast::{Item, Name, Text};
 use crate::diagnostics::Diagnostic;
 use crate::lexer::{Lexeme, Token, lex};

@@ -1,7 +1,7 @@
 //! Specifications made of several files, and what is said when C text is wrong.
 
 use aviary_lapis::model::{Callee, ExprKind, Side, Support};
-use aviary_lapis::{Loaded, Options, build, load};
+use aviary_lapis::{Loaded, Options, build, generate, load, lower};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -196,7 +196,9 @@ fn the_compile_commands_open_each_file() {
     let write = || {
         let all = build::Folder::at(&out).expect("a folder");
         let own = all.below("small").expect("a folder");
-        build::write_c(&loaded.model, &all, &own).expect("written");
+        let program = lower::lower(&loaded.model);
+        let sources = generate::generate(&loaded.model, &program, 0);
+        build::write_c(&loaded.model, &sources, &all, &own).expect("written");
     };
     write();
     // Another API's commands are kept when this one is built again.
@@ -210,7 +212,9 @@ fn the_compile_commands_open_each_file() {
     let merged = read(&out.join("compile_commands.json"));
     assert_eq!(merged.len(), entries.len() + 1);
     let names: Vec<&str> = entries.iter().filter_map(|e| e["file"].as_str()?.rsplit('/').next()).collect();
-    assert_eq!(names, ["support.c", "inline.c", "both.c", "support.c", "inline.c", "one.c", "two.c", "both.c"]);
+    let generated = ["support.c", "shims.c", "inline.c"];
+    let expected = [&generated[..], &["both.c"], &generated, &["one.c", "two.c", "both.c"]].concat();
+    assert_eq!(names, expected);
     for entry in &entries {
         let arguments: Vec<&str> =
             entry["arguments"].as_array().expect("a list").iter().filter_map(|a| a.as_str()).collect();
@@ -398,7 +402,7 @@ fn names_that_become_files_are_plain() {
     let own = ["server.so", "gen", "api.json", "policy.o", "compile_commands.json"];
     let sonames = ["/usr/lib/libn.so.1", "./libn.so.1", "a/b", "..", ".", "", "lib\\0n.so", "lib\\n.so"];
     let sonames: Vec<&str> = sonames.into_iter().chain(own).collect();
-    let names = ["", "..", "a/b", "/tmp/x"];
+    let names = ["", "..", "a/b", "/tmp/x", "my-lib.v2", "größe"];
     let paths = ["/etc/x", "../x", "a/../../x", "", "gen/guest/build.rs", "compile_commands.json"];
     let api = |name: &str, soname: &str| format!("api(\"{name}\", \"1\", \"{soname}\");");
     let line = sonames.iter().map(|soname| (api("n", soname), "a soname is a plain file name"));

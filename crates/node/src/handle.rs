@@ -199,7 +199,8 @@ impl Node {
     /// A node in a private directory: only this user's processes that are told the name find it.
     pub fn start_private(directory: &PrivateDir, mut config: NodeConfig) -> Result<Self, NodeError> {
         config.socket = directory.path().join("node.sock");
-        config.mode = 0o600;
+        // The directory keeps others out. A program that has changed its user comes by an inherited descriptor.
+        config.mode = 0o666;
         config.private = true;
         Self::start(config)
     }

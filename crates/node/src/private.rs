@@ -5,13 +5,15 @@ use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::{self, DirBuilder, File},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 const PREFIX: &str = "aviary-";
 const LOCK: &str = "lock";
+/// Bytes of a socket's path in its address, without the NUL.
+const MAX_SOCKET_PATH: usize = 107;
 /// A younger directory may belong to a process that has not locked it yet.
 const STALE_AGE: Duration = Duration::from_secs(60);
 
@@ -26,12 +28,25 @@ pub struct PrivateDir {
 impl PrivateDir {
     /// Under `$XDG_RUNTIME_DIR`, or `/tmp` where there is none that only this user can write to.
     pub fn create() -> Result<Self, NodeError> {
+        Self::create_with(0o700)
+    }
+
+    /// One that every user can read and enter: for files that programs load after they have changed their user.
+    pub fn create_readable() -> Result<Self, NodeError> {
+        let directory = Self::create_with(0o755)?;
+        // Independent of the umask.
+        let readable = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&directory.path, readable).map_err(|e| NodeError::PrivateDir(directory.path.clone(), e))?;
+        Ok(directory)
+    }
+
+    fn create_with(mode: u32) -> Result<Self, NodeError> {
         let parent = parent();
         remove_stale(&parent);
         let failed = |error| NodeError::PrivateDir(parent.clone(), error);
         loop {
             let path = parent.join(format!("{PREFIX}{}", random_name().map_err(failed)?));
-            match DirBuilder::new().mode(0o700).create(&path) {
+            match DirBuilder::new().mode(mode).create(&path) {
                 Ok(()) => {
                     let lock = lock(&path).map_err(failed)?;
                     return Ok(Self { path, _lock: lock });
@@ -67,9 +82,20 @@ fn parent() -> PathBuf {
 pub fn runtime_directory() -> Result<Option<PathBuf>, NodeError> {
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|directory| directory.is_dir());
     let Some(directory) = named else { return Ok(None) };
-    match check_own(&directory, rustix::process::geteuid().as_raw()) {
+    let checked = check_length(&directory).and_then(|()| check_own(&directory, rustix::process::geteuid().as_raw()));
+    match checked {
         Ok(()) => Ok(Some(directory)),
         Err(why) => Err(NodeError::RuntimeDirectory(directory, why)),
+    }
+}
+
+/// An error if the address of a socket in a private directory below it is longer than the kernel takes.
+fn check_length(directory: &Path) -> Result<(), String> {
+    const NAME: usize = 2 * 12;
+    let longest = MAX_SOCKET_PATH - "/".len() - PREFIX.len() - NAME - "/".len() - "relay.sock".len();
+    match directory.as_os_str().len() {
+        length if length > longest => Err(format!("its path has {length} bytes, for a socket in it at most {longest}")),
+        _ => Ok(()),
     }
 }
 
@@ -155,5 +181,18 @@ mod tests {
     fn live_directories_are_not_stale() {
         let directory = PrivateDir::create().unwrap();
         assert!(lock(directory.path()).is_err(), "a second lock must fail while the owner lives");
+    }
+
+    #[test]
+    fn a_long_runtime_directory_is_not_used() {
+        let root = PrivateDir::create().unwrap();
+        assert!(check_length(root.path()).is_ok());
+        assert!(check_length(&root.path().join("x".repeat(80))).is_err());
+    }
+
+    #[test]
+    fn a_readable_directory_is_its_owners_to_write() {
+        let directory = PrivateDir::create_readable().unwrap();
+        assert_eq!(fs::metadata(directory.path()).unwrap().mode() & 0o777, 0o755);
     }
 }

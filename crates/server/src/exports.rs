@@ -112,12 +112,12 @@ macro_rules! utility_exports {
 /// the vendor's library has no such function.
 #[macro_export]
 macro_rules! vendor_function {
-    (fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty = $missing:expr) => {
-        #[unsafe(no_mangle)]
+    (fn $name:ident = $symbol:literal, ($($argument:ident: $type:ty),* $(,)?) -> $result:ty = $missing:expr) => {
+        #[unsafe(export_name = $symbol)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
             static FOUND: $crate::exports::VendorFunction = $crate::exports::VendorFunction::new();
             const NAME: &::std::ffi::CStr =
-                match ::std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                match ::std::ffi::CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
                     Ok(name) => name,
                     Err(_) => c"",
                 };

@@ -13,6 +13,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
 
 use crate::Device;
+use crate::descriptors::{may_have_file, out_of_the_way};
 use crate::device::CHUNK_BYTES;
 use crate::window::HostDoorbell;
 
@@ -211,8 +212,12 @@ impl Arena {
     /// The guest's side: a new sealed file, mapped at a free range.
     pub fn create(size: usize) -> Result<Arc<Self>, ArenaError> {
         let size = checked_size(size as u64)?;
+        if !may_have_file(size as u64) {
+            return Err(ArenaError::System { what: "sizing the arena", error: Errno::FBIG });
+        }
         let file = rustix::fs::memfd_create("aviary-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(system("creating the arena"))?;
+        let file = out_of_the_way(file);
         rustix::fs::ftruncate(&file, size as u64).map_err(system("sizing the arena"))?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(system("sealing the arena"))?;

@@ -12,6 +12,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Setter, ioctl, opcode};
 
+use crate::descriptors::out_of_the_way;
+
 /// Version of the interface that this crate speaks.
 const INTERFACE: u32 = 1;
 const GROUP: u8 = 0xA7;
@@ -87,6 +89,7 @@ impl Device {
         if info.interface != INTERFACE {
             return Err(Errno::PROTONOSUPPORT);
         }
+        let file = out_of_the_way(file);
         Ok(Device { file, largest_arena: info.largest_arena, base: OnceLock::new() })
     }
 

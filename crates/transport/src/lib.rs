@@ -8,6 +8,7 @@
 mod arena;
 pub mod bounds;
 mod control;
+mod descriptors;
 mod device;
 mod lane;
 mod remote;
@@ -19,6 +20,7 @@ pub use aviary_ring::{Consumer, Doorbell, Liveness, Producer, RingError};
 pub use control::{
     ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
 };
+pub use descriptors::{inherit, may_have_file, out_of_the_way};
 pub use device::{Device, Pin};
 pub use lane::{LaneEnd, LaneWaker, Side, accept_lane, take_regions};
 pub use remote::{AddressError, RemoteAddress, limit_unsent};

@@ -17,7 +17,7 @@ pub fn folder(side: Side, crates: &Path) -> PathBuf {
 
 /// All C files of a side: the generated ones, then the specification's.
 pub fn files(model: &Model, side: Side, crates: &Path) -> Vec<PathBuf> {
-    let generated = ["support.c", "inline.c"].map(|name| folder(side, crates).join(name));
+    let generated = ["support.c", "shims.c", "inline.c"].map(|name| folder(side, crates).join(name));
     generated.into_iter().chain(utility::files(model, side).map(|f| f.path.clone())).collect()
 }
 

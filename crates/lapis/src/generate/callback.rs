@@ -3,10 +3,11 @@
 
 use super::expression::Context;
 use super::marshal::{given_count, returns_object, role};
+use super::shims;
 use super::types;
 use crate::lower::*;
 use crate::model::*;
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
 /// Server: the function whose address the vendor gets. It runs on any thread.
@@ -25,8 +26,15 @@ pub fn trampoline(model: &Model, kind: usize, lowered: &LoweredCallback) -> Toke
     let puts = lowered.arguments.iter().map(|i| put(i, cx));
     let answer = answer(&lowered.result, &signature.result);
     let outs = lowered.arguments.iter().filter(|i| i.replies()).map(|_| quote!(answer.out();));
+    let (head, entry) = if signature.is_plain() {
+        (quote!(unsafe extern "C" fn #name(#parameters) -> #result), None)
+    } else {
+        let inner = format_ident!("inner_{}", kind);
+        (quote!(unsafe fn #inner(#parameters) -> #result), Some(entry(&name, &inner, kind, signature)))
+    };
     quote! {
-        unsafe extern "C" fn #name(#parameters) -> #result {
+        #entry
+        #head {
             aviary_server::guarded(move || unsafe {
                 let Some(mut out) = Outgoing::begin(#closure as *mut std::ffi::c_void, #kind) else { return #zero };
                 #(#puts)*
@@ -35,6 +43,26 @@ pub fn trampoline(model: &Model, kind: usize, lowered: &LoweredCallback) -> Toke
                 #(#outs)*
                 ret
             }, #zero)
+        }
+    }
+}
+
+/// The function that the vendor calls, where C receives its arguments.
+fn entry(name: &Ident, inner: &Ident, kind: u32, signature: &Signature) -> TokenStream {
+    let [c, trampoline] = ["callback", "trampoline"].map(|what| format_ident!("aviary_{}_{}", what, kind));
+    let types: Vec<&Type> = signature.parameters.iter().map(|(_, ty)| ty).collect();
+    let (arguments, list) = (shims::arguments(&types), types::argument_list(signature));
+    let result = types::rust(&signature.result);
+    quote! {
+        unsafe extern "C" { fn #c(); }
+        use #c as #name;
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn #trampoline(arguments: *const usize, result: *mut std::ffi::c_void) {
+            #arguments
+            let value = #inner(#list);
+            if !result.is_null() {
+                (result as *mut #result).write(value);
+            }
         }
     }
 }
@@ -103,7 +131,7 @@ pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
     let name = format_ident!("invoke_{}", kind);
     let signature = &lowered.callback.signature;
     let gets = lowered.arguments.iter().map(|i| get(i, signature));
-    let function_type = types::function_type(signature);
+    let function_type = types::function_type(signature, Side::Guest);
     let arguments = types::argument_list(signature);
     let reply = match &lowered.result.operation {
         Operation::Nothing | Operation::Null { .. } => quote!(),
@@ -121,12 +149,27 @@ pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
         }
     };
     let outs = lowered.arguments.iter().filter(|i| i.replies()).map(|_| quote!(incoming.reply_out();));
+    let call = if signature.is_plain() {
+        quote! {
+            let function: #function_type = std::mem::transmute(incoming.function());
+            let ret = function(#arguments);
+        }
+    } else {
+        let values: Vec<TokenStream> = (0..signature.parameters.len())
+            .map(|i| {
+                let a = types::argument(i);
+                quote!(#a)
+            })
+            .collect();
+        let address = quote!(incoming.function() as usize);
+        let ret = shims::through_c(&format_ident!("aviary_invoke_{}", kind), Some(address), &values, &signature.result);
+        quote!(let ret = #ret;)
+    };
     quote! {
         unsafe fn #name(incoming: &mut Incoming) {
             unsafe {
                 #(#gets)*
-                let function: #function_type = std::mem::transmute(incoming.function());
-                let ret = function(#arguments);
+                #call
                 #reply
                 #(#outs)*
             }

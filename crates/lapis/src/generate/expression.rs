@@ -5,6 +5,7 @@
 //! which treats NULL and out-of-range reads as zero.
 
 use super::marshal::site_name;
+use super::shims;
 use super::types;
 use crate::lower::{Elements, Site};
 use crate::model::*;
@@ -269,8 +270,20 @@ impl<'a> Context<'a> {
     }
 
     fn utility(&self, function: &UtilityFunction, arguments: &[Expr]) -> TokenStream {
-        let name = format_ident!("{}", function.name);
-        let values = arguments.iter().zip(&function.parameters).map(|(e, ty)| self.typed(e, ty));
+        let mut name = types::utility_name(function);
+        let values: Vec<TokenStream> =
+            arguments.iter().zip(&function.parameters).map(|(e, ty)| self.typed(e, ty)).collect();
+        if !function.is_plain() && !function.stub {
+            let name = format_ident!("aviary_utility_{}", function.name);
+            let call = shims::through_c(&name, None, &values, &function.result);
+            return match function.result.kind {
+                TypeKind::Void => quote!({ #call; 0i128 }),
+                _ => quote!((#call as i128)),
+            };
+        }
+        if !function.is_plain() {
+            name = types::guarded_name(&function.name);
+        }
         match function.result.kind {
             TypeKind::Void => quote!({ #name(#(#values),*); 0i128 }),
             _ => quote!((#name(#(#values),*) as i128)),

@@ -9,6 +9,7 @@ mod sized;
 use super::callback;
 use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
+use super::shims;
 use super::types;
 use crate::lower::*;
 use crate::model::*;
@@ -17,7 +18,7 @@ use quote::{format_ident, quote};
 
 /// The whole crate.
 pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let structs = types::struct_definitions(model);
+    let structs = types::struct_definitions(model, &program.callbacks);
     let utilities = types::utility_declarations(model, Side::Server);
     let descriptor = descriptor(model, program, spec_hash);
     let codes = invalid_codes(model);
@@ -125,9 +126,14 @@ fn function_lookup(model: &Model) -> TokenStream {
 /// The stub's symbol: the function's own name, or a private one for table members.
 pub fn stub_name(function: &Function) -> Ident {
     match &function.member_of {
-        None => format_ident!("{}", function.name),
+        None => types::function_name(&function.name),
         Some(_) => format_ident!("member_{}", function.name.replace('.', "_")),
     }
+}
+
+/// The stub as Rust code calls it, where applications come through C.
+pub fn guarded_name(function: &Function) -> Ident {
+    types::guarded_name(&function.name)
 }
 
 struct Stub<'a> {
@@ -153,7 +159,8 @@ impl Stub<'_> {
         let parameters = types::parameter_list(&self.function.signature);
         let arguments = types::argument_list(&self.function.signature);
         let result = types::rust(&self.function.signature.result);
-        let export = self.function.member_of.is_none().then(|| quote!(#[unsafe(no_mangle)]));
+        let symbol = self.function.symbol();
+        let export = self.function.member_of.is_none().then(|| quote!(#[unsafe(export_name = #symbol)]));
         let fail = self.fail_function();
         let fail_name = format_ident!("fail_{}", self.id);
         let lost = self.code(Code::Lost);
@@ -163,11 +170,16 @@ impl Stub<'_> {
             TypeKind::Void | TypeKind::Struct(_) => quote!(None),
             _ => quote!(Some(result as i64)),
         };
+        let (head, entry) = if shims::is_shimmed(self.function) {
+            let guarded = guarded_name(self.function);
+            (quote!(unsafe fn #guarded(#parameters) -> #result), Some(self.entry(&export)))
+        } else {
+            (quote!(#export pub unsafe extern "C-unwind" fn #name(#parameters) -> #result), None)
+        };
         quote! {
             #fail
             unsafe fn #inner(#parameters) -> #result { #body }
-            #export
-            pub unsafe extern "C" fn #name(#parameters) -> #result {
+            #head {
                 let result = aviary_guest::guard(
                     move || unsafe { #inner(#arguments) },
                     move || unsafe { #fail_name(#lost, #arguments) },
@@ -176,6 +188,33 @@ impl Stub<'_> {
                     API.trace(#id, #traced);
                 }
                 result
+            }
+            #entry
+        }
+    }
+
+    /// The function that applications call, where C receives their arguments: it has the type that C gives it.
+    fn entry(&self, export: &Option<TokenStream>) -> TokenStream {
+        let (name, guarded) = (stub_name(self.function), guarded_name(self.function));
+        let [entry, stub] = ["entry", "stub"].map(|what| format_ident!("aviary_{}_{}", what, self.id));
+        let signature = &self.function.signature;
+        let types: Vec<&Type> = signature.parameters.iter().map(|(_, ty)| ty).collect();
+        let (arguments, list) = (shims::arguments(&types), types::argument_list(signature));
+        let result = types::rust(&signature.result);
+        quote! {
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn #stub(arguments: *const usize, result: *mut std::ffi::c_void) {
+                #arguments
+                let value = #guarded(#list);
+                if !result.is_null() {
+                    (result as *mut #result).write(value);
+                }
+            }
+            unsafe extern "C" { fn #entry(); }
+            #export
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn #name() {
+                aviary_guest::jump!(#entry)
             }
         }
     }

@@ -7,17 +7,20 @@ mod guest;
 mod marshal;
 pub mod pointers;
 mod server;
+mod shims;
 mod types;
 
 use crate::lower::Program;
-use crate::model::Model;
+use crate::model::{Model, Side};
 use proc_macro2::TokenStream;
 
-/// The Rust source of the two generated crates.
+/// The source of the two generated crates: Rust, and the C of the calls that only C can make.
 #[derive(Debug, Clone)]
 pub struct GeneratedCrates {
     pub guest: String,
     pub server: String,
+    pub guest_shims: String,
+    pub server_shims: String,
 }
 
 /// Prints both crates. `spec_hash` is checked when a guest attaches.
@@ -25,6 +28,8 @@ pub fn generate(model: &Model, program: &Program, spec_hash: u64) -> GeneratedCr
     GeneratedCrates {
         guest: format(guest::library(model, program, spec_hash)),
         server: format(server::module(model, program, spec_hash)),
+        guest_shims: shims::unit(model, program, Side::Guest),
+        server_shims: shims::unit(model, program, Side::Server),
     }
 }
 

@@ -7,19 +7,22 @@ mod request;
 use super::callback;
 use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
+use super::shims;
 use super::types;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
+use std::ffi::CString;
 
 /// The whole crate.
 pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
-    let structs = types::struct_definitions(model);
+    let structs = types::struct_definitions(model, &program.callbacks);
     let utilities = types::utility_declarations(model, Side::Guest);
     let descriptor = descriptor(model, program, spec_hash);
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
-    let forwarders = model.functions.iter().filter(|f| f.member_of.is_none()).map(|f| forwarder(model, f));
+    let exported = model.functions.iter().enumerate().filter(|(_, f)| f.member_of.is_none());
+    let forwarders = exported.map(|(id, f)| forwarder(model, id, f));
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
     let handlers =
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
@@ -109,8 +112,8 @@ fn rejected(model: &Model) -> TokenStream {
 }
 
 /// Lets utility code call the vendor's functions by their names.
-fn forwarder(model: &Model, function: &Function) -> TokenStream {
-    let name = format_ident!("{}", function.name);
+fn forwarder(model: &Model, id: usize, function: &Function) -> TokenStream {
+    let (name, symbol) = (types::function_name(&function.name), function.symbol());
     let parameters = types::parameter_list(&function.signature);
     let result = types::rust(&function.signature.result);
     let missing = match (&function.error, model.error.as_ref().and_then(|e| e.unsupported.as_ref())) {
@@ -130,7 +133,36 @@ fn forwarder(model: &Model, function: &Function) -> TokenStream {
         }
         _ => missing,
     };
-    quote!(aviary_server::vendor_function!(fn #name(#parameters) -> #result = #missing);)
+    if !shims::is_shimmed(function) {
+        return quote!(aviary_server::vendor_function!(fn #name = #symbol, (#parameters) -> #result = #missing););
+    }
+    let forwarded = format_ident!("aviary_forwarded_{}", id);
+    let symbol = Literal::c_string(&CString::new(symbol).unwrap_or_default());
+    let types: Vec<&Type> = function.signature.parameters.iter().map(|(_, ty)| ty).collect();
+    let (arguments, call) = (shims::arguments(&types), through_c(id, function, quote!(address)));
+    quote! {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn #forwarded(arguments: *const usize, result: *mut std::ffi::c_void) {
+            static FOUND: aviary_server::exports::VendorFunction = aviary_server::exports::VendorFunction::new();
+            #arguments
+            let address = FOUND.address(#symbol);
+            let value: #result = if address == 0 { #missing } else { #call };
+            if !result.is_null() {
+                (result as *mut #result).write(value);
+            }
+        }
+    }
+}
+
+/// The call of the vendor's function at `address` by C.
+fn through_c(id: usize, function: &Function, address: TokenStream) -> TokenStream {
+    let values: Vec<TokenStream> = (0..function.signature.parameters.len())
+        .map(|i| {
+            let a = types::argument(i);
+            quote!(#a)
+        })
+        .collect();
+    shims::through_c(&format_ident!("aviary_vendor_{}", id), Some(address), &values, &function.signature.result)
 }
 
 struct Handler<'a> {
@@ -230,10 +262,9 @@ impl Handler<'_> {
     /// The charged item, and the expression that finds it: a resource, or a resource on devices.
     fn item(&self, charge: &Charge) -> (TokenStream, Option<TokenStream>) {
         let resource = charge.resource as u32;
-        let names =
-            self.model.resources[charge.resource].devices.map(|index| &self.model.utility_functions[index].name);
+        let names = self.model.resources[charge.resource].devices.map(|index| &self.model.utility_functions[index]);
         let (Some(names), Some(place)) = (names, &charge.place) else { return (quote!(#resource), None) };
-        let (names, place) = (format_ident!("{}", names), self.cx().exact(place));
+        let (names, place) = (types::utility_name(names), self.cx().exact(place));
         let found = quote! {
             let item = call.place(
                 #resource,
@@ -248,7 +279,7 @@ impl Handler<'_> {
     fn occupy(&self) -> Option<TokenStream> {
         let occupies = self.function.occupies.as_ref()?;
         let device = self.cx().exact(&occupies.device);
-        let utility = |index: usize| format_ident!("{}", self.model.utility_functions[index].name);
+        let utility = |index: usize| types::utility_name(&self.model.utility_functions[index]);
         let (drain, name) = (utility(occupies.drain), utility(occupies.name));
         let begin = occupies.begin.as_ref().map(|e| {
             let value = self.cx().exact(e);
@@ -269,9 +300,19 @@ impl Handler<'_> {
 
     fn vendor_call(&self) -> TokenStream {
         let id = self.id;
-        let function_type = types::function_type(&self.function.signature);
+        let function_type = types::function_type(&self.function.signature, Side::Server);
         let arguments = types::argument_list(&self.function.signature);
         let address = match &self.function.address {
+            None if self.function.label.is_some() => {
+                let symbol = Literal::c_string(&CString::new(self.function.symbol()).unwrap_or_default());
+                quote!({
+                    let address = unsafe { aviary_server::ffi::function(#symbol.as_ptr()) } as usize;
+                    if address == 0 {
+                        return Err(Reject::Unsupported);
+                    }
+                    address
+                })
+            }
             None => quote!(call.vendor(#id)? as usize),
             Some(e) => {
                 let value = self.cx().exact(e);
@@ -284,6 +325,15 @@ impl Handler<'_> {
                 })
             }
         };
+        if shims::is_shimmed(self.function) {
+            let through_c = through_c(id as usize, self.function, quote!(address));
+            return quote! {
+                let address = #address;
+                call.begin_vendor();
+                let ret = #through_c;
+                call.end_vendor();
+            };
+        }
         quote! {
             let function: #function_type = std::mem::transmute(#address);
             call.begin_vendor();

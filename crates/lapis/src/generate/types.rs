@@ -1,10 +1,12 @@
 //! C types as they cross the C ABI in generated Rust.
 //!
 //! Pointers are `usize`: generated code never dereferences one by accident, and
-//! both have the same place in every calling convention we run on. Structs that
-//! are passed by value keep their members, because the convention looks at them.
+//! both have the same place in every calling convention we run on. Structs, and
+//! numbers that Rust does not have, are bytes: only C passes them by value
+//! ([`super::shims`]).
 
-use crate::model::{Expr, HandleType, Metadata, Model, Signature, Struct, Type, TypeKind};
+use crate::lower::LoweredCallback;
+use crate::model::{Expr, HandleType, Metadata, Model, Side, Signature, Struct, Type, TypeKind, UtilityFunction};
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{format_ident, quote};
 use std::collections::BTreeMap;
@@ -58,6 +60,30 @@ pub fn from_word(word: TokenStream, ty: &Type) -> TokenStream {
     }
 }
 
+/// A Rust name for a C one: `prefix` keeps it apart from Rust's own words and from what generated code uses.
+fn prefixed(prefix: &str, name: &str) -> Ident {
+    let plain = |c: char| match c {
+        c if c.is_ascii_alphanumeric() || c == '_' => c.to_string(),
+        odd => format!("_{:x}_", u32::from(odd)),
+    };
+    format_ident!("{}_{}", prefix, name.chars().map(plain).collect::<String>())
+}
+
+/// The stub of a function, or what forwards to the vendor's. Its symbol is the C name.
+pub fn function_name(name: &str) -> Ident {
+    prefixed("api", name)
+}
+
+/// The stub as Rust code calls it, where applications come through C.
+pub fn guarded_name(name: &str) -> Ident {
+    prefixed("guarded", name)
+}
+
+/// A utility function, as generated code calls it.
+pub fn utility_name(function: &UtilityFunction) -> Ident {
+    if function.stub { function_name(&function.name) } else { prefixed("c", &function.name) }
+}
+
 /// A zero of type `ty`.
 pub fn zero(ty: &Type) -> TokenStream {
     match &ty.kind {
@@ -84,19 +110,19 @@ pub fn is_struct(ty: &Type) -> bool {
 }
 
 pub fn struct_name(s: &Struct) -> Ident {
-    let clean: String = s.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    format_ident!("Struct_{}", clean)
+    format_ident!("Bytes_{}_{}", s.size, s.align)
 }
 
 pub fn size(bytes: usize) -> Literal {
     Literal::usize_unsuffixed(bytes)
 }
 
-/// `unsafe extern "C" fn(...) -> ...` for calling through a pointer.
-pub fn function_type(signature: &Signature) -> TokenStream {
+/// `unsafe extern "C" fn(...) -> ...` for calling through a pointer; an application's function may throw.
+pub fn function_type(signature: &Signature, side: Side) -> TokenStream {
+    let abi = if side == Side::Guest { "C-unwind" } else { "C" };
     let parameters = signature.parameters.iter().map(|(_, t)| rust(t));
     let result = rust(&signature.result);
-    quote!(unsafe extern "C" fn(#(#parameters),*) -> #result)
+    quote!(unsafe extern #abi fn(#(#parameters),*) -> #result)
 }
 
 /// `a0: T0, a1: T1, ...`
@@ -118,72 +144,39 @@ pub fn argument(i: usize) -> Ident {
     format_ident!("a{}", i)
 }
 
-/// Definitions of every struct that some function passes by value.
-pub fn struct_definitions(model: &Model) -> TokenStream {
+/// Definitions of the structs that some function passes by value: so many bytes, so aligned.
+pub fn struct_definitions(model: &Model, callbacks: &[LoweredCallback]) -> TokenStream {
     let mut structs = BTreeMap::new();
-    let mut signatures: Vec<(&[(String, Type)], &Type)> = Vec::new();
-    for f in &model.functions {
-        signatures.push((&f.signature.parameters, &f.signature.result));
+    let mut note = |ty: &Type| {
+        if let TypeKind::Struct(s) = &ty.kind {
+            structs.insert((s.size, s.align), s.clone());
+        }
+    };
+    let signatures =
+        model.functions.iter().map(|f| &f.signature).chain(callbacks.iter().map(|c| &c.callback.signature));
+    for signature in signatures {
+        signature.parameters.iter().map(|(_, t)| t).chain([&signature.result]).for_each(&mut note);
     }
-    for (parameters, result) in signatures {
-        parameters.iter().map(|(_, t)| t).chain([result]).for_each(|t| collect(t, &mut structs));
-    }
-    for u in &model.utility_functions {
-        u.parameters.iter().chain([&u.result]).for_each(|t| collect(t, &mut structs));
-    }
-    let definitions = structs.values().map(|s| definition(s));
+    model.functions.iter().flat_map(|f| &f.contextual).for_each(|c| note(&c.ty));
+    model.utility_functions.iter().flat_map(|u| u.parameters.iter().chain([&u.result])).for_each(&mut note);
+    let definitions = structs.values().map(|s| {
+        let (name, bytes, align) = (struct_name(s), size(s.size), size(s.align.max(1)));
+        quote!(#[repr(C, align(#align))] #[derive(Clone, Copy)] struct #name([u8; #bytes]);)
+    });
     quote!(#(#definitions)*)
 }
 
-fn collect<'a>(ty: &'a Type, into: &mut BTreeMap<String, &'a Struct>) {
-    match &ty.kind {
-        TypeKind::Struct(s) => {
-            s.fields.iter().for_each(|f| collect(&f.ty, into));
-            into.insert(s.name.clone(), s);
-        }
-        TypeKind::Array { of, .. } => collect(of, into),
-        TypeKind::FunctionPointer(signature) => {
-            signature.parameters.iter().map(|(_, t)| t).chain([&signature.result]).for_each(|t| collect(t, into));
-        }
-        _ => {}
-    }
-}
-
-fn definition(s: &Struct) -> TokenStream {
-    let name = struct_name(s);
-    let overlapping = s.fields.windows(2).any(|w| w[0].offset + w[0].ty.size() > w[1].offset);
-    if s.union || overlapping || s.fields.is_empty() {
-        let word = integer(s.align.min(8), false);
-        let count = size(s.size / s.align.clamp(1, 8));
-        return quote!(#[repr(C)] #[derive(Clone, Copy)] struct #name([#word; #count]););
-    }
-    let fields = s.fields.iter().enumerate().map(|(i, f)| {
-        let (field, ty) = (format_ident!("f{}", i), member(&f.ty));
-        quote!(#field: #ty)
-    });
-    quote!(#[repr(C)] #[derive(Clone, Copy)] struct #name { #(#fields),* })
-}
-
-fn member(ty: &Type) -> TokenStream {
-    match &ty.kind {
-        TypeKind::Array { of, count } => {
-            let (of, count) = (member(of), size(*count));
-            quote!([#of; #count])
-        }
-        _ => rust(ty),
-    }
-}
-
 /// Declarations of the utility functions that `uses` mentions.
-pub fn utility_declarations(model: &Model, skip: crate::model::Side) -> TokenStream {
-    let declarations = model.utility_functions.iter().filter(|u| u.side != skip && !u.stub).map(|u| {
-        let name = format_ident!("{}", u.name);
+pub fn utility_declarations(model: &Model, skip: Side) -> TokenStream {
+    let plain = |u: &&UtilityFunction| u.side != skip && !u.stub && u.is_plain();
+    let declarations = model.utility_functions.iter().filter(plain).map(|u| {
+        let (name, symbol) = (utility_name(u), &u.name);
         let parameters = u.parameters.iter().enumerate().map(|(i, t)| {
             let (name, ty) = (argument(i), rust(t));
             quote!(#name: #ty)
         });
         let result = rust(&u.result);
-        quote!(fn #name(#(#parameters),*) -> #result;)
+        quote!(#[link_name = #symbol] fn #name(#(#parameters),*) -> #result;)
     });
     quote!(unsafe extern "C" { #(#declarations)* })
 }

@@ -1,8 +1,9 @@
 //! From libclang's entities to plain data.
 
+use super::declarator;
 use super::macros::Macro;
 use super::unit::Unit;
-use super::{Header, HeaderError, HeaderFunction, Problem};
+use super::{Header, HeaderError, HeaderFunction, HeaderVariable, Problem};
 use crate::model::{Field, Signature, Struct, Type, TypeKind};
 use clang::diagnostic::Severity;
 use clang::{Clang, Entity, EntityKind, EntityVisitResult, Index, Unsaved};
@@ -27,6 +28,9 @@ pub fn parse(unit: &Unit) -> Result<Header, HeaderError> {
         .parse()
         .map_err(|e| HeaderError::Parse(e.to_string()))?;
     let mut reader = Reader { main: unit.path.clone(), ..Reader::default() };
+    // Texts that exist only in memory.
+    reader.files.insert(unit.path.clone(), unit.text.clone().into_bytes());
+    reader.files.extend(unit.virtual_files.iter().map(|(path, text)| (path.clone(), text.clone().into_bytes())));
     reader.problems(&translation_unit);
     for entity in translation_unit.get_entity().get_children() {
         let code = matches!(entity.get_kind(), EntityKind::FunctionDecl | EntityKind::VarDecl);
@@ -39,12 +43,16 @@ pub fn parse(unit: &Unit) -> Result<Header, HeaderError> {
 
 fn arguments(unit: &Unit) -> Vec<String> {
     let mut all: Vec<String> = ["-xc", "-std=gnu17", "-ferror-limit=0", "-w"].map(String::from).into();
+    // Other compilers of C17 only warn of these.
+    let lenient =
+        ["implicit-function-declaration", "implicit-int", "int-conversion", "incompatible-function-pointer-types"];
+    all.extend(lenient.iter().map(|what| format!("-Wno-error={what}")));
     all.extend(unit.include_dirs.iter().map(|d| format!("-I{}", d.display())));
     all.extend(unit.defines.iter().map(|d| format!("-D{d}")));
     all
 }
 
-/// How deep structs are described inside structs (behind pointers); deeper ones are incomplete.
+/// How many pointers are followed from struct to struct; what lies behind more of them is incomplete.
 /// Headers with tables of functions would otherwise unfold into millions of types.
 const NESTING: usize = 4;
 
@@ -54,9 +62,12 @@ struct Reader {
     main: PathBuf,
     /// Structs being converted, outermost first.
     open: Vec<String>,
+    /// Pointers from one of them to the next.
+    hops: usize,
     /// Typedefs converted at the top, by name.
     known: HashMap<String, Type>,
-    files: HashMap<PathBuf, String>,
+    /// Headers by path: whatever bytes they hold, libclang counts in them.
+    files: HashMap<PathBuf, Vec<u8>>,
 }
 
 impl Reader {
@@ -83,7 +94,7 @@ impl Reader {
             EntityKind::TypedefDecl => self.typedef(entity),
             EntityKind::StructDecl | EntityKind::UnionDecl => self.tag(entity),
             EntityKind::EnumDecl => self.enumeration(entity),
-            EntityKind::VarDecl => self.header.variables.extend(entity.get_name()),
+            EntityKind::VarDecl => self.variable(entity),
             EntityKind::MacroDefinition => self.define(entity),
             EntityKind::InclusionDirective => self.inclusion(entity),
             _ => {}
@@ -93,14 +104,25 @@ impl Reader {
     fn function(&mut self, entity: Entity) {
         let (Some(name), Some(ty)) = (entity.get_name(), entity.get_type()) else { return };
         let defined = entity.is_definition();
+        let symbol = symbol(entity, &name);
         if let Some(known) = self.header.functions.iter_mut().find(|f| f.name == name) {
             known.defined |= defined;
+            known.symbol = symbol.or(known.symbol.take());
             return;
         }
         let signature = self.signature(ty, Some(entity));
         let file = file_of(entity).unwrap_or_default();
         let internal = entity.get_linkage() == Some(clang::Linkage::Internal);
-        self.header.functions.push(HeaderFunction { name, signature, file, defined, internal });
+        self.header.functions.push(HeaderFunction { name, symbol, signature, file, defined, internal });
+    }
+
+    fn variable(&mut self, entity: Entity) {
+        let Some(name) = entity.get_name() else { return };
+        self.header.variables.push(name.clone());
+        let external = entity.get_storage_class() == Some(clang::StorageClass::Extern) && !entity.is_definition();
+        if let (true, Some(file)) = (external, file_of(entity)) {
+            self.header.externals.push(HeaderVariable { name, file });
+        }
     }
 
     fn typedef(&mut self, entity: Entity) {
@@ -141,12 +163,10 @@ impl Reader {
         let (start, end) = (range.get_start().get_file_location(), range.get_end().get_file_location());
         let (Some(file), from, to) = (start.file, start.offset as usize, end.offset as usize) else { return };
         let path = file.get_path();
-        let text = self.files.entry(path.clone()).or_insert_with(|| {
-            // The unit's own text exists only in memory.
-            file.get_contents().or_else(|| std::fs::read_to_string(&path).ok()).unwrap_or_default()
-        });
+        let text = self.files.entry(path.clone()).or_insert_with(|| std::fs::read(&path).unwrap_or_default());
         let Some(definition) = text.get(from..to) else { return };
-        if let Some((name, definition)) = Macro::from_definition(&definition.replace("\\\n", " ")) {
+        let definition = String::from_utf8_lossy(definition).replace("\\\r\n", " ").replace("\\\n", " ");
+        if let Some((name, definition)) = Macro::from_definition(&definition) {
             self.header.macros.insert(name, definition);
         }
     }
@@ -181,22 +201,23 @@ impl Reader {
         let size = ty.get_sizeof().unwrap_or(0);
         match ty.get_kind() {
             K::Void => TypeKind::Void,
-            K::Bool
-            | K::UChar
-            | K::CharU
-            | K::UShort
-            | K::UInt
-            | K::ULong
-            | K::ULongLong
-            | K::UInt128
-            | K::Char16
-            | K::Char32 => TypeKind::Int { bytes: size, signed: false },
-            K::CharS | K::SChar | K::Short | K::Int | K::Long | K::LongLong | K::Int128 | K::WChar => {
+            K::Bool | K::UChar | K::CharU | K::UShort | K::UInt | K::ULong | K::ULongLong | K::Char16 | K::Char32 => {
+                TypeKind::Int { bytes: size, signed: false }
+            }
+            K::CharS | K::SChar | K::Short | K::Int | K::Long | K::LongLong | K::WChar => {
                 TypeKind::Int { bytes: size, signed: true }
             }
-            K::Half | K::Float16 | K::Float | K::Double | K::LongDouble | K::Float128 => {
-                TypeKind::Float { bytes: size }
-            }
+            K::Float | K::Double => TypeKind::Float { bytes: size },
+            // No register of ours holds them: they are bytes, which only C passes by value.
+            K::Half
+            | K::Float16
+            | K::LongDouble
+            | K::Float128
+            | K::Int128
+            | K::UInt128
+            | K::Complex
+            | K::Vector
+            | K::ExtVector => bytes(ty, spelling),
             K::Enum => {
                 let underlying = ty.get_declaration().and_then(|d| d.get_enum_underlying_type());
                 let signed = underlying.is_some_and(|t| t.is_signed_integer());
@@ -215,7 +236,7 @@ impl Reader {
                 Some(named) => self.convert(named, declared).kind,
                 None => TypeKind::Incomplete,
             },
-            K::ConstantArray | K::Vector => {
+            K::ConstantArray => {
                 let of = match ty.get_element_type() {
                     Some(element) => self.convert(element, None),
                     None => return TypeKind::Incomplete,
@@ -235,14 +256,22 @@ impl Reader {
     fn unusual(&mut self, ty: clang::Type, declared: Option<Entity>) -> TypeKind {
         let canonical = ty.get_canonical_type();
         if canonical == ty || canonical.get_kind() == ty.get_kind() {
-            return TypeKind::Incomplete;
+            return unexposed(ty);
         }
         self.convert(canonical, declared).kind
     }
 
     fn pointer(&mut self, ty: clang::Type, declared: Option<Entity>) -> TypeKind {
-        use clang::TypeKind as K;
         let Some(to) = ty.get_pointee_type() else { return TypeKind::Incomplete };
+        let inside = usize::from(!self.open.is_empty());
+        self.hops += inside;
+        let kind = self.pointer_to(to, declared);
+        self.hops -= inside;
+        kind
+    }
+
+    fn pointer_to(&mut self, to: clang::Type, declared: Option<Entity>) -> TypeKind {
+        use clang::TypeKind as K;
         if matches!(to.get_canonical_type().get_kind(), K::FunctionPrototype | K::FunctionNoPrototype) {
             // A typedef of the function type itself knows the names of the parameters better.
             let typedef = Some(to).filter(|t| t.get_kind() == K::Typedef).and_then(|t| t.get_declaration());
@@ -258,7 +287,7 @@ impl Reader {
         let parameters = types.into_iter().enumerate().map(|(n, ty)| {
             let entity = entities.get(n).copied();
             let name = entity.and_then(|e| e.get_name()).filter(|n| !n.is_empty());
-            (name.unwrap_or_else(|| format!("argument{n}")), decayed(self.convert(ty, entity)))
+            (name.unwrap_or_else(|| format!("argument{n}")), self.parameter(ty, entity))
         });
         let parameters = parameters.collect();
         let result = match ty.get_result_type() {
@@ -267,13 +296,23 @@ impl Reader {
         };
         // libclang calls `f()` variadic; in the headers of APIs it means `f(void)`.
         let variadic = ty.is_variadic() && ty.get_kind() != clang::TypeKind::FunctionNoPrototype;
-        Signature { parameters, result, variadic }
+        Signature { parameters, result, variadic, foreign: foreign(ty) }
+    }
+
+    /// A parameter that is declared as an array or a function is a pointer.
+    fn parameter(&mut self, ty: clang::Type, declared: Option<Entity>) -> Type {
+        use clang::TypeKind as K;
+        if !matches!(ty.get_canonical_type().get_kind(), K::FunctionPrototype | K::FunctionNoPrototype) {
+            return decayed(self.convert(ty, declared));
+        }
+        let spelling = declare_pointer(&ty.get_display_name());
+        Type { kind: self.pointer_to(ty, declared), spelling, handle: None }
     }
 
     fn record(&mut self, ty: clang::Type, spelling: &str) -> TypeKind {
         let key = ty.get_declaration().and_then(|d| d.get_usr()).map_or_else(|| spelling.to_string(), |u| u.0);
         let (Ok(size), Ok(align)) = (ty.get_sizeof(), ty.get_alignof()) else { return TypeKind::Incomplete };
-        if self.open.contains(&key) || self.open.len() >= NESTING {
+        if self.open.contains(&key) || self.hops >= NESTING {
             return TypeKind::Incomplete;
         }
         self.open.push(key);
@@ -304,24 +343,78 @@ impl Reader {
     }
 }
 
-/// A parameter that is declared as an array is a pointer.
+/// A value of a type that no register of ours holds.
+fn bytes(ty: clang::Type, spelling: &str) -> TypeKind {
+    let (Ok(size), Ok(align)) = (ty.get_sizeof(), ty.get_alignof()) else { return TypeKind::Incomplete };
+    let name = unqualified(spelling).to_string();
+    TypeKind::Struct(Struct { name, size, align, union: false, fields: Vec::new() })
+}
+
+/// Types that the binding does not know: complex numbers, some vectors, and `_Atomic(T)`, which is passed as the number is.
+fn unexposed(ty: clang::Type) -> TypeKind {
+    let spelling = ty.get_canonical_type().get_display_name();
+    let own = unqualified(&spelling);
+    if own.starts_with("_Complex ") || own == "__bf16" || own.contains("__attribute__((ext_vector_type(") {
+        return bytes(ty, &ty.get_display_name());
+    }
+    let Some(inner) = unqualified(&spelling).strip_prefix("_Atomic(").and_then(|t| t.strip_suffix(')')) else {
+        return TypeKind::Incomplete;
+    };
+    let number = |word: &str| ["char", "short", "int", "long", "signed", "unsigned", "_Bool"].contains(&word);
+    match ty.get_sizeof() {
+        Ok(8) if inner.ends_with('*') => {
+            let to = Type { kind: TypeKind::Void, spelling: "void".into(), handle: None };
+            TypeKind::Pointer { to: Box::new(to), constant: false }
+        }
+        Ok(bytes) if inner.split(' ').all(number) => {
+            TypeKind::Int { bytes, signed: !inner.contains("unsigned") && inner != "_Bool" }
+        }
+        Ok(bytes) if inner == "float" || inner == "double" => TypeKind::Float { bytes },
+        _ => TypeKind::Incomplete,
+    }
+}
+
+/// Why functions of a type cannot be called as C functions are; None: they can.
+fn foreign(ty: clang::Type) -> Option<String> {
+    use clang::CallingConvention as C;
+    match ty.get_calling_convention() {
+        None | Some(C::Cdecl) => None,
+        Some(C::SysV64) if cfg!(target_arch = "x86_64") => None,
+        Some(other) => Some(format!("{other:?}")),
+    }
+}
+
+/// An array as a parameter: a pointer to its first element.
 fn decayed(ty: Type) -> Type {
     match ty.kind {
         TypeKind::Array { of, .. } => {
             let constant = of.spelling.starts_with("const ");
-            let star = if of.spelling.ends_with('*') { "*" } else { " *" };
-            Type {
-                spelling: format!("{}{star}", of.spelling),
-                kind: TypeKind::Pointer { to: of, constant },
-                handle: None,
-            }
+            let spelling = declare_pointer(&of.spelling);
+            Type { spelling, kind: TypeKind::Pointer { to: of, constant }, handle: None }
         }
         _ => ty,
     }
 }
 
+/// The spelling of a pointer to a type: `int (*)[4]` for `int[4]`, `void (*)(int)` for `void (int)`.
+fn declare_pointer(to: &str) -> String {
+    let (before, after) = declarator::split(to);
+    match after.is_empty() {
+        true if before.ends_with('*') => format!("{before}*"),
+        true => format!("{before} *"),
+        false if before.ends_with('*') => format!("{before}*{after}"),
+        false => format!("{} (*){}", before.trim_end(), after.trim_start()),
+    }
+}
+
 fn unqualified(spelling: &str) -> &str {
     spelling.trim_start_matches("const ").trim_start_matches("volatile ")
+}
+
+/// The symbol of a function whose declaration gives it another one than its name (`__asm__("name_v2")`).
+fn symbol(entity: Entity, name: &str) -> Option<String> {
+    let label = entity.get_children().into_iter().find(|child| child.get_kind() == EntityKind::AsmLabelAttr)?;
+    label.get_name().filter(|symbol| symbol != name && !symbol.is_empty())
 }
 
 fn file_of(entity: Entity) -> Option<PathBuf> {

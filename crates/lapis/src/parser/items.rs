@@ -387,6 +387,11 @@ const ITEMS: [&str; 19] = [
     "dropin_if_missing",
 ];
 
+/// True if an item of the language begins with that word.
+pub fn is_item(word: &str) -> bool {
+    ITEMS.contains(&word)
+}
+
 /// A preprocessor line without the comment at its end; quotes protect what is in them.
 fn without_comment(text: &str) -> &str {
     let mut quote = None;

@@ -4,9 +4,13 @@ use super::{Failed, Parse, Parser};
 use crate::ast::{Name, Parameter, TypeName};
 use crate::lexer::Token;
 
-const BUILT_IN: [&str; 9] = ["void", "char", "short", "int", "long", "float", "double", "signed", "unsigned"];
+const BUILT_IN: [&str; 13] = [
+    "void", "char", "short", "int", "long", "float", "double", "signed", "unsigned", "_Bool", "_Complex", "__int128",
+    "_Float16",
+];
 const TAGS: [&str; 3] = ["struct", "union", "enum"];
-const QUALIFIERS: [&str; 4] = ["const", "volatile", "restrict", "__restrict"];
+const QUALIFIERS: [&str; 8] =
+    ["const", "volatile", "restrict", "__restrict", "__restrict__", "_Nullable", "_Nonnull", "_Null_unspecified"];
 
 impl Parser<'_> {
     /// True if the token `ahead` certainly or (by the header) presumably begins a type.
@@ -37,7 +41,16 @@ impl Parser<'_> {
                 }
                 words.push(self.word(0));
                 named = true;
-            } else if word == "_Bool" || BUILT_IN.contains(&word) && !named {
+            } else if word == "_Atomic" && words.is_empty() {
+                self.advance();
+                // `_Atomic(int)`: the type inside, which the header knows better.
+                if self.peek() == Token::OpenParen && !self.skip_group() {
+                    return Err(Failed);
+                }
+                words.push("_Atomic");
+                named = true;
+                continue;
+            } else if BUILT_IN.contains(&word) && !named {
                 words.push(word);
             } else if words.is_empty() {
                 words.push(word);
@@ -105,51 +118,74 @@ impl Parser<'_> {
     fn parameter(&mut self, number: usize) -> Parse<Parameter> {
         let start = self.span();
         let mut ty = self.type_name()?;
-        if self.peek() == Token::OpenParen {
-            return self.function_parameter(ty);
+        let mut name = None;
+        let parts = self.declarator(&mut name)?;
+        match parts.as_slice() {
+            [] => {}
+            // `char *names[]`
+            [Suffix::Array] => {
+                ty.array = true;
+                ty.pointers.push(false);
+            }
+            _ => ty.function = true,
         }
-        let name = if self.peek() == Token::Name {
-            self.name("a parameter name")?
-        } else {
-            Name { text: format!("#{number}"), span: self.since(start) }
-        };
-        while self.peek() == Token::OpenBracket {
-            ty.array = true;
+        ty.span = self.since(start);
+        let name = name.unwrap_or_else(|| Name { text: format!("#{number}"), span: self.since(start) });
+        Ok(Parameter { ty: Some(ty), name })
+    }
+
+    /// The parts around a name, after the base type and its stars: `(*(*get)(int))(float)`, `m[3][4]`. Answers what
+    /// it makes of the type, from inside out; nothing for a plain name.
+    fn declarator(&mut self, name: &mut Option<Name>) -> Parse<Vec<Suffix>> {
+        let mut parts = Vec::new();
+        if self.peek() == Token::OpenParen && self.begins_declarator() {
+            self.advance();
+            // A calling convention: `void (CALL *f)(int)`
+            while self.peek() == Token::Name && self.peek_at(1) != Token::CloseParen {
+                self.advance();
+            }
+            self.pointers();
+            while self.peek() == Token::Name && self.peek_at(1) == Token::Name {
+                self.advance();
+            }
+            parts = self.declarator(name)?;
+            parts.push(Suffix::Pointer);
+            self.expect(Token::CloseParen, "`)`")?;
+        } else if self.peek() == Token::Name {
+            *name = Some(self.name("a parameter name")?);
+        }
+        loop {
+            let suffix = match self.peek() {
+                Token::OpenBracket => Suffix::Array,
+                Token::OpenParen => Suffix::Function,
+                _ => return Ok(parts),
+            };
             if !self.skip_group() {
                 return Err(Failed);
             }
+            parts.push(suffix);
         }
-        if ty.array {
-            ty.pointers.push(false);
-        }
-        ty.span = self.since(start);
-        Ok(Parameter { ty: Some(ty), name })
     }
 
-    /// `void (CALL *name)(int, void *)`, after the result type.
-    fn function_parameter(&mut self, mut ty: TypeName) -> Parse<Parameter> {
-        let start = ty.span;
-        self.expect(Token::OpenParen, "`(`")?;
-        while self.peek() == Token::Name && self.peek_at(1) != Token::CloseParen {
-            self.advance();
+    /// True if the parenthesis here holds a declarator, and no parameters: a star comes first, or a word and a star.
+    fn begins_declarator(&self) -> bool {
+        let mut ahead = 1;
+        while self.peek_at(ahead) == Token::Name && !self.begins_type(ahead) {
+            ahead += 1;
         }
-        self.expect(Token::Star, "`*`")?;
-        while self.peek() == Token::Name && self.peek_at(1) == Token::Name {
-            self.advance();
-        }
-        let name = self.name("the name of the function pointer")?;
-        self.expect(Token::CloseParen, "`)`")?;
-        if self.peek() != Token::OpenParen || !self.skip_group() {
-            return Err(self.unexpected("the parameters of the function pointer"));
-        }
-        ty.function = true;
-        ty.span = self.since(start);
-        Ok(Parameter { ty: Some(ty), name })
+        self.peek_at(ahead) == Token::Star
     }
 }
 
+/// One step from a declarator to its type.
+enum Suffix {
+    Array,
+    Function,
+    Pointer,
+}
+
 pub(super) fn is_type_keyword(word: &str) -> bool {
-    BUILT_IN.contains(&word) || TAGS.contains(&word) || QUALIFIERS.contains(&word) || word == "_Bool"
+    BUILT_IN.contains(&word) || TAGS.contains(&word) || QUALIFIERS.contains(&word) || word == "_Atomic"
 }
 
 /// The usual spelling of a base type: `long unsigned` is `unsigned long`.
@@ -159,6 +195,14 @@ fn normal(words: &[&str]) -> String {
     }
     let count = |word: &str| words.iter().filter(|w| **w == word).count();
     let unsigned = count("unsigned") > 0;
+    if let Some(own) = ["_Bool", "_Complex", "_Float16"].iter().find(|word| count(word) > 0) {
+        // Other words may be part of it (`long double _Complex`).
+        let rest = ["long", "float", "double"].iter().flat_map(|word| std::iter::repeat_n(*word, count(word)));
+        return [*own].into_iter().chain(rest).collect::<Vec<_>>().join(" ");
+    }
+    if count("__int128") > 0 {
+        return if unsigned { "unsigned __int128".into() } else { "__int128".into() };
+    }
     let base = if count("char") > 0 {
         return ["char", "unsigned char", "signed char"][if unsigned { 1 } else { 2 * count("signed").min(1) }].into();
     } else if count("short") > 0 {

@@ -66,7 +66,7 @@ impl<'a> Resolver<'a> {
                 Some(item) => self.function(item, &function.signature, &function.name, None),
                 None => self.undescribed_function(function),
             };
-            self.model.functions.push(resolved);
+            self.model.functions.push(Function { label: function.symbol.clone(), ..resolved });
         }
         for item in items {
             let Item::Function(item @ FunctionItem { table: Some(table), .. }) = item else { continue };
@@ -145,6 +145,7 @@ impl<'a> Resolver<'a> {
     fn blank(&self, signature: Signature, name: &str, span: Span) -> Function {
         Function {
             name: name.to_string(),
+            label: None,
             member_of: None,
             parameters: signature.parameters.iter().map(|(n, _)| n.clone()).collect(),
             error: self.error_place(&signature, &[]),
@@ -264,8 +265,12 @@ impl<'a> Resolver<'a> {
             return false;
         }
         for (parameter, (_, expected)) in item.parameters.iter().zip(&signature.parameters) {
-            let Some(name) = parameter.ty.as_ref().filter(|t| !t.function) else { continue };
+            // The header decides about types that only a compiler takes apart.
+            let Some(name) = parameter.ty.as_ref().filter(|t| !t.function && t.base != "_Atomic") else { continue };
+            let function = matches!(expected.kind, TypeKind::FunctionPointer(_));
             if let Some(ty) = self.resolve_type(name)
+                // A function as a parameter is a pointer to it.
+                && !(function && matches!(ty.kind, TypeKind::Incomplete))
                 && !same(&ty, expected)
             {
                 self.differs(name.span, &format!("parameter `{}`", parameter.name.text), &ty, expected);

@@ -3,7 +3,7 @@
 use super::Resolver;
 use crate::ast::TypeName;
 use crate::diagnostics::Diagnostic;
-use crate::model::{Type, TypeKind};
+use crate::model::{Struct, Type, TypeKind};
 use crate::suggest::similar;
 
 pub fn int(bytes: usize, signed: bool, spelling: &str) -> Type {
@@ -42,6 +42,9 @@ pub fn same(a: &Type, b: &Type) -> bool {
         (TypeKind::Struct(a), TypeKind::Struct(b)) => {
             a.size == b.size && a.union == b.union && a.fields.len() == b.fields.len()
         }
+        // Where the specification cannot see the struct, or the function, its name has to do.
+        (TypeKind::Incomplete, TypeKind::Struct(_)) | (TypeKind::Struct(_), TypeKind::Incomplete) => tag(a) == tag(b),
+        (TypeKind::Pointer { to, .. }, TypeKind::FunctionPointer(_)) => matches!(to.kind, TypeKind::Incomplete),
         (TypeKind::Incomplete, TypeKind::Incomplete) => tag(a) == tag(b) || a.spelling == b.spelling,
         (TypeKind::FunctionPointer(_), TypeKind::FunctionPointer(_)) => true,
         (a, b) => a == b,
@@ -81,6 +84,19 @@ pub fn bare(spelling: &str) -> &str {
 pub fn key(spelling: &str) -> String {
     let words: Vec<&str> = bare(spelling).split_whitespace().collect();
     words.join(" ").replace("* ", "*").replace(" *", "*")
+}
+
+/// Numbers that no register of ours holds, as the header's reader sees them: bytes.
+fn wide(base: &str) -> Option<TypeKind> {
+    let (size, align) = match base {
+        "_Float16" => (2, 2),
+        "_Complex float" => (8, 4),
+        "_Complex double" => (16, 8),
+        "long double" | "__int128" | "unsigned __int128" => (16, 16),
+        "_Complex long double" => (32, 16),
+        _ => return None,
+    };
+    Some(TypeKind::Struct(Struct { name: base.into(), size, align, union: false, fields: Vec::new() }))
 }
 
 pub fn describe(ty: &Type) -> String {
@@ -129,7 +145,7 @@ impl<'a> Resolver<'a> {
             "unsigned long" | "unsigned long long" => (TypeKind::Int { bytes: 8, signed: false }, base),
             "float" => (TypeKind::Float { bytes: 4 }, base),
             "double" => (TypeKind::Float { bytes: 8 }, base),
-            "long double" => (TypeKind::Float { bytes: 16 }, base),
+            _ if wide(base).is_some() => (wide(base)?, base),
             _ => {
                 let named = self.header.named_type(base).cloned();
                 let incomplete = || {
@@ -202,6 +218,7 @@ impl<'a> Resolver<'a> {
             parameters: signature.parameters.iter().map(|(n, t)| (n.clone(), self.decorate(t))).collect(),
             result: self.decorate(&signature.result),
             variadic: signature.variadic,
+            foreign: signature.foreign.clone(),
         }
     }
 }

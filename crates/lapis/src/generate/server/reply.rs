@@ -70,7 +70,7 @@ impl Handler<'_> {
     }
 
     pub(super) fn poll(&self, utility: usize) -> TokenStream {
-        let name = format_ident!("{}", self.model.utility_functions[utility].name);
+        let name = types::utility_name(&self.model.utility_functions[utility]);
         quote!(std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#name as *const ()))
     }
 
