@@ -14,6 +14,8 @@ const COLUMNS: &str = "+-----------------------------------------+--------------
 /// Characters of the longest name of a device and of a process that fit.
 const DEVICE_NAME: usize = 27;
 const PROCESS_NAME: usize = 36;
+/// More than any device has: a library that says otherwise is not believed.
+const MOST_PARTS: u32 = 64;
 
 pub fn summary(library: &Library, devices: &[Device]) -> String {
     let mut text = format!("{}       \n{RULE}", clock::date(clock::now().0));
@@ -126,7 +128,7 @@ pub fn list(devices: &[Device]) -> String {
     for device in devices {
         let (name, uuid) = (plain(device.text("nvmlDeviceGetName")), plain(device.text("nvmlDeviceGetUUID")));
         text.push_str(&format!("GPU {}: {name} (UUID: {uuid})\n", device.index));
-        let most = device.number("nvmlDeviceGetMaxMigDeviceCount").unwrap_or(0);
+        let most = device.number("nvmlDeviceGetMaxMigDeviceCount").unwrap_or(0).min(MOST_PARTS);
         for number in 0..most {
             let Ok(handle) = device.get_of("nvmlDeviceGetMigDeviceHandleByIndex", &[number as Number]) else {
                 continue;
