@@ -52,8 +52,16 @@ pub struct Api {
 /// The settings with which a program finds the guest library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launch {
-    Environment { name: String, value: String },
-    DropIn { soname: String, only_if_missing: bool },
+    Environment {
+        name: String,
+        value: String,
+    },
+    DropIn {
+        soname: String,
+        only_if_missing: bool,
+    },
+    /// A program of Aviary's own, first in the program's PATH.
+    Program(String),
 }
 
 #[derive(Deserialize)]
@@ -123,6 +131,13 @@ impl Placeholders<'_> {
                 return Err(format!("`{soname}` cannot be the name of a library"));
             }
             return Ok(Some(Launch::DropIn { soname, only_if_missing }));
+        }
+        if let Some(program) = step.get("program") {
+            let name = program.as_str().unwrap_or_default();
+            if name.is_empty() || name.contains('/') {
+                return Err(format!("`{program}` cannot be the name of a program"));
+            }
+            return Ok(Some(Launch::Program(name.to_owned())));
         }
         Ok(None)
     }

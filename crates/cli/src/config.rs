@@ -137,6 +137,9 @@ struct TenantConfig {
     threads: Option<usize>,
     apis: Option<Vec<String>>,
     functions: Option<FunctionsConfig>,
+    /// Functions that change a device for all its users; a name may end with `*`.
+    #[serde(default)]
+    privileged: Vec<String>,
     only_devices: Option<Vec<String>>,
     weight: Option<u32>,
     priority: Option<i32>,
@@ -363,16 +366,25 @@ impl FileConfig {
             sessions: tenant.sessions,
             threads: tenant.threads,
             apis: tenant.apis.clone(),
-            functions: match &tenant.functions {
-                Some(FunctionsConfig::Allow(names)) => FunctionRule { allow: Some(names.clone()), deny: Vec::new() },
-                Some(FunctionsConfig::Deny(names)) => FunctionRule { allow: None, deny: names.clone() },
-                None => FunctionRule::default(),
-            },
+            functions: tenant.function_rule(),
             only_devices: tenant.only_devices.clone(),
             weight: tenant.weight.unwrap_or(1),
             priority: tenant.priority.unwrap_or(0),
         };
         self.tenants.iter().map(tenant).collect()
+    }
+}
+
+impl TenantConfig {
+    fn function_rule(&self) -> FunctionRule {
+        let privileged = self.privileged.clone();
+        match &self.functions {
+            Some(FunctionsConfig::Allow(names)) => {
+                FunctionRule { allow: Some(names.clone()), deny: Vec::new(), privileged }
+            }
+            Some(FunctionsConfig::Deny(names)) => FunctionRule { allow: None, deny: names.clone(), privileged },
+            None => FunctionRule { privileged, ..FunctionRule::default() },
+        }
     }
 }
 
@@ -445,7 +457,8 @@ pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigErr
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     for tenant in tenants {
-        let mut named = tenant.functions.allow.iter().flatten().chain(&tenant.functions.deny);
+        let privileged = tenant.functions.privileged.iter().filter(|name| !name.ends_with('*'));
+        let mut named = tenant.functions.allow.iter().flatten().chain(&tenant.functions.deny).chain(privileged);
         if let Some(function) = named.find(|function| complete && !known(|api| &api.functions, function)) {
             return Err(ConfigError::NoFunction(tenant.name.clone(), function.clone()));
         }
@@ -515,12 +528,16 @@ mod tests {
     #[test]
     fn all_about_a_tenant() {
         let text = "[tenants.a]\nusers = [7]\ncertificates = [\"laptop\"]\nsessions = 2\nthreads = 3\napis = [\"x\"]\n\
-                    functions = { deny = [\"f\"] }\nweight = 4\npriority = -1\n[tenants.b]\nfunctions = { allow = [] }\n";
+                    functions = { deny = [\"f\"] }\nprivileged = [\"set*\"]\nweight = 4\npriority = -1\n[tenants.b]\nfunctions = { allow = [] }\n";
         let tenants = read(text).unwrap().tenants();
         let (a, b) = (&tenants[0], &tenants[1]);
         assert_eq!((a.sessions, a.threads, a.weight, a.priority), (Some(2), Some(3), 4, -1));
         assert_eq!((a.identities[0].as_str(), a.functions.deny[0].as_str()), ("laptop", "f"));
-        assert_eq!(b, &Tenant { functions: FunctionRule { allow: Some(vec![]), deny: vec![] }, ..Tenant::new("b") });
+        assert_eq!(a.functions.privileged, ["set*"]);
+        assert_eq!(
+            b,
+            &Tenant { functions: FunctionRule { allow: Some(vec![]), ..FunctionRule::default() }, ..Tenant::new("b") }
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Lists that an API adds to; any other variable is replaced.
-const LISTS: [&str; 2] = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
+const LISTS: [&str; 3] = ["LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"];
 
 /// Built by crates/heap.
 const HEAP_LIBRARY: &str = "libaviary_heap.so";
@@ -38,6 +38,7 @@ pub type Variables = BTreeMap<OsString, OsString>;
 pub fn prepare(apis: &[Api], directory: &Path) -> Result<Variables, LaunchError> {
     let mut variables = Variables::new();
     let mut owners = BTreeMap::new();
+    let (bin, mut programs) = (directory.join("bin"), false);
     for api in apis {
         if !api.library.is_file() {
             return Err(LaunchError::NoLibrary(api.library.clone(), api.name.clone()));
@@ -45,6 +46,13 @@ pub fn prepare(apis: &[Api], directory: &Path) -> Result<Variables, LaunchError>
         for step in &api.launch {
             match step {
                 Launch::Environment { name, value } => set(&mut variables, name, value.as_ref()),
+                // Without it the program finds the machine's own, if there is one.
+                Launch::Program(name) => {
+                    if let Some(program) = beside(name) {
+                        programs = true;
+                        link(&bin, name, &program)?;
+                    }
+                }
                 Launch::DropIn { soname, only_if_missing: true } if find_library(soname).is_some() => {}
                 Launch::DropIn { soname, .. } => {
                     if let Some(other) = owners.insert(soname.clone(), api.name.clone()) {
@@ -62,18 +70,25 @@ pub fn prepare(apis: &[Api], directory: &Path) -> Result<Variables, LaunchError>
     for api in apis.iter().filter(named) {
         set(&mut variables, "LD_LIBRARY_PATH", api.directory.as_os_str());
     }
+    if programs {
+        set(&mut variables, "PATH", bin.as_os_str());
+    }
     if !owners.is_empty() {
         set(&mut variables, "LD_LIBRARY_PATH", directory.as_os_str());
     }
     Ok(variables)
 }
 
+/// A file that is installed with this program: beside it, or in `../lib/aviary`.
+pub fn beside(name: &str) -> Option<PathBuf> {
+    let program = env::current_exe().unwrap_or_default();
+    let mut places = program.parent().into_iter().flat_map(|folder| [folder.to_owned(), folder.join("../lib/aviary")]);
+    places.find_map(|folder| Some(folder.join(name)).filter(|file| file.is_file()))
+}
+
 /// Has the program's large allocations made by the library that guest libraries share with their API servers.
 pub fn share_heap(variables: &mut Variables) -> Result<(), LaunchError> {
-    let program = env::current_exe().unwrap_or_default();
-    let place = program.parent().into_iter().flat_map(|folder| [folder.to_owned(), folder.join("../lib/aviary")]);
-    let library = place.map(|folder| folder.join(HEAP_LIBRARY)).find(|library| library.is_file());
-    let library = library.ok_or(LaunchError::NoHeap(HEAP_LIBRARY))?;
+    let library = beside(HEAP_LIBRARY).ok_or(LaunchError::NoHeap(HEAP_LIBRARY))?;
     set(variables, "LD_PRELOAD", library.as_os_str());
     Ok(())
 }
@@ -148,6 +163,20 @@ mod tests {
         let path = variables[OsStr::new("LD_LIBRARY_PATH")].clone().into_string().unwrap();
         let [links, folder] = [links.as_path(), root.path()].map(Path::display);
         assert!(path.starts_with(&format!("{links}:{folder}")), "{path}");
+    }
+
+    #[test]
+    fn programs_come_first_in_the_path() {
+        let root = PrivateDir::create().unwrap();
+        // This test's own program stands for one that is installed beside `aviary`.
+        let own = env::current_exe().unwrap();
+        let own = own.file_name().unwrap().to_str().unwrap();
+        let api = api(root.path(), "a", vec![Launch::Program(own.into()), Launch::Program("no-such-program".into())]);
+        let links = root.path().join("lib");
+        let variables = prepare(&[api], &links).unwrap();
+        assert!(links.join("bin").join(own).is_file() && !links.join("bin/no-such-program").exists());
+        let path = variables[OsStr::new("PATH")].clone().into_string().unwrap();
+        assert!(path.starts_with(links.join("bin").to_str().unwrap()) && path.contains(':'), "{path}");
     }
 
     #[test]

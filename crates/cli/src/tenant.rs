@@ -150,6 +150,9 @@ fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
         Some(allowed) => say(format_args!("functions     only {}", list(allowed))),
         None => say(format_args!("functions     all but {}", list(&tenant.functions.deny))),
     }
+    if !tenant.functions.privileged.is_empty() {
+        say(format_args!("privileged    {}", list(&tenant.functions.privileged)));
+    }
     for account in &tenant.accounts {
         let limit = account.limit.map_or_else(|| "none".into(), |limit| limit.to_string());
         let AccountReport { resource, used, peak, refused, .. } = account;

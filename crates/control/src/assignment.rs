@@ -75,6 +75,8 @@ pub struct FunctionRule {
     /// `None`: all.
     pub allow: Option<Vec<String>>,
     pub deny: Vec<String>,
+    /// Functions that change a device for all its users, which are refused unless they are here; a name may end with `*`.
+    pub privileged: Vec<String>,
 }
 
 /// The descriptors that come with an [`Assignment`]. All but the guest's socket the node has made.

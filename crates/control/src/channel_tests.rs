@@ -38,7 +38,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     (numbers, flags, texts, proptest::option::of(user())).prop_map(|(numbers, flags, texts, user)| {
         let (session, guest, slot, threads, slice_ns, arena) = numbers;
         let (tenant, apis, allow, only_devices) = texts;
-        let functions = FunctionRule { allow, deny: vec![tenant.clone()] };
+        let functions = FunctionRule { allow, deny: vec![tenant.clone()], privileged: vec![tenant.clone()] };
         let modules = vec![PathBuf::from(&tenant)];
         let limits = [(tenant.clone(), session)].into();
         let vendors = [(tenant.clone(), "lib".to_owned())].into();

@@ -18,7 +18,7 @@ pub use account::{Account, Allowance, Kind, Refused};
 pub use charges::Charges;
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
 pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
-pub use page::{Balance, PageError, SLOTS, TenantPage};
+pub use page::{Balance, PageError, ProcessUse, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;
 
@@ -43,6 +43,11 @@ impl TenantSlot {
     /// `None`: there is no such slot.
     pub fn new(page: TenantPage, slot: u32) -> Option<TenantSlot> {
         ((slot as usize) < SLOTS).then(|| TenantSlot { page: Arc::new(page), slot })
+    }
+
+    /// Names the process that the slot's API server works for, for the tenant's lists of processes.
+    pub fn show_guest(&self, process: u32) {
+        self.page.show_guest(self.slot, process);
     }
 }
 
@@ -156,6 +161,12 @@ impl Gate {
         }
         let account = self.accounts.iter().find(|account| account.name() == resource)?;
         account.limit().map(|limit| Allowance::new(limit, account.used()))
+    }
+
+    /// The tenant's programs that hold a continuous resource on a device, also one that this API does not declare.
+    pub fn process_uses(&self, resource: &str, device: &str) -> Vec<ProcessUse> {
+        let device = &device[..device.floor_char_boundary(DEVICE_NAME_BYTES)];
+        self.seat.as_ref().map_or_else(Vec::new, |seat| seat.page.process_uses(resource, device))
     }
 
     /// Takes `amount` of a continuous resource. What is taken is returned by the [`Charges`] it ends up in.

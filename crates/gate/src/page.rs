@@ -14,12 +14,13 @@ use crate::device_limits::{DEVICE_LIMITS, DEVICE_NAME_WORDS, DeviceLimit, Device
 use crate::lock::OwnedLock;
 use crate::sealed::{Atomics, SealedPage};
 use crate::text::Text;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// "AVTENAN" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"AVTENAN\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"AVTENAN\x03");
 /// Resources of all APIs that a tenant uses, and of what lies on devices one more for each device.
 pub const ACCOUNTS: usize = 128;
 /// API servers of one tenant at a time.
@@ -41,6 +42,9 @@ struct TenantPageLayout {
     audit: RefusalLogWindow,
     device_limits: DeviceLimitTable,
     accounts: [SharedAccount; ACCOUNTS],
+    /// Process id of each slot's guest, on the guest's machine; 0: none. Written by the slot's API server, for lists
+    /// of the tenant's own processes only.
+    guests: [AtomicU32; SLOTS],
     held: [[AtomicU64; ACCOUNTS]; SLOTS],
 }
 
@@ -70,6 +74,16 @@ pub struct Balance {
     pub refused: u64,
     /// Sum over all slots. Differs from `used` only while somebody is changing both.
     pub held: u64,
+}
+
+/// A program of the tenant, and what it holds of a resource on a device. `repr(C)`: modules read it as
+/// `struct aviary_process_use`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct ProcessUse {
+    pub amount: u64,
+    /// Process id on the program's machine.
+    pub process: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -317,6 +331,27 @@ impl TenantPage {
         }
     }
 
+    pub(crate) fn show_guest(&self, slot: u32, process: u32) {
+        self.layout().guests[slot as usize].store(process, Ordering::Relaxed);
+    }
+
+    /// By process id; a program with several API servers counts once. Only slots with a guest are looked at: the rest of
+    /// `held` costs no memory.
+    pub(crate) fn process_uses(&self, name: &str, device: &str) -> Vec<ProcessUse> {
+        let Some(index) = self.find(name, device) else { return Vec::new() };
+        let layout = self.layout();
+        let mut amounts = BTreeMap::<u32, u64>::new();
+        for (guest, held) in layout.guests.iter().zip(&layout.held) {
+            let process = guest.load(Ordering::Relaxed);
+            let amount = if process == 0 { 0 } else { held[index].load(Ordering::Relaxed) };
+            if amount != 0 {
+                let sum = amounts.entry(process).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+        }
+        amounts.into_iter().map(|(process, amount)| ProcessUse { amount, process }).collect()
+    }
+
     // The node's part.
 
     /// Before a slot is given to an API server.
@@ -382,6 +417,7 @@ impl TenantPage {
     pub fn release(&self, slot: u32) {
         let layout = self.layout();
         let Some(held) = self.rows().get(slot as usize) else { return };
+        self.show_guest(slot, 0);
         if layout.lock.owner() == slot + 1 {
             // No other process is between two stores: `used` can be added up.
             held.iter().for_each(|amount| amount.store(0, Ordering::Relaxed));

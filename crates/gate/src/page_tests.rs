@@ -87,6 +87,31 @@ fn a_lower_limit_takes_nothing_back_and_grants_nothing() {
 }
 
 #[test]
+fn process_uses_name_each_guest_once_and_end_with_its_api_server() {
+    let (page, fd) = TenantPage::create().unwrap();
+    page.note_slot(3);
+    let server = |slot, guest| {
+        let slot = TenantSlot::new(TenantPage::open(fd.as_fd()).unwrap(), slot).unwrap();
+        slot.show_guest(guest);
+        Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &slot).unwrap()
+    };
+    let gates = [server(0, 70), server(1, 71), server(2, 70), server(3, 72)];
+    for (gate, amount) in gates.iter().zip([5, 3, 4]) {
+        let card = gate.residency(0, &["card".to_owned()]).unwrap();
+        gate.charge(card, amount).unwrap();
+    }
+    gates[1].charge(gates[1].residency(0, &["chip".to_owned()]).unwrap(), 100).unwrap();
+    let on = |device| -> Vec<(u32, u64)> {
+        gates[3].process_uses("memory", device).iter().map(|found| (found.process, found.amount)).collect()
+    };
+    assert_eq!(on("card"), [(70, 9), (71, 3)], "one that holds nothing there is not listed");
+    assert_eq!((on("chip"), on("other")), (vec![(71, 100)], vec![]));
+    page.release(1);
+    assert_eq!((on("card"), on("chip")), (vec![(70, 9)], vec![]));
+    assert_eq!(Gate::default().process_uses("memory", "card"), [], "a session without a tenant's page");
+}
+
+#[test]
 fn allocation_on_devices_counts_on_all_or_none() {
     let (page, fd) = TenantPage::create().unwrap();
     page.note_slot(0);

@@ -74,6 +74,7 @@ pub enum Item {
         soname: Text,
         only_if_missing: bool,
     },
+    Program(Text),
     Function(FunctionItem),
 }
 

@@ -206,6 +206,7 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
                 folder.write(Path::new(path), fill(content, folder.path(), library).as_bytes())?;
             }
             Launch::Environment { name, value } => launch.push(json!({"environment": {"name": name, "value": value}})),
+            Launch::Program { name } => launch.push(json!({"program": name})),
             Launch::DropIn { soname, only_if_missing } => {
                 launch.push(json!({"dropin": {"soname": soname, "only_if_missing": only_if_missing}}));
             }

@@ -347,6 +347,10 @@ impl Loader<'_> {
                         .launch
                         .push(Launch::DropIn { soname: soname.value.clone(), only_if_missing: *only_if_missing });
                 }
+                Item::Program(name) => {
+                    self.program(name);
+                    model.launch.push(Launch::Program { name: name.value.clone() });
+                }
                 _ => {}
             }
         }
@@ -373,6 +377,16 @@ impl Loader<'_> {
                 Diagnostic::error(text.span, "a soname is a plain file name")
                     .label(wrong)
                     .help("write the name by which programs ask the dynamic linker, `libname.so.1`; where the vendor's library lies says LD_LIBRARY_PATH of the node"),
+            );
+        }
+    }
+
+    fn program(&mut self, text: &Text) {
+        if let Some(wrong) = not_a_soname(&text.value) {
+            self.diagnostics.push(
+                Diagnostic::error(text.span, "a program is named by a plain file name")
+                    .label(wrong)
+                    .help("write the name that users type; `aviary` looks for the program beside itself"),
             );
         }
     }

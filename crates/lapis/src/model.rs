@@ -174,6 +174,7 @@ pub enum Launch {
     Environment { name: String, value: String },
     File { path: String, content: String },
     DropIn { soname: String, only_if_missing: bool },
+    Program { name: String },
 }
 
 /// The type with which functions report errors, and its codes.

@@ -50,6 +50,10 @@ fn exceeds(had: &FunctionRule, now: &FunctionRule) -> bool {
     if now.deny.iter().any(|function| permits(had, function)) {
         return true;
     }
+    // A pattern fits another one that has nothing but what fits it, too.
+    if !had.privileged.iter().all(|had| now.privileged.iter().any(|name| fits(name, had))) {
+        return true;
+    }
     match (&had.allow, &now.allow) {
         (_, None) => false,
         // There are always more functions than a list names.
@@ -71,7 +75,7 @@ mod tests {
     }
 
     fn functions(allow: Option<&str>, deny: &str) -> Permissions {
-        let functions = FunctionRule { allow: allow.map(names), deny: names(deny) };
+        let functions = FunctionRule { allow: allow.map(names), deny: names(deny), privileged: Vec::new() };
         Permissions { functions, ..Permissions::default() }
     }
 

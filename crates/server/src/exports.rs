@@ -77,6 +77,21 @@ macro_rules! utility_exports {
             unsafe { $crate::ffi::may_use(device) }
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_privileged(function: *const ::std::ffi::c_char) -> ::std::ffi::c_int {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::privileged(function) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_process_uses(
+            resource: *const ::std::ffi::c_char,
+            device: *const ::std::ffi::c_char,
+            process_uses: *mut $crate::ProcessUse,
+            room: ::std::ffi::c_uint,
+        ) -> ::std::ffi::c_uint {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::process_uses(resource, device, process_uses, room) }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_offer(
             descriptor: ::std::ffi::c_int,
             note: u64,

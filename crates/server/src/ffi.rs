@@ -1,7 +1,8 @@
 //! Functions that utility code of a specification may call; panics stay inside.
 
+use aviary_gate::ProcessUse;
 use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -207,6 +208,39 @@ pub unsafe fn may_use(device: *const c_char) -> c_int {
         Some(device.map_or_else(|| !policy.has_only_some_devices(), |name| policy.may_use(&name)))
     };
     c_int::from(guarded(may, None).unwrap_or(false))
+}
+
+/// True if the tenant's configuration names this function among those that change a device for all its users.
+///
+/// # Safety
+/// `function` is a NUL-terminated string.
+pub unsafe fn privileged(function: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let function = unsafe { CStr::from_ptr(function) }.to_string_lossy();
+    c_int::from(guarded(|| Some(session()?.policy.has_privilege(&function)), None).unwrap_or(false))
+}
+
+/// Which of the tenant's programs hold how much of a continuous resource on a device, at most `room` of them; answers the
+/// number of all.
+///
+/// # Safety
+/// `resource` and `device` are NUL-terminated strings, `process_uses` points to places for `room` of them.
+pub unsafe fn process_uses(
+    resource: *const c_char,
+    device: *const c_char,
+    process_uses: *mut ProcessUse,
+    room: c_uint,
+) -> c_uint {
+    // SAFETY: the caller's promise.
+    let resource = unsafe { CStr::from_ptr(resource) }.to_string_lossy();
+    // SAFETY: the caller's promise.
+    let Some(device) = (unsafe { device_name(device) }) else { return 0 };
+    let Some(found) = guarded(|| Some(session()?.process_uses(&resource, &device)), None) else { return 0 };
+    for (index, process_use) in found.iter().take(room as usize).enumerate() {
+        // SAFETY: `index` is less than `room`, for which the caller has places.
+        unsafe { process_uses.add(index).write(*process_use) };
+    }
+    c_uint::try_from(found.len()).unwrap_or(c_uint::MAX)
 }
 
 /// Offers a descriptor, which stays the caller's, to other processes of the application; 0 if that worked. The session is

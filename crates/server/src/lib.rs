@@ -47,6 +47,7 @@ mod vendor;
 
 pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Metadata, Reject, ResourceKind, Role};
 pub use aviary_control::OfferName;
+pub use aviary_gate::ProcessUse;
 pub use aviary_transport::bounds;
 pub use call::{Buffer, Call};
 pub use closures::ClosureLifetime;

@@ -17,6 +17,8 @@ pub struct Policy {
     denied: Option<Box<[bool]>>,
     /// `None`: all.
     only_devices: Option<Vec<String>>,
+    /// Functions that change a device for all its users, which the tenant may call; a name may end with `*`.
+    privileged: Vec<String>,
 }
 
 impl Policy {
@@ -29,7 +31,13 @@ impl Policy {
         let denied: Box<[bool]> = api.functions.iter().map(|function| denies(function.name)).collect();
         let only_devices = only_some(config.only_devices.clone());
         let private_node = config.private;
-        Policy { tenant, guest, private_node, denied: denied.contains(&true).then_some(denied), only_devices }
+        let (privileged, denied) = (rule.privileged.clone(), denied.contains(&true).then_some(denied));
+        Policy { tenant, guest, private_node, denied, only_devices, privileged }
+    }
+
+    /// Without an entry in the tenant's list no function is allowed.
+    pub fn has_privilege(&self, function: &str) -> bool {
+        self.privileged.iter().any(|pattern| fits(pattern, function))
     }
 
     pub fn denies(&self, function: u32) -> bool {
@@ -61,6 +69,19 @@ mod tests {
     fn with(only_devices: Option<&[&str]>) -> Policy {
         let only_devices = only_devices.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         Policy { only_devices: only_some(only_devices), ..Policy::default() }
+    }
+
+    #[test]
+    fn privileges_are_those_that_are_listed() {
+        let listed = |names: &[&str]| Policy {
+            privileged: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..Policy::default()
+        };
+        assert!(!Policy::default().has_privilege("set_clock"));
+        assert!(
+            listed(&["set_clock"]).has_privilege("set_clock") && !listed(&["set_clock"]).has_privilege("set_clocks")
+        );
+        assert!(listed(&["other", "set_*"]).has_privilege("set_clock") && !listed(&["set_*"]).has_privilege("reset"));
     }
 
     #[test]

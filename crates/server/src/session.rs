@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use aviary_control::Assignment;
 use aviary_control::stats::StatsPage;
-use aviary_gate::{Allowance, Charges, Gate, Refusal, Refused, Resource, TenantPage, TenantSlot};
+use aviary_gate::{Allowance, Charges, Gate, ProcessUse, Refusal, Refused, Resource, TenantPage, TenantSlot};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, Shown, control::control_kind};
 
@@ -115,6 +115,7 @@ pub fn gate(api: &ApiDescriptor, config: &Assignment, page: Option<BorrowedFd<'_
     let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
     let page = TenantPage::open(page).map_err(|error| error.to_string())?;
     let seat = TenantSlot::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
+    seat.show_guest(config.guest);
     Gate::of_tenant(resources, &seat).map_err(|error| error.to_string())
 }
 
@@ -231,6 +232,11 @@ impl Session {
     /// The part that the tenant's limits leave of a continuous resource; `None`: there are none.
     pub fn allowance(&self, resource: &str, device: Option<&str>) -> Option<Allowance> {
         self.gate.allowance(resource, device)
+    }
+
+    /// Which of the tenant's programs hold how much of a continuous resource on a device.
+    pub fn process_uses(&self, resource: &str, device: &str) -> Vec<ProcessUse> {
+        self.gate.process_uses(resource, device)
     }
 
     pub fn charge(&self, function: u32, item: usize, amount: u64) -> Result<(), Reject> {

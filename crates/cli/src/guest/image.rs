@@ -144,6 +144,13 @@ fn add_apis(archive: &mut Archive, apis: &[apis::Api]) -> anyhow::Result<()> {
     }
     for api in apis {
         add_libraries(archive, &api.library)?;
+        for step in &api.launch {
+            if let apis::Launch::Program(name) = step
+                && let Some(program) = crate::launch::beside(name)
+            {
+                add_libraries(archive, &program)?;
+            }
+        }
     }
     let variables = layout.variables.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value)));
     archive.file("/etc/aviary/environment", variables.collect::<String>(), 0o644);

@@ -1,7 +1,7 @@
 //! `aviary guest install`: guest libraries and the driver's sources in a system that runs as a virtual machine.
 
 use super::{
-    layout::{HOME, Item, LIBRARIES, Layout},
+    layout::{HOME, Item, LIBRARIES, Layout, PROGRAMS},
     root::{Change, GuestRoot},
 };
 use crate::apis;
@@ -17,6 +17,8 @@ use std::{
 /// The list of installed files, a path a line, which --uninstall reads.
 const LIST: &str = "/usr/lib/aviary/installed";
 const LINKER: &str = "/etc/ld.so.conf.d/aviary.conf";
+/// Programs that stand in for the vendors', as paths in [`PROGRAMS`].
+const OUR_PROGRAMS: [&str; 1] = ["/nvidia-smi"];
 const UDEV_RULE: &str = "/etc/udev/rules.d/70-aviary.rules";
 /// All users may open the device: each open file has a session of its own, so data stay separate.
 const UDEV_RULE_TEXT: &str = "KERNEL==\"aviary\", MODE=\"0666\"\n";
@@ -135,7 +137,10 @@ fn listed(root: &GuestRoot) -> Vec<String> {
     let places = ["/usr/lib/aviary/", "/usr/src/aviary-", "/etc/OpenCL/vendors/", LINKER, UDEV_RULE];
     let text = root.read(LIST).unwrap_or_default();
     let lines = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect::<Vec<_>>();
-    let ours = |path: &String| places.iter().any(|place| path.starts_with(place)) && !path.contains("/../");
+    // Of programs only the name of one: other files of that folder are the guest's own.
+    let program = |path: &str| path.strip_prefix(PROGRAMS).is_some_and(|name| OUR_PROGRAMS.contains(&name));
+    let ours =
+        |path: &String| (places.iter().any(|place| path.starts_with(place)) || program(path)) && !path.contains("/../");
     lines.into_iter().filter(ours).collect()
 }
 
@@ -220,8 +225,9 @@ mod tests {
     fn a_guests_list_names_only_our_places() {
         let directory = PrivateDir::create().unwrap();
         let root = GuestRoot::open(directory.path()).unwrap();
-        let lines = "/etc/passwd\n/usr/lib/aviary/a\n/usr/lib/aviary/../x\n/etc/OpenCL/vendors/aviary.icd\n";
+        let lines = "/etc/passwd\n/usr/lib/aviary/a\n/usr/lib/aviary/../x\n/etc/OpenCL/vendors/aviary.icd\n\
+                     /usr/local/bin/nvidia-smi\n/usr/local/bin/other\n";
         root.write(LIST, lines.as_bytes(), 0o644).unwrap();
-        assert_eq!(listed(&root), ["/usr/lib/aviary/a", "/etc/OpenCL/vendors/aviary.icd"]);
+        assert_eq!(listed(&root), ["/usr/lib/aviary/a", "/etc/OpenCL/vendors/aviary.icd", "/usr/local/bin/nvidia-smi"]);
     }
 }

@@ -11,6 +11,8 @@ use std::{
 pub const HOME: &str = "/usr/lib/aviary";
 /// Libraries that stand in for the vendors', under their names.
 pub const LIBRARIES: &str = "/usr/lib/aviary/lib";
+/// Where a program is found before one of the system with the same name.
+pub const PROGRAMS: &str = "/usr/local/bin";
 
 /// Loaders read these folders of theirs without being told; `aviary run` names others in these variables.
 const STANDARD_FOLDERS: [(&str, &str); 1] = [("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")];
@@ -50,6 +52,7 @@ impl Layout {
             for step in &api.launch {
                 match step {
                     Launch::Environment { name, value } => layout.environment(&place, name, value)?,
+                    Launch::Program(name) => layout.program(&place, name)?,
                     Launch::DropIn { soname, only_if_missing: true } if has(soname) => {}
                     Launch::DropIn { soname, .. } => {
                         if let Some(other) = owners.insert(soname.clone(), api.name.clone()) {
@@ -81,6 +84,16 @@ impl Layout {
         }
         if standard.is_none() {
             self.variables.insert(name.to_owned(), target);
+        }
+        Ok(())
+    }
+
+    /// One that this installation lacks is left out.
+    fn program(&mut self, place: &Place<'_>, name: &str) -> Result<(), LayoutError> {
+        if let Some(program) = crate::launch::beside(name) {
+            let target = format!("{}/{name}", place.folder);
+            self.items.insert(target.clone(), Item::File { data: place.read(&program)?, mode: 0o755 });
+            self.items.insert(format!("{PROGRAMS}/{name}"), Item::Link(target));
         }
         Ok(())
     }
@@ -155,6 +168,19 @@ mod tests {
         assert_eq!(layout.items.get("/etc/OpenCL/vendors/aviary.icd"), Some(&icd));
         assert!(layout.variables.is_empty());
         assert!(!layout.items.contains_key("/usr/lib/aviary/lib/liba.so.1"), "the guest has its own loader");
+    }
+
+    #[test]
+    fn programs_are_found_before_the_systems() {
+        let root = PrivateDir::create().unwrap();
+        let own = std::env::current_exe().unwrap();
+        let own = own.file_name().unwrap().to_str().unwrap();
+        let a = api(root.path(), "a", vec![Launch::Program(own.into()), Launch::Program("no-such-program".into())]);
+        let layout = Layout::of(&[a], &|_| false).unwrap();
+        let target = format!("/usr/lib/aviary/a/{own}");
+        assert_eq!(layout.items.get(&format!("/usr/local/bin/{own}")), Some(&Item::Link(target.clone())));
+        assert!(matches!(layout.items.get(&target), Some(Item::File { mode: 0o755, .. })));
+        assert_eq!(layout.items.len(), 3, "the library, the program and its link");
     }
 
     #[test]

@@ -59,6 +59,18 @@ int aviary_allowance(const char *resource, const char *device, uint64_t *limit, 
  * only. */
 int aviary_may_use(const char *device);
 
+/* True if the tenant's `privileged` names this function: a specification asks that in a `require` of functions that change a device
+ * for all its users. */
+int aviary_privileged(const char *function);
+
+/* Writes which of the tenant's programs hold how much of a continuous resource on the device of this name, at most `room` of them;
+ * the number of all. `process` is the process id on the program's own machine. The resource may be another API's. */
+struct aviary_process_use {
+    uint64_t amount;
+    uint32_t process;
+};
+unsigned int aviary_process_uses(const char *resource, const char *device, struct aviary_process_use *process_uses, unsigned int room);
+
 /* The name of a descriptor that is offered to the other API servers of the tenant; knowing it is enough to fetch the descriptor. */
 typedef struct {
     uint64_t session;

@@ -102,6 +102,7 @@ impl Parser<'_> {
                 let only_if_missing = self.word(0) == "dropin_if_missing";
                 Ok(Item::DropIn { soname: self.one_text()?, only_if_missing })
             }
+            "program" if text_call => self.one_text().map(Item::Program),
             "environment" if text_call => {
                 let (name, value) = self.two_texts()?;
                 Ok(Item::Environment { name, value })
@@ -365,7 +366,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 19] = [
+const ITEMS: [&str; 20] = [
     "api",
     "import",
     "override",
@@ -385,6 +386,7 @@ const ITEMS: [&str; 19] = [
     "file",
     "dropin",
     "dropin_if_missing",
+    "program",
 ];
 
 /// True if an item of the language begins with that word.
