@@ -74,7 +74,18 @@ pub enum Item {
         soname: Text,
         only_if_missing: bool,
     },
+    Sandbox {
+        rules: Vec<SandboxRule>,
+        span: Span,
+    },
     Function(FunctionItem),
+}
+
+/// `read("...", "...");` in a `sandbox` block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRule {
+    pub name: Name,
+    pub texts: Vec<Text>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

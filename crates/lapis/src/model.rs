@@ -27,6 +27,8 @@ pub struct Model {
     pub registries: Vec<String>,
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
+    /// What the vendor's library needs of its machine; `None`: the specification does not say.
+    pub sandbox: Option<Sandbox>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
@@ -160,6 +162,19 @@ pub enum Launch {
     Environment { name: String, value: String },
     File { path: String, content: String },
     DropIn { soname: String, only_if_missing: bool },
+}
+
+/// What API servers of this API need in a sandbox beside what all of them have. Checked, as the specification spells it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Absolute paths of files and directories that they read.
+    pub read: Vec<String>,
+    /// Paths of device nodes; `*` may end one.
+    pub devices: Vec<String>,
+    /// Names of system calls.
+    pub system_calls: Vec<String>,
+    /// Requests of `ioctl`: the letter of a type, a number or two.
+    pub ioctls: Vec<String>,
 }
 
 /// The type with which functions report errors, and its codes.

@@ -141,6 +141,7 @@ impl Parser<'_> {
                 let span = self.since(start);
                 Ok(Item::Type { ty, body: self.block()?, span })
             }
+            "sandbox" if self.peek_at(1) == Token::OpenBrace => self.sandbox(start),
             "utility" => self.utility(start),
             "typedef" => self.declaration(start),
             "struct" | "union" | "enum" if self.declares_tag() => self.declaration(start),
@@ -365,7 +366,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 19] = [
+const ITEMS: [&str; 20] = [
     "api",
     "import",
     "override",
@@ -385,6 +386,7 @@ const ITEMS: [&str; 19] = [
     "file",
     "dropin",
     "dropin_if_missing",
+    "sandbox",
 ];
 
 /// A preprocessor line without the comment at its end; quotes protect what is in them.
