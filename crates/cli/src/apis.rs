@@ -47,6 +47,21 @@ pub struct Api {
     pub device_resources: Vec<String>,
     /// What schedules devices where nothing else is said: an eBPF object.
     pub policy: Option<PathBuf>,
+    /// What its API servers need in a sandbox; `None`: the specification does not say.
+    pub sandbox: Option<SandboxNeeds>,
+}
+
+/// The `sandbox` block of a specification.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct SandboxNeeds {
+    #[serde(default)]
+    pub read: Vec<PathBuf>,
+    #[serde(default)]
+    pub devices: Vec<PathBuf>,
+    #[serde(default)]
+    pub system_calls: Vec<String>,
+    #[serde(default)]
+    pub ioctls: Vec<String>,
 }
 
 /// What a program needs to find the guest library.
@@ -71,6 +86,7 @@ struct Description {
     #[serde(default)]
     device_resources: Vec<String>,
     policy: Option<PathBuf>,
+    sandbox: Option<SandboxNeeds>,
 }
 
 #[derive(Deserialize)]
@@ -98,8 +114,20 @@ impl Api {
         let launch = description.launch.iter().filter_map(|step| places.launch(step).transpose());
         let launch = launch.collect::<Result<_, _>>().map_err(malformed)?;
         let policy = description.policy.map(|file| directory.join(file));
-        let Description { name, version, soname, functions, resources, device_resources, .. } = description;
-        Ok(Self { name, version, soname, directory, library, launch, functions, resources, device_resources, policy })
+        let Description { name, version, soname, functions, resources, device_resources, sandbox, .. } = description;
+        Ok(Self {
+            name,
+            version,
+            soname,
+            directory,
+            library,
+            launch,
+            functions,
+            resources,
+            device_resources,
+            policy,
+            sandbox,
+        })
     }
 }
 

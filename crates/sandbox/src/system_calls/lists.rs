@@ -1,0 +1,228 @@
+//! Which system calls there are, and the lists that hold for every API server.
+
+use std::str::FromStr;
+
+use syscalls::Sysno;
+
+/// A system call by number and name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    pub number: libc::c_long,
+    name: &'static str,
+}
+
+impl Call {
+    /// As `strace` prints it.
+    pub fn name(&self) -> &'static str {
+        self.name.strip_prefix("SYS_").unwrap_or(self.name)
+    }
+}
+
+impl Call {
+    /// The names of all system calls of this architecture.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Sysno::iter().map(|call| call.name())
+    }
+
+    /// Whether a call of this name exists on an architecture that sandboxes are made for.
+    pub fn is_known(name: &str) -> bool {
+        syscalls::x86_64::Sysno::from_str(name).is_ok() || syscalls::aarch64::Sysno::from_str(name).is_ok()
+    }
+
+    /// Whether it leads out of a sandbox: no API's list can have it.
+    pub fn is_never_allowed(&self) -> bool {
+        NEVER.iter().any(|call| call.number == self.number)
+    }
+}
+
+/// `{0}` is no system call of this architecture
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no system call of this architecture")]
+pub struct UnknownCall(pub String);
+
+impl FromStr for Call {
+    type Err = UnknownCall;
+
+    fn from_str(name: &str) -> Result<Self, UnknownCall> {
+        let found = Sysno::from_str(name).map_err(|_| UnknownCall(name.to_owned()))?;
+        Ok(Call { number: libc::c_long::from(found.id()), name: found.name() })
+    }
+}
+
+/// The name of a system call of this architecture.
+pub fn name_of(number: libc::c_long) -> Option<&'static str> {
+    usize::try_from(number).ok().and_then(Sysno::new).map(|found| found.name())
+}
+
+macro_rules! calls {
+    ($($(#[$condition:meta])* $constant:ident),* $(,)?) => {
+        &[$($(#[$condition])* Call { number: libc::$constant, name: stringify!($constant) }),*]
+    };
+}
+
+/// Calls that the C library and the runtime make in every API server. An API's specification names what its vendor's library
+/// and compilers need beyond these.
+pub const ALLOWED: &[Call] = calls![
+    // Files: names are those of the process's own root.
+    SYS_read,
+    SYS_write,
+    SYS_writev,
+    SYS_pread64,
+    SYS_lseek,
+    SYS_close,
+    SYS_openat,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_fstatfs,
+    SYS_getdents64,
+    SYS_fcntl,
+    SYS_ioctl,
+    SYS_dup,
+    SYS_ftruncate,
+    #[cfg(target_arch = "x86_64")]
+    SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    SYS_dup2,
+    #[cfg(target_arch = "x86_64")]
+    SYS_poll,
+    #[cfg(not(target_arch = "x86_64"))]
+    SYS_faccessat,
+    #[cfg(not(target_arch = "x86_64"))]
+    SYS_readlinkat,
+    #[cfg(not(target_arch = "x86_64"))]
+    SYS_dup3,
+    // Memory.
+    SYS_mmap,
+    SYS_munmap,
+    SYS_mprotect,
+    SYS_mremap,
+    SYS_madvise,
+    SYS_brk,
+    SYS_memfd_create,
+    // Threads, processes of its own PID namespace, signals.
+    SYS_clone,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_futex,
+    SYS_set_robust_list,
+    SYS_rseq,
+    SYS_sched_yield,
+    SYS_sched_getaffinity,
+    SYS_sched_setaffinity,
+    SYS_sched_setscheduler,
+    SYS_sched_setattr,
+    SYS_setpriority,
+    SYS_getpriority,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_sigaltstack,
+    SYS_tgkill,
+    SYS_prctl,
+    SYS_prlimit64,
+    SYS_restart_syscall,
+    // Descriptors that came over a socket, waiting, events.
+    SYS_recvmsg,
+    SYS_recvfrom,
+    SYS_sendmsg,
+    SYS_sendto,
+    SYS_shutdown,
+    SYS_ppoll,
+    SYS_eventfd2,
+    // Time and identity.
+    SYS_clock_nanosleep,
+    SYS_clock_gettime,
+    SYS_getpid,
+    SYS_gettid,
+    SYS_getuid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getegid,
+    SYS_uname,
+    SYS_sysinfo,
+    SYS_getrandom,
+];
+
+/// Calls that are tried by libraries that work without them, and by attackers. An API's list can allow them.
+pub const REFUSED: &[Call] = calls![
+    SYS_socket,
+    SYS_socketpair,
+    SYS_connect,
+    SYS_bind,
+    SYS_listen,
+    SYS_accept4,
+    SYS_mbind,
+    SYS_set_mempolicy,
+    SYS_get_mempolicy,
+    SYS_migrate_pages,
+    SYS_move_pages,
+    SYS_inotify_init1,
+    SYS_linkat,
+    SYS_symlinkat,
+    SYS_fchownat,
+    SYS_setxattr,
+    SYS_kill,
+    SYS_tkill,
+    SYS_setsid,
+    SYS_nanosleep,
+    SYS_execve,
+    SYS_pidfd_open,
+];
+
+/// Calls that lead out of a sandbox, or into parts of the kernel that no library needs.
+pub const NEVER: &[Call] = calls![
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_setns,
+    SYS_unshare,
+    SYS_open_by_handle_at,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_io_uring_setup,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_fsopen,
+    SYS_fsmount,
+    SYS_fsconfig,
+    SYS_fspick,
+    SYS_move_mount,
+    SYS_open_tree,
+    SYS_mount_setattr,
+    SYS_pidfd_getfd,
+    SYS_kcmp,
+    SYS_name_to_handle_at,
+    SYS_fanotify_init,
+    SYS_personality,
+    SYS_seccomp,
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setreuid,
+    SYS_setregid,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_setgroups,
+    SYS_capset,
+    SYS_mknodat,
+    SYS_shmget,
+    SYS_shmat,
+    SYS_semget,
+    SYS_msgget,
+    SYS_execveat,
+    SYS_clone3,
+];
