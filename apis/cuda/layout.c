@@ -113,7 +113,7 @@ void cuda_new_function(CUfunction function) {
     __atomic_fetch_add(&forgotten, 1, __ATOMIC_ACQ_REL);
 #endif
     object->accepted_threads = object->accepted_shared = object->accepted_bytes = 0;
-    memset(object->accepted_marks, 0, sizeof object->accepted_marks);
+    memset(object->accepted_shapes, 0, sizeof object->accepted_shapes);
 }
 
 void cuda_new_functions(const CUfunction *functions, unsigned int count) {

@@ -7,9 +7,9 @@
 
 enum { NAME_BYTES = 64 };
 
-/* The name under which memory on the device is charged: a second device of the same name has a number (apis/cuda/server/homes.c,
+/* The name under which memory on the device is charged: a second device of the same name has a number (apis/cuda/server/device_ordinal.c,
  * which counts in CUDA's order; of equal devices that is NVML's). */
-static int home_name(nvmlDevice_t device, char *home, size_t bytes) {
+static int shown_name(nvmlDevice_t device, char *shown, size_t bytes) {
     char name[NAME_BYTES], other[NAME_BYTES];
     unsigned int index, same = 0;
     nvmlDevice_t before;
@@ -19,17 +19,17 @@ static int home_name(nvmlDevice_t device, char *home, size_t bytes) {
         same += nvmlDeviceGetHandleByIndex_v2(i, &before) == NVML_SUCCESS &&
                 nvmlDeviceGetName(before, other, sizeof other) == NVML_SUCCESS && strcmp(name, other) == 0;
     if (same)
-        snprintf(home, bytes, "%.50s #%u", name, same + 1);
+        snprintf(shown, bytes, "%.50s #%u", name, same + 1);
     else
-        snprintf(home, bytes, "%s", name);
+        snprintf(shown, bytes, "%s", name);
     return 1;
 }
 
 /* 0: the tenant may have all of it. */
 static int show(nvmlDevice_t device, unsigned long long *total, unsigned long long *available, unsigned long long *used) {
-    char home[NAME_BYTES + 8];
+    char shown[NAME_BYTES + 8];
     uint64_t limit, left;
-    if (!aviary_allowance("device_memory", home_name(device, home, sizeof home) ? home : NULL, &limit, &left))
+    if (!aviary_allowance("device_memory", shown_name(device, shown, sizeof shown) ? shown : NULL, &limit, &left))
         return 0;
     if (*total > limit)
         *total = limit;
@@ -65,8 +65,8 @@ void *nvml_memory_info_v2_function(void) {
 /* ---- Which devices there are for the tenant ---------------------------------------------------- */
 
 static int is_the_tenants(nvmlDevice_t device) {
-    char home[NAME_BYTES + 8];
-    return aviary_may_use(NULL) || aviary_may_use(home_name(device, home, sizeof home) ? home : "unknown");
+    char shown[NAME_BYTES + 8];
+    return aviary_may_use(NULL) || aviary_may_use(shown_name(device, shown, sizeof shown) ? shown : "unknown");
 }
 
 /* How many of the first devices are the tenant's; `last` is the last of them. */

@@ -88,7 +88,7 @@ void cuda_note_primary(CUcontext context, CUdevice device) {
     if (!object || !is_device(device))
         return;
     object->device = device;
-    object->unwell = 0;
+    object->sticky_error = 0;
     note_context(context);
     pthread_mutex_lock(&primaries_lock);
     primaries[device].context = context;
@@ -118,7 +118,7 @@ void cuda_primary_reset(CUdevice device) {
         return;
     struct cuda_context *object = cuda_context_of(primaries[device].context);
     if (object)
-        object->unwell = 0;
+        object->sticky_error = 0;
     /* Whoever retains it next brings it back to life, which only the driver can. */
     __atomic_store_n(&primaries[device].held, 0, __ATOMIC_RELEASE);
     cuda_forget_device_ranges(device);
@@ -275,7 +275,7 @@ CUresult cuda_current_device(CUdevice *device) {
 }
 
 int cuda_has_context(void) {
-    return current() != NULL && cuda_is_well();
+    return current() != NULL && cuda_no_sticky_error();
 }
 
 /* Frees nothing, and makes sure that there is a context all the same. */
@@ -284,7 +284,7 @@ CUresult cuda_free_nothing(void) {
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!current())
         return CUDA_ERROR_INVALID_CONTEXT;
-    return cuda_is_well() ? CUDA_SUCCESS : cuCtxSynchronize();
+    return cuda_no_sticky_error() ? CUDA_SUCCESS : cuCtxSynchronize();
 }
 
 CUcontext cuda_current_context(void) {

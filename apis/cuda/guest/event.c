@@ -75,7 +75,7 @@ cuuint64_t cuda_records(CUevent event) {
 int cuda_completed(CUevent event) {
     const struct cuda_event *object = cuda_event_of(event);
     uint64_t completed = object && !__atomic_load_n(&object->of_graph, __ATOMIC_ACQUIRE) ? loaded(&object->completed) : 0;
-    return completed && completed == loaded(&object->recorded) && !cuda_capturing() && cuda_is_well()
+    return completed && completed == loaded(&object->recorded) && !cuda_capturing() && cuda_no_sticky_error()
            && aviary_connected();
 }
 

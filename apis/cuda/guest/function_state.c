@@ -18,7 +18,7 @@ uint64_t cuda_functions_epoch(void) {
 
 /* ---- Settings ------------------------------------------------------------------------------- */
 
-static uint64_t mark_of(unsigned int which, int value) {
+static uint64_t setting_hash(unsigned int which, int value) {
     return cuda_mixed((uint64_t)which << 32 | (uint32_t)value);
 }
 
@@ -44,7 +44,7 @@ static int put(struct cuda_code *object, uint64_t setter, unsigned int which, in
     int was_set = (__atomic_fetch_or(&object->set, bit, __ATOMIC_ACQ_REL) & bit) != 0;
     if (was_set && before == value)
         return 0;
-    __atomic_fetch_xor(&object->settings, mark_of(which, value) ^ (was_set ? mark_of(which, before) : 0), __ATOMIC_ACQ_REL);
+    __atomic_fetch_xor(&object->settings, setting_hash(which, value) ^ (was_set ? setting_hash(which, before) : 0), __ATOMIC_ACQ_REL);
     return 1;
 }
 
@@ -67,7 +67,7 @@ int cuda_kernel_has_setting(CUkernel kernel, unsigned int which, int value, CUde
     const struct cuda_code *object = cuda_code_of(kernel);
     return object && which < CUDA_SETTING_CACHE && (__atomic_load_n(&object->set, __ATOMIC_ACQUIRE) & 1u << which)
            && __atomic_load_n(&object->setting[which], __ATOMIC_ACQUIRE) == value
-           && counted(&object->setter) == (uint64_t)device + 1 + (counted(&contexts_ended) << 32) + 1 && cuda_is_well();
+           && counted(&object->setter) == (uint64_t)device + 1 + (counted(&contexts_ended) << 32) + 1 && cuda_no_sticky_error();
 }
 
 void cuda_note_context_setting(void) {
@@ -109,7 +109,7 @@ void cuda_note_kernel(CUkernel kernel) {
         return;
     object->is_kernel = 1;
     __atomic_store_n(&object->function, NULL, __ATOMIC_RELEASE);
-    __atomic_store_n(&object->attributes_mark, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->attributes_version, 0, __ATOMIC_RELEASE);
 }
 
 void cuda_note_kernels(const CUkernel *kernels, unsigned int count) {
@@ -133,7 +133,7 @@ static CUfunction known_function(const struct cuda_code *object) {
 
 int cuda_knows_function(CUkernel kernel) {
     const struct cuda_code *object = cuda_code_of(kernel);
-    return object && object->is_kernel && cuda_is_well() && known_function(object);
+    return object && object->is_kernel && cuda_no_sticky_error() && known_function(object);
 }
 
 CUresult cuda_give_function(CUfunction *function, CUkernel kernel) {

@@ -122,7 +122,7 @@ int cuda_is_mapped(const void *memory);
 CUresult cuda_mapped_free(void *memory);
 void cuda_waited(CUresult result);
 
-/* watching.c */
+/* completion_polling.c */
 void cuda_settled(CUresult result);
 CUresult cuda_before_kernels(void);
 CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes);
@@ -135,9 +135,9 @@ void cuda_ask_whether_kernels_print(void);
 /* capture.c */
 int cuda_capturing(void);
 
-/* wellness.c */
+/* sticky_error.c */
 void cuda_note_result(CUresult result);
-int cuda_is_well(void);
+int cuda_no_sticky_error(void);
 int cuda_is_stream(CUstream stream);
 
 /* launch.c */

@@ -118,7 +118,7 @@ static int fills(aviary_launch_shape shape, unsigned int x, unsigned int y, unsi
 
 /* A mark of a launch with attributes: launches with the same mark are accepted or refused alike. The grid counts where
  * its blocks wait for each other, or where nobody here knows what an attribute says. 0: the driver has to judge. */
-static uint64_t mark(aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
+static uint64_t shape_hash(aviary_launch_shape shape, const CUlaunchAttribute *attributes) {
     uint64_t hash = hashed(14695981039346656037ull, shape.block, sizeof shape.block);
     hash = hashed(hash, &shape.shared_bytes, sizeof shape.shared_bytes);
     int whole = 0;
@@ -138,9 +138,9 @@ static uint64_t mark(aviary_launch_shape shape, const CUlaunchAttribute *attribu
     return hash ? hash : 1;
 }
 
-static int is_marked(const struct cuda_code *object, uint64_t wanted) {
-    for (int i = 0; i < CUDA_MARKS; i++)
-        if (__atomic_load_n(&object->accepted_marks[i], __ATOMIC_ACQUIRE) == wanted)
+static int is_accepted(const struct cuda_code *object, uint64_t wanted) {
+    for (int i = 0; i < CUDA_ACCEPTED_SHAPES; i++)
+        if (__atomic_load_n(&object->accepted_shapes[i], __ATOMIC_ACQUIRE) == wanted)
             return wanted != 0;
     return 0;
 }
@@ -162,7 +162,7 @@ static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes,
     if (!object || !object->layout || !is_accepted_size(object, bytes) || !is_plain_grid(shape) || threads_of(shape) > object->accepted_threads
         || shape.shared_bytes > object->accepted_shared)
         return 0;
-    return shape.attribute_count == 0 || is_marked(object, mark(shape, attributes));
+    return shape.attribute_count == 0 || is_accepted(object, shape_hash(shape, attributes));
 }
 
 /* Whether this thread's launch under way is one of those: it teaches nothing new. */
@@ -179,10 +179,10 @@ void cuda_note_launch(CUfunction function, aviary_launch_shape shape, size_t byt
     cuda_note_new_code();
     if (!object->accepted_threads)
         cuda_note_new_kernels();
-    uint64_t accepted = shape.attribute_count ? mark(shape, attributes) : 0;
-    if (accepted && !is_marked(object, accepted)) {
-        uint32_t at = __atomic_fetch_add(&object->next_mark, 1, __ATOMIC_ACQ_REL) % CUDA_MARKS;
-        __atomic_store_n(&object->accepted_marks[at], accepted, __ATOMIC_RELEASE);
+    uint64_t accepted = shape.attribute_count ? shape_hash(shape, attributes) : 0;
+    if (accepted && !is_accepted(object, accepted)) {
+        uint32_t at = __atomic_fetch_add(&object->next_accepted_shape, 1, __ATOMIC_ACQ_REL) % CUDA_ACCEPTED_SHAPES;
+        __atomic_store_n(&object->accepted_shapes[at], accepted, __ATOMIC_RELEASE);
     }
     uint32_t least = __atomic_load_n(&object->accepted_bytes, __ATOMIC_RELAXED);
     if (bytes && bytes < CUDA_PARAMETER_BYTES && (!least || bytes < least))

@@ -1,7 +1,7 @@
-/* Large copies of ordinary memory: through page-locked buffers that both sides share, in pieces, so that the copying of
- * one piece and the device's transfer of another go on at the same time.
+/* Large copies of ordinary memory: through page-locked buffers that both sides share, in chunks, so that the copying of
+ * one chunk and the device's transfer of another go on at the same time.
  *
- * Nobody sends a message when a piece is done: the device itself writes a word of the shared memory, behind the
+ * Nobody sends a message when a chunk is done: the device itself writes a word of the shared memory, behind the
  * transfer and in the stream's order, which the application's thread looks at. */
 #include "guest/guest.h"
 #include <pthread.h>
@@ -10,31 +10,31 @@
 #include <string.h>
 #include <time.h>
 
-/* PIECE: what a buffer holds, and what is copied at a time where several threads copy. One alone has the device begin sooner,
+/* CHUNK_BYTES: what a buffer holds, and what is copied at a time where several threads copy. One alone has the device begin sooner,
  * and so has a copy that is over soon. */
-enum { PIECE = 1 << 20, PIECE_SOON = 512 << 10, PIECE_ALONE = 256 << 10, ONE_PIECE = 128 << 10, SOON = 2 << 20 };
-enum { PIECES = 12, POOLS = 4, WORTH = 32 << 10 };
+enum { CHUNK_BYTES = 1 << 20, CHUNK_BYTES_SOON = 512 << 10, CHUNK_BYTES_ALONE = 256 << 10, ONE_CHUNK_BYTES = 128 << 10, SOON = 2 << 20 };
+enum { CHUNKS = 12, POOLS = 4, WORTH = 32 << 10 };
 
 /* ---- Buffers -------------------------------------------------------------------------------- */
 
-/* The words come first in the memory, a cache line each, then the pieces. */
+/* The words come first in the memory, a cache line each, then the chunks. */
 struct pool {
     pthread_mutex_t lock;
     char *memory;
     /* Whose the memory is, and how many contexts had ended then: the device knows it no longer if that one was among them. */
     CUcontext context;
     uint64_t epoch;
-    /* The number that each piece's word will show when the device is done with it. */
-    uint32_t expected[PIECES];
+    /* The number that each chunk's word will show when the device is done with it. */
+    uint32_t expected[CHUNKS];
 };
 static struct pool pools[POOLS] = {[0 ... POOLS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
-static uint32_t *word_of(struct pool *pool, int piece) {
-    return (uint32_t *)(pool->memory + 64 * piece);
+static uint32_t *word_of(struct pool *pool, int chunk) {
+    return (uint32_t *)(pool->memory + 64 * chunk);
 }
 
-static char *piece_of(struct pool *pool, int piece) {
-    return pool->memory + 4096 + (size_t)piece * PIECE;
+static char *chunk_of(struct pool *pool, int chunk) {
+    return pool->memory + 4096 + (size_t)chunk * CHUNK_BYTES;
 }
 
 /* A pool of the current context, locked; NULL: there is none. */
@@ -55,7 +55,7 @@ static struct pool *enter_pool(void) {
     }
     if (!pool->memory) {
         void *memory = NULL;
-        if (cuMemHostAlloc(&memory, 4096 + (size_t)PIECES * PIECE, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) {
+        if (cuMemHostAlloc(&memory, 4096 + (size_t)CHUNKS * CHUNK_BYTES, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) {
             pthread_mutex_unlock(&pool->lock);
             return NULL;
         }
@@ -78,11 +78,11 @@ double cuda_seconds(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Until the device is done with a piece: looks for a moment, then naps; asks whether the stream is still well. */
-static CUresult await(struct pool *pool, int piece, CUstream stream) {
-    const uint32_t *word = word_of(pool, piece);
+/* Until the device is done with a chunk: looks for a moment, then naps; asks whether the stream is still well. */
+static CUresult await(struct pool *pool, int chunk, CUstream stream) {
+    const uint32_t *word = word_of(pool, chunk);
     double begin = 0, asked = 0;
-    for (unsigned int looks = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) != pool->expected[piece]; looks++) {
+    for (unsigned int looks = 0; __atomic_load_n(word, __ATOMIC_ACQUIRE) != pool->expected[chunk]; looks++) {
         if (looks < 4096) {
             __builtin_ia32_pause();
             continue;
@@ -105,9 +105,9 @@ static CUresult await(struct pool *pool, int piece, CUstream stream) {
     return CUDA_SUCCESS;
 }
 
-/* The device's mark behind what it was last given for a piece. */
-static CUresult mark_piece(struct pool *pool, int piece, CUstream stream) {
-    return aviaryMark(stream, (CUdeviceptr)word_of(pool, piece), ++pool->expected[piece]);
+/* The device's mark behind what it was last given for a chunk. */
+static CUresult fence_chunk(struct pool *pool, int chunk, CUstream stream) {
+    return aviaryMark(stream, (CUdeviceptr)word_of(pool, chunk), ++pool->expected[chunk]);
 }
 
 /* ---- Copies --------------------------------------------------------------------------------- */
@@ -118,26 +118,26 @@ int cuda_worth_staging(const void *memory, size_t bytes) {
 }
 
 static size_t piece_bytes(size_t bytes, int helped) {
-    if (bytes <= ONE_PIECE)
+    if (bytes <= ONE_CHUNK_BYTES)
         return bytes;
-    return !helped ? PIECE_ALONE : bytes <= SOON ? PIECE_SOON : PIECE;
+    return !helped ? CHUNK_BYTES_ALONE : bytes <= SOON ? CHUNK_BYTES_SOON : CHUNK_BYTES;
 }
 
-/* Piece after piece on its way, each while the next is copied; `count` gets how many, `marked` has each say when it has arrived. */
-static CUresult send_pieces(struct pool *pool, CUdeviceptr to, const char *from, size_t bytes, CUstream stream, int marked,
+/* Piece after chunk on its way, each while the next is copied; `count` gets how many, `fenced` has each say when it has arrived. */
+static CUresult send_chunks(struct pool *pool, CUdeviceptr to, const char *from, size_t bytes, CUstream stream, int fenced,
                             size_t *count) {
     CUresult status = CUDA_SUCCESS;
     size_t size = piece_bytes(bytes, cuda_gather_helpers(bytes)), n = 0;
     for (size_t at = 0; at < bytes && status == CUDA_SUCCESS; at += size, n++) {
-        int piece = (int)(n % PIECES);
+        int chunk = (int)(n % CHUNKS);
         size_t part = bytes - at < size ? bytes - at : size;
-        status = await(pool, piece, stream);
+        status = await(pool, chunk, stream);
         if (status != CUDA_SUCCESS)
             break;
-        cuda_copy_together(piece_of(pool, piece), from + at, part, 1);
-        status = cuMemcpyHtoDAsync_v2(to + at, piece_of(pool, piece), part, stream);
-        if (status == CUDA_SUCCESS && marked)
-            status = mark_piece(pool, piece, stream);
+        cuda_copy_together(chunk_of(pool, chunk), from + at, part, 1);
+        status = cuMemcpyHtoDAsync_v2(to + at, chunk_of(pool, chunk), part, stream);
+        if (status == CUDA_SUCCESS && fenced)
+            status = fence_chunk(pool, chunk, stream);
     }
     cuda_dismiss_helpers();
     *count = n;
@@ -149,23 +149,23 @@ static CUresult stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstrea
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t n;
-    CUresult status = send_pieces(pool, to, from, bytes, stream, 1, &n);
+    CUresult status = send_chunks(pool, to, from, bytes, stream, 1, &n);
     if (finish && n && status == CUDA_SUCCESS)
-        status = await(pool, (int)((n - 1) % PIECES), stream);
+        status = await(pool, (int)((n - 1) % CHUNKS), stream);
     leave_pool(pool);
     if (finish)
         cuda_waited(status);
     return status;
 }
 
-/* A copy whose pieces all have a buffer, until it is over: one word at the end says that all have arrived. */
+/* A copy whose chunks all have a buffer, until it is over: one word at the end says that all have arrived. */
 static CUresult stage_in_at_once(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
     struct pool *pool = enter_pool();
     if (!pool)
         return CUDA_ERROR_OUT_OF_MEMORY;
     size_t n;
-    CUresult status = send_pieces(pool, to, from, bytes, stream, 0, &n);
-    /* Also after an error: the pieces are somebody else's next. */
+    CUresult status = send_chunks(pool, to, from, bytes, stream, 0, &n);
+    /* Also after an error: the chunks are somebody else's next. */
     CUresult ended = cuda_await_stream(stream, word_of(pool, 0), &pool->expected[0], bytes);
     leave_pool(pool);
     return status == CUDA_SUCCESS ? ended : status;
@@ -185,24 +185,24 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
     size_t asked = 0, got = 0;
     cuda_gather_helpers(bytes);
     for (size_t n = 0; got < bytes && status == CUDA_SUCCESS; n++) {
-        /* All pieces but one are under way while one is copied. */
-        for (size_t ahead = asked / PIECE; asked < bytes && ahead < n + PIECES && status == CUDA_SUCCESS; ahead++) {
-            int piece = (int)(ahead % PIECES);
-            size_t part = bytes - asked < PIECE ? bytes - asked : PIECE;
-            if (ahead < PIECES)
-                status = await(pool, piece, stream);
+        /* All chunks but one are under way while one is copied. */
+        for (size_t ahead = asked / CHUNK_BYTES; asked < bytes && ahead < n + CHUNKS && status == CUDA_SUCCESS; ahead++) {
+            int chunk = (int)(ahead % CHUNKS);
+            size_t part = bytes - asked < CHUNK_BYTES ? bytes - asked : CHUNK_BYTES;
+            if (ahead < CHUNKS)
+                status = await(pool, chunk, stream);
             if (status == CUDA_SUCCESS)
-                status = cuMemcpyDtoHAsync_v2(piece_of(pool, piece), from + asked, part, stream);
+                status = cuMemcpyDtoHAsync_v2(chunk_of(pool, chunk), from + asked, part, stream);
             if (status == CUDA_SUCCESS)
-                status = mark_piece(pool, piece, stream);
+                status = fence_chunk(pool, chunk, stream);
             asked += part;
         }
         if (status == CUDA_SUCCESS)
-            status = await(pool, (int)(n % PIECES), stream);
+            status = await(pool, (int)(n % CHUNKS), stream);
         if (status != CUDA_SUCCESS)
             break;
-        size_t part = bytes - got < PIECE ? bytes - got : PIECE;
-        cuda_copy_together((char *)to + got, piece_of(pool, (int)(n % PIECES)), part, 0);
+        size_t part = bytes - got < CHUNK_BYTES ? bytes - got : CHUNK_BYTES;
+        cuda_copy_together((char *)to + got, chunk_of(pool, (int)(n % CHUNKS)), part, 0);
         got += part;
     }
     cuda_dismiss_helpers();
@@ -214,7 +214,7 @@ CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream strea
 /* A copy that waits for what the stream has to do, as the driver's does for such memory, and for its own end: work in a
  * stream that does not wait for this one may follow. */
 CUresult cuda_stage_in_after(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    if (bytes <= (size_t)PIECES * PIECE_ALONE)
+    if (bytes <= (size_t)CHUNKS * CHUNK_BYTES_ALONE)
         return stage_in_at_once(to, from, bytes, stream);
     CUresult status = cuStreamSynchronize(stream);
     return status == CUDA_SUCCESS ? stage_in(to, from, bytes, stream, 1) : status;

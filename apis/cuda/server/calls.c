@@ -84,12 +84,12 @@ void *cuda_launch_function(void) {
 }
 
 /* The guest goes on when it sees the word, without an answer that could tell it of an error. */
-static CUresult mark(CUstream stream, CUdeviceptr word, cuuint32_t value) {
+static CUresult write_fence(CUstream stream, CUdeviceptr word, cuuint32_t value) {
     return aviary_owes_error() ? CUDA_SUCCESS : cuStreamWriteValue32_v2(stream, word, value, 0);
 }
 
-void *cuda_mark_function(void) {
-    return (void *)mark;
+void *cuda_fence_function(void) {
+    return (void *)write_fence;
 }
 
 /* The driver no longer lets the buffer for what kernels print be set once one that prints was launched. */

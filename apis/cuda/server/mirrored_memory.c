@@ -11,17 +11,17 @@
 /* A module ends with its context, of which nothing here is told. */
 enum variable_origin { OF_LIBRARY, OF_MODULE, PAGE_LOCKED };
 
-struct told_variable {
+struct mirrored_variable {
     CUdeviceptr base;
     size_t bytes;
     /* The module or the library. */
     const void *owner;
     enum variable_origin origin;
-    struct told_variable *next;
+    struct mirrored_variable *next;
 };
 
-static struct told_variable *told_variables;
-static pthread_mutex_t told_variables_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mirrored_variable *mirrored_variables;
+static pthread_mutex_t mirrored_variables_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int is_managed(CUdeviceptr pointer) {
     unsigned int managed = 0;
@@ -30,25 +30,25 @@ static int is_managed(CUdeviceptr pointer) {
 
 static CUresult note_variable(CUdeviceptr base, size_t bytes, const void *owner, enum variable_origin origin) {
     CUresult status = CUDA_SUCCESS;
-    pthread_mutex_lock(&told_variables_lock);
-    struct told_variable *told = told_variables;
+    pthread_mutex_lock(&mirrored_variables_lock);
+    struct mirrored_variable *told = mirrored_variables;
     while (told && (told->base != base || told->owner != owner))
         told = told->next;
     if (!told && !(told = calloc(1, sizeof *told)))
         status = CUDA_ERROR_OUT_OF_MEMORY;
     else if (!told->base) {
-        *told = (struct told_variable){base, bytes, owner, origin, told_variables};
-        told_variables = told;
+        *told = (struct mirrored_variable){base, bytes, owner, origin, mirrored_variables};
+        mirrored_variables = told;
     }
-    pthread_mutex_unlock(&told_variables_lock);
+    pthread_mutex_unlock(&mirrored_variables_lock);
     return status;
 }
 
 /* The module or the library has ended. */
 void cuda_forget_variables(const void *owner) {
-    pthread_mutex_lock(&told_variables_lock);
-    for (struct told_variable **link = &told_variables; *link;) {
-        struct told_variable *told = *link;
+    pthread_mutex_lock(&mirrored_variables_lock);
+    for (struct mirrored_variable **link = &mirrored_variables; *link;) {
+        struct mirrored_variable *told = *link;
         if (told->owner == owner) {
             *link = told->next;
             free(told);
@@ -56,7 +56,7 @@ void cuda_forget_variables(const void *owner) {
             link = &told->next;
         }
     }
-    pthread_mutex_unlock(&told_variables_lock);
+    pthread_mutex_unlock(&mirrored_variables_lock);
 }
 
 /* Whether all of it lies in one variable. Where a context is current the driver is asked as well, which ends them with their
@@ -64,13 +64,13 @@ void cuda_forget_variables(const void *owner) {
 static int is_variable(CUdeviceptr pointer, size_t bytes) {
     CUcontext context = NULL;
     int current = cuCtxGetCurrent(&context) == CUDA_SUCCESS && context, found = 0, page_locked = 0;
-    pthread_mutex_lock(&told_variables_lock);
-    for (const struct told_variable *told = told_variables; told && !found; told = told->next) {
+    pthread_mutex_lock(&mirrored_variables_lock);
+    for (const struct mirrored_variable *told = mirrored_variables; told && !found; told = told->next) {
         page_locked = told->origin == PAGE_LOCKED;
         found = pointer >= told->base && pointer - told->base <= told->bytes && bytes <= told->bytes - (pointer - told->base)
                 && (current || told->origin != OF_MODULE);
     }
-    pthread_mutex_unlock(&told_variables_lock);
+    pthread_mutex_unlock(&mirrored_variables_lock);
     return found && (page_locked || !current || is_managed(pointer));
 }
 
@@ -180,11 +180,11 @@ void *cuda_map_host_function(void) {
 
 static CUresult unmap_host(CUdeviceptr base) {
     size_t bytes = 0;
-    pthread_mutex_lock(&told_variables_lock);
-    for (const struct told_variable *told = told_variables; told && !bytes; told = told->next)
+    pthread_mutex_lock(&mirrored_variables_lock);
+    for (const struct mirrored_variable *told = mirrored_variables; told && !bytes; told = told->next)
         if (told->origin == PAGE_LOCKED && told->base == base)
             bytes = told->bytes;
-    pthread_mutex_unlock(&told_variables_lock);
+    pthread_mutex_unlock(&mirrored_variables_lock);
     if (!bytes)
         return CUDA_ERROR_INVALID_VALUE;
     void *place = (void *)(uintptr_t)base;

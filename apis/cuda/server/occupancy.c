@@ -4,7 +4,7 @@
  *
  * Nothing here may break into a capture of the application's. The driver is asked in its relaxed mode, so that captures of
  * other threads do not matter. No event is put into a stream that captures, or into the default one while another captures
- * that waits for it: work of before is marked before the capture begins. For that, and so that no stream or context ends
+ * that waits for it: work of before is fenced before the capture begins. For that, and so that no stream or context ends
  * under an event that is just put behind it, calls that do such things take the lock. On a node that schedules nothing
  * there are no entries, and nothing is done but to see that. */
 #include "server.h"
@@ -22,14 +22,14 @@ struct occupant {
     CUcontext context;
     /* Whose, of the default stream of a thread: only that thread can put an event into it. */
     pthread_t thread;
-    uint64_t home;
+    uint64_t ordinal;
     /* Pieces of work are numbered as they are given, in all streams together: the last that it was given, the last when
-     * `mark` was put behind it, and up to which it was seen to be through. */
-    uint64_t given, marked, done;
-    CUevent mark;
+     * `fence` was put behind it, and up to which it was seen to be through. */
+    uint64_t given, fenced, done;
+    CUevent fence;
     struct occupant *next;
 };
-static uint64_t pieces;
+static uint64_t submissions;
 static struct occupant *occupants;
 static pthread_mutex_t occupants_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Somebody has captured: from then on a stream may begin to by waiting for an event. */
@@ -84,11 +84,11 @@ static struct occupant *free_occupant(CUcontext context) {
         __atomic_store_n(&occupants, found, __ATOMIC_RELEASE);
     }
     /* Its context lives: entries of contexts that end are emptied before. */
-    if (found->mark && found->context != context) {
-        cuEventDestroy_v2(found->mark);
-        found->mark = NULL;
+    if (found->fence && found->context != context) {
+        cuEventDestroy_v2(found->fence);
+        found->fence = NULL;
     }
-    found->given = found->marked = found->done = 0;
+    found->given = found->fenced = found->done = 0;
     return found;
 }
 
@@ -102,14 +102,14 @@ static struct occupant *occupant_of(CUstream stream) {
     if (found || (!is_default(stream) && cuStreamGetCtx(stream, &context) != CUDA_SUCCESS)
         || cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
         return found;
-    uint64_t home = cuda_home_here();
+    uint64_t ordinal = cuda_ordinal_here();
     cuCtxPopCurrent_v2(&context);
-    found = home ? free_occupant(context) : NULL;
+    found = ordinal ? free_occupant(context) : NULL;
     if (found) {
         found->stream = stream;
         found->context = context;
         found->thread = pthread_self();
-        found->home = home;
+        found->ordinal = ordinal;
     }
     return found;
 }
@@ -122,29 +122,29 @@ static int takes_marks(CUstream stream) {
 
 /* Puts an event behind all that the stream has. Where that fails nothing is at work: the context has an error that stays, which
  * the application learns from its own calls, or the stream captures, and has got nothing since the capture began. */
-static void mark_occupant(struct occupant *occupant) {
+static void record_fence(struct occupant *occupant) {
     CUcontext context = NULL;
-    int marked = 0;
-    if (occupant->given <= occupant->marked)
+    int fenced = 0;
+    if (occupant->given <= occupant->fenced)
         return;
     if (cuCtxPushCurrent_v2(occupant->context) == CUDA_SUCCESS) {
-        marked = takes_marks(occupant->stream)
-                 && (occupant->mark || cuEventCreate(&occupant->mark, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
-                 && cuEventRecord(occupant->mark, occupant->stream) == CUDA_SUCCESS;
+        fenced = takes_marks(occupant->stream)
+                 && (occupant->fence || cuEventCreate(&occupant->fence, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS)
+                 && cuEventRecord(occupant->fence, occupant->stream) == CUDA_SUCCESS;
         cuCtxPopCurrent_v2(&context);
     }
-    occupant->marked = pieces;
-    if (!marked)
-        occupant->done = pieces;
+    occupant->fenced = submissions;
+    if (!fenced)
+        occupant->done = submissions;
 }
 
-/* Whether it still has work up to that piece. What it gets meanwhile is marked when the mark of before is reached. */
-static int is_at_work(struct occupant *occupant, uint64_t piece) {
-    if (occupant->marked > occupant->done && cuEventQuery(occupant->mark) != CUDA_ERROR_NOT_READY)
-        occupant->done = occupant->marked;
-    if (occupant->marked <= occupant->done)
-        mark_occupant(occupant);
-    return is_busy(occupant) && occupant->done < piece;
+/* Whether it still has work up to that submission. What it gets meanwhile is fenced when the fence of before is reached. */
+static int is_at_work(struct occupant *occupant, uint64_t submission) {
+    if (occupant->fenced > occupant->done && cuEventQuery(occupant->fence) != CUDA_ERROR_NOT_READY)
+        occupant->done = occupant->fenced;
+    if (occupant->fenced <= occupant->done)
+        record_fence(occupant);
+    return is_busy(occupant) && occupant->done < submission;
 }
 
 /* ---- What calls say --------------------------------------------------------------------------- */
@@ -156,9 +156,9 @@ uint64_t cuda_device_of_work(CUstream stream) {
         return 0;
     pthread_mutex_lock(&occupants_lock);
     asked = occupant_of(stream);
-    uint64_t home = asked ? asked->home : 0;
+    uint64_t ordinal = asked ? asked->ordinal : 0;
     pthread_mutex_unlock(&occupants_lock);
-    return home;
+    return ordinal;
 }
 
 /* Copies from and to the host's memory are done beside the device's other work. */
@@ -174,10 +174,10 @@ static __attribute__((noinline)) void note_work(void) {
     asked = NULL;
     pthread_mutex_lock(&occupants_lock);
     if (occupant->stream)
-        occupant->given = ++pieces;
+        occupant->given = ++submissions;
     if (occupant->stream == CU_STREAM_PER_THREAD && pthread_equal(occupant->thread, pthread_self())) {
         CUstreamCaptureMode mode = begin_relaxed();
-        mark_occupant(occupant);
+        record_fence(occupant);
         end_relaxed(mode);
     }
     pthread_mutex_unlock(&occupants_lock);
@@ -190,8 +190,8 @@ void cuda_note_work(void) {
 }
 
 /* The same as for limits and permissions. */
-const char *cuda_device_name(uint64_t home) {
-    return cuda_home_name(home, 0);
+const char *cuda_device_name(uint64_t ordinal) {
+    return cuda_ordinal_name(ordinal, 0);
 }
 
 /* ---- Waiting ---------------------------------------------------------------------------------- */
@@ -217,28 +217,28 @@ static int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* The last wait for each device, and up to which piece it goes. */
+/* The last wait for each device, and up to which submission it goes. */
 struct device_wait {
-    uint64_t home, number, piece;
+    uint64_t ordinal, number, submission;
     struct device_wait *next;
 };
 static struct device_wait *device_waits;
 
-/* With the lock. The last piece that this wait is for: the last that was given when it began. Without memory all of them. */
-static uint64_t last_awaited(uint64_t home, uint64_t number) {
+/* With the lock. The last submission that this wait is for: the last that was given when it began. Without memory all of them. */
+static uint64_t last_awaited(uint64_t ordinal, uint64_t number) {
     struct device_wait *found = device_waits;
-    while (found && found->home != home)
+    while (found && found->ordinal != ordinal)
         found = found->next;
     if (!found && (found = calloc(1, sizeof *found))) {
-        found->home = home;
+        found->ordinal = ordinal;
         found->next = device_waits;
         device_waits = found;
     }
     if (found && found->number != number) {
         found->number = number;
-        found->piece = pieces;
+        found->submission = submissions;
     }
-    return found ? found->piece : UINT64_MAX;
+    return found ? found->submission : UINT64_MAX;
 }
 
 /* Waits until the device has done what this process had given it when this wait began. Not for long: what it is at may wait for a
@@ -252,10 +252,10 @@ int cuda_drain(const struct aviary_drain *request) {
             pause_after(looks);
         at_work = 0;
         pthread_mutex_lock(&occupants_lock);
-        uint64_t piece = last_awaited(request->device, request->wait);
+        uint64_t submission = last_awaited(request->device, request->wait);
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
-            if (occupant->home == request->device)
-                at_work |= is_at_work(occupant, piece);
+            if (occupant->ordinal == request->device)
+                at_work |= is_at_work(occupant, submission);
         pthread_mutex_unlock(&occupants_lock);
     }
     end_relaxed(mode);
@@ -264,13 +264,13 @@ int cuda_drain(const struct aviary_drain *request) {
 
 /* ---- Captures --------------------------------------------------------------------------------- */
 
-/* What streams have got until now is marked: they, or the default stream, cannot be while somebody captures. */
+/* What streams have got until now is fenced: they, or the default stream, cannot be while somebody captures. */
 static void begin_to_capture(void) {
     CUstreamCaptureMode mode = begin_relaxed();
     pthread_mutex_lock(&occupants_lock);
     __atomic_store_n(&has_captured, 1, __ATOMIC_RELEASE);
     for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
-        mark_occupant(occupant);
+        record_fence(occupant);
     end_relaxed(mode);
 }
 
@@ -302,7 +302,7 @@ static __attribute__((noinline)) CUresult wait_among_captures(CUstream stream, C
     pthread_mutex_lock(&occupants_lock);
     struct occupant *occupant = stream && !is_default(stream) ? find_occupant(stream, NULL) : NULL;
     if (occupant)
-        mark_occupant(occupant);
+        record_fence(occupant);
     end_relaxed(mode);
     CUresult status = cuStreamWaitEvent(stream, event, flags);
     pthread_mutex_unlock(&occupants_lock);
@@ -330,7 +330,7 @@ static CUresult destroy_stream(CUstream stream) {
     pthread_mutex_lock(&occupants_lock);
     struct occupant *occupant = find_occupant(stream, NULL);
     if (occupant) {
-        mark_occupant(occupant);
+        record_fence(occupant);
         occupant->stream = NULL;
     }
     end_relaxed(mode);
@@ -358,8 +358,8 @@ static void leave_context(CUcontext context) {
         for (struct occupant *occupant = occupants; occupant && !at_work; occupant = occupant->next) {
             if (occupant->context != context)
                 continue;
-            if (occupant->mark)
-                cuEventDestroy_v2(occupant->mark);
+            if (occupant->fence)
+                cuEventDestroy_v2(occupant->fence);
             *occupant = (struct occupant){.next = occupant->next};
         }
         pthread_mutex_unlock(&occupants_lock);

@@ -21,7 +21,7 @@ CUresult cuda_offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandl
     CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != CUDA_SUCCESS)
         return status;
-    return cuda_offer_descriptor(offer, descriptor, (uint64_t)cuda_mark_of_device(device) << OFFERED_BYTES_BITS | bytes);
+    return cuda_offer_descriptor(offer, descriptor, (uint64_t)cuda_device_tag(device) << OFFERED_BYTES_BITS | bytes);
 }
 
 /* Before memory is released: the offer holds on to it. */
@@ -69,7 +69,7 @@ void cuda_drop_fetched(void) {
 }
 
 /* Fetches it: where the device memory lies that importing it adds. */
-uint64_t cuda_home_of_offer(const aviary_shared_name *name) {
+uint64_t cuda_ordinal_of_offer(const aviary_shared_name *name) {
     uint64_t note = 0;
     /* Of a call that was refused. */
     cuda_drop_fetched();
@@ -80,7 +80,7 @@ uint64_t cuda_home_of_offer(const aviary_shared_name *name) {
     if (note == CUDA_OFFERED_EVENT)
         cuda_drop_fetched();
     cuda_fetched.bytes = note & (((uint64_t)1 << OFFERED_BYTES_BITS) - 1);
-    return cuda_fetched.there ? cuda_home_of_mark((unsigned int)(note >> OFFERED_BYTES_BITS), &cuda_fetched.device) : 0;
+    return cuda_fetched.there ? cuda_ordinal_of_tag((unsigned int)(note >> OFFERED_BYTES_BITS), &cuda_fetched.device) : 0;
 }
 
 /* How much that is. */

@@ -37,19 +37,19 @@ static struct opened **opened_at(CUdeviceptr pointer) {
 }
 
 /* Fetches it unless it is open: where the device memory lies that opening it adds. */
-uint64_t cuda_home_of_part(const aviary_memory_part *part) {
+uint64_t cuda_ordinal_of_part(const aviary_memory_part *part) {
     cuda_drop_fetched();
     if (!part)
         return 0;
     pthread_mutex_lock(&opened_lock);
     int known = find_opened(&part->name) != NULL;
     pthread_mutex_unlock(&opened_lock);
-    return known ? 0 : cuda_home_of_offer(&part->name);
+    return known ? 0 : cuda_ordinal_of_offer(&part->name);
 }
 
 /* Every device that can reach the memory may. */
-static CUresult allow_reachable(CUdeviceptr base, size_t bytes, int home) {
-    CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = home}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+static CUresult allow_reachable(CUdeviceptr base, size_t bytes, int ordinal) {
+    CUmemAccessDesc access = {{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     int count = 0;
     CUresult status = cuMemSetAccess(base, bytes, &access, 1);
     if (status != CUDA_SUCCESS || cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -57,7 +57,7 @@ static CUresult allow_reachable(CUdeviceptr base, size_t bytes, int home) {
     for (int device = 0; device < count; device++) {
         int reaches = 0;
         access.location.id = device;
-        if (device != home && cuDeviceCanAccessPeer(&reaches, device, home) == CUDA_SUCCESS && reaches)
+        if (device != ordinal && cuDeviceCanAccessPeer(&reaches, device, ordinal) == CUDA_SUCCESS && reaches)
             cuMemSetAccess(base, bytes, &access, 1);
     }
     return CUDA_SUCCESS;

@@ -7,24 +7,24 @@
 #include "sealed_file.h"
 #include <aviary/server.h>
 
-/* ---- homes.c: on which device memory lies. A home is the number of a device and 1; 0 is none ------ */
+/* ---- device_ordinal.c: on which device memory lies. A ordinal is the number of a device and 1; 0 is none ------ */
 
-enum { HOME_NAME_BYTES = 64 };
+enum { ORDINAL_NAME_BYTES = 64 };
 
-uint64_t cuda_home_of_device(CUdevice device);
-/* The home of the current context's device. */
-uint64_t cuda_home_here(void);
-/* NULL: there is no such home, or `number` is not 0. */
-const char *cuda_home_name(uint64_t home, unsigned int number);
+uint64_t cuda_ordinal_of_device(CUdevice device);
+/* The ordinal of the current context's device. */
+uint64_t cuda_ordinal_here(void);
+/* NULL: there is no such ordinal, or `number` is not 0. */
+const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number);
 /* Before the driver is used: the name of a device among all that the node shows. */
-void cuda_tell_home_name(const CUuuid *uuid, const char *name);
+void cuda_set_shown_name(const CUuuid *uuid, const char *name);
 /* Each device has the same mark in every process; 0: there is no such device. */
-unsigned int cuda_mark_of_device(CUdevice device);
-/* The home that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
-uint64_t cuda_home_of_mark(unsigned int mark, CUdevice *device);
+unsigned int cuda_device_tag(CUdevice device);
+/* The ordinal that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
+uint64_t cuda_ordinal_of_tag(unsigned int tag, CUdevice *device);
 
-/* The home that the gate asked about last, for the allocation that follows on the same thread. */
-extern __thread uint64_t cuda_asked_home;
+/* The ordinal that the gate asked about last, for the allocation that follows on the same thread. */
+extern __thread uint64_t cuda_asked_ordinal;
 
 /* ---- offers.c: memory and events for other processes of the tenant -------------------------------- */
 
@@ -59,11 +59,11 @@ struct cuda_fetched {
 extern __thread struct cuda_fetched cuda_fetched;
 
 void cuda_drop_fetched(void);
-/* Fetches an offer: the home of the memory that importing it adds; 0: there is none. */
-uint64_t cuda_home_of_offer(const aviary_shared_name *name);
+/* Fetches an offer: the ordinal of the memory that importing it adds; 0: there is none. */
+uint64_t cuda_ordinal_of_offer(const aviary_shared_name *name);
 CUresult cuda_import_fetched(CUmemGenericAllocationHandle *handle);
 
-/* ---- placement.c, physical.c, reservations.c: where memory is -------------------------------------- */
+/* ---- address_placement.c, physical.c, reservations.c: where memory is -------------------------------------- */
 
 /* Where applications reserve: beside the placements of the current device, or of the first. */
 CUresult cuda_application_window(CUdeviceptr *base, size_t *bytes);

@@ -48,7 +48,7 @@ static CUresult put(const char *name, const char *value) {
 struct shown {
     int count;
     CUuuid uuids[MOST_SHOWN];
-    char names[MOST_SHOWN][HOME_NAME_BYTES + 8];
+    char names[MOST_SHOWN][ORDINAL_NAME_BYTES + 8];
 };
 
 /* In a process of its own, since a driver reads the list once. */
@@ -59,7 +59,7 @@ static void tell_devices(int to) {
     if (cuInit(0) == CUDA_SUCCESS && cuDeviceGetCount(&count) == CUDA_SUCCESS)
         for (CUdevice device = 0; device < count && device < MOST_SHOWN; device++)
             if (cuDeviceGetUuid_v2(&shown.uuids[device], device) == CUDA_SUCCESS) {
-                const char *name = cuda_home_name(cuda_home_of_device(device), 0);
+                const char *name = cuda_ordinal_name(cuda_ordinal_of_device(device), 0);
                 snprintf(shown.names[device], sizeof shown.names[0], "%s", name ? name : "unknown");
                 shown.count = device + 1;
             }
@@ -105,7 +105,7 @@ static int begin_to_ask(struct question *question) {
 static int hear_devices(const struct question *question, struct shown *shown) {
     int good = read_devices(question->from, shown);
     for (int i = 0; good && i < shown->count; i++)
-        cuda_tell_home_name(&shown->uuids[i], shown->names[i]);
+        cuda_set_shown_name(&shown->uuids[i], shown->names[i]);
     kill(question->child, SIGKILL);
     while (waitpid(question->child, NULL, 0) < 0 && errno == EINTR) {
     }

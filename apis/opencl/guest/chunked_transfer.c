@@ -11,18 +11,18 @@ enum { PART = 4 << 20, FIRST_PART = 64 << 10 };
  * reports what went wrong since, need no answer. */
 static _Thread_local int between;
 
-int opencl_between_parts(void) {
+int opencl_within_chunks(void) {
     return between;
 }
 
-int opencl_goes_in_parts(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
+int opencl_is_chunked(cl_command_queue queue, cl_mem memory, cl_bool blocking, size_t offset, size_t size,
                          const void *host, int wants_event) {
     const struct opencl_object *on = object_of(queue), *buffer = object_of(memory);
     return blocking && host && size >= 2 * PART && on && on->in_order && !(wants_event && on->profiled) && buffer
            && buffer->plain && is_inside(buffer, offset, size) && !aviary_is_shared(host, size);
 }
 
-cl_int opencl_write_in_parts(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, const void *from,
+cl_int opencl_write_chunked(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, const void *from,
                              cl_uint events, const cl_event *wait_list, cl_event *event) {
     const char *next = from;
     size_t left = size - FIRST_PART;
@@ -39,7 +39,7 @@ cl_int opencl_write_in_parts(cl_command_queue queue, cl_mem memory, size_t offse
     return clEnqueueWriteBuffer(queue, memory, CL_TRUE, offset, left, next, 0, NULL, event);
 }
 
-cl_int opencl_read_in_parts(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, void *to, cl_uint events,
+cl_int opencl_read_chunked(cl_command_queue queue, cl_mem memory, size_t offset, size_t size, void *to, cl_uint events,
                             const cl_event *wait_list, cl_event *event) {
     char *next = to;
     cl_int status = CL_SUCCESS;

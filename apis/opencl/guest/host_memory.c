@@ -7,7 +7,7 @@
  *
  * Only queues that work in order are followed: for each, how many commands were enqueued, and how
  * many of them are known to have finished. Every function that enqueues says so (the specification's
- * `mark`); one that waits for its own command, as a blocking read does and a blocking write does not,
+ * `enqueued_count`); one that waits for its own command, as a blocking read does and a blocking write does not,
  * has also waited for all before it. */
 #include "guest.h"
 #include <string.h>
@@ -55,7 +55,7 @@ cl_uint opencl_lose_tracks(cl_uint count, const cl_command_queue *queues) {
 
 /* A word counts the queue's commands and, in its low bits, those whose calls have not returned. Only when there
  * are none, apart from the caller's own, does the number say which commands the vendor has seen: a command
- * may be counted and still be on its way. Otherwise the mark is 0, which covers nothing. */
+ * may be counted and still be on its way. Otherwise the enqueued_count is 0, which covers nothing. */
 enum { UNDER_WAY_BITS = 16, UNDER_WAY = (1 << UNDER_WAY_BITS) - 1 };
 
 static unsigned long commands(unsigned long word) {
@@ -77,41 +77,41 @@ void opencl_enqueued(cl_command_queue queue) {
         __atomic_sub_fetch(&object->enqueued, 1, __ATOMIC_ACQ_REL);
 }
 
-cl_ulong opencl_mark(cl_command_queue queue) {
+cl_ulong opencl_enqueued_count(cl_command_queue queue) {
     struct opencl_object *object = object_of(queue);
     unsigned long word = object ? loaded(&object->enqueued) : 0;
     return (word & UNDER_WAY) == 0 ? commands(word) : 0;
 }
 
-/* All commands up to `mark` have finished. */
-static void finished(struct opencl_object *queue, unsigned long mark) {
+/* All commands up to `enqueued_count` have finished. */
+static void finished(struct opencl_object *queue, unsigned long enqueued_count) {
     unsigned long known = loaded(&queue->finished);
-    while (known < mark
-           && !__atomic_compare_exchange_n(&queue->finished, &known, mark, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    while (known < enqueued_count
+           && !__atomic_compare_exchange_n(&queue->finished, &known, enqueued_count, 1, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }
 }
 
-void opencl_note_finished(cl_command_queue queue, cl_ulong mark) {
+void opencl_note_finished(cl_command_queue queue, cl_ulong enqueued_count) {
     struct opencl_object *object = object_of(queue);
     if (object && object->in_order)
-        finished(object, mark);
+        finished(object, enqueued_count);
 }
 
 /* clFinish waits for all commands, in whatever order they run. */
-void opencl_note_drained(cl_command_queue queue, cl_ulong mark) {
+void opencl_note_drained(cl_command_queue queue, cl_ulong enqueued_count) {
     struct opencl_object *object = object_of(queue);
     if (object)
-        finished(object, mark);
+        finished(object, enqueued_count);
 }
 
-void opencl_note_event(const cl_event *event, cl_command_queue queue, cl_ulong mark) {
+void opencl_note_event(const cl_event *event, cl_command_queue queue, cl_ulong enqueued_count) {
     struct opencl_object *object = event ? object_of(*event) : NULL;
     const struct opencl_object *on = object_of(queue);
     if (!object || !on)
         return;
     object->queue = queue;
     object->queue_serial = on->serial;
-    object->mark = mark;
+    object->enqueued_count = enqueued_count;
 }
 
 void opencl_note_waited(cl_uint count, const cl_event *events) {
@@ -119,7 +119,7 @@ void opencl_note_waited(cl_uint count, const cl_event *events) {
         const struct opencl_object *event = object_of(events[i]);
         struct opencl_object *queue = event ? object_of(event->queue) : NULL;
         if (queue && queue->in_order && queue->serial == event->queue_serial)
-            finished(queue, event->mark);
+            finished(queue, event->enqueued_count);
     }
 }
 

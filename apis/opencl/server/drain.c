@@ -13,12 +13,12 @@ struct busy_queue {
     /* Which of all calls began last to give it work. */
     uint64_t begun;
 };
-struct mark {
+struct fence {
     cl_device_id device;
     cl_event event;
-    struct mark *next;
+    struct fence *next;
 };
-/* The last wait for a device, and since when; its marks are in the list until they are reached. */
+/* The last wait for a device, and since when; its fences are in the list until they are reached. */
 struct device_wait {
     cl_device_id device;
     uint64_t number;
@@ -30,7 +30,7 @@ static struct {
     struct busy_queue *queues;
     size_t count, room;
     uint64_t begun;
-    struct mark *marks;
+    struct fence *fences;
     struct device_wait *waits;
     /* The application may hold commands back. */
     int user_events;
@@ -132,7 +132,7 @@ static uint64_t count_reached(void) {
     return count;
 }
 
-/* Until a mark is reached that was not when they were counted, or that time has come. */
+/* Until a fence is reached that was not when they were counted, or that time has come. */
 static void await_reached(uint64_t counted, struct timespec until) {
     pthread_mutex_lock(&reached.lock);
     while (reached.count == counted
@@ -156,21 +156,21 @@ static struct device_wait *wait_for_device(cl_device_id device) {
 }
 
 /* Puts a marker behind what the queue has. Where that fails the queue is waited for here. */
-static void mark_queue(cl_command_queue queue, cl_device_id device) {
-    struct mark *mark = calloc(1, sizeof *mark);
-    if (!mark || clEnqueueMarkerWithWaitList(queue, 0, NULL, &mark->event) != CL_SUCCESS) {
-        free(mark);
+static void fence_queue(cl_command_queue queue, cl_device_id device) {
+    struct fence *fence = calloc(1, sizeof *fence);
+    if (!fence || clEnqueueMarkerWithWaitList(queue, 0, NULL, &fence->event) != CL_SUCCESS) {
+        free(fence);
         clFinish(queue);
         return;
     }
-    mark->device = device;
-    mark->next = busy.marks;
-    busy.marks = mark;
-    clSetEventCallback(mark->event, CL_COMPLETE, note_reached, NULL);
+    fence->device = device;
+    fence->next = busy.fences;
+    busy.fences = fence;
+    clSetEventCallback(fence->event, CL_COMPLETE, note_reached, NULL);
     clFlush(queue);
 }
 
-static void mark_busy_queues(cl_device_id device) {
+static void fence_busy_queues(cl_device_id device) {
     for (size_t at = 0; at < busy.count;) {
         struct busy_queue found = busy.queues[at];
         if (found.device != device) {
@@ -178,28 +178,28 @@ static void mark_busy_queues(cl_device_id device) {
             continue;
         }
         busy.queues[at] = busy.queues[--busy.count];
-        mark_queue(found.queue, device);
+        fence_queue(found.queue, device);
         clReleaseCommandQueue(found.queue);
     }
 }
 
-/* Forgets the device's marks that are reached, or all of them; whether there are others. */
+/* Forgets the device's fences that are reached, or all of them; whether there are others. */
 static int has_marks(cl_device_id device, int forget) {
     int others = 0;
-    for (struct mark **at = &busy.marks; *at;) {
-        struct mark *mark = *at;
+    for (struct fence **at = &busy.fences; *at;) {
+        struct fence *fence = *at;
         cl_int status = CL_COMPLETE;
-        int is_left = mark->device == device && !forget
-                      && clGetEventInfo(mark->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS
+        int is_left = fence->device == device && !forget
+                      && clGetEventInfo(fence->event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) == CL_SUCCESS
                       && status > CL_COMPLETE;
         others |= is_left;
-        if (is_left || mark->device != device) {
-            at = &mark->next;
+        if (is_left || fence->device != device) {
+            at = &fence->next;
             continue;
         }
-        *at = mark->next;
-        clReleaseEvent(mark->event);
-        free(mark);
+        *at = fence->next;
+        clReleaseEvent(fence->event);
+        free(fence);
     }
     return others;
 }
@@ -220,7 +220,7 @@ int opencl_drain(const struct aviary_drain *asked) {
         if (wait && wait->number != asked->wait) {
             wait->number = asked->wait;
             wait->since = now;
-            mark_busy_queues(device);
+            fence_busy_queues(device);
         }
         int gives_up = wait && __atomic_load_n(&busy.user_events, __ATOMIC_RELAXED)
                        && opencl_has_passed(opencl_later(wait->since, PATIENCE_NS));

@@ -57,13 +57,13 @@ static int is_watching(struct timespec *until) {
 /* Whatever comes of it, the queue is waited for afterwards. */
 void opencl_watch_queue(cl_command_queue queue) {
     struct timespec until;
-    cl_event mark;
+    cl_event fence;
     if (!is_watching(&until) || takes_every_processor(queue)
-        || clEnqueueMarkerWithWaitList(queue, 0, NULL, &mark) != CL_SUCCESS)
+        || clEnqueueMarkerWithWaitList(queue, 0, NULL, &fence) != CL_SUCCESS)
         return;
     if (clFlush(queue) == CL_SUCCESS)
-        watch(mark, until);
-    clReleaseEvent(mark);
+        watch(fence, until);
+    clReleaseEvent(fence);
 }
 
 static cl_int wait_for_events(cl_uint count, const cl_event *events) {

@@ -3,8 +3,8 @@
 use crate::amount::{Amount, limits};
 use crate::apis::{self, Api, PolicyChoice};
 use aviary_node::{
-    DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules, Scheduler,
-    Tenant, Tenants, VmSettings, precedence,
+    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules,
+    Scheduler, Tenant, Tenants, VmSettings, precedence,
 };
 use aviary_wire::tenant::is_reserved;
 use serde::Deserialize;
@@ -366,7 +366,7 @@ impl FileConfig {
         let tenant = |(name, tenant): (&String, &TenantConfig)| Tenant {
             name: name.clone(),
             users: tenant.users.clone(),
-            certificates: tenant.certificates.clone(),
+            identities: tenant.certificates.clone(),
             limits: limits(&tenant.limits),
             device_limits: tenant.device_limits(),
             sessions: tenant.sessions,
@@ -407,7 +407,7 @@ pub fn parse_device(text: &str) -> Result<String, String> {
 
 /// No device has such a name.
 fn is_long(name: &str) -> bool {
-    name.strip_suffix('*').unwrap_or(name).len() > DEVICE_NAME
+    name.strip_suffix('*').unwrap_or(name).len() > DEVICE_NAME_BYTES
 }
 
 /// Of a tenant or VM.
@@ -528,7 +528,7 @@ mod tests {
         let tenants = read(text).unwrap().tenants();
         let (a, b) = (&tenants[0], &tenants[1]);
         assert_eq!((a.sessions, a.threads, a.weight, a.priority), (Some(2), Some(3), 4, -1));
-        assert_eq!((a.certificates[0].as_str(), a.functions.deny[0].as_str()), ("laptop", "f"));
+        assert_eq!((a.identities[0].as_str(), a.functions.deny[0].as_str()), ("laptop", "f"));
         assert_eq!(b, &Tenant { functions: FunctionRule { allow: Some(vec![]), deny: vec![] }, ..Tenant::new("b") });
     }
 

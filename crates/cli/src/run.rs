@@ -25,7 +25,7 @@ use std::{
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// After the program's end, before saying that its background processes are waited for.
-const QUIET_WAIT: Duration = Duration::from_secs(3);
+const MAX_SILENT_WAIT: Duration = Duration::from_secs(3);
 
 /// Run a program with accelerators that it does not own.
 ///
@@ -220,7 +220,7 @@ fn finish(backend: &Backend, signals: &Signals) {
     while !backend.is_finished() && signals.noted().is_none() {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
-        if !told && started.elapsed() > QUIET_WAIT {
+        if !told && started.elapsed() > MAX_SILENT_WAIT {
             told = true;
             eprintln!(
                 "aviary: waiting for {} background process(es) that still use an accelerator (Ctrl-C ends them)",

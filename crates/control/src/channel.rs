@@ -18,9 +18,9 @@ use std::{
 /// start newer ones.
 pub const VERSION: u32 = 1;
 /// Longest message, in bytes.
-pub const LONGEST: usize = 64 << 10;
+pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors of one message. The kernel closes those for which there is no room.
-pub const MOST_DESCRIPTORS: usize = 8;
+pub const MAX_DESCRIPTORS: usize = 8;
 
 /// What a sender does while the other end does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub enum Patience {
 #[derive(Debug, thiserror::Error)]
 pub enum Garbage {
     /// a message of more than 65536 bytes
-    #[error("a message of more than {LONGEST} bytes")]
+    #[error("a message of more than {MAX_MESSAGE_BYTES} bytes")]
     Long,
     /// a message of version {0} of the control protocol, expected 1: start the node again after an update of its program
     #[error(
@@ -65,7 +65,7 @@ pub enum Received<M> {
 /// The bytes of a message: its version and itself, as a JSON list of two.
 pub fn encode<M: Message>(message: &M) -> io::Result<Vec<u8>> {
     let bytes = serde_json::to_vec(&(VERSION, message))?;
-    if bytes.len() > LONGEST {
+    if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(invalid(Garbage::Long));
     }
     Ok(bytes)
@@ -73,7 +73,7 @@ pub fn encode<M: Message>(message: &M) -> io::Result<Vec<u8>> {
 
 /// What bytes say that came with so many descriptors.
 pub fn decode<M: Message>(bytes: &[u8], descriptors: usize) -> Result<M, Garbage> {
-    if bytes.len() > LONGEST {
+    if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(Garbage::Long);
     }
     let message = match serde_json::from_slice::<(u32, M)>(bytes) {
@@ -110,7 +110,7 @@ pub fn send<M: Message>(
     if !expected.contains(&came) {
         return Err(invalid(Garbage::Descriptors { came, expected }));
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
@@ -126,8 +126,8 @@ pub fn send<M: Message>(
 
 /// The next message, without waiting.
 pub fn receive<M: Message>(control: BorrowedFd<'_>) -> Received<M> {
-    let mut bytes = vec![0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut bytes = vec![0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let message = match recvmsg(control, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {

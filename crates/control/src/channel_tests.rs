@@ -123,7 +123,7 @@ fn travels<M: Message + Debug + PartialEq>(message: &M) {
 
 /// No input makes a decoder panic, and what it takes for a message is one.
 fn is_taken_for_one_or_refused<M: Message + Debug + PartialEq>(bytes: &[u8]) {
-    for count in 0..=MOST_DESCRIPTORS {
+    for count in 0..=MAX_DESCRIPTORS {
         if let Ok(message) = decode::<M>(bytes, count) {
             assert_eq!(decode::<M>(&encode(&message).unwrap(), count).unwrap(), message);
         }
@@ -175,7 +175,7 @@ fn descriptors_that_no_message_has_are_closed() {
     let (one, other) = pair();
     assert_eq!(open_descriptors(&one), 1);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
-    for count in [1, MOST_DESCRIPTORS + 1, 200] {
+    for count in [1, MAX_DESCRIPTORS + 1, 200] {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let many = vec![one.as_fd(); count];
         ancillary.push(SendAncillaryMessage::ScmRights(&many));
@@ -184,7 +184,7 @@ fn descriptors_that_no_message_has_are_closed() {
         let received = receive::<FromServer>(other.as_fd());
         let Received::Garbage(Garbage::Descriptors { came, .. }) = received else { panic!("{received:?}") };
         // The room for them is rounded up to words.
-        assert!((count.min(MOST_DESCRIPTORS)..=MOST_DESCRIPTORS + 4).contains(&came), "{came} of {count}");
+        assert!((count.min(MAX_DESCRIPTORS)..=MAX_DESCRIPTORS + 4).contains(&came), "{came} of {count}");
     }
     assert_eq!(open_descriptors(&one), 1);
 }
@@ -192,10 +192,10 @@ fn descriptors_that_no_message_has_are_closed() {
 #[test]
 fn long_messages_are_neither_sent_nor_taken() {
     let (one, other) = pair();
-    let message = FromServer::Unfit { reason: "x".repeat(LONGEST) };
+    let message = FromServer::Unfit { reason: "x".repeat(MAX_MESSAGE_BYTES) };
     assert!(send(one.as_fd(), &message, &[], Patience::None).is_err());
     assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Nothing));
-    send_bytes(&one, &vec![b' '; LONGEST + 1], SendFlags::NOSIGNAL).unwrap();
+    send_bytes(&one, &vec![b' '; MAX_MESSAGE_BYTES + 1], SendFlags::NOSIGNAL).unwrap();
     assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Garbage(Garbage::Long)));
     drop(one);
     assert!(matches!(receive::<FromServer>(other.as_fd()), Received::Closed));

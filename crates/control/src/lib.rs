@@ -9,14 +9,16 @@
 
 mod assignment;
 mod channel;
+pub mod cpu;
 mod message;
 mod offer;
-pub mod processor;
 mod spawn;
 pub mod stats;
 
 pub use assignment::{Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors};
-pub use channel::{Garbage, LONGEST, MOST_DESCRIPTORS, Patience, Received, VERSION, decode, encode, receive, send};
+pub use channel::{
+    Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
+};
 pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
 pub use offer::OfferName;
 pub use spawn::prepare_to_spawn;

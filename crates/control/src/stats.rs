@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(reader.resources[0].used.load(Ordering::Relaxed), 5);
         assert_eq!(reader.resources[0].limit.load(Ordering::Relaxed), 7);
         assert_eq!(reader.resources[0].name.load(), "memory");
-        let place = gate.place(0, &["a card".into()]).unwrap();
+        let place = gate.residency(0, &["a card".into()]).unwrap();
         gate.charge(place, 2).unwrap();
         page.show_device_accounts(&gate);
         let card = &reader.resources[1];

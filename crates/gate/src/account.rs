@@ -1,6 +1,6 @@
 //! One exact 64-bit account.
 
-use crate::Seat;
+use crate::TenantSlot;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Account {
     peak: AtomicU64,
     refused: AtomicU64,
     /// The tenant's account, by its number in the page.
-    tenant: Option<(Seat, usize)>,
+    tenant: Option<(TenantSlot, usize)>,
 }
 
 impl Account {
@@ -66,7 +66,7 @@ impl Account {
     }
 
     /// A part of the tenant's account with this number.
-    pub(crate) fn of_tenant(name: &str, kind: Kind, seat: Seat, number: usize) -> Account {
+    pub(crate) fn of_tenant(name: &str, kind: Kind, seat: TenantSlot, number: usize) -> Account {
         Account { tenant: Some((seat, number)), ..Account::new(name, kind, None) }
     }
 

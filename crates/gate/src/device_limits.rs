@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Limits of devices that a tenant may have.
 pub const DEVICE_LIMITS: usize = 64;
 /// Longest name of a resource, in words.
-pub const NAME: usize = 4;
+pub const RESOURCE_NAME_WORDS: usize = 4;
 /// Longest name of a device, in words.
-pub const DEVICE: usize = 8;
+pub const DEVICE_NAME_WORDS: usize = 8;
 /// Longest name of a device, in bytes; longer ones are cut off.
-pub const DEVICE_NAME: usize = 8 * DEVICE;
+pub const DEVICE_NAME_BYTES: usize = 8 * DEVICE_NAME_WORDS;
 
 /// What a tenant may have of a resource on each device that has such a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,20 +39,20 @@ pub fn precedence(pattern: &str) -> impl Ord + use<> {
 
 /// Read and written under the page's lock.
 #[repr(C)]
-pub(crate) struct Table {
+pub(crate) struct DeviceLimitTable {
     count: AtomicU32,
-    entries: [Entry; DEVICE_LIMITS],
+    entries: [DeviceLimitEntry; DEVICE_LIMITS],
 }
 
 #[repr(C)]
-struct Entry {
-    resource: Text<NAME>,
+struct DeviceLimitEntry {
+    resource: Text<RESOURCE_NAME_WORDS>,
     /// One word more than a device's name, for the `*`.
-    device: Text<{ DEVICE + 1 }>,
+    device: Text<{ DEVICE_NAME_WORDS + 1 }>,
     limit: AtomicU64,
 }
 
-impl Table {
+impl DeviceLimitTable {
     /// In order of their precedence; there are not more than [`DEVICE_LIMITS`].
     pub fn store(&self, limits: &[DeviceLimit]) {
         for (entry, limit) in self.entries.iter().zip(limits) {
@@ -81,9 +81,10 @@ pub fn limit_on(limits: &[DeviceLimit], resource: &str, device: &str) -> Option<
 mod tests {
     use super::*;
 
-    fn table() -> Table {
-        let entry = |_| Entry { resource: Text::default(), device: Text::default(), limit: AtomicU64::new(0) };
-        Table { count: AtomicU32::new(0), entries: std::array::from_fn(entry) }
+    fn table() -> DeviceLimitTable {
+        let entry =
+            |_| DeviceLimitEntry { resource: Text::default(), device: Text::default(), limit: AtomicU64::new(0) };
+        DeviceLimitTable { count: AtomicU32::new(0), entries: std::array::from_fn(entry) }
     }
 
     fn limit(device: &str, resource: &str, limit: u64) -> DeviceLimit {
@@ -108,7 +109,7 @@ mod tests {
 
     #[test]
     fn the_longest_pattern_fits() {
-        let (name, table) = ("x".repeat(DEVICE_NAME), table());
+        let (name, table) = ("x".repeat(DEVICE_NAME_BYTES), table());
         table.store(&[limit(&format!("{name}*"), "memory", 5)]);
         assert_eq!(table.find("memory", &name), Some(5));
     }

@@ -5,24 +5,24 @@
 
 mod account;
 mod audit;
+mod charges;
 mod device_limits;
 mod grants;
-mod holding;
 mod lock;
 mod page;
-mod places;
+mod residency;
 mod sealed;
 mod text;
 
 pub use account::{Account, Allowance, Kind, Refused};
-pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, fits, limit_on, precedence};
+pub use charges::Charges;
+pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
 pub use grants::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, NOT_YET, grant, monotonic};
-pub use holding::Holding;
 pub use page::{Balance, PageError, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;
 
-use places::{Place, Places};
+use residency::{Residencies, Residency};
 use std::sync::Arc;
 
 /// A resource that an API declares: `continuous_rc` or `instantaneous_rc`.
@@ -34,15 +34,15 @@ pub struct Resource<'a> {
 
 /// An API server's place in its tenant's page.
 #[derive(Debug, Clone)]
-pub struct Seat {
+pub struct TenantSlot {
     page: Arc<TenantPage>,
     slot: u32,
 }
 
-impl Seat {
+impl TenantSlot {
     /// `None`: there is no such slot.
-    pub fn new(page: TenantPage, slot: u32) -> Option<Seat> {
-        ((slot as usize) < SLOTS).then(|| Seat { page: Arc::new(page), slot })
+    pub fn new(page: TenantPage, slot: u32) -> Option<TenantSlot> {
+        ((slot as usize) < SLOTS).then(|| TenantSlot { page: Arc::new(page), slot })
     }
 }
 
@@ -57,15 +57,15 @@ pub struct NoAccount {
 /// The accounts of one session.
 ///
 /// An amount belongs to an *item*: a resource, by its number in the order in which the API declares them, or a resource
-/// on certain devices, by a number that [`Gate::place`] gives. What lies on devices is held of the resource as such and
+/// on certain devices, by a number that [`Gate::residency`] gives. What lies on devices is held of the resource as such and
 /// on each of them: all of these accounts allow it, or none has it.
 #[derive(Debug, Default)]
 pub struct Gate {
     accounts: Vec<Account>,
-    places: Places,
+    residencies: Residencies,
     /// Where there is no tenant's page.
-    audit: audit::Window,
-    seat: Option<Seat>,
+    audit: audit::RefusalLogWindow,
+    seat: Option<TenantSlot>,
 }
 
 impl Gate {
@@ -76,7 +76,10 @@ impl Gate {
     }
 
     /// The session's part of its tenant's accounts.
-    pub fn of_tenant<'a>(resources: impl IntoIterator<Item = Resource<'a>>, seat: &Seat) -> Result<Gate, NoAccount> {
+    pub fn of_tenant<'a>(
+        resources: impl IntoIterator<Item = Resource<'a>>,
+        seat: &TenantSlot,
+    ) -> Result<Gate, NoAccount> {
         let account = |Resource { name, kind }: Resource| match seat.page.account(seat.slot, name, kind) {
             Ok(number) => Ok(Account::of_tenant(name, kind, seat.clone(), number)),
             Err(error) => Err(NoAccount { resource: name.to_owned(), error }),
@@ -97,14 +100,14 @@ impl Gate {
 
     /// Those of resources on devices, in the order in which the session came to use them.
     pub fn device_accounts(&self) -> Vec<Arc<Account>> {
-        self.places.accounts()
+        self.residencies.accounts()
     }
 
     /// The item of a continuous resource on these devices; on none it is the resource. A device that is named twice
     /// counts once.
-    pub fn place(&self, resource: usize, devices: &[String]) -> Result<usize, NoAccount> {
+    pub fn residency(&self, resource: usize, devices: &[String]) -> Result<usize, NoAccount> {
         let mut names: Vec<&str> = Vec::new();
-        for name in devices.iter().map(|name| &name[..name.floor_char_boundary(DEVICE_NAME)]) {
+        for name in devices.iter().map(|name| &name[..name.floor_char_boundary(DEVICE_NAME_BYTES)]) {
             if !names.contains(&name) {
                 names.push(name);
             }
@@ -119,16 +122,16 @@ impl Gate {
                 Err(error) => Err(none(device, error)),
             },
         };
-        let place = self.places.place(resource, &names, account.number(), open)?;
+        let place = self.residencies.residency(resource, &names, account.number(), open)?;
         place.map(|place| self.accounts.len() + place).ok_or_else(|| none("one more set of devices", PageError::Full))
     }
 
     /// The account of the resource that an item is, or lies on devices of, and those of the devices.
-    fn parts(&self, item: usize) -> Option<(&Account, Option<Arc<Place>>)> {
+    fn parts(&self, item: usize) -> Option<(&Account, Option<Arc<Residency>>)> {
         match item.checked_sub(self.accounts.len()) {
             None => Some((&self.accounts[item], None)),
             Some(place) => {
-                let place = self.places.get(place)?;
+                let place = self.residencies.get(place)?;
                 Some((self.accounts.get(place.resource)?, Some(place)))
             }
         }
@@ -138,7 +141,7 @@ impl Gate {
     pub fn resource(&self, item: usize) -> Option<usize> {
         match item.checked_sub(self.accounts.len()) {
             None => Some(item),
-            Some(place) => Some(self.places.get(place)?.resource),
+            Some(place) => Some(self.residencies.get(place)?.resource),
         }
     }
 
@@ -146,14 +149,14 @@ impl Gate {
     /// `None`: as much as the device has.
     pub fn allowance(&self, resource: &str, device: Option<&str>) -> Option<Allowance> {
         if let Some(seat) = &self.seat {
-            let device = device.map(|name| &name[..name.floor_char_boundary(DEVICE_NAME)]);
+            let device = device.map(|name| &name[..name.floor_char_boundary(DEVICE_NAME_BYTES)]);
             return seat.page.allowance(seat.slot, resource, device);
         }
         let account = self.accounts.iter().find(|account| account.name() == resource)?;
         account.limit().map(|limit| Allowance::new(limit, account.used()))
     }
 
-    /// Takes `amount` of a continuous resource. What is taken is returned by the [`Holding`] it ends up in.
+    /// Takes `amount` of a continuous resource. What is taken is returned by the [`Charges`] it ends up in.
     pub fn charge(&self, item: usize, amount: u64) -> Result<(), Refusal> {
         let (account, place) = self.parts(item).ok_or(NOTHING)?;
         let devices = place.as_ref().map_or(&[][..], |place| &place.accounts);
@@ -191,7 +194,7 @@ impl Gate {
     }
 
     /// Returns everything that `holding` holds.
-    pub fn settle(&self, holding: &mut Holding) {
+    pub fn settle(&self, holding: &mut Charges) {
         for (item, amount) in holding.drain() {
             self.uncharge(item, amount);
         }
@@ -242,7 +245,7 @@ mod tests {
     #[test]
     fn settling_returns_exactly_what_was_charged() {
         let gate = gate(Some(100));
-        let mut holding = Holding::default();
+        let mut holding = Charges::default();
         for amount in [60, 40] {
             gate.charge(0, amount).unwrap();
             holding.add(0, amount);

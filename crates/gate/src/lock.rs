@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Somebody sleeps until the lock is free.
-const WAITED_FOR: u32 = 1 << 31;
+const HAS_WAITERS: u32 = 1 << 31;
 /// Looks at the word before sleeping: the lock is held for some ten instructions.
-const LOOKS: u32 = 100;
+const SPIN_LOOKS: u32 = 100;
 /// A sleeper looks again after this long, whatever became of its wake-up.
-const NAP: Duration = Duration::from_millis(20);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// 0: free. Otherwise the holder's number, which is not 0, and perhaps [`WAITED_FOR`].
+/// 0: free. Otherwise the holder's number, which is not 0, and perhaps [`HAS_WAITERS`].
 #[repr(transparent)]
 pub struct OwnedLock(AtomicU32);
 
 impl OwnedLock {
     /// Who holds it; 0: nobody.
     pub fn owner(&self) -> u32 {
-        self.0.load(Ordering::Acquire) & !WAITED_FOR
+        self.0.load(Ordering::Acquire) & !HAS_WAITERS
     }
 
     /// False: not within `patience`.
@@ -31,7 +31,7 @@ impl OwnedLock {
 
     #[cold]
     fn wait_for(&self, owner: u32, patience: Duration) -> bool {
-        for _ in 0..LOOKS {
+        for _ in 0..SPIN_LOOKS {
             if self.0.compare_exchange_weak(0, owner, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                 return true;
             }
@@ -40,13 +40,13 @@ impl OwnedLock {
         let since = Instant::now();
         loop {
             // Who has slept once cannot know whether others still do: it leaves the mark.
-            match self.0.compare_exchange(0, owner | WAITED_FOR, Ordering::Acquire, Ordering::Relaxed) {
+            match self.0.compare_exchange(0, owner | HAS_WAITERS, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
-                Err(held) if held & WAITED_FOR == 0 => {
-                    let _ = self.0.compare_exchange(held, held | WAITED_FOR, Ordering::Relaxed, Ordering::Relaxed);
+                Err(held) if held & HAS_WAITERS == 0 => {
+                    let _ = self.0.compare_exchange(held, held | HAS_WAITERS, Ordering::Relaxed, Ordering::Relaxed);
                 }
                 // Woken, timed out, interrupted or too late: this looks again in any case.
-                Err(held) => futex::wait(&self.0, held, Some(NAP)),
+                Err(held) => futex::wait(&self.0, held, Some(LOCK_POLL_INTERVAL)),
             }
             if since.elapsed() >= patience {
                 return false;
@@ -56,7 +56,7 @@ impl OwnedLock {
 
     /// By its holder, or by who takes a dead holder's place.
     pub fn unlock(&self) {
-        if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+        if self.0.swap(0, Ordering::Release) & HAS_WAITERS != 0 {
             // All of them: one that was chosen and then died would leave the others asleep until their nap ends.
             futex::wake(&self.0);
         }

@@ -9,8 +9,8 @@
 //! never waits for long.
 
 use crate::account::{Allowance, Kind, Refused};
-use crate::audit::Window;
-use crate::device_limits::{DEVICE, DEVICE_LIMITS, DeviceLimit, NAME, Table};
+use crate::audit::RefusalLogWindow;
+use crate::device_limits::{DEVICE_LIMITS, DEVICE_NAME_WORDS, DeviceLimit, DeviceLimitTable, RESOURCE_NAME_WORDS};
 use crate::lock::OwnedLock;
 use crate::sealed::{Atomics, SealedPage};
 use crate::text::Text;
@@ -26,29 +26,29 @@ pub const ACCOUNTS: usize = 128;
 pub const SLOTS: usize = 4096;
 const UNLIMITED: u64 = u64::MAX;
 /// The node as the lock's holder; slots are counted from 1 there.
-const NODE: u32 = SLOTS as u32 + 1;
+const NODE_OWNER: u32 = SLOTS as u32 + 1;
 /// How long a charge waits for the lock before it is refused. Only a stopped or hostile API server of the same
 /// tenant makes it wait that long: a dead one is repaired in milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
-const NODES_PATIENCE: Duration = Duration::from_millis(50);
+const CHARGE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const NODE_LOCK_TIMEOUT: Duration = Duration::from_millis(50);
 
 #[repr(C)]
-struct Layout {
+struct TenantPageLayout {
     magic: AtomicU64,
     lock: OwnedLock,
     /// Accounts in use; written after the account itself.
     count: AtomicU32,
-    audit: Window,
-    device_limits: Table,
-    accounts: [Shared; ACCOUNTS],
+    audit: RefusalLogWindow,
+    device_limits: DeviceLimitTable,
+    accounts: [SharedAccount; ACCOUNTS],
     held: [[AtomicU64; ACCOUNTS]; SLOTS],
 }
 
 #[repr(C)]
-struct Shared {
-    name: Text<NAME>,
+struct SharedAccount {
+    name: Text<RESOURCE_NAME_WORDS>,
     /// On which device; empty: wherever, all together.
-    device: Text<DEVICE>,
+    device: Text<DEVICE_NAME_WORDS>,
     /// 0 not known yet, 1 continuous, 2 instantaneous.
     kind: AtomicU32,
     limit: AtomicU64,
@@ -78,7 +78,7 @@ pub enum PageError {
     #[error("the tenant has {ACCOUNTS} accounts of resources and devices already")]
     Full,
     /// the name of the resource is longer than 32 bytes
-    #[error("the name of the resource is longer than {} bytes", Text::<NAME>::BYTES)]
+    #[error("the name of the resource is longer than {} bytes", Text::<RESOURCE_NAME_WORDS>::BYTES)]
     LongName,
     /// the tenant has more than 64 limits of devices
     #[error("the tenant has more than {DEVICE_LIMITS} limits of devices")]
@@ -94,14 +94,14 @@ pub enum PageError {
 /// A mapping of the page.
 #[derive(Debug)]
 pub struct TenantPage {
-    page: SealedPage<Layout>,
+    page: SealedPage<TenantPageLayout>,
     /// The node's: slots that were ever given out. The rest of `held` is never touched and costs no memory.
-    seats: AtomicU32,
+    slots_in_use: AtomicU32,
 }
 
 // SAFETY: the layout consists of atomics only; lock and window are such, too. What a lying peer writes is only ever
 // used as a number, and indexes are clamped.
-unsafe impl Atomics for Layout {}
+unsafe impl Atomics for TenantPageLayout {}
 
 /// A point at which a process may be killed; tests do that.
 #[cfg(not(test))]
@@ -113,7 +113,7 @@ use tests::point;
 impl TenantPage {
     /// A new page, and the descriptor that gives it to others.
     pub fn create() -> rustix::io::Result<(TenantPage, OwnedFd)> {
-        let fd = SealedPage::<Layout>::create("aviary-tenant")?;
+        let fd = SealedPage::<TenantPageLayout>::create("aviary-tenant")?;
         let page = TenantPage::map(fd.as_fd())?;
         page.layout().magic.store(MAGIC, Ordering::Release);
         Ok((page, fd))
@@ -129,19 +129,19 @@ impl TenantPage {
     }
 
     fn map(fd: BorrowedFd<'_>) -> rustix::io::Result<TenantPage> {
-        Ok(TenantPage { page: SealedPage::open(fd)?, seats: AtomicU32::new(0) })
+        Ok(TenantPage { page: SealedPage::open(fd)?, slots_in_use: AtomicU32::new(0) })
     }
 
-    fn layout(&self) -> &Layout {
+    fn layout(&self) -> &TenantPageLayout {
         &self.page
     }
 
-    fn accounts(&self) -> &[Shared] {
+    fn accounts(&self) -> &[SharedAccount] {
         let count = self.layout().count.load(Ordering::Acquire) as usize;
         &self.layout().accounts[..count.min(ACCOUNTS)]
     }
 
-    pub(crate) fn audit(&self) -> &Window {
+    pub(crate) fn audit(&self) -> &RefusalLogWindow {
         &self.layout().audit
     }
 
@@ -160,7 +160,7 @@ impl TenantPage {
     fn account_on(&self, slot: u32, name: &str, device: &str, kind: Kind) -> Result<usize, PageError> {
         let index = match self.find(name, device) {
             Some(index) => index,
-            None => self.register(slot + 1, PATIENCE, name, device)?,
+            None => self.register(slot + 1, CHARGE_LOCK_TIMEOUT, name, device)?,
         };
         let mine = 1 + u32::from(kind == Kind::Instantaneous);
         let known = &self.layout().accounts[index].kind;
@@ -178,7 +178,7 @@ impl TenantPage {
     /// A new account, on a device with the limit of that. It counts only once `count` says so: whoever dies before
     /// leaves nothing.
     fn register(&self, owner: u32, patience: Duration, name: &str, device: &str) -> Result<usize, PageError> {
-        if name.len() > Text::<NAME>::BYTES {
+        if name.len() > Text::<RESOURCE_NAME_WORDS>::BYTES {
             return Err(PageError::LongName);
         }
         let layout = self.layout();
@@ -235,7 +235,7 @@ impl TenantPage {
 
     fn limit_of_device(&self, slot: u32, name: &str, device: &str) -> Option<u64> {
         let layout = self.layout();
-        if !layout.lock.lock(slot + 1, PATIENCE) {
+        if !layout.lock.lock(slot + 1, CHARGE_LOCK_TIMEOUT) {
             return None;
         }
         let limit = layout.device_limits.find(name, device).filter(|limit| *limit != UNLIMITED);
@@ -246,7 +246,7 @@ impl TenantPage {
     /// Of each of these accounts, or of none: then it says which of them refused.
     pub(crate) fn charge(&self, slot: u32, indexes: &[usize], amount: u64) -> Result<(), (usize, Refused)> {
         let layout = self.layout();
-        if !layout.lock.lock(slot + 1, PATIENCE) {
+        if !layout.lock.lock(slot + 1, CHARGE_LOCK_TIMEOUT) {
             let first = indexes.first().map_or(Refused { used: 0, limit: 0 }, |index| self.refuse(*index));
             return Err((0, first));
         }
@@ -287,7 +287,7 @@ impl TenantPage {
     /// long that takes. The process can end meanwhile, which returns everything.
     pub(crate) fn uncharge(&self, slot: u32, indexes: &[usize], amount: u64) {
         let layout = self.layout();
-        while !layout.lock.lock(slot + 1, PATIENCE) {}
+        while !layout.lock.lock(slot + 1, CHARGE_LOCK_TIMEOUT) {}
         point();
         for index in indexes {
             let (account, held) = (&layout.accounts[*index], &layout.held[slot as usize][*index]);
@@ -320,12 +320,12 @@ impl TenantPage {
     // The node's part.
 
     /// Before a slot is given to an API server.
-    pub fn seat(&self, slot: u32) {
-        self.seats.fetch_max(slot.saturating_add(1), Ordering::Relaxed);
+    pub fn note_slot(&self, slot: u32) {
+        self.slots_in_use.fetch_max(slot.saturating_add(1), Ordering::Relaxed);
     }
 
     fn rows(&self) -> &[[AtomicU64; ACCOUNTS]] {
-        &self.layout().held[..(self.seats.load(Ordering::Relaxed) as usize).min(SLOTS)]
+        &self.layout().held[..(self.slots_in_use.load(Ordering::Relaxed) as usize).min(SLOTS)]
     }
 
     /// From now on; `None` takes the limit away. What is held beyond a lower limit stays held.
@@ -333,7 +333,7 @@ impl TenantPage {
         let index = match self.find(name, "") {
             Some(index) => index,
             None if limit.is_none() => return Ok(()),
-            None => self.register(NODE, NODES_PATIENCE, name, "")?,
+            None => self.register(NODE_OWNER, NODE_LOCK_TIMEOUT, name, "")?,
         };
         self.layout().accounts[index].limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
         Ok(())
@@ -347,7 +347,7 @@ impl TenantPage {
         }
         let layout = self.layout();
         // An API server that makes an account at this moment takes either the old limit, which is replaced here, or the new one.
-        if !layout.lock.lock(NODE, NODES_PATIENCE) {
+        if !layout.lock.lock(NODE_OWNER, NODE_LOCK_TIMEOUT) {
             return Err(PageError::Busy);
         }
         layout.device_limits.store(limits);
@@ -363,7 +363,8 @@ impl TenantPage {
     pub fn restore(&self, balances: &[Balance]) -> Result<(), PageError> {
         for balance in balances {
             let device = balance.device.as_deref().unwrap_or_default();
-            let account = &self.layout().accounts[self.register(NODE, NODES_PATIENCE, &balance.name, device)?];
+            let account =
+                &self.layout().accounts[self.register(NODE_OWNER, NODE_LOCK_TIMEOUT, &balance.name, device)?];
             let (kind, used) = match balance.kind {
                 None => (0, 0),
                 Some(Kind::Continuous) => (1, 0),
@@ -414,7 +415,7 @@ impl TenantPage {
             let amounts = self.rows().iter().map(|row| row[index].load(Ordering::Relaxed));
             amounts.fold(0u64, u64::saturating_add)
         };
-        let balance = |(index, account): (usize, &Shared)| Balance {
+        let balance = |(index, account): (usize, &SharedAccount)| Balance {
             name: name_of(&account.name),
             device: Some(account.device.load()).filter(|device| !device.is_empty()),
             kind: match account.kind.load(Ordering::Relaxed) {
@@ -437,7 +438,7 @@ fn lower(account: &AtomicU64, amount: u64) {
 }
 
 /// Nothing but the characters that a resource's name can have.
-fn name_of(name: &Text<NAME>) -> String {
+fn name_of(name: &Text<RESOURCE_NAME_WORDS>) -> String {
     name.load().chars().filter(|letter| letter.is_ascii_alphanumeric() || *letter == '_').collect()
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Gate, Resource, Seat};
+use crate::{Gate, Resource, TenantSlot};
 use proptest::prelude::*;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::cell::Cell;
@@ -33,7 +33,7 @@ fn survives(points: u32, life: impl FnOnce()) -> bool {
 
 fn page(seats: u32) -> TenantPage {
     let (page, _) = TenantPage::create().unwrap();
-    page.seat(seats - 1);
+    page.note_slot(seats - 1);
     page
 }
 
@@ -52,10 +52,10 @@ fn on_device(device: &str, limit: u64) -> DeviceLimit {
 #[test]
 fn all_sessions_share_one_limit_and_get_the_last_byte() {
     let (page, fd) = TenantPage::create().unwrap();
-    page.seat(1);
+    page.note_slot(1);
     page.set_limit("memory", Some(10)).unwrap();
     let gate = |slot| {
-        let seat = Seat::new(TenantPage::open(fd.as_fd()).unwrap(), slot).unwrap();
+        let seat = TenantSlot::new(TenantPage::open(fd.as_fd()).unwrap(), slot).unwrap();
         Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).unwrap()
     };
     let (one, two) = (gate(0), gate(1));
@@ -87,14 +87,15 @@ fn a_lower_limit_takes_nothing_back_and_grants_nothing() {
 }
 
 #[test]
-fn what_lies_on_devices_counts_on_all_of_them_or_on_none() {
+fn allocation_on_devices_counts_on_all_or_none() {
     let (page, fd) = TenantPage::create().unwrap();
-    page.seat(0);
+    page.note_slot(0);
     page.set_limit("memory", Some(100)).unwrap();
     page.set_device_limits(&[on_device("card 2", 20), on_device("card*", 30)]).unwrap();
-    let seat = Seat::new(TenantPage::open(fd.as_fd()).unwrap(), 0).unwrap();
+    let seat = TenantSlot::new(TenantPage::open(fd.as_fd()).unwrap(), 0).unwrap();
     let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).unwrap();
-    let place = |devices: &[&str]| gate.place(0, &devices.iter().map(|d| d.to_string()).collect::<Vec<_>>()).unwrap();
+    let place =
+        |devices: &[&str]| gate.residency(0, &devices.iter().map(|d| d.to_string()).collect::<Vec<_>>()).unwrap();
     let (one, both, chip) = (place(&["card 1"]), place(&["card 1", "card 2"]), place(&["chip"]));
     assert_eq!((place(&[]), place(&["card 1"]), place(&["card 1", "card 1"])), (0, one, one));
     gate.charge(one, 15).unwrap();
@@ -152,7 +153,7 @@ fn a_limited_total_is_the_tenants_and_an_unlimited_one_the_sessions() {
     // Sessions end, totals stay.
     page.release(0);
     assert_eq!(balance(&page, "launches").used, 3);
-    let seat = Seat::new(page, 1).unwrap();
+    let seat = TenantSlot::new(page, 1).unwrap();
     let gate = Gate::of_tenant([Resource { name: "launches", kind: Kind::Instantaneous }], &seat).unwrap();
     assert!(gate.consume(0, 1).is_err());
     seat.page.set_limit("launches", None).unwrap();
@@ -196,7 +197,7 @@ fn names_are_checked() {
 #[test]
 fn another_file_is_no_page() {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    rustix::fs::ftruncate(&file, size_of::<Layout>().next_multiple_of(4096) as u64).unwrap();
+    rustix::fs::ftruncate(&file, size_of::<TenantPageLayout>().next_multiple_of(4096) as u64).unwrap();
     assert!(TenantPage::open(file.as_fd()).is_err(), "not sealed");
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
     assert!(TenantPage::open(file.as_fd()).is_err(), "no magic");
@@ -250,7 +251,7 @@ fn death_between_any_two_stores_is_repaired() {
 
 /// One of two dies with the lock while the other waits for it.
 #[test]
-fn who_waits_for_a_dead_holder_goes_on_after_the_repair() {
+fn waiter_for_a_dead_holder_continues_after_the_repair() {
     let page = Arc::new(page(2));
     let memory = page.account(0, "memory", Kind::Continuous).unwrap();
     assert!(!survives(0, || assert!(page.charge(0, &[memory], 5).is_ok())));
@@ -277,9 +278,9 @@ fn the_node_does_not_wait_for_a_holder_that_does_not_go_on() {
 
 /// Whatever an API server writes into the page, the node's part neither panics nor hangs.
 #[test]
-fn a_page_full_of_nonsense_harms_nobody_else() {
+fn garbage_page_harms_no_other_tenant() {
     let page = page(2);
-    let words = size_of::<Layout>() / 8;
+    let words = size_of::<TenantPageLayout>() / 8;
     // SAFETY: the mapping has that many words, and atomics may be written by anybody.
     let all = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(page.layout()).cast::<AtomicU64>(), words) };
     for pattern in [u64::MAX, 0x0101_0101_0101_0101, 1 << 63] {

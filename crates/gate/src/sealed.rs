@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_truncated_is_not_mapped() {
+    fn unsealed_file_is_not_mapped() {
         let unsealed = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 8192).unwrap();
         assert!(SealedPage::<Words>::open(unsealed.as_fd()).is_err());

@@ -33,7 +33,7 @@ impl GuestIdAllocator {
                 *generation = HandleId::later_generation(*generation);
                 index
             }
-            None if self.generations.len() < HandleId::MOST_MINTED as usize => {
+            None if self.generations.len() < HandleId::MAX_GUEST_IDS as usize => {
                 self.generations.push(1);
                 self.live.push(false);
                 self.generations.len() as u32 - 1

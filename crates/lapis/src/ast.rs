@@ -149,7 +149,7 @@ pub struct Block {
 pub enum Statement {
     Descriptor(Descriptor),
     If {
-        condition: Expr,
+        condition: AstExpr,
         then: Block,
         otherwise: Option<Block>,
         span: Span,
@@ -157,7 +157,7 @@ pub enum Statement {
     Contextual {
         ty: TypeName,
         name: Name,
-        value: Expr,
+        value: AstExpr,
         span: Span,
     },
     /// `...`: something the author has yet to write.
@@ -176,19 +176,19 @@ pub struct Descriptor {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Argument {
-    Expr(Expr),
+    Expr(AstExpr),
     Type(TypeName),
     Parameter(Parameter),
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Expr {
-    pub kind: ExprKind,
+pub struct AstExpr {
+    pub kind: AstExprKind,
     pub span: Span,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum ExprKind {
+pub enum AstExprKind {
     Int {
         value: i128,
         unsigned: bool,
@@ -197,19 +197,19 @@ pub enum ExprKind {
     Float(f64),
     String(String),
     Name(String),
-    Call(Name, Vec<Expr>),
-    Unary(Unary, Box<Expr>),
+    Call(Name, Vec<AstExpr>),
+    Unary(Unary, Box<AstExpr>),
     /// Unary plus: the value as it is.
-    Plus(Box<Expr>),
-    Binary(Binary, Box<Expr>, Box<Expr>),
-    Conditional(Box<Expr>, Box<Expr>, Box<Expr>),
-    Cast(TypeName, Box<Expr>),
+    Plus(Box<AstExpr>),
+    Binary(Binary, Box<AstExpr>, Box<AstExpr>),
+    Conditional(Box<AstExpr>, Box<AstExpr>, Box<AstExpr>),
+    Cast(TypeName, Box<AstExpr>),
     SizeofType(TypeName),
-    SizeofExpr(Box<Expr>),
-    Dereference(Box<Expr>),
-    Element(Box<Expr>, Box<Expr>),
-    Member(Box<Expr>, Name),
-    Arrow(Box<Expr>, Name),
+    SizeofExpr(Box<AstExpr>),
+    Dereference(Box<AstExpr>),
+    Element(Box<AstExpr>, Box<AstExpr>),
+    Member(Box<AstExpr>, Name),
+    Arrow(Box<AstExpr>, Name),
     /// A mistake that has been reported.
     Error,
 }

@@ -5,7 +5,7 @@
 //! and `api.json`; the generated crates stay beside them in `gen/` for reading.
 
 use crate::diagnostics::Diagnostics;
-use crate::generate::{self, Sources, glue};
+use crate::generate::{self, GeneratedCrates, glue};
 use crate::lower;
 use crate::model::{Launch, Model, Policy, Side};
 use crate::utility;
@@ -147,7 +147,7 @@ pub fn write_c(model: &Model, out: &Folder, folder: &Folder) -> Result<(), Build
     commands::write_database(model, &folder.path().join(CRATES), out, folder)
 }
 
-fn write_crates(model: &Model, sources: &Sources, folder: &Folder) -> Result<(), BuildError> {
+fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Result<(), BuildError> {
     let runtime = runtime()?;
     let crates = Path::new(CRATES);
     folder.write(&crates.join("Cargo.toml"), glue::WORKSPACE.as_bytes())?;

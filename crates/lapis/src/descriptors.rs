@@ -2,7 +2,7 @@
 
 /// Where a descriptor stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum DescriptorScope {
     Function,
     /// argument, element, field, return_value
     Value,
@@ -12,7 +12,7 @@ pub enum Place {
 #[derive(Debug, Clone, Copy)]
 pub struct Info {
     pub name: &'static str,
-    pub places: &'static [Place],
+    pub scopes: &'static [DescriptorScope],
     /// Fewest and most arguments.
     pub arguments: (usize, usize),
     pub body: bool,
@@ -20,21 +20,31 @@ pub struct Info {
     pub usage: &'static str,
 }
 
-const FUNCTION: &[Place] = &[Place::Function];
-const VALUE: &[Place] = &[Place::Value, Place::Type];
-const TYPE: &[Place] = &[Place::Type];
-const CODE: &[Place] = &[Place::Function, Place::Type];
+const FUNCTION: &[DescriptorScope] = &[DescriptorScope::Function];
+const VALUE: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Type];
+const TYPE: &[DescriptorScope] = &[DescriptorScope::Type];
+const CODE: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Type];
 
-const fn plain(name: &'static str, places: &'static [Place]) -> Info {
-    Info { name, places, arguments: (0, 0), body: false, usage: "" }
+const fn plain(name: &'static str, scopes: &'static [DescriptorScope]) -> Info {
+    Info { name, scopes, arguments: (0, 0), body: false, usage: "" }
 }
 
-const fn with(name: &'static str, places: &'static [Place], arguments: (usize, usize), usage: &'static str) -> Info {
-    Info { name, places, arguments, body: false, usage }
+const fn with(
+    name: &'static str,
+    scopes: &'static [DescriptorScope],
+    arguments: (usize, usize),
+    usage: &'static str,
+) -> Info {
+    Info { name, scopes, arguments, body: false, usage }
 }
 
-const fn scope(name: &'static str, places: &'static [Place], arguments: (usize, usize), usage: &'static str) -> Info {
-    Info { name, places, arguments, body: true, usage }
+const fn scope(
+    name: &'static str,
+    scopes: &'static [DescriptorScope],
+    arguments: (usize, usize),
+    usage: &'static str,
+) -> Info {
+    Info { name, scopes, arguments, body: true, usage }
 }
 
 pub const ALL: &[Info] = &[
@@ -108,7 +118,12 @@ pub const ALL: &[Info] = &[
     plain("obj_record", VALUE),
     with("obj_depends_on", VALUE, (1, 1), "obj_depends_on(object)"),
     with("obj_state_cbs", VALUE, (2, 2), "obj_state_cbs(write, read)"),
-    with("placeholder", &[Place::Function, Place::Value, Place::Type], (1, 1), "placeholder(\"what is missing\")"),
+    with(
+        "placeholder",
+        &[DescriptorScope::Function, DescriptorScope::Value, DescriptorScope::Type],
+        (1, 1),
+        "placeholder(\"what is missing\")",
+    ),
 ];
 
 pub fn find(name: &str) -> Option<&'static Info> {

@@ -1,6 +1,6 @@
 //! Messages about a specification, in the layout of rustc's.
 
-use crate::source::{Sources, Span};
+use crate::source::{SourceFiles, Span};
 pub use annotate_snippets::Renderer;
 use annotate_snippets::{AnnotationKind, Level, Snippet};
 use std::fmt;
@@ -77,11 +77,11 @@ impl Diagnostic {
     }
 
     /// The message with its source lines, without colours.
-    pub fn render(&self, sources: &Sources) -> String {
+    pub fn render(&self, sources: &SourceFiles) -> String {
         self.render_with(sources, &Renderer::plain())
     }
 
-    pub fn render_with(&self, sources: &Sources, renderer: &Renderer) -> String {
+    pub fn render_with(&self, sources: &SourceFiles, renderer: &Renderer) -> String {
         let level = match self.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
@@ -94,7 +94,7 @@ impl Diagnostic {
     }
 
     /// One snippet for each file that has a label, the primary one first.
-    fn snippets<'a>(&'a self, sources: &'a Sources) -> Vec<Snippet<'a, annotate_snippets::Annotation<'a>>> {
+    fn snippets<'a>(&'a self, sources: &'a SourceFiles) -> Vec<Snippet<'a, annotate_snippets::Annotation<'a>>> {
         let Some(primary) = self.span else { return Vec::new() };
         let mut files = vec![primary.file];
         for (span, _) in &self.related {
@@ -107,7 +107,7 @@ impl Diagnostic {
 
     fn snippet<'a>(
         &'a self,
-        sources: &'a Sources,
+        sources: &'a SourceFiles,
         primary: Span,
         index: u32,
     ) -> Option<Snippet<'a, annotate_snippets::Annotation<'a>>> {
@@ -137,7 +137,7 @@ fn range(span: Span, text: &str) -> std::ops::Range<usize> {
 #[derive(Debug, Clone, Default)]
 pub struct Diagnostics {
     pub list: Vec<Diagnostic>,
-    pub sources: Sources,
+    pub sources: SourceFiles,
 }
 
 impl Diagnostics {

@@ -1,6 +1,6 @@
 //! Carrying a specification to a new version of its header.
 
-use crate::ast::{Argument, Block, Expr, ExprKind, Item, Statement};
+use crate::ast::{Argument, AstExpr, AstExprKind, Block, Item, Statement};
 use crate::diagnostics::{Diagnostic, Diagnostics};
 use crate::header::unit::Unit;
 use crate::header::{Header, HeaderFunction};
@@ -182,24 +182,24 @@ fn block(body: &Block, names: &mut BTreeSet<String>) {
     }
 }
 
-fn expression(e: &Expr, names: &mut BTreeSet<String>) {
+fn expression(e: &AstExpr, names: &mut BTreeSet<String>) {
     match &e.kind {
-        ExprKind::Name(name) => {
+        AstExprKind::Name(name) => {
             names.insert(name.clone());
         }
-        ExprKind::Call(_, arguments) => arguments.iter().for_each(|a| expression(a, names)),
-        ExprKind::Unary(_, a)
-        | ExprKind::Plus(a)
-        | ExprKind::Cast(_, a)
-        | ExprKind::SizeofExpr(a)
-        | ExprKind::Dereference(a)
-        | ExprKind::Member(a, _)
-        | ExprKind::Arrow(a, _) => expression(a, names),
-        ExprKind::Binary(_, a, b) | ExprKind::Element(a, b) => {
+        AstExprKind::Call(_, arguments) => arguments.iter().for_each(|a| expression(a, names)),
+        AstExprKind::Unary(_, a)
+        | AstExprKind::Plus(a)
+        | AstExprKind::Cast(_, a)
+        | AstExprKind::SizeofExpr(a)
+        | AstExprKind::Dereference(a)
+        | AstExprKind::Member(a, _)
+        | AstExprKind::Arrow(a, _) => expression(a, names),
+        AstExprKind::Binary(_, a, b) | AstExprKind::Element(a, b) => {
             expression(a, names);
             expression(b, names);
         }
-        ExprKind::Conditional(a, b, c) => [a, b, c].into_iter().for_each(|e| expression(e, names)),
+        AstExprKind::Conditional(a, b, c) => [a, b, c].into_iter().for_each(|e| expression(e, names)),
         _ => {}
     }
 }

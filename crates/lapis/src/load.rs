@@ -10,7 +10,7 @@ use crate::names::{not_a_file_name, not_a_soname, not_below};
 use crate::parser::parse;
 use crate::policy;
 use crate::resolve;
-use crate::source::{SourceFile, Sources, Span};
+use crate::source::{SourceFile, SourceFiles, Span};
 use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
@@ -31,12 +31,12 @@ pub struct Options {
 #[derive(Debug, Clone)]
 pub struct Loaded {
     pub model: Model,
-    pub sources: Sources,
+    pub sources: SourceFiles,
     pub warnings: Vec<Diagnostic>,
 }
 
 pub fn load(path: &Path, options: &Options) -> Result<Loaded, Diagnostics> {
-    let mut loader = Loader { options, sources: Sources::default(), texts: Vec::new(), diagnostics: Vec::new() };
+    let mut loader = Loader { options, sources: SourceFiles::default(), texts: Vec::new(), diagnostics: Vec::new() };
     let model = loader.load(path);
     let Loader { sources, mut diagnostics, .. } = loader;
     tidy(&mut diagnostics);
@@ -72,7 +72,7 @@ pub(crate) struct Headers {
 
 /// Reads a specification as far as it is needed to know its headers.
 pub(crate) fn read_headers(path: &Path, options: &Options) -> Result<Headers, Diagnostics> {
-    let mut loader = Loader { options, sources: Sources::default(), texts: Vec::new(), diagnostics: Vec::new() };
+    let mut loader = Loader { options, sources: SourceFiles::default(), texts: Vec::new(), diagnostics: Vec::new() };
     let headers = loader.headers(path);
     let broken = loader.diagnostics.iter().any(|d| d.severity == Severity::Error);
     headers.filter(|_| !broken).ok_or(Diagnostics { list: loader.diagnostics, sources: loader.sources })
@@ -80,7 +80,7 @@ pub(crate) fn read_headers(path: &Path, options: &Options) -> Result<Headers, Di
 
 struct Loader<'a> {
     options: &'a Options,
-    sources: Sources,
+    sources: SourceFiles,
     /// Specification files in the order they were opened, by canonical path.
     texts: Vec<(PathBuf, u32)>,
     diagnostics: Vec<Diagnostic>,
@@ -130,7 +130,7 @@ impl Loader<'_> {
             return Some(*known);
         }
         let text = std::fs::metadata(path).and_then(|m| {
-            if m.len() > SourceFile::LIMIT {
+            if m.len() > SourceFile::MAX_SOURCE_BYTES {
                 return Err(std::io::Error::other("the file is larger than 16 MiB"));
             }
             std::fs::read(path)

@@ -54,15 +54,15 @@ impl<'a> Lowering<'a> {
         let (values, buffers): (Vec<usize>, Vec<usize>) =
             (0..self.function.contextual.len()).partition(|&i| is_value(&self.function.contextual[i]));
         for i in values {
-            arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
+            arguments.push(self.rule(&self.function.contextual[i].rule, ValueLocation::Contextual(i), 0));
         }
         for i in self.argument_order() {
-            arguments.push(self.rule(&self.function.arguments[i], Place::Argument(i), 0));
+            arguments.push(self.rule(&self.function.arguments[i], ValueLocation::Argument(i), 0));
         }
         for i in buffers {
-            arguments.push(self.rule(&self.function.contextual[i].rule, Place::Contextual(i), 0));
+            arguments.push(self.rule(&self.function.contextual[i].rule, ValueLocation::Contextual(i), 0));
         }
-        let mut result = self.rule(&self.function.result, Place::Result, 0);
+        let mut result = self.rule(&self.function.result, ValueLocation::Result, 0);
         if self.function.asynchronous.is_some() {
             arguments.iter_mut().for_each(|argument| mint_outputs(self.model, argument));
             mint(self.model, &mut result);
@@ -100,7 +100,7 @@ impl<'a> Lowering<'a> {
         Site { number: self.sites - 1, nested: depth > 0, carried }
     }
 
-    fn rule(&mut self, rule: &Rule, at: Place, depth: usize) -> Instruction {
+    fn rule(&mut self, rule: &Rule, at: ValueLocation, depth: usize) -> Instruction {
         match rule {
             Rule::If { condition, then, otherwise } => {
                 let site = self.site(depth, self.carried(condition, at));
@@ -117,7 +117,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn operation(&mut self, plan: &Plan, at: Place, depth: usize) -> Operation {
+    fn operation(&mut self, plan: &Plan, at: ValueLocation, depth: usize) -> Operation {
         self.recorded |= plan.record;
         match &plan.kind {
             Kind::Scalar | Kind::Number(_) => Operation::Scalar,
@@ -156,16 +156,16 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn fields(&mut self, fields: &[(Field, Rule)], at: Place, depth: usize) -> Vec<Instruction> {
+    fn fields(&mut self, fields: &[(Field, Rule)], at: ValueLocation, depth: usize) -> Vec<Instruction> {
         let place = |field: &Field| match at {
-            Place::Element { depth, offset } => Place::Element { depth, offset: offset + field.offset },
+            ValueLocation::Element { depth, offset } => ValueLocation::Element { depth, offset: offset + field.offset },
             // A struct passed by value is worked on in memory, as the element of a loop of one.
-            _ => Place::Element { depth, offset: field.offset },
+            _ => ValueLocation::Element { depth, offset: field.offset },
         };
         fields.iter().map(|(field, rule)| self.rule(rule, place(field), depth.max(1))).collect()
     }
 
-    fn buffer(&mut self, plan: &Plan, buffer: &Buffer, at: Place, depth: usize) -> Operation {
+    fn buffer(&mut self, plan: &Plan, buffer: &Buffer, at: ValueLocation, depth: usize) -> Operation {
         if buffer.zerocopy {
             let bytes = match &buffer.count {
                 Count::Elements(e) => Some(e.clone()),
@@ -185,15 +185,15 @@ impl<'a> Lowering<'a> {
             forced: self.forced_when(at),
         };
         let loop_depth = match at {
-            Place::Element { depth, .. } => depth + 1,
+            ValueLocation::Element { depth, .. } => depth + 1,
             _ => 0,
         };
-        let element = self.rule(&buffer.element, Place::Element { depth: loop_depth, offset: 0 }, depth + 1);
+        let element = self.rule(&buffer.element, ValueLocation::Element { depth: loop_depth, offset: 0 }, depth + 1);
         if matches!(element.operation, Operation::Scalar) {
             // Buffers behind pointers are what libraries parse (program binaries): the guest must not
             // be able to change them under the parser. Plain data may stay where it is.
             let private = match at {
-                Place::Argument(i) => self.inspected.contains(&i),
+                ValueLocation::Argument(i) => self.inspected.contains(&i),
                 _ => true,
             };
             return Operation::Bytes(Bytes {
@@ -213,8 +213,8 @@ impl<'a> Lowering<'a> {
         })
     }
 
-    fn mode(&self, plan: &Plan, buffer: &Buffer, at: Place) -> Mode {
-        let contextual = matches!(at, Place::Contextual(_) | Place::Element { .. }) && plan.deallocate;
+    fn mode(&self, plan: &Plan, buffer: &Buffer, at: ValueLocation) -> Mode {
+        let contextual = matches!(at, ValueLocation::Contextual(_) | ValueLocation::Element { .. }) && plan.deallocate;
         match &plan.lifetime {
             Lifetime::Until { token, poll } => {
                 Mode::Until { input: plan.input, output: plan.output, token: token.clone(), poll: *poll }
@@ -227,8 +227,8 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn forced_when(&self, at: Place) -> Forced {
-        let Place::Argument(i) = at else { return Forced::Never };
+    fn forced_when(&self, at: ValueLocation) -> Forced {
+        let ValueLocation::Argument(i) = at else { return Forced::Never };
         let mut conditions = Vec::new();
         for (parameter, condition) in &self.forced {
             match condition {
@@ -246,11 +246,11 @@ impl<'a> Lowering<'a> {
     fn callback(&mut self, callback: &Callback) -> Operation {
         let mut arguments = Vec::new();
         for (i, rule) in callback.arguments.iter().enumerate() {
-            arguments.push(self.rule(rule, Place::Argument(i), 0));
+            arguments.push(self.rule(rule, ValueLocation::Argument(i), 0));
         }
         // Sizes use plain values of the same callback: those first.
         arguments.sort_by_key(|a| !matches!(a.operation, Operation::Scalar | Operation::Handle(_)));
-        let result = self.rule(&callback.result, Place::Result, 0);
+        let result = self.rule(&callback.result, ValueLocation::Result, 0);
         self.callbacks.push(LoweredCallback { callback: callback.clone(), arguments, result });
         Operation::Callback {
             kind: self.callbacks.len() - 1,
@@ -260,11 +260,11 @@ impl<'a> Lowering<'a> {
     }
 
     /// Whether the value of `e`, needed to take the value `at` out of the request, must travel.
-    fn carried(&self, e: &Expr, at: Place) -> bool {
+    fn carried(&self, e: &Expr, at: ValueLocation) -> bool {
         let mut used = Vec::new();
         parameters_of(e, &mut used);
         // A parameter cannot tell its own shape before it has arrived.
-        self.only_in_guest(e) || matches!(at, Place::Argument(i) if used.contains(&i))
+        self.only_in_guest(e) || matches!(at, ValueLocation::Argument(i) if used.contains(&i))
     }
 
     /// Whether only the guest can evaluate `e` before the call.

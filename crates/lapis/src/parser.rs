@@ -28,7 +28,7 @@ pub fn parse(file: u32, text: &str, is_type: &dyn Fn(&str) -> bool) -> Parsed {
 }
 
 /// Parses a text that is one expression, such as the body of a macro. `place` is where the user wrote it.
-pub fn parse_expression(text: &str, place: Span, is_type: &dyn Fn(&str) -> bool) -> Option<crate::ast::Expr> {
+pub fn parse_expression(text: &str, place: Span, is_type: &dyn Fn(&str) -> bool) -> Option<crate::ast::AstExpr> {
     let mut tokens = lex(place.file, text);
     let mut parser = Parser::new(std::mem::take(&mut tokens), text, is_type);
     parser.place = Some(place);

@@ -14,17 +14,17 @@ mod tables;
 mod types;
 mod values;
 
-use crate::ast::{Block, Expr as AstExpr, Item, Statement, TypeName};
+use crate::ast::{AstExpr, Block, Item, Statement, TypeName};
 use crate::diagnostics::Diagnostic;
 use crate::header::{Header, HeaderFunction};
 use crate::model::Model;
-use crate::source::{Sources, Span};
+use crate::source::{SourceFiles, Span};
 use std::collections::{HashMap, HashSet};
 
 /// What resolution starts from.
 pub struct Input<'a> {
     pub items: &'a [Item],
-    pub sources: &'a Sources,
+    pub sources: &'a SourceFiles,
     pub header: &'a Header,
     /// The functions that make up the API.
     pub functions: Vec<&'a HeaderFunction>,
@@ -52,13 +52,13 @@ pub fn constant(expr: &crate::model::Expr) -> Option<i128> {
 
 /// The integer value of a macro or enum constant.
 pub fn constant_value(header: &Header, name: &str) -> Option<i128> {
-    let sources = Sources::default();
+    let sources = SourceFiles::default();
     Resolver::new(&sources, header, header, header).macro_value(name)
 }
 
 /// One name for all ways to write a pointer to an unknown struct, as `type(...)` compares them.
 pub fn canonical_name(header: &Header, ty: &crate::model::Type) -> String {
-    let sources = Sources::default();
+    let sources = SourceFiles::default();
     Resolver::new(&sources, header, header, header).canonical(ty)
 }
 
@@ -68,7 +68,7 @@ pub fn bare(spelling: &str) -> &str {
 }
 
 struct Resolver<'a> {
-    sources: &'a Sources,
+    sources: &'a SourceFiles,
     header: &'a Header,
     guest: &'a Header,
     server: &'a Header,
@@ -122,7 +122,7 @@ fn pieces<'a>(block: &'a Block) -> Vec<Piece<'a>> {
 }
 
 impl<'a> Resolver<'a> {
-    fn new(sources: &'a Sources, header: &'a Header, guest: &'a Header, server: &'a Header) -> Self {
+    fn new(sources: &'a SourceFiles, header: &'a Header, guest: &'a Header, server: &'a Header) -> Self {
         Resolver {
             sources,
             header,

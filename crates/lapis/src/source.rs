@@ -22,7 +22,7 @@ impl Span {
     }
 }
 
-/// Offsets are 32 bits wide: the loader refuses files beyond [`SourceFile::LIMIT`].
+/// Offsets are 32 bits wide: the loader refuses files beyond [`SourceFile::MAX_SOURCE_BYTES`].
 fn clamp(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }
@@ -36,16 +36,16 @@ pub struct SourceFile {
 
 impl SourceFile {
     /// Largest specification that is read, in bytes.
-    pub const LIMIT: u64 = 16 << 20;
+    pub const MAX_SOURCE_BYTES: u64 = 16 << 20;
 }
 
 /// The files that [`Span::file`] refers to.
 #[derive(Debug, Clone, Default)]
-pub struct Sources {
+pub struct SourceFiles {
     files: Vec<SourceFile>,
 }
 
-impl Sources {
+impl SourceFiles {
     pub fn add(&mut self, path: PathBuf, text: String) -> u32 {
         self.files.push(SourceFile { path, text });
         clamp(self.files.len() - 1)

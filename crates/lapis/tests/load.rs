@@ -231,7 +231,7 @@ fn a_policy_is_compiled_and_verified() {
 }
 
 #[test]
-fn what_lies_on_devices_says_where() {
+fn charges_on_devices_name_their_devices() {
     let names = "utility(server) { const char *names(unsigned long place, unsigned int n) { return 0; } }\n";
     let with = |declaration: &str, charge: &str| {
         let text = format!("{names}{declaration}\nthing_count(int n) {{ {charge} }}\n");

@@ -10,7 +10,7 @@ use std::{
 /// An API server's place in its tenant's page, until the process is reaped: it holds what it was granted as long as
 /// it lives, whatever sessions it has or had.
 #[derive(Debug)]
-pub struct Seat {
+pub struct AssignedSlot {
     pub tenant: String,
     pub slot: u32,
 }
@@ -18,7 +18,7 @@ pub struct Seat {
 /// A page exists while an API server of the tenant does: an idle tenant costs no descriptor. What was counted is
 /// kept, as totals must not begin anew.
 #[derive(Debug)]
-enum State {
+enum TenantPageState {
     InUse {
         page: TenantPage,
         /// What API servers get.
@@ -30,50 +30,50 @@ enum State {
 
 #[derive(Debug, Default)]
 pub struct Accounts {
-    tenants: BTreeMap<String, State>,
+    tenants: BTreeMap<String, TenantPageState>,
 }
 
 impl Accounts {
     /// A place for one more API server of this tenant.
-    pub fn seat(&mut self, tenant: &Tenant) -> Result<Seat, NodeError> {
+    pub fn assign_slot(&mut self, tenant: &Tenant) -> Result<AssignedSlot, NodeError> {
         let name = || tenant.name.clone();
-        let state = self.tenants.entry(name()).or_insert_with(|| State::Idle(Vec::new()));
-        if let State::Idle(balances) = state {
+        let state = self.tenants.entry(name()).or_insert_with(|| TenantPageState::Idle(Vec::new()));
+        if let TenantPageState::Idle(balances) = state {
             *state = open(tenant, balances).map_err(|error| NodeError::Page(name(), error))?;
         }
         let full = || NodeError::NoSlot(name(), SLOTS);
-        let State::InUse { page, taken, .. } = state else { return Err(full()) };
+        let TenantPageState::InUse { page, taken, .. } = state else { return Err(full()) };
         let slot = (0..SLOTS as u32).find(|slot| !taken.contains(slot)).ok_or_else(full)?;
         taken.insert(slot);
-        page.seat(slot);
-        Ok(Seat { tenant: name(), slot })
+        page.note_slot(slot);
+        Ok(AssignedSlot { tenant: name(), slot })
     }
 
-    pub fn descriptor(&self, seat: &Seat) -> Option<BorrowedFd<'_>> {
+    pub fn descriptor(&self, seat: &AssignedSlot) -> Option<BorrowedFd<'_>> {
         match self.tenants.get(&seat.tenant)? {
-            State::InUse { descriptor, .. } => Some(descriptor.as_fd()),
-            State::Idle(_) => None,
+            TenantPageState::InUse { descriptor, .. } => Some(descriptor.as_fd()),
+            TenantPageState::Idle(_) => None,
         }
     }
 
-    /// Its API server was reaped. Answers how many refusals of the tenant were not told in the log.
-    pub fn release(&mut self, seat: &Seat) -> u64 {
+    /// Its API server was reaped. Answers how many refusals of the tenant were not logged in the log.
+    pub fn release(&mut self, seat: &AssignedSlot) -> u64 {
         let Some(state) = self.tenants.get_mut(&seat.tenant) else { return 0 };
-        let State::InUse { page, taken, .. } = state else { return 0 };
+        let TenantPageState::InUse { page, taken, .. } = state else { return 0 };
         page.release(seat.slot);
         taken.remove(&seat.slot);
-        let untold = page.take_untold();
+        let suppressed = page.take_untold();
         if taken.is_empty() {
-            *state = State::Idle(page.balances());
+            *state = TenantPageState::Idle(page.balances());
         }
-        untold
+        suppressed
     }
 
     /// Gives a tenant's accounts the limits that the tenant has now.
     pub fn apply(&mut self, tenant: &Tenant) -> Result<(), PageError> {
         match self.tenants.get_mut(&tenant.name) {
-            Some(State::InUse { page, .. }) => set_limits(page, tenant),
-            Some(State::Idle(balances)) => {
+            Some(TenantPageState::InUse { page, .. }) => set_limits(page, tenant),
+            Some(TenantPageState::Idle(balances)) => {
                 for balance in balances {
                     let limit = match &balance.device {
                         None => tenant.limits.get(&balance.name).copied(),
@@ -94,18 +94,18 @@ impl Accounts {
 
     pub fn balances(&self, tenant: &str) -> Vec<Balance> {
         match self.tenants.get(tenant) {
-            Some(State::InUse { page, .. }) => page.balances(),
-            Some(State::Idle(balances)) => balances.clone(),
+            Some(TenantPageState::InUse { page, .. }) => page.balances(),
+            Some(TenantPageState::Idle(balances)) => balances.clone(),
             None => Vec::new(),
         }
     }
 }
 
-fn open(tenant: &Tenant, balances: &[Balance]) -> Result<State, String> {
+fn open(tenant: &Tenant, balances: &[Balance]) -> Result<TenantPageState, String> {
     let (page, descriptor) = TenantPage::create().map_err(|error| error.to_string())?;
     let filled = page.restore(balances).and_then(|()| set_limits(&page, tenant));
     filled.map_err(|error| error.to_string())?;
-    Ok(State::InUse { page, descriptor, taken: BTreeSet::new() })
+    Ok(TenantPageState::InUse { page, descriptor, taken: BTreeSet::new() })
 }
 
 fn set_limits(page: &TenantPage, tenant: &Tenant) -> Result<(), PageError> {
@@ -127,10 +127,10 @@ mod tests {
         let mut accounts = Accounts::default();
         let mut tenant = Tenant::new("alice");
         tenant.limits.insert("memory".into(), 5);
-        let (one, two) = (accounts.seat(&tenant).unwrap(), accounts.seat(&tenant).unwrap());
+        let (one, two) = (accounts.assign_slot(&tenant).unwrap(), accounts.assign_slot(&tenant).unwrap());
         assert_eq!((one.slot, two.slot), (0, 1));
         accounts.release(&one);
-        assert_eq!(accounts.seat(&tenant).unwrap().slot, 0);
+        assert_eq!(accounts.assign_slot(&tenant).unwrap().slot, 0);
         let limit = |accounts: &Accounts| accounts.balances("alice")[0].limit;
         assert_eq!(limit(&accounts), Some(5));
         tenant.limits = [("calls".into(), 3)].into();
@@ -144,14 +144,14 @@ mod tests {
         let mut accounts = Accounts::default();
         let mut tenant = Tenant::new("alice");
         tenant.limits.insert("memory".into(), 5);
-        let seat = accounts.seat(&tenant).unwrap();
+        let seat = accounts.assign_slot(&tenant).unwrap();
         assert!(accounts.descriptor(&seat).is_some());
         accounts.release(&seat);
         assert!(accounts.descriptor(&seat).is_none());
         tenant.limits.insert("memory".into(), 6);
         accounts.apply(&tenant).unwrap();
         assert_eq!(accounts.balances("alice")[0].limit, Some(6));
-        accounts.seat(&tenant).unwrap();
+        accounts.assign_slot(&tenant).unwrap();
         assert_eq!(accounts.balances("alice")[0].limit, Some(6));
     }
 
@@ -161,11 +161,11 @@ mod tests {
         let mut tenant = Tenant::new("alice");
         let limit = |limit: u64| DeviceLimit { device: "card*".into(), resource: "memory".into(), limit };
         tenant.device_limits = vec![limit(5)];
-        let seat = accounts.seat(&tenant).unwrap();
+        let seat = accounts.assign_slot(&tenant).unwrap();
         let page = TenantPage::open(accounts.descriptor(&seat).unwrap()).unwrap();
         let memory = Resource { name: "memory", kind: Kind::Continuous };
-        let gate = Gate::of_tenant([memory], &aviary_gate::Seat::new(page, seat.slot).unwrap()).unwrap();
-        let card = gate.place(0, &["card 1".into()]).unwrap();
+        let gate = Gate::of_tenant([memory], &aviary_gate::TenantSlot::new(page, seat.slot).unwrap()).unwrap();
+        let card = gate.residency(0, &["card 1".into()]).unwrap();
         gate.charge(card, 4).unwrap();
         assert_eq!(gate.charge(card, 2).unwrap_err().device.as_deref(), Some("card 1"));
         let now = |accounts: &Accounts| {
@@ -181,7 +181,7 @@ mod tests {
         tenant.device_limits = vec![limit(7)];
         accounts.apply(&tenant).unwrap();
         assert_eq!(now(&accounts), (Some(7), 0), "an idle tenant");
-        accounts.seat(&tenant).unwrap();
+        accounts.assign_slot(&tenant).unwrap();
         assert_eq!(now(&accounts), (Some(7), 0), "and in its next page");
     }
 
@@ -189,8 +189,8 @@ mod tests {
     fn a_tenant_has_no_more_places_than_its_page() {
         let mut accounts = Accounts::default();
         let tenant = Tenant::new("alice");
-        (0..SLOTS).for_each(|_| drop(accounts.seat(&tenant).unwrap()));
-        assert!(matches!(accounts.seat(&tenant), Err(NodeError::NoSlot(..))));
-        accounts.seat(&Tenant::new("bob")).unwrap();
+        (0..SLOTS).for_each(|_| drop(accounts.assign_slot(&tenant).unwrap()));
+        assert!(matches!(accounts.assign_slot(&tenant), Err(NodeError::NoSlot(..))));
+        accounts.assign_slot(&Tenant::new("bob")).unwrap();
     }
 }

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-const REQUEST_LIMIT: u64 = 64 << 10;
-const ANSWER_LIMIT: u64 = 64 << 20;
+const MAX_REQUEST_BYTES: u64 = 64 << 10;
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// After an error, for instance when there are no descriptors left.
-const PAUSE: Duration = Duration::from_millis(100);
-const PATIENCE: Duration = Duration::from_secs(2);
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
+const ADMIN_IO_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a node can be asked; one line of JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ pub fn serve(listener: &UnixListener, answerer: Answerer<'_>, log: Log) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
             Err(error) => {
                 log.debug(format_args!("cannot accept an admin request: {error}"));
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(ACCEPT_RETRY_INTERVAL);
                 continue;
             }
         };
@@ -55,10 +55,10 @@ pub fn serve(listener: &UnixListener, answerer: Answerer<'_>, log: Log) {
 }
 
 fn answer(mut connection: UnixStream, answerer: Answerer<'_>) -> io::Result<()> {
-    connection.set_read_timeout(Some(PATIENCE))?;
-    connection.set_write_timeout(Some(PATIENCE))?;
+    connection.set_read_timeout(Some(ADMIN_IO_TIMEOUT))?;
+    connection.set_write_timeout(Some(ADMIN_IO_TIMEOUT))?;
     let mut request = String::new();
-    BufReader::new(connection.try_clone()?.take(REQUEST_LIMIT)).read_line(&mut request)?;
+    BufReader::new(connection.try_clone()?.take(MAX_REQUEST_BYTES)).read_line(&mut request)?;
     let result = serde_json::from_str(&request).map_err(|error| format!("the request is not understood: {error}"));
     let answer = result.and_then(answerer).unwrap_or_else(|error| json!({ "error": error }));
     connection.write_all(&serde_json::to_vec(&answer)?)
@@ -72,12 +72,12 @@ pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> Result<T, N
     };
     let strange = |error: serde_json::Error| NodeError::Answer(socket.into(), error.to_string());
     let mut connection = UnixStream::connect(admin_path(socket)).map_err(no_node)?;
-    connection.set_read_timeout(Some(PATIENCE)).map_err(no_node)?;
+    connection.set_read_timeout(Some(ADMIN_IO_TIMEOUT)).map_err(no_node)?;
     let mut line = serde_json::to_vec(request).map_err(strange)?;
     line.push(b'\n');
     connection.write_all(&line).map_err(no_node)?;
     let mut answer = Vec::new();
-    connection.take(ANSWER_LIMIT).read_to_end(&mut answer).map_err(no_node)?;
+    connection.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).map_err(no_node)?;
     let answer: Value = serde_json::from_slice(&answer).map_err(strange)?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => Err(NodeError::Denied(socket.into(), error.to_owned())),

@@ -65,18 +65,18 @@ impl ApiServerCommand {
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum ServerEnd {
     Status(i32),
     Signal(i32),
     Unknown,
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for ServerEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Ending::Status(code) => write!(f, "exit status {code}"),
-            Ending::Signal(signal) => write!(f, "signal {signal}"),
-            Ending::Unknown => f.write_str("status unknown"),
+            ServerEnd::Status(code) => write!(f, "exit status {code}"),
+            ServerEnd::Signal(signal) => write!(f, "signal {signal}"),
+            ServerEnd::Unknown => f.write_str("status unknown"),
         }
     }
 }
@@ -140,17 +140,17 @@ impl ApiServer {
     }
 
     /// Blocks until the process has ended and reaps it.
-    pub fn wait(self) -> Ending {
+    pub fn wait(self) -> ServerEnd {
         loop {
             match waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(_) | Ok(None) => return Ending::Unknown,
+                Err(_) | Ok(None) => return ServerEnd::Unknown,
                 Ok(Some(status)) => {
                     return status
                         .exit_status()
-                        .map(Ending::Status)
-                        .or(status.terminating_signal().map(Ending::Signal))
-                        .unwrap_or(Ending::Unknown);
+                        .map(ServerEnd::Status)
+                        .or(status.terminating_signal().map(ServerEnd::Signal))
+                        .unwrap_or(ServerEnd::Unknown);
                 }
             }
         }

@@ -2,14 +2,14 @@
 
 use crate::{
     log::Level,
-    node::{Core, State},
+    node::{Core, CoreState},
 };
 use aviary_control::{OfferName, Patience, ToServer, Wanted, send};
 use std::os::fd::{AsFd, OwnedFd};
 
 impl Core {
     /// A session of that API server fetches what another one may have offered.
-    pub(crate) fn ask_for(&self, state: &mut State, server: u64, asker: u64, request: u64, name: OfferName) {
+    pub(crate) fn ask_for(&self, state: &mut CoreState, server: u64, asker: u64, request: u64, name: OfferName) {
         let question = ToServer::Fetch(Wanted { asker, request, name });
         let asked =
             self.of_one_tenant(state, server, asker, name.session) && tell(state, name.session, &question, None);
@@ -21,7 +21,7 @@ impl Core {
     /// What that other one says, which is a session of this API server.
     pub(crate) fn hand_over(
         &self,
-        state: &mut State,
+        state: &mut CoreState,
         server: u64,
         (giver, asker): (u64, u64),
         request: u64,
@@ -33,7 +33,7 @@ impl Core {
         }
     }
 
-    fn of_one_tenant(&self, state: &mut State, server: u64, one: u64, other: u64) -> bool {
+    fn of_one_tenant(&self, state: &mut CoreState, server: u64, one: u64, other: u64) -> bool {
         let tenant = |session: u64| state.registry.sessions.get(&session).map(|session| &session.tenant);
         let same = tenant(one).is_some() && tenant(one) == tenant(other);
         if !same {
@@ -45,7 +45,7 @@ impl Core {
 }
 
 /// False: the session's API server is not there or does not listen.
-fn tell(state: &State, session: u64, message: &ToServer, descriptor: Option<&OwnedFd>) -> bool {
+fn tell(state: &CoreState, session: u64, message: &ToServer, descriptor: Option<&OwnedFd>) -> bool {
     let server = state.registry.sessions.get(&session).and_then(|s| state.registry.servers.get(&s.server));
     let Some(server) = server else { return false };
     let descriptors: Vec<_> = descriptor.iter().map(|descriptor| descriptor.as_fd()).collect();

@@ -19,8 +19,8 @@ use std::{
 };
 
 /// Processes at a time. Those of strangers have far fewer places: tenants that are known do not compete with them.
-const ALL: usize = 4096;
-const LONGEST_REPORT: usize = 192;
+const MAX_GATEWAYS: usize = 4096;
+const MAX_REPORT_BYTES: usize = 192;
 
 /// The command line of a gateway. Its standard input is the connection; on its standard output, a socket, it tells the
 /// tenant and reads how much memory that may make it hold.
@@ -115,7 +115,7 @@ impl Gateways {
         if !peeked.is_ok_and(|(n, _)| n > 0) {
             return Ok(false);
         }
-        if self.list.len() >= ALL {
+        if self.list.len() >= MAX_GATEWAYS {
             let peer = socket.peer_addr().map_or("another machine".into(), |peer| peer.ip().to_string());
             return Err(NodeError::Crowded(peer));
         }
@@ -205,7 +205,7 @@ impl Gateways {
 impl Gateway {
     /// Takes what it has told since.
     fn ask(&mut self) {
-        let mut line = [0; LONGEST_REPORT];
+        let mut line = [0; MAX_REPORT_BYTES];
         if self.origin.is_some() {
             return;
         }
@@ -260,7 +260,7 @@ fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strangers::{FIRST_BYTE, PLACES};
+    use crate::strangers::{FIRST_BYTE_TIMEOUT, MAX_UNIDENTIFIED};
 
     #[test]
     fn reports_are_understood() {
@@ -322,12 +322,12 @@ mod tests {
         let (mut gateways, now) = (Gateways::default(), Instant::now());
         let command = GatewayCommand { program: "/bin/true".into(), arguments: Vec::new() };
         let mut peers = Vec::new();
-        for _ in 0..PLACES {
+        for _ in 0..MAX_UNIDENTIFIED {
             let (there, here) = connect();
             assert_eq!(gateways.arrive(here, now).1, None);
             peers.push(there);
         }
-        assert_eq!((gateways.list.len(), gateways.silent.len()), (0, PLACES));
+        assert_eq!((gateways.list.len(), gateways.silent.len()), (0, MAX_UNIDENTIFIED));
         // One of them shows who it is: its place is free.
         let socket = gateways.take_silent(1).unwrap();
         gateways.list.insert(1, gateway("a\t7\n"));
@@ -345,8 +345,12 @@ mod tests {
         let socket = gateways.take_silent(3).unwrap();
         poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).unwrap();
         assert!(!gateways.start(&command, Path::new("/"), 3, socket).unwrap());
-        assert_eq!((gateways.list.len(), known), (1, PLACES as u64 + 1));
-        assert_eq!(gateways.overdue(now + FIRST_BYTE).len(), PLACES - 1, "all but the tenant's and those that left");
+        assert_eq!((gateways.list.len(), known), (1, MAX_UNIDENTIFIED as u64 + 1));
+        assert_eq!(
+            gateways.overdue(now + FIRST_BYTE_TIMEOUT).len(),
+            MAX_UNIDENTIFIED - 1,
+            "all but the tenant's and those that left"
+        );
         for gateway in gateways.drain() {
             gateway.end();
             let _ = gateway.wait();

@@ -7,45 +7,45 @@
 
 #![forbid(unsafe_code)]
 
-mod accepting;
+mod accept;
 mod accounts;
 mod admin;
 mod api_server;
 mod claims;
-mod ending;
+mod end;
 mod environment;
 mod epoll;
 mod error;
+mod events;
 mod exchange;
 mod gateways;
 mod guest;
 mod handle;
-mod hearing;
 mod life;
 mod line_limit;
 mod listener;
 mod log;
 mod node;
-mod outdated;
 mod permissions;
 mod pool;
 mod private;
 mod report;
+mod revoked;
 mod scheduling;
 mod server_log;
 mod server_users;
 mod sessions;
 mod stats;
 mod strangers;
-mod tenancy;
 mod tenant;
+mod tenants;
 mod throttle;
 mod vms;
 mod zygote;
 
 pub use admin::{Request, admin_path, ask, query};
 pub use api_server::ApiServerCommand;
-pub use ending::{EndReport, EndRequest};
+pub use end::{EndReport, EndRequest};
 pub use error::NodeError;
 pub use gateways::GatewayCommand;
 pub use handle::{Node, NodeConfig, Reload, SandboxSettings, Settings};
@@ -59,4 +59,4 @@ pub use tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants};
 pub use vms::{VmDeviceCommand, VmSettings};
 
 pub use aviary_control::FunctionRule;
-pub use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME, DeviceLimit, precedence};
+pub use aviary_gate::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, precedence};

@@ -9,9 +9,9 @@ use std::{
 };
 
 /// How long an API server may go on after its guest process has ended.
-const AFTER_GUEST: Duration = Duration::from_millis(1600);
+const GUEST_END_TIMEOUT: Duration = Duration::from_millis(1600);
 /// How long an API server may go on without a session, or without its control socket. An honest one ends at once.
-const ALONE: Duration = Duration::from_secs(2);
+const IDLE_SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Of a session, from its acceptance to its end, after which it is no longer known.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub enum SessionState {
 
 /// What an API server says of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SessionNews {
+pub enum SessionNotice {
     Started,
     Ended,
 }
 
 /// What becomes of a session.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum Transition {
     Begins,
     IsOver,
     /// It cannot be.
@@ -40,15 +40,15 @@ pub enum Course {
 }
 
 impl SessionState {
-    pub fn change(&mut self, news: SessionNews) -> Course {
+    pub fn change(&mut self, news: SessionNotice) -> Transition {
         match (&self, news) {
-            (Self::Offered { .. }, SessionNews::Started) => {
+            (Self::Offered { .. }, SessionNotice::Started) => {
                 *self = Self::Running;
-                Course::Begins
+                Transition::Begins
             }
-            (Self::Running, SessionNews::Started) => Course::Lie,
+            (Self::Running, SessionNotice::Started) => Transition::Lie,
             // Refused guests do not start.
-            (Self::Offered { .. } | Self::Running, SessionNews::Ended) => Course::IsOver,
+            (Self::Offered { .. } | Self::Running, SessionNotice::Ended) => Transition::IsOver,
         }
     }
 }
@@ -63,14 +63,14 @@ pub enum ServerState {
     /// It has none any more: an honest one is about to end. Another connection of its guest may come before.
     Idle { kill_at: Instant },
     /// It gets no session any more and must end in time.
-    Doomed { kill_at: Instant, why: Doom },
+    Doomed { kill_at: Instant, why: EndReason },
     /// SIGKILL was sent. It is not heard any more.
     Killed,
 }
 
 /// Why an API server must end in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doom {
+pub enum EndReason {
     GuestEnded,
     HungUp,
 }
@@ -96,17 +96,17 @@ impl ServerState {
             (Self::Doomed { .. }, SessionGiven | LastSessionOver) => self,
             // Only ever sooner.
             (Self::Doomed { kill_at, why }, GuestEnded) => {
-                Self::Doomed { kill_at: kill_at.min(now + AFTER_GUEST), why }
+                Self::Doomed { kill_at: kill_at.min(now + GUEST_END_TIMEOUT), why }
             }
             (Self::Doomed { .. }, HungUp) => self,
             (Self::Spare | Self::Serving | Self::Idle { .. }, SessionGiven) => Self::Serving,
-            (Self::Spare | Self::Serving, LastSessionOver) => Self::Idle { kill_at: now + ALONE },
+            (Self::Spare | Self::Serving, LastSessionOver) => Self::Idle { kill_at: now + IDLE_SERVER_TIMEOUT },
             (Self::Idle { .. }, LastSessionOver) => self,
             (Self::Spare | Self::Serving | Self::Idle { .. }, GuestEnded) => {
-                Self::Doomed { kill_at: now + AFTER_GUEST, why: Doom::GuestEnded }
+                Self::Doomed { kill_at: now + GUEST_END_TIMEOUT, why: EndReason::GuestEnded }
             }
             (Self::Spare | Self::Serving | Self::Idle { .. }, HungUp) => {
-                Self::Doomed { kill_at: now + ALONE, why: Doom::HungUp }
+                Self::Doomed { kill_at: now + IDLE_SERVER_TIMEOUT, why: EndReason::HungUp }
             }
         }
     }
@@ -124,8 +124,8 @@ impl ServerState {
             Self::Spare => "it waits for a guest",
             Self::Serving => "it has sessions",
             Self::Idle { .. } => "it has no sessions any more",
-            Self::Doomed { why: Doom::GuestEnded, .. } => "its guest has ended",
-            Self::Doomed { why: Doom::HungUp, .. } => "it has closed its control socket",
+            Self::Doomed { why: EndReason::GuestEnded, .. } => "its guest has ended",
+            Self::Doomed { why: EndReason::HungUp, .. } => "it has closed its control socket",
             Self::Killed => "it was killed and has not ended yet",
         }
     }
@@ -142,10 +142,10 @@ mod tests {
     #[test]
     fn a_session_starts_once() {
         let mut session = offered();
-        assert_eq!(session.change(SessionNews::Started), Course::Begins);
-        assert_eq!(session.change(SessionNews::Started), Course::Lie);
-        assert_eq!(session.change(SessionNews::Ended), Course::IsOver);
-        assert_eq!(offered().change(SessionNews::Ended), Course::IsOver);
+        assert_eq!(session.change(SessionNotice::Started), Transition::Begins);
+        assert_eq!(session.change(SessionNotice::Started), Transition::Lie);
+        assert_eq!(session.change(SessionNotice::Ended), Transition::IsOver);
+        assert_eq!(offered().change(SessionNotice::Ended), Transition::IsOver);
     }
 
     /// Every sequence of events up to a length that reaches all states.
@@ -169,7 +169,7 @@ mod tests {
                 }
                 let doomed = matches!(before, ServerState::Doomed { .. } | ServerState::Killed);
                 assert!(!doomed || matches!(after, ServerState::Doomed { .. } | ServerState::Killed));
-                assert!(after.kill_at().is_none_or(|at| at <= now + ALONE));
+                assert!(after.kill_at().is_none_or(|at| at <= now + IDLE_SERVER_TIMEOUT));
             }
             reached = changes.into_iter().map(|(_, _, after)| (after, now)).collect();
         }
@@ -180,9 +180,9 @@ mod tests {
         let start = Instant::now();
         let serving = ServerState::Spare.after(ServerEvent::SessionGiven, start);
         let idle = serving.after(ServerEvent::LastSessionOver, start);
-        assert_eq!(idle.kill_at(), Some(start + ALONE));
+        assert_eq!(idle.kill_at(), Some(start + IDLE_SERVER_TIMEOUT));
         // Saying it again gains nothing.
-        assert_eq!(idle.after(ServerEvent::LastSessionOver, start + ALONE / 2), idle);
+        assert_eq!(idle.after(ServerEvent::LastSessionOver, start + IDLE_SERVER_TIMEOUT / 2), idle);
         assert_eq!(idle.after(ServerEvent::SessionGiven, start), ServerState::Serving);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Lines in a second that one source may cause; more are counted.
-const LINES: u32 = 10;
+const MAX_LINES_PER_SECOND: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Lines of one source: the first ten of a second pass, the number of the others is told when the second is over.
@@ -21,7 +21,7 @@ impl LineLimit {
         if self.over(now) && self.left_out == 0 {
             *self = Self { since: Some(now), ..Self::default() };
         }
-        let admitted = self.passed < LINES;
+        let admitted = self.passed < MAX_LINES_PER_SECOND;
         self.passed += u32::from(admitted);
         self.left_out += u64::from(!admitted);
         admitted

@@ -16,11 +16,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-const BACKLOG: i32 = 1024;
+const LISTEN_BACKLOG: i32 = 1024;
 const LOCK_MODE: u32 = 0o600;
 /// A node that was killed while it started a process is gone when that process has closed what it inherited.
-const PREDECESSOR: Duration = Duration::from_millis(500);
-const AGAIN: Duration = Duration::from_millis(10);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_millis(500);
+const BIND_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Where a node is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,10 +73,12 @@ pub struct Listener {
 impl Listener {
     /// Listens on `path`; `mode` are the socket's permissions.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, NodeError> {
-        let deadline = Instant::now() + PREDECESSOR;
+        let deadline = Instant::now() + PREDECESSOR_TIMEOUT;
         loop {
             match Self::try_bind(path, mode) {
-                Err(NodeError::AlreadyRunning(_)) if Instant::now() < deadline => std::thread::sleep(AGAIN),
+                Err(NodeError::AlreadyRunning(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(BIND_RETRY_INTERVAL)
+                }
                 result => return result,
             }
         }
@@ -153,7 +155,7 @@ pub fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
     bind(&socket, &socket_address(path)?).map_err(failed)?;
     // Permissions before `listen`: until then nobody can connect, whatever the umask was.
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| NodeError::Listen(path.into(), error))?;
-    listen(&socket, BACKLOG).map_err(failed)?;
+    listen(&socket, LISTEN_BACKLOG).map_err(failed)?;
     Ok(socket)
 }
 
@@ -195,7 +197,7 @@ mod tests {
         let path = directory.path().join("node.sock");
         let held = lock(&path.with_extension("lock")).unwrap().unwrap();
         let holder = std::thread::spawn(move || {
-            std::thread::sleep(PREDECESSOR / 5);
+            std::thread::sleep(PREDECESSOR_TIMEOUT / 5);
             drop(held);
         });
         Listener::bind(&path, 0o600).unwrap();

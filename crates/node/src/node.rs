@@ -2,7 +2,7 @@
 
 use crate::{
     NodeConfig, NodeError, Tenants,
-    accepting::{Newcomer, spare_descriptor},
+    accept::{PendingAttach, spare_descriptor},
     accounts::Accounts,
     api_server::ApiServerCommand,
     claims,
@@ -48,7 +48,7 @@ pub struct Core {
     pub(crate) epoll: Epoll,
     wake: OwnedFd,
     goal: AtomicU8,
-    /// A descriptor to give up when there is no other: see `turn_away`.
+    /// A descriptor to give up when there is no other: see `refuse_without_descriptors`.
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
     /// Starts a process whose copies are sandboxed; `None`: API servers are not in sandboxes.
     pub(crate) sandboxed: Option<ApiServerCommand>,
@@ -56,11 +56,11 @@ pub struct Core {
     pub(crate) scheduling: Option<Scheduling>,
     /// Listeners for other machines.
     pub(crate) remote: Vec<OwnedFd>,
-    state: Mutex<State>,
+    state: Mutex<CoreState>,
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct CoreState {
     pub registry: Registry,
     pub accounts: Accounts,
     pub tenants: Tenants,
@@ -73,8 +73,8 @@ pub(crate) struct State {
     pub gateways: Gateways,
     pub vms: Vms,
     /// Processes that attach, and further connections of processes that have an API server.
-    pub throttle: Throttle<Newcomer>,
-    pub further: Throttle<Newcomer>,
+    pub throttle: Throttle<PendingAttach>,
+    pub further: Throttle<PendingAttach>,
     /// Lines of the log about connections that were refused.
     pub refusals: LineLimit,
     pub refill_at: Option<Instant>,
@@ -83,7 +83,7 @@ pub(crate) struct State {
     pub zygote_at: Option<Instant>,
 }
 
-impl State {
+impl CoreState {
     /// Who this tenant's API servers are; `None`: who the node is.
     /// `own`: the kernel says that the guest is the node's own user.
     pub fn user_for(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
@@ -129,7 +129,7 @@ impl Core {
             config.zygote = Some(command.clone());
         }
         let sessions_per_user = config.sessions_per_user;
-        let state = Mutex::new(State {
+        let state = Mutex::new(CoreState {
             registry,
             accounts,
             tenants,
@@ -179,13 +179,13 @@ impl Core {
         self.state().zygote.as_ref().filter(|zygote| zygote.ready).map_or(0, |zygote| zygote.process.pid())
     }
 
-    pub(crate) fn with_state<T>(&self, look: impl FnOnce(&State) -> T) -> T {
+    pub(crate) fn with_state<T>(&self, look: impl FnOnce(&CoreState) -> T) -> T {
         look(&self.state())
     }
 
     /// Every change under the lock is complete before anything can panic, so that
     /// a poisoned lock still guards a usable state.
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, CoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -204,7 +204,7 @@ impl Core {
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);
             }
-            self.welcome_due();
+            self.accept_due();
             self.tell_refusals_left_out();
             self.resume_logs();
             self.kill_orphans();
@@ -234,7 +234,7 @@ impl Core {
             Token::Wake => {
                 let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
             }
-            Token::Control(id) => self.hear(id),
+            Token::Control(id) => self.receive_events(id),
             Token::Log(id) => self.hear_log(id),
             Token::ServerExit(id) => self.reap(id),
             Token::GuestExit(id) => self.guest_ended(id),

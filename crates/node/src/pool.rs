@@ -2,15 +2,15 @@
 
 use crate::{
     NodeError,
-    accepting::refuse,
-    api_server::{ApiServer, ApiServerCommand, Ending},
+    accept::refuse,
+    api_server::{ApiServer, ApiServerCommand, ServerEnd},
     epoll::Token,
     guest::Guest,
     life::ServerEvent,
-    node::{Core, Goal, State},
+    node::{Core, CoreState, Goal},
     permissions::Permissions,
     server_log,
-    sessions::{Server, Session},
+    sessions::{ServerRecord, Session},
     zygote::Zygote,
 };
 use aviary_control::{FromServer, Received, receive};
@@ -30,7 +30,7 @@ const ZYGOTE_BACKOFF: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Hands a session to its guest's API server, or to a new one.
-    pub(crate) fn place(&self, state: &mut State, id: u64, mut session: Session) {
+    pub(crate) fn place(&self, state: &mut CoreState, id: u64, mut session: Session) {
         let guest = session.guest;
         session.permissions = Permissions::of(&state.tenants.called(&session.tenant));
         // A known API server may be about to end; then a fresh one takes the session.
@@ -38,7 +38,7 @@ impl Core {
             let server = match self.server_for(state, guest) {
                 Ok(server) => server,
                 Err(error) => {
-                    self.log.error(format_args!("session {id}, {}, refused: {error}", session.whose()));
+                    self.log.error(format_args!("session {id}, {}, refused: {error}", session.owner()));
                     return session
                         .socket()
                         .into_iter()
@@ -49,7 +49,7 @@ impl Core {
             match self.assign(state, id, &mut session) {
                 Ok(pid) => {
                     state.registry.change(server, ServerEvent::SessionGiven, Instant::now());
-                    let (whose, tenant) = (session.whose(), session.tenant.escape_debug());
+                    let (whose, tenant) = (session.owner(), session.tenant.escape_debug());
                     self.log.info(format_args!("session {id}: {whose}, tenant {tenant}, goes to API server {pid}"));
                     state.registry.sessions.insert(id, session);
                     return;
@@ -67,7 +67,7 @@ impl Core {
             .for_each(|socket| refuse(socket, "the node found no API server that takes the session"));
     }
 
-    fn server_for(&self, state: &mut State, guest: Guest) -> Result<u64, NodeError> {
+    fn server_for(&self, state: &mut CoreState, guest: Guest) -> Result<u64, NodeError> {
         if let Some(id) = state.registry.server_of(&guest) {
             return Ok(id);
         }
@@ -80,14 +80,14 @@ impl Core {
         let Some(id) = state.registry.take_spare(guest) else {
             return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
         };
-        let State { registry, gateways, .. } = state;
+        let CoreState { registry, gateways, .. } = state;
         if let Some(server) = registry.servers.get_mut(&id)
             && server.guest_exit.is_none()
         {
             // The first gateway of a process may have ended before the others.
             server.guest_exit = gateways.living(&guest).and_then(Result::ok);
         }
-        if let Some(Server { guest_exit: Some(exit), process, .. }) = state.registry.servers.get(&id)
+        if let Some(ServerRecord { guest_exit: Some(exit), process, .. }) = state.registry.servers.get(&id)
             && let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(id))
         {
             // Nobody would ever end it.
@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    fn spawn_spare(&self, state: &mut State) -> Result<(), NodeError> {
+    fn spawn_spare(&self, state: &mut CoreState) -> Result<(), NodeError> {
         let made = if self.config.private { server_log::direct() } else { server_log::pipe() };
         let (log, theirs) = made.map_err(NodeError::Watch)?;
         let process = self.new_api_server(state, theirs)?;
@@ -136,7 +136,7 @@ impl Core {
     }
 
     /// A copy of the zygote, or a process of its own. Its lines for the log go to `log`.
-    fn new_api_server(&self, state: &mut State, log: OwnedFd) -> Result<ApiServer, NodeError> {
+    fn new_api_server(&self, state: &mut CoreState, log: OwnedFd) -> Result<ApiServer, NodeError> {
         if let Some(zygote) = state.zygote.as_ref().filter(|zygote| zygote.ready) {
             match zygote.copy(&log) {
                 Ok(process) => return Ok(process),
@@ -209,7 +209,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn end_zygote(&self, state: &mut State) -> Option<Ending> {
+    pub(crate) fn end_zygote(&self, state: &mut CoreState) -> Option<ServerEnd> {
         let Zygote { process, .. } = state.zygote.take()?;
         self.epoll.remove(process.control.as_fd());
         self.epoll.remove(process.exit.as_fd());

@@ -2,8 +2,8 @@
 
 use crate::{
     DeviceReport, Tenant,
-    node::State,
-    sessions::{Server, Session},
+    node::CoreState,
+    sessions::{ServerRecord, Session},
     stats,
 };
 use aviary_control::FunctionRule;
@@ -64,7 +64,7 @@ pub struct ServerReport {
     pub state: String,
 }
 
-pub(crate) fn server(server: &Server) -> ServerReport {
+pub(crate) fn server(server: &ServerRecord) -> ServerReport {
     let guest = server.guest.as_ref();
     ServerReport {
         server: server.process.pid(),
@@ -75,7 +75,7 @@ pub(crate) fn server(server: &Server) -> ServerReport {
     }
 }
 
-pub(crate) fn session(state: &State, id: u64, session: &Session) -> SessionReport {
+pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionReport {
     let now = SystemTime::now();
     SessionReport {
         session: id,
@@ -85,7 +85,7 @@ pub(crate) fn session(state: &State, id: u64, session: &Session) -> SessionRepor
         uid: session.guest.uid,
         tenant: session.tenant.clone(),
         vm: session.in_vm().map(|guest| guest.vm.clone()),
-        outdated: state.outdated(session),
+        outdated: state.revoked(session),
         server: state.registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
         counters: session.pages.as_ref().map(|pages| stats::read(&pages.stats)).unwrap_or_default(),
@@ -142,7 +142,7 @@ pub struct AccountReport {
     pub held: u64,
 }
 
-pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
+pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
     let mut accounts: Vec<AccountReport> = state.accounts.balances(&tenant.name).into_iter().map(account).collect();
     // Before its first session a tenant has limits only.
     for (resource, limit) in &tenant.limits {
@@ -169,7 +169,7 @@ pub(crate) fn tenant(state: &State, tenant: Tenant) -> TenantReport {
         sessions: state.registry.sessions_of_tenant(&tenant.name),
         name: tenant.name,
         users: tenant.users,
-        certificates: tenant.certificates,
+        certificates: tenant.identities,
         weight: tenant.weight,
         priority: tenant.priority,
         most_sessions: tenant.sessions,

@@ -8,7 +8,7 @@ use crate::{
     epoll::Token,
     line_limit::LineLimit,
     log::Log,
-    node::{Core, State},
+    node::{Core, CoreState},
 };
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -223,7 +223,7 @@ impl Core {
     }
 }
 
-impl State {
+impl CoreState {
     /// When there is something to do for a log.
     pub fn next_log_event(&self) -> Option<Instant> {
         let of_one = |log: &ServerLog| log.pace.resume_at().into_iter().chain(log.pace.limit.next_settle()).min();

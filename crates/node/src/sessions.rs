@@ -1,14 +1,14 @@
 //! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
 use crate::{
-    accounts::Seat,
+    accounts::AssignedSlot,
     api_server::ApiServer,
     guest::Guest,
     life::{ServerEvent, ServerState, SessionState},
     line_limit::LineLimit,
     permissions::Permissions,
     server_log::ServerLog,
-    tenancy::Identity,
+    tenants::Identity,
     vms::VmGuest,
 };
 use aviary_control::stats::StatsPage;
@@ -88,7 +88,7 @@ impl Session {
     }
 
     /// For people.
-    pub fn whose(&self) -> String {
+    pub fn owner(&self) -> String {
         match self.in_vm() {
             Some(VmGuest { vm, origin }) => format!("process {} in VM {}", origin.pid, vm.escape_debug()),
             None => format!("guest {} (user {})", self.guest.pid, self.guest.uid),
@@ -103,12 +103,12 @@ impl Session {
 
 /// An API server process and, once it is taken, the guest process it belongs to.
 #[derive(Debug)]
-pub struct Server {
+pub struct ServerRecord {
     pub process: ApiServer,
     pub log: ServerLog,
     pub guest: Option<Guest>,
     /// From its first session to its end.
-    pub seat: Option<Seat>,
+    pub seat: Option<AssignedSlot>,
     /// Watches the guest process.
     pub guest_exit: Option<OwnedFd>,
     pub state: ServerState,
@@ -118,7 +118,7 @@ pub struct Server {
 
 #[derive(Debug, Default)]
 pub struct Registry {
-    pub servers: HashMap<u64, Server>,
+    pub servers: HashMap<u64, ServerRecord>,
     pub sessions: BTreeMap<u64, Session>,
     by_guest: HashMap<Guest, u64>,
     spares: Vec<u64>,
@@ -130,7 +130,7 @@ impl Registry {
     pub fn add_spare(&mut self, process: ApiServer, log: ServerLog) -> u64 {
         self.last_server += 1;
         let (state, lines) = (ServerState::Spare, LineLimit::default());
-        let server = Server { process, log, guest: None, seat: None, guest_exit: None, state, lines };
+        let server = ServerRecord { process, log, guest: None, seat: None, guest_exit: None, state, lines };
         self.servers.insert(self.last_server, server);
         self.spares.push(self.last_server);
         self.last_server
@@ -171,7 +171,7 @@ impl Registry {
         self.spares.retain(|spare| *spare != id);
     }
 
-    pub fn remove_server(&mut self, id: u64) -> Option<Server> {
+    pub fn remove_server(&mut self, id: u64) -> Option<ServerRecord> {
         self.retire(id);
         self.servers.remove(&id)
     }
@@ -199,7 +199,7 @@ impl Registry {
     }
 
     /// An API server, unless it is not heard any more.
-    pub fn heard(&self, id: u64) -> Option<&Server> {
+    pub fn heard(&self, id: u64) -> Option<&ServerRecord> {
         self.servers.get(&id).filter(|server| server.state != ServerState::Killed)
     }
 
@@ -217,7 +217,7 @@ impl Registry {
     }
 
     /// API servers that had a guest and have no session.
-    pub fn without_sessions(&self) -> impl Iterator<Item = (&u64, &Server)> {
+    pub fn without_sessions(&self) -> impl Iterator<Item = (&u64, &ServerRecord)> {
         let busy: BTreeSet<u64> = self.sessions.values().map(|session| session.server).collect();
         self.servers.iter().filter(move |(id, server)| server.guest.is_some() && !busy.contains(id))
     }

@@ -66,7 +66,7 @@ mod tests {
         page.calls.fetch_add(3, Relaxed);
         gate.charge(0, 5).unwrap();
         page.show_account(0, &gate.accounts()[0]);
-        gate.charge(gate.place(0, &["a card".into()]).unwrap(), 2).unwrap();
+        gate.charge(gate.residency(0, &["a card".into()]).unwrap(), 2).unwrap();
         page.show_device_accounts(&gate);
         let counters = read(&StatsPage::open(descriptor.as_fd()).unwrap());
         assert_eq!(counters["memory@a card.used"], 2);

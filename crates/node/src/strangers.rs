@@ -7,11 +7,11 @@ use std::{
 };
 
 /// Strangers at a time. Each that has said something is served by a process.
-pub const PLACES: usize = 64;
+pub const MAX_UNIDENTIFIED: usize = 64;
 /// Until then the first byte has come: a relay sends it as soon as it is connected.
-pub const FIRST_BYTE: Duration = Duration::from_secs(2);
+pub const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Until then, since it connected, a peer has shown who it is.
-pub const HANDSHAKE: Duration = Duration::from_secs(10);
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Addresses that are in one hand as a rule. An IPv6 host has a /64 for itself. An IPv4 /24 is the smallest network that is
 /// routed in the Internet: its holder has 256 addresses, four times the places that there are.
@@ -57,8 +57,8 @@ impl Stranger {
     fn deadline(&self) -> Instant {
         self.since
             + match self.phase {
-                Phase::Silent => FIRST_BYTE,
-                Phase::Speaking => HANDSHAKE,
+                Phase::Silent => FIRST_BYTE_TIMEOUT,
+                Phase::Speaking => HANDSHAKE_TIMEOUT,
             }
     }
 }
@@ -69,7 +69,7 @@ pub struct Strangers(BTreeMap<u64, Stranger>);
 
 impl Strangers {
     pub fn is_full(&self) -> bool {
-        self.0.len() >= PLACES
+        self.0.len() >= MAX_UNIDENTIFIED
     }
 
     /// Takes the newest in, and says who must go for it: of the network with the most strangers, and there of the address
@@ -124,7 +124,7 @@ mod tests {
 
     fn filled(source: impl Fn(usize) -> Option<IpAddr>, now: Instant) -> Strangers {
         let mut strangers = Strangers::default();
-        for n in 0..PLACES {
+        for n in 0..MAX_UNIDENTIFIED {
             assert_eq!(strangers.arrive(n as u64, source(n), now), None);
         }
         assert!(strangers.is_full());
@@ -186,12 +186,12 @@ mod tests {
         strangers.arrive(2, address("192.0.2.1"), start);
         strangers.speaks(2);
         let moment = Duration::from_nanos(1);
-        assert_eq!(strangers.next_deadline(), Some(start + FIRST_BYTE));
-        assert_eq!(strangers.overdue(start + FIRST_BYTE - moment), [0; 0]);
-        assert_eq!(strangers.overdue(start + FIRST_BYTE), [1]);
+        assert_eq!(strangers.next_deadline(), Some(start + FIRST_BYTE_TIMEOUT));
+        assert_eq!(strangers.overdue(start + FIRST_BYTE_TIMEOUT - moment), [0; 0]);
+        assert_eq!(strangers.overdue(start + FIRST_BYTE_TIMEOUT), [1]);
         strangers.leave(1);
-        assert_eq!(strangers.next_deadline(), Some(start + HANDSHAKE));
-        assert_eq!(strangers.overdue(start + HANDSHAKE - moment), [0; 0]);
-        assert_eq!(strangers.overdue(start + HANDSHAKE), [2], "bytes now and then keep nobody");
+        assert_eq!(strangers.next_deadline(), Some(start + HANDSHAKE_TIMEOUT));
+        assert_eq!(strangers.overdue(start + HANDSHAKE_TIMEOUT - moment), [0; 0]);
+        assert_eq!(strangers.overdue(start + HANDSHAKE_TIMEOUT), [2], "bytes now and then keep nobody");
     }
 }

@@ -19,7 +19,7 @@ pub struct Tenant {
     pub name: String,
     pub users: Vec<u32>,
     /// Names that its certificates and tokens show, beside its own.
-    pub certificates: Vec<String>,
+    pub identities: Vec<String>,
     /// Of all its sessions together; they take the place of the node's own.
     pub limits: Limits,
     /// On each device of a name, beside `limits`: those that go before others first.
@@ -43,7 +43,7 @@ impl Tenant {
         Self {
             name: name.to_owned(),
             users: Vec::new(),
-            certificates: Vec::new(),
+            identities: Vec::new(),
             limits: Limits::new(),
             device_limits: Vec::new(),
             sessions: None,
@@ -76,7 +76,7 @@ impl Tenant {
     }
 
     fn shows(&self, name: &str) -> bool {
-        self.name == name || self.certificates.iter().any(|certificate| certificate == name)
+        self.name == name || self.identities.iter().any(|certificate| certificate == name)
     }
 }
 
@@ -196,8 +196,8 @@ mod tests {
 
     fn tenants() -> Tenants {
         let (users, limits_of_alice) = (vec![7], limits(&[("memory", 1)]));
-        let certificates = vec!["laptop".into()];
-        let alice = Tenant { users, certificates, limits: limits_of_alice, ..Tenant::new("alice") };
+        let identities = vec!["laptop".into()];
+        let alice = Tenant { users, identities, limits: limits_of_alice, ..Tenant::new("alice") };
         Tenants { list: vec![alice], limits: limits(&[("memory", 9), ("calls", 3)]), ..Tenants::default() }
     }
 

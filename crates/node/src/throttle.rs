@@ -9,16 +9,16 @@ use std::{
 };
 
 /// Attachments a second for each processor: at 10 to 30 ms each, a tenth of it.
-const FOR_EACH_PROCESSOR: u32 = 5;
+const ATTACHES_PER_SECOND_PER_CPU: u32 = 5;
 /// As many as are due in this time cost no waiting when they come at once.
-const BURST: Duration = Duration::from_millis(6400);
+const BURST_WINDOW: Duration = Duration::from_millis(6400);
 /// Users remembered at a time, before those are forgotten that have a whole burst again.
-const MANY: usize = 1024;
+const MAX_REMEMBERED_USERS: usize = 1024;
 
 /// As many as leave the processors to others.
 pub fn usual_rate() -> u32 {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(FOR_EACH_PROCESSOR)
+    u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(ATTACHES_PER_SECOND_PER_CPU)
 }
 
 /// Further connections of processes that have an API server already, in a second: none costs more than a thread there.
@@ -59,13 +59,13 @@ impl<T> Throttle<T> {
         if self.interval.is_zero() {
             return Some(connection);
         }
-        if self.taken_until.len() >= MANY {
+        if self.taken_until.len() >= MAX_REMEMBERED_USERS {
             self.taken_until.retain(|_, until| *until > now);
         }
         let until = self.taken_until.entry(user.to_owned()).or_insert(now);
         let start = (*until).max(now);
         *until = start + self.interval;
-        let due = start.checked_sub(BURST.saturating_sub(self.interval)).unwrap_or(now);
+        let due = start.checked_sub(BURST_WINDOW.saturating_sub(self.interval)).unwrap_or(now);
         if due <= now {
             return Some(connection);
         }
@@ -138,7 +138,7 @@ mod tests {
         throttle.set_rate(0);
         assert_eq!(at_once(&mut throttle), 1000);
         assert!(throttle.due(now + Duration::from_secs(1)).is_some(), "who waits keeps its turn");
-        assert!(usual_rate() >= FOR_EACH_PROCESSOR);
+        assert!(usual_rate() >= ATTACHES_PER_SECOND_PER_CPU);
         assert_eq!([0, 1, 500].map(further_rate), [0, 100, 500]);
     }
 }

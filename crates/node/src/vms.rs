@@ -4,7 +4,7 @@ use crate::{
     NodeError,
     epoll::Token,
     listener::Listener,
-    node::{Core, Goal, State},
+    node::{Core, CoreState, Goal},
 };
 use aviary_wire::Origin;
 use rustix::net::{SocketAddrUnix, getpeername};
@@ -24,7 +24,7 @@ use std::{
 };
 
 /// A device that failed will probably fail again.
-const BACKOFF: Duration = Duration::from_secs(1);
+const DEVICE_RESTART_BACKOFF: Duration = Duration::from_secs(1);
 
 /// A VM that may attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl VmDeviceCommand {
 }
 
 #[derive(Debug)]
-struct Device {
+struct VmDeviceProcess {
     child: Child,
     /// Readable when the process has ended.
     exit: OwnedFd,
@@ -63,7 +63,7 @@ struct Vm {
     settings: VmSettings,
     listener: Listener,
     /// It takes one connection; until it ends nobody else looks at the listener.
-    device: Option<Device>,
+    device: Option<VmDeviceProcess>,
     /// When the listener is looked at again.
     listen_at: Option<Instant>,
 }
@@ -135,7 +135,7 @@ impl Core {
             vm.listen_at = None;
             if let Err(error) = self.epoll.add(vm.listener.socket.as_fd(), Token::Vm(*place)) {
                 self.log.error(error);
-                vm.listen_at = Some(now + BACKOFF);
+                vm.listen_at = Some(now + DEVICE_RESTART_BACKOFF);
             }
         }
     }
@@ -168,7 +168,7 @@ impl Core {
             }
             Err(error) => {
                 self.log.error(format_args!("VM {} gets no device: {error}", name.escape_debug()));
-                vm.listen_at = Some(Instant::now() + BACKOFF);
+                vm.listen_at = Some(Instant::now() + DEVICE_RESTART_BACKOFF);
             }
         }
     }
@@ -180,14 +180,14 @@ impl Core {
         self.epoll.remove(device.exit.as_fd());
         let (status, now) = (device.child.wait(), Instant::now());
         let clean = status.as_ref().is_ok_and(ExitStatus::success);
-        vm.listen_at = Some(if clean { now } else { now + BACKOFF });
+        vm.listen_at = Some(if clean { now } else { now + DEVICE_RESTART_BACKOFF });
         let how = status.map_or_else(|_| "status unknown".to_owned(), |status| status.to_string());
         let text = format!("VM {}: its device ended: {how}", vm.settings.name.escape_debug());
         if clean { self.log.info(text) } else { self.log.warn(text) }
     }
 
     /// The VMs that may attach from now on. What is not possible is left out, and the result says why.
-    pub(crate) fn change_vms(&self, state: &mut State, settings: &[VmSettings]) -> Vec<String> {
+    pub(crate) fn change_vms(&self, state: &mut CoreState, settings: &[VmSettings]) -> Vec<String> {
         for vm in state.vms.strike_off(settings) {
             self.log.info(format_args!("VM {} may not attach any more", vm.settings.name.escape_debug()));
             self.end_vm(vm);
@@ -212,7 +212,7 @@ impl Core {
         notes
     }
 
-    pub(crate) fn end_vms(&self, state: &mut State) {
+    pub(crate) fn end_vms(&self, state: &mut CoreState) {
         std::mem::take(&mut state.vms.list).into_values().for_each(|vm| self.end_vm(vm));
     }
 
@@ -226,7 +226,7 @@ impl Core {
     }
 }
 
-impl Device {
+impl VmDeviceProcess {
     /// Now: it holds nothing that is worth an orderly end.
     fn end(mut self) -> io::Result<ExitStatus> {
         let _ = pidfd_send_signal(&self.exit, Signal::KILL);
@@ -234,7 +234,7 @@ impl Device {
     }
 }
 
-fn spawn(command: &VmDeviceCommand, node: &Path, vm: &Vm) -> io::Result<Device> {
+fn spawn(command: &VmDeviceCommand, node: &Path, vm: &Vm) -> io::Result<VmDeviceProcess> {
     let mut child = Command::new(&command.program)
         .arg0("aviary")
         .args(&command.arguments)
@@ -251,7 +251,7 @@ fn spawn(command: &VmDeviceCommand, node: &Path, vm: &Vm) -> io::Result<Device> 
         .spawn()?;
     let exit = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidData.into());
     match exit.and_then(|pid| Ok(pidfd_open(pid, PidfdFlags::empty())?)) {
-        Ok(exit) => Ok(Device { child, exit }),
+        Ok(exit) => Ok(VmDeviceProcess { child, exit }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();

@@ -18,7 +18,7 @@ use std::{
 };
 
 /// How long a copy may take to say that it lives. Usually a millisecond.
-const BIRTH: Duration = Duration::from_secs(2);
+const FORK_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Zygote {
@@ -58,7 +58,7 @@ impl Zygote {
 
 /// The process id that the new process tells.
 fn birth(control: &OwnedFd) -> io::Result<u32> {
-    let until = Instant::now() + BIRTH;
+    let until = Instant::now() + FORK_TIMEOUT;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {

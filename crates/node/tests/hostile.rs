@@ -5,7 +5,8 @@
 //! what the guest's other bytes say.
 
 use aviary_control::{
-    Assignment, FromServer, LONGEST, OfferName, Patience, Received, SessionDescriptors, ToServer, receive, send,
+    Assignment, FromServer, MAX_MESSAGE_BYTES, OfferName, Patience, Received, SessionDescriptors, ToServer, receive,
+    send,
 };
 use aviary_gate::GrantPage;
 use aviary_node::{
@@ -77,7 +78,7 @@ fn serve(control: OwnedFd, assignment: Assignment, descriptors: SessionDescripto
                 .for_each(|other| tell(control, &FromServer::Ended { session: other, reason: String::new() })),
             b'z' => tell(control, &FromServer::Ready),
             b'g' => flood(control, |number| format!("garbage {number}").into_bytes()),
-            b'l' => flood(control, |_| vec![b' '; LONGEST + 1]),
+            b'l' => flood(control, |_| vec![b' '; MAX_MESSAGE_BYTES + 1]),
             b'd' => with_descriptors(control, 200),
             b'q' => (0..20_000).for_each(|request| {
                 let name = OfferName { session: request, secret: [1, 2] };

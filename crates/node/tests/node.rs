@@ -7,7 +7,7 @@
 use aviary_control::{
     Assignment, FromServer, OfferName, Patience, Received, SessionDescriptors, ToServer, Wanted, receive, send,
 };
-use aviary_gate::{Gate, Kind, Resource, Seat, TenantPage};
+use aviary_gate::{Gate, Kind, Resource, TenantPage, TenantSlot};
 use aviary_node::{
     ApiServerCommand, EndReport, EndRequest, Level, Node, NodeConfig, PrivateDir, Reload, Request, Settings, Tenant,
     TenantChange, TenantReport, Tenants, ask, query,
@@ -128,7 +128,7 @@ fn take_session(assignment: &Assignment, descriptors: Vec<OwnedFd>) -> (u64, Own
     assert_eq!(assignment.modules, [Path::new("/modules")]);
     let SessionDescriptors { guest, tenant_page, .. } = SessionDescriptors::of(descriptors).expect("descriptors");
     let page = TenantPage::open(tenant_page.as_fd()).expect("a page");
-    let seat = Seat::new(page, assignment.slot).expect("a slot");
+    let seat = TenantSlot::new(page, assignment.slot).expect("a slot");
     let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
     (assignment.session, guest, gate)
 }
@@ -527,7 +527,7 @@ fn a_failed_reload_changes_nothing_and_says_why() {
 }
 
 #[test]
-fn what_a_session_offers_passes_to_another_one_of_its_tenant() {
+fn offer_passes_to_another_session_of_its_tenant() {
     let fixture = Fixture::new();
     let mut guest = Guest::attach(fixture.socket());
     let process = GuestProcess::start(fixture.socket());

@@ -20,7 +20,7 @@ use aviary_wire::{Control, MAX_MESSAGE, kind};
 
 use crate::inbox::{Inbox, Parcel};
 use crate::link::{Compression, Link};
-use crate::outbox::{Gathered, Outbox, WINDOW};
+use crate::outbox::{CREDIT_BYTES, Gathered, Outbox};
 use crate::output::Output;
 use crate::touched::Touched;
 
@@ -28,13 +28,13 @@ use crate::touched::Touched;
 const MAX_LANES: usize = 1024;
 /// Bytes of memory that what arrived for one lane may take until its ring has room: an honest peer sends a window and a
 /// message beyond it, of which the shortest have about three times their size here.
-const LANE_HELD: usize = 4 * WINDOW + MAX_MESSAGE;
+const LANE_HELD: usize = 4 * CREDIT_BYTES + MAX_MESSAGE;
 /// The same for all lanes of a connection together.
 const ALL_HELD: usize = 8 * MAX_MESSAGE;
 /// Messages that arrived before the peer went are still delivered, for at most this long.
-const DRAIN: Duration = Duration::from_secs(1);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the other end gets to finish.
-const FAREWELL: Duration = Duration::from_secs(3);
+const PEER_END_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What ended first.
 enum Event {
@@ -44,7 +44,7 @@ enum Event {
     Remote(String),
 }
 
-struct Lane {
+struct CarriedLane {
     liveness: Arc<Liveness>,
     waker: LaneWaker,
     inbox: Arc<Inbox>,
@@ -60,7 +60,7 @@ pub(crate) struct Carrier {
     touched: Option<Touched>,
     control: ControlSocket,
     pub outbox: Outbox,
-    lanes: Mutex<HashMap<u32, Lane>>,
+    lanes: Mutex<HashMap<u32, CarriedLane>>,
     /// Where the application's output goes, or comes from.
     pub output: Output,
     /// Nanoseconds of the fastest round trip seen.
@@ -169,25 +169,25 @@ impl Carrier {
                     Side::Server => "the guest has gone",
                     Side::Guest => "the API server has gone",
                 };
-                self.output.finish(DRAIN);
+                self.output.finish(DELIVERY_TIMEOUT);
                 self.outbox.farewell("");
                 self.outbox.finish();
                 // The other side still says what it has to.
-                let _ = self.await_remote(ended, FAREWELL);
+                let _ = self.await_remote(ended, PEER_END_TIMEOUT);
                 reason.to_owned()
             }
             Ok(Event::Remote(reason)) => {
                 self.finish_deliveries();
                 self.part_locally(ended);
                 self.finish_pumps();
-                self.output.finish(DRAIN);
+                self.output.finish(DELIVERY_TIMEOUT);
                 self.outbox.finish();
                 reason
             }
             Err(_) => "internal error".to_owned(),
         };
         self.finish_deliveries();
-        self.output.close(DRAIN);
+        self.output.close(DELIVERY_TIMEOUT);
         // What is queued may still be on its way out; a link that takes nothing ends by itself.
         let _ = socket.shutdown(Shutdown::Read);
         let _ = rustix::net::shutdown(self.control.as_fd(), rustix::net::Shutdown::Both);
@@ -214,7 +214,7 @@ impl Carrier {
             Side::Server => rustix::net::Shutdown::Both,
         };
         let _ = rustix::net::shutdown(self.control.as_fd(), how);
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + PEER_END_TIMEOUT;
         while let Ok(event) = ended.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             if let Event::Local = event {
                 return;
@@ -224,7 +224,7 @@ impl Carrier {
 
     /// What was published in local rings is still taken.
     fn finish_pumps(&self) {
-        let pumps: Vec<_> = locked(&self.lanes).values_mut().filter_map(Lane::finish_pump).collect();
+        let pumps: Vec<_> = locked(&self.lanes).values_mut().filter_map(CarriedLane::finish_pump).collect();
         for pump in pumps {
             let _ = pump.join();
         }
@@ -234,7 +234,7 @@ impl Carrier {
     fn finish_deliveries(&self) {
         let inboxes: Vec<_> = locked(&self.lanes).values().map(|lane| lane.inbox.clone()).collect();
         inboxes.iter().for_each(|inbox| inbox.finish());
-        let deadline = Instant::now() + DRAIN;
+        let deadline = Instant::now() + DELIVERY_TIMEOUT;
         for inbox in inboxes {
             inbox.await_end(deadline);
         }
@@ -260,7 +260,7 @@ impl Carrier {
             }
             // The lane's messages go first.
             (control_kind::LANE_CLOSE, Side::Server) | (control_kind::LANE_CLOSED, Side::Guest) => {
-                let pump = locked(&self.lanes).get_mut(&message.lane).and_then(Lane::finish_pump);
+                let pump = locked(&self.lanes).get_mut(&message.lane).and_then(CarriedLane::finish_pump);
                 if let Some(pump) = pump {
                     let _ = pump.join();
                 }
@@ -323,7 +323,7 @@ impl Carrier {
             let (carrier, inbox) = (self.clone(), inbox.clone());
             move || carrier.deliver(number, tx, &inbox)
         });
-        let lane = Lane {
+        let lane = CarriedLane {
             liveness,
             waker,
             inbox,
@@ -405,7 +405,7 @@ impl Carrier {
     /// The other end may send more.
     pub fn delivered(&self, lane: u32, sum: &mut usize, bytes: usize) {
         *sum += bytes;
-        if *sum >= WINDOW / 4 {
+        if *sum >= CREDIT_BYTES / 4 {
             self.outbox.grant(lane, *sum as u64);
             *sum = 0;
         }
@@ -472,7 +472,7 @@ impl Carrier {
     }
 }
 
-impl Lane {
+impl CarriedLane {
     /// The local peer publishes no more on it. What was published is taken, then the thread ends.
     fn finish_pump(&mut self) -> Option<JoinHandle<()>> {
         self.liveness.kill();

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Longest content of a packet, before compression.
 pub const MAX_PACKET: usize = 256 << 10;
 /// Bulk data is cut into pieces of this size, so that others get their turn in between.
-pub const PIECE: usize = 64 << 10;
+pub const MAX_FRAGMENT_BYTES: usize = 64 << 10;
 pub const FRAME_HEADER: usize = 12;
 const PACKET_HEADER: usize = 4;
 const COMPRESSED: u32 = 1 << 31;

@@ -23,9 +23,9 @@ use crate::output::Output;
 use crate::security::{Identity, NodeSecurity};
 
 /// Until then a peer has shown who it is, or this process ends.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A vendor library may take its time to start.
-const WELCOME: Duration = Duration::from_secs(60);
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
 /// The node's line about a tenant: 16 hexadecimal digits and the line's end.
 const LIMIT: usize = 17;
 const REVOKED: &str =
@@ -53,7 +53,7 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
     let known = Arc::new(AtomicBool::new(false));
     limit_handshake(known.clone());
     let mut socket = TcpStream::from(options.socket);
-    let ready = socket.set_nonblocking(false).and_then(|()| socket.set_read_timeout(Some(HANDSHAKE)));
+    let ready = socket.set_nonblocking(false).and_then(|()| socket.set_read_timeout(Some(HANDSHAKE_TIMEOUT)));
     ready.map_err(|e| e.to_string())?;
     let _ = socket.set_nodelay(true);
     if options.security.is_plain() {
@@ -64,8 +64,8 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
         format!("no TLS session: {e}")
     })?;
     let tls_identity = options.security.by_certificate(tls.as_ref());
-    let mut link = Link::new(socket, tls, HANDSHAKE).map_err(|e| e.to_string())?;
-    let open = link.receive(Kind::Open, Instant::now() + HANDSHAKE).map_err(|e| e.to_string())?;
+    let mut link = Link::new(socket, tls, HANDSHAKE_TIMEOUT).map_err(|e| e.to_string())?;
+    let open = link.receive(Kind::Open, Instant::now() + HANDSHAKE_TIMEOUT).map_err(|e| e.to_string())?;
     let open = Open::from_bytes(&open).or_else(|e| refuse(&mut link, &e.to_string()))?;
     let tenant = if options.security.is_plain() {
         String::new()
@@ -101,7 +101,7 @@ pub fn gateway(options: GatewayOptions) -> Result<String, String> {
 /// A peer that sends a byte now and then keeps no timeout from passing here.
 fn limit_handshake(known: Arc<AtomicBool>) {
     std::thread::spawn(move || {
-        std::thread::sleep(HANDSHAKE);
+        std::thread::sleep(HANDSHAKE_TIMEOUT);
         if !known.load(Ordering::SeqCst) {
             std::process::exit(1);
         }
@@ -168,7 +168,7 @@ fn attach(node: &std::path::Path, theirs: &Hello, limits: Limits) -> Result<(Arc
     let fds: [BorrowedFd; 3] = [file, stdout_end.as_fd(), stderr_end.as_fd()];
     let failed = |e: aviary_transport::ControlError| format!("the node did not attach us: {e}");
     send_greeting(&socket, &hello.to_bytes(), &fds).map_err(failed)?;
-    let welcome = receive_greeting(socket.as_fd(), WELCOME).map_err(failed)?;
+    let welcome = receive_greeting(socket.as_fd(), WELCOME_TIMEOUT).map_err(failed)?;
     if welcome.status != welcome_status::OK {
         return Err(welcome.text);
     }

@@ -54,13 +54,13 @@ impl Parcel {
             + match self {
                 Parcel::Message(message) => message.len(),
                 Parcel::Batch(batch) => batch.bytes.len(),
-                Parcel::Control(_) => Control::SIZE,
+                Parcel::Control(_) => Control::CONTROL_BYTES,
             }
     }
 }
 
 #[derive(Default)]
-struct State {
+struct InboxState {
     queue: VecDeque<Parcel>,
     /// Bytes of memory that the queue holds.
     held: usize,
@@ -71,7 +71,7 @@ struct State {
     ended: bool,
 }
 
-impl State {
+impl InboxState {
     /// Says by how many bytes more memory is held.
     fn push(&mut self, parcel: Parcel) -> usize {
         let more = match (self.queue.back_mut(), &parcel) {
@@ -102,7 +102,7 @@ impl Total {
 
 #[derive(Default)]
 pub struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     changed: Condvar,
     total: Total,
 }
@@ -120,7 +120,7 @@ impl Inbox {
         Inbox { state: Mutex::default(), changed: Condvar::default(), total }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,7 +182,7 @@ impl Inbox {
         self.wait_until(deadline, |state| (state.queue.is_empty() && !state.busy) || state.ended)
     }
 
-    fn wait_until(&self, deadline: Instant, done: impl Fn(&State) -> bool) -> bool {
+    fn wait_until(&self, deadline: Instant, done: impl Fn(&InboxState) -> bool) -> bool {
         let mut state = self.state();
         while !done(&state) {
             let left = deadline.saturating_duration_since(Instant::now());

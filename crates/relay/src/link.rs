@@ -16,17 +16,17 @@ use crate::outbox::Next;
 use crate::stream::{Reader, Writer};
 
 /// Bytes that wait unsent in the kernel: a small message has to pass no more.
-const UNSENT: u32 = 128 << 10;
+const MAX_UNSENT_BYTES: u32 = 128 << 10;
 /// A link with a faster round trip is this machine's own or its neighbour's: compressing costs more than it brings.
-const NEAR: Duration = Duration::from_micros(300);
+const LOCAL_ROUND_TRIP: Duration = Duration::from_micros(300);
 /// Packets of small messages are compressed from this size on.
-const WORTHWHILE: usize = 1000;
+const MIN_COMPRESSED_BYTES: usize = 1000;
 /// Messages of which parts have arrived, over all lanes.
 const MAX_PARTIAL: usize = 1024;
-const LAST_WORDS: Duration = Duration::from_secs(1);
-const SAMPLE: usize = 8 << 10;
+const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(1);
+const COMPRESSION_SAMPLE_BYTES: usize = 8 << 10;
 /// Bytes a second of the compressor, roughly; a link that is faster needs none.
-const COMPRESSOR: f64 = 250e6;
+const COMPRESSOR_BYTES_PER_SECOND: f64 = 250e6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
@@ -48,7 +48,7 @@ impl Link {
     /// `patience`: without a sign of life for so long the link is given up.
     pub fn new(socket: TcpStream, tls: Option<rustls::Connection>, patience: Duration) -> io::Result<Self> {
         let _ = socket.set_nodelay(true);
-        limit_unsent(&socket, UNSENT);
+        limit_unsent(&socket, MAX_UNSENT_BYTES);
         let (reader, writer) = crate::stream::split(socket.try_clone()?, tls)?;
         let link = Link { socket, reader, writer, packets: Packets::default(), patience };
         link.set_timeouts()?;
@@ -113,8 +113,8 @@ impl Link {
 /// Nothing more is sent; reads until the peer hangs up, too.
 pub fn drain(socket: &mut TcpStream) {
     let _ = socket.shutdown(std::net::Shutdown::Write);
-    let _ = socket.set_read_timeout(Some(LAST_WORDS));
-    let deadline = Instant::now() + LAST_WORDS;
+    let _ = socket.set_read_timeout(Some(LAST_PACKETS_TIMEOUT));
+    let deadline = Instant::now() + LAST_PACKETS_TIMEOUT;
     while socket.read(&mut [0; 4096]).is_ok_and(|n| n > 0) && Instant::now() < deadline {}
 }
 
@@ -285,7 +285,7 @@ impl NetWriter {
             put_packet(&mut packet, &frames, self.pays(&frames, carrier.round_trip()));
             let start = Instant::now();
             self.writer.write(&packet)?;
-            if packet.len() > SAMPLE {
+            if packet.len() > COMPRESSION_SAMPLE_BYTES {
                 let speed = packet.len() as f64 / start.elapsed().as_secs_f64().max(1e-9);
                 // Slowly, because a buffer with room says little.
                 self.speed = if self.speed == f64::MAX { speed } else { self.speed * 0.9 + speed * 0.1 };
@@ -294,15 +294,16 @@ impl NetWriter {
     }
 
     fn pays(&self, frames: &[u8], round_trip: Duration) -> bool {
-        if self.compression == Compression::Off || round_trip < NEAR || frames.len() < WORTHWHILE {
+        if self.compression == Compression::Off || round_trip < LOCAL_ROUND_TRIP || frames.len() < MIN_COMPRESSED_BYTES
+        {
             return false;
         }
-        if frames.len() <= SAMPLE {
+        if frames.len() <= COMPRESSION_SAMPLE_BYTES {
             return true;
         }
-        let sample = &frames[frames.len() / 2..][..SAMPLE.min(frames.len() / 2)];
+        let sample = &frames[frames.len() / 2..][..COMPRESSION_SAMPLE_BYTES.min(frames.len() / 2)];
         let packed = lz4_flex::block::compress(sample).len();
         // Many small messages are worth it for the few segments that they then need.
-        packed * 10 < sample.len() * 8 && (self.speed < COMPRESSOR || packed * 3 < sample.len())
+        packed * 10 < sample.len() * 8 && (self.speed < COMPRESSOR_BYTES_PER_SECOND || packed * 3 < sample.len())
     }
 }

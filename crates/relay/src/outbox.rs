@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use aviary_transport::{Arena, Region};
 
 use crate::first::First;
-use crate::frame::{Kind, PIECE, put_frame, put_header};
+use crate::frame::{Kind, MAX_FRAGMENT_BYTES, put_frame, put_header};
 
 /// Bytes of messages that may be on the way on one lane.
-pub const WINDOW: usize = 1 << 20;
+pub const CREDIT_BYTES: usize = 1 << 20;
 /// A longer message is cut into pieces and takes turns.
-const SMALL: usize = 16 << 10;
+const MAX_UNSPLIT_BYTES: usize = 16 << 10;
 /// Small messages are gathered up to this size.
-const GATHERED: usize = 32 << 10;
+const MAX_GATHERED_BYTES: usize = 32 << 10;
 /// A thread that gathers passes it on at this size.
-const BATCH: usize = 4 << 10;
+const BATCH_BYTES: usize = 4 << 10;
 /// When so much is gathered a packet is full.
-const PACKET: usize = 64 << 10;
+const FULL_PACKET_BYTES: usize = 64 << 10;
 /// What a region counts for besides its bytes.
 const REGION_COST: usize = 32;
 /// Bytes of messages that may wait on one lane before its sender waits, too.
-const QUEUED: usize = 1 << 20;
+const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Bytes that may wait on all lanes together before every sender waits: a peer that reads nothing makes this process hold
 /// no more, however many lanes it has opened. Honest peers stay far below it, because they read.
 const ALL_QUEUED: usize = 512 << 20;
@@ -62,7 +62,7 @@ impl Item {
     }
 }
 
-struct Lane {
+struct OutboxLane {
     queue: VecDeque<Item>,
     /// Bytes of messages in the queue.
     queued: usize,
@@ -72,21 +72,21 @@ struct Lane {
     over: bool,
 }
 
-impl Lane {
+impl OutboxLane {
     fn new() -> Self {
-        Lane { queue: VecDeque::new(), queued: 0, credit: WINDOW as i64, over: false }
+        OutboxLane { queue: VecDeque::new(), queued: 0, credit: CREDIT_BYTES as i64, over: false }
     }
 
     /// Forgetting it changes nothing: it is over, or a new one would look alike.
     fn is_dispensable(&self) -> bool {
-        self.queue.is_empty() && (self.over || self.credit == WINDOW as i64)
+        self.queue.is_empty() && (self.over || self.credit == CREDIT_BYTES as i64)
     }
 }
 
 #[derive(Default)]
-struct State {
+struct OutboxState {
     first: First,
-    lanes: HashMap<u32, Lane>,
+    lanes: HashMap<u32, OutboxLane>,
     /// Bytes of memory that the queues of all lanes hold.
     held: usize,
     /// Lanes with something queued, each once.
@@ -120,7 +120,7 @@ impl Gathered {
 
     /// False: the message is too long and goes alone.
     pub fn take(&mut self, message: &[u8], urgent: bool) -> bool {
-        if message.len() > SMALL {
+        if message.len() > MAX_UNSPLIT_BYTES {
             return false;
         }
         put_frame(&mut self.frames, Kind::Message, self.lane, message);
@@ -130,12 +130,12 @@ impl Gathered {
     }
 
     pub fn is_full(&self) -> bool {
-        self.frames.len() >= BATCH
+        self.frames.len() >= BATCH_BYTES
     }
 }
 
 pub struct Outbox {
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
     ready: Condvar,
     room: Condvar,
     /// Bytes of memory that may wait before every sender waits.
@@ -163,11 +163,11 @@ impl Outbox {
         Outbox { state: Mutex::default(), ready: Condvar::default(), room: Condvar::default(), most }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self, state: &mut State) {
+    fn wake(&self, state: &mut OutboxState) {
         if std::mem::take(&mut state.writer_waits) {
             self.ready.notify_one();
         }
@@ -212,7 +212,7 @@ impl Outbox {
     }
 
     /// Waits while much is queued, on the lane or altogether.
-    fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, State>, Over> {
+    fn with_room(&self, lane: u32) -> Result<MutexGuard<'_, OutboxState>, Over> {
         let mut state = self.state();
         while !state.has_room(lane, self.most) && !state.dead && !state.finished {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -244,14 +244,14 @@ impl Outbox {
         let listed = regions.len();
         state.push(lane, Item::Bulk(Bulk { regions: regions.into(), listed, message: message.to_vec(), sent: 0 }));
         state.queued(lane, message.len(), urgent);
-        state.gathered += GATHERED;
+        state.gathered += MAX_GATHERED_BYTES;
         self.wake_for(&mut state);
         Ok(())
     }
 
     /// A writer that lingers looks again by itself.
-    fn wake_for(&self, state: &mut State) {
-        if !state.lingers || state.urgent || state.gathered >= GATHERED {
+    fn wake_for(&self, state: &mut OutboxState) {
+        if !state.lingers || state.urgent || state.gathered >= MAX_GATHERED_BYTES {
             self.wake(state);
         }
     }
@@ -260,9 +260,9 @@ impl Outbox {
     pub fn credit(&self, lane: u32, bytes: u64) {
         let mut state = self.state();
         if let Some(lane) = state.lanes.get_mut(&lane) {
-            let more = i64::try_from(bytes).unwrap_or(WINDOW as i64);
+            let more = i64::try_from(bytes).unwrap_or(CREDIT_BYTES as i64);
             // A peer that grants too much only hurts itself.
-            lane.credit = lane.credit.saturating_add(more).min(WINDOW as i64);
+            lane.credit = lane.credit.saturating_add(more).min(CREDIT_BYTES as i64);
         }
         self.wake(&mut state);
     }
@@ -283,7 +283,7 @@ impl Outbox {
     #[cfg(test)]
     pub fn held(&self) -> usize {
         let state = self.state();
-        state.held + state.lanes.len() * size_of::<Lane>() + state.first.held()
+        state.held + state.lanes.len() * size_of::<OutboxLane>() + state.first.held()
     }
 
     /// What is queued is still sent.
@@ -312,7 +312,9 @@ impl Outbox {
             }
             let now = Instant::now();
             let lingers = match state.since {
-                Some(since) if !state.urgent && !state.finished && state.gathered < GATHERED => since + linger,
+                Some(since) if !state.urgent && !state.finished && state.gathered < MAX_GATHERED_BYTES => {
+                    since + linger
+                }
                 _ => now,
             };
             if lingers <= now {
@@ -342,9 +344,9 @@ impl Outbox {
     }
 }
 
-impl State {
-    fn lane(&mut self, number: u32) -> &mut Lane {
-        self.lanes.entry(number).or_insert_with(Lane::new)
+impl OutboxState {
+    fn lane(&mut self, number: u32) -> &mut OutboxLane {
+        self.lanes.entry(number).or_insert_with(OutboxLane::new)
     }
 
     /// Accounts for messages that were queued.
@@ -356,7 +358,7 @@ impl State {
     }
 
     fn has_room(&self, number: u32, most: usize) -> bool {
-        let much = |lane: &Lane| lane.queued > QUEUED;
+        let much = |lane: &OutboxLane| lane.queued > MAX_QUEUED_BYTES;
         self.held <= most && !self.lanes.get(&number).is_some_and(much)
     }
 
@@ -371,7 +373,7 @@ impl State {
     /// Queues small frames, with so many bytes of messages in them, together with the lane's last ones.
     fn small(&mut self, number: u32, more: &[u8], messages: usize) {
         match self.lane(number).queue.back_mut() {
-            Some(Item::Small { frames, bytes }) if frames.len() < GATHERED => {
+            Some(Item::Small { frames, bytes }) if frames.len() < MAX_GATHERED_BYTES => {
                 frames.extend_from_slice(more);
                 *bytes += messages;
                 self.held += more.len();
@@ -384,7 +386,7 @@ impl State {
         self.first.put(out);
         self.fill_small(out);
         self.fill_bulk(arena, out);
-        let State { turns, lanes, .. } = self;
+        let OutboxState { turns, lanes, .. } = self;
         turns.retain(|number| {
             let Some(lane) = lanes.get(number) else { return false };
             if lane.is_dispensable() {
@@ -401,7 +403,7 @@ impl State {
             let Some(number) = self.turns.pop_front() else { return };
             self.turns.push_back(number);
             let Some(lane) = self.lanes.get_mut(&number) else { continue };
-            while out.len() < PACKET && lane.credit > 0 {
+            while out.len() < FULL_PACKET_BYTES && lane.credit > 0 {
                 let Some(Item::Small { .. }) = lane.queue.front() else { break };
                 let item = lane.queue.pop_front();
                 self.held -= item.as_ref().map_or(0, Item::held);
@@ -439,7 +441,7 @@ impl State {
 impl Bulk {
     /// Appends the next piece; says how many bytes of the message it holds.
     fn piece(&mut self, lane: u32, arena: &Arena, out: &mut Vec<u8>) -> usize {
-        let mut left = PIECE;
+        let mut left = MAX_FRAGMENT_BYTES;
         while left > 0 {
             let Some(region) = self.regions.front_mut() else { break };
             let length = region.length.min(left);
@@ -458,11 +460,11 @@ impl Bulk {
             }
         }
         // A message that is small goes along with the last of its regions.
-        if !self.regions.is_empty() || (left < PIECE && self.message.len() > SMALL) {
+        if !self.regions.is_empty() || (left < MAX_FRAGMENT_BYTES && self.message.len() > MAX_UNSPLIT_BYTES) {
             return 0;
         }
         let rest = &self.message[self.sent..];
-        let part = rest.len().min(PIECE);
+        let part = rest.len().min(MAX_FRAGMENT_BYTES);
         put_header(out, Kind::Message, part < rest.len(), lane, part);
         out.extend_from_slice(&rest[..part]);
         self.sent += part;

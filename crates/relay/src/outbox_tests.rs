@@ -74,7 +74,7 @@ fn a_small_message_passes_a_bulk_one() {
 fn bulk_messages_take_turns() {
     let (outbox, arena) = (Outbox::default(), arena());
     for lane in [1, 2, 3] {
-        outbox.message(lane, b"bulk", vec![region(0, 4 * PIECE)], true).unwrap();
+        outbox.message(lane, b"bulk", vec![region(0, 4 * MAX_FRAGMENT_BYTES)], true).unwrap();
     }
     let lanes: Vec<u32> = (0..6).map(|_| packet(&outbox, &arena)[0].1).collect();
     assert_eq!(lanes, [1, 2, 3, 1, 2, 3]);
@@ -83,7 +83,7 @@ fn bulk_messages_take_turns() {
 #[test]
 fn a_lane_without_credit_waits_and_others_do_not() {
     let (outbox, arena) = (Outbox::default(), arena());
-    let message = vec![7; SMALL];
+    let message = vec![7; MAX_UNSPLIT_BYTES];
     let send = |lane| outbox.message(lane, &message, Vec::new(), true);
     let sent = |lane: u32| {
         let mut bytes = 0;
@@ -97,20 +97,20 @@ fn a_lane_without_credit_waits_and_others_do_not() {
     };
     let mut all = 0;
     for _ in 0..4 {
-        (0..WINDOW / SMALL / 2).for_each(|_| send(1).unwrap());
+        (0..CREDIT_BYTES / MAX_UNSPLIT_BYTES / 2).for_each(|_| send(1).unwrap());
         all += sent(1);
     }
-    assert!((WINDOW..WINDOW + 2 * GATHERED + SMALL).contains(&all), "{all}");
+    assert!((CREDIT_BYTES..CREDIT_BYTES + 2 * MAX_GATHERED_BYTES + MAX_UNSPLIT_BYTES).contains(&all), "{all}");
     send(2).unwrap();
-    assert_eq!(sent(2), SMALL);
+    assert_eq!(sent(2), MAX_UNSPLIT_BYTES);
     outbox.credit(1, all as u64);
-    assert_eq!(sent(1), 2 * WINDOW - all, "what was held back");
+    assert_eq!(sent(1), 2 * CREDIT_BYTES - all, "what was held back");
 }
 
 #[test]
 fn a_message_longer_than_the_window_arrives_whole() {
     let (outbox, arena) = (Outbox::default(), arena());
-    outbox.message(1, &vec![1; 3 * WINDOW], Vec::new(), true).unwrap();
+    outbox.message(1, &vec![1; 3 * CREDIT_BYTES], Vec::new(), true).unwrap();
     let mut bytes = 0;
     loop {
         let frame = packet(&outbox, &arena).remove(0);
@@ -119,11 +119,11 @@ fn a_message_longer_than_the_window_arrives_whole() {
             break;
         }
     }
-    assert_eq!(bytes, 3 * WINDOW);
+    assert_eq!(bytes, 3 * CREDIT_BYTES);
 }
 
 #[test]
-fn who_nobody_waits_for_lingers() {
+fn packet_without_a_waiter_lingers() {
     let (outbox, arena) = (Outbox::default(), arena());
     let long = Duration::from_secs(60);
     outbox.message(1, b"asynchronous", Vec::new(), false).unwrap();
@@ -185,7 +185,7 @@ fn a_peer_that_does_not_read_stops_every_sender() {
     const MOST: usize = 64 << 10;
     const FRAMES: usize = 5000;
     const LANES: u32 = 50;
-    const ALL_LANES: usize = LANES as usize * size_of::<Lane>();
+    const ALL_LANES: usize = LANES as usize * size_of::<OutboxLane>();
     let (outbox, arena) = (std::sync::Arc::new(Outbox::holding(MOST)), arena());
     let senders = [0u32, 1].map(|sender| {
         let outbox = outbox.clone();
@@ -203,7 +203,10 @@ fn a_peer_that_does_not_read_stops_every_sender() {
     while sent < 2 * FRAMES {
         let held = outbox.held();
         // The entries of lanes are counted here, too.
-        assert!(held < MOST + 2 * (ITEM_COST + 2000) + MOST / ITEM_COST * size_of::<Lane>() + ALL_LANES, "{held}");
+        assert!(
+            held < MOST + 2 * (ITEM_COST + 2000) + MOST / ITEM_COST * size_of::<OutboxLane>() + ALL_LANES,
+            "{held}"
+        );
         let mut frames = Vec::new();
         outbox.next(&arena, &mut frames, NO_TIME, Duration::from_millis(1));
         let (mut packets, mut stream) = (Packets::default(), Vec::new());

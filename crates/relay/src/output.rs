@@ -15,9 +15,9 @@ use crate::inbox::{Inbox, Parcel, Total};
 
 /// Output travels on lanes of its own: standard output, then standard error.
 const LANES: [u32; 2] = [0xffff_ff01, 0xffff_ff02];
-const CHUNK: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 /// Output that was printed before a reply is shown before it, if showing takes no longer.
-const SETTLE: Duration = Duration::from_millis(20);
+const MAX_OUTPUT_DELAY: Duration = Duration::from_millis(20);
 
 pub(crate) struct Output {
     sinks: Mutex<[Option<OwnedFd>; 2]>,
@@ -111,7 +111,7 @@ impl Output {
         if !poll(&mut [PollFd::new(&*file, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0) {
             return true;
         }
-        let mut bytes = [0; CHUNK];
+        let mut bytes = [0; READ_BYTES];
         match file.read(&mut bytes) {
             Ok(0) | Err(_) => false,
             // Still under the lock: the order of what was read is the order in which it is queued.
@@ -133,7 +133,7 @@ impl Output {
         if !self.showing.load(Ordering::Relaxed) || self.stuck.load(Ordering::Relaxed) {
             return;
         }
-        let deadline = Instant::now() + SETTLE;
+        let deadline = Instant::now() + MAX_OUTPUT_DELAY;
         let settled = self.inboxes.iter().all(|inbox| inbox.settle(deadline));
         self.stuck.store(!settled, Ordering::Relaxed);
         self.showing.store(!settled, Ordering::Relaxed);

@@ -22,10 +22,10 @@ use crate::processes::{ProcessKey, Processes};
 use crate::security::{ClientSecurity, explain};
 
 /// A guest that connects says hello at once.
-const GREETING: Duration = Duration::from_secs(5);
-const CONNECT: Duration = Duration::from_secs(10);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A vendor library may take its time to start.
-const WELCOME: Duration = Duration::from_secs(60);
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct RelayOptions {
     pub node: RemoteAddress,
@@ -39,12 +39,12 @@ pub struct RelayOptions {
 
 /// Dropping it takes no further guests; those that it carries end with this process.
 pub struct Relay {
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     listener: Arc<UnixListener>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct RelayState {
     options: RelayOptions,
     processes: Processes,
     carried: AtomicUsize,
@@ -54,7 +54,7 @@ struct Shared {
 impl Relay {
     pub fn start(socket: &Path, options: RelayOptions) -> io::Result<Self> {
         let listener = Arc::new(UnixListener::bind(socket)?);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RelayState {
             options,
             processes: Processes::default(),
             carried: AtomicUsize::new(0),
@@ -83,7 +83,7 @@ impl Drop for Relay {
     }
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+fn accept(listener: &UnixListener, shared: &Arc<RelayState>) {
     while !shared.closing.load(Ordering::SeqCst) {
         let Ok((guest, _)) = listener.accept() else {
             std::thread::sleep(Duration::from_millis(10));
@@ -101,7 +101,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
     }
 }
 
-fn serve(shared: &Shared, guest: UnixStream) {
+fn serve(shared: &RelayState, guest: UnixStream) {
     let options = &shared.options;
     match attach(options, &guest, shared.processes.key(&guest)) {
         Ok((carrier, link)) => {
@@ -124,7 +124,7 @@ fn attach(
     guest: &UnixStream,
     process: Option<ProcessKey>,
 ) -> Result<(Arc<Carrier>, Link), String> {
-    let (hello, fds) = receive_hello(guest, GREETING).map_err(|e| e.to_string())?;
+    let (hello, fds) = receive_hello(guest, HELLO_TIMEOUT).map_err(|e| e.to_string())?;
     if hello.flags & hello_flag::MIRRORED != 0 {
         return Err("a remote node needs no AVIARY_TRANSPORT=stream (--mirror); leave it out".into());
     }
@@ -158,9 +158,9 @@ fn connect(options: &RelayOptions) -> Result<Link, String> {
         io::ErrorKind::TimedOut => "no answer; is the address right and the port open?".to_owned(),
         _ => format!("cannot be reached: {e}"),
     };
-    let mut socket = node.connect(CONNECT).map_err(unreachable)?;
+    let mut socket = node.connect(CONNECT_TIMEOUT).map_err(unreachable)?;
     let _ = socket.set_nodelay(true);
-    let limit = |socket: &std::net::TcpStream| socket.set_read_timeout(Some(CONNECT));
+    let limit = |socket: &std::net::TcpStream| socket.set_read_timeout(Some(CONNECT_TIMEOUT));
     limit(&socket).map_err(|e| e.to_string())?;
     let tls = options.security.shake_hands(node, &mut socket).map_err(|e| lost(&e, options))?;
     Link::new(socket, tls, options.patience).map_err(|e| e.to_string())
@@ -195,6 +195,6 @@ fn introduce(
     };
     let failed = |e: io::Error| lost(&e, options);
     link.send(Kind::Open, &open.to_bytes()).map_err(failed)?;
-    let welcome = link.receive(Kind::Welcome, Instant::now() + WELCOME).map_err(failed)?;
+    let welcome = link.receive(Kind::Welcome, Instant::now() + WELCOME_TIMEOUT).map_err(failed)?;
     Welcome::from_body(welcome.get(PREFIX..).unwrap_or_default()).map_err(|e| e.to_string())
 }

@@ -9,7 +9,7 @@ use rustls::Connection;
 /// What one read of the socket brings at most.
 const CHUNK: usize = 256 << 10;
 
-type Shared = Arc<Mutex<Connection>>;
+type SharedTls = Arc<Mutex<Connection>>;
 
 fn lock(tls: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     tls.lock().unwrap_or_else(PoisonError::into_inner)
@@ -32,13 +32,13 @@ pub fn split(socket: TcpStream, tls: Option<Connection>) -> io::Result<(Reader, 
 
 pub struct Reader {
     socket: TcpStream,
-    tls: Option<Shared>,
+    tls: Option<SharedTls>,
     chunk: Vec<u8>,
 }
 
 pub struct Writer {
     socket: TcpStream,
-    tls: Option<Shared>,
+    tls: Option<SharedTls>,
     encrypted: Vec<u8>,
 }
 

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use aviary_gate::Holding;
+use aviary_gate::Charges;
 use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PREDEFINED, RequestHeader, kind};
 
 use crate::api::Reject;
 use crate::clock;
-use crate::closures::{ClosureKey, Life};
+use crate::closures::{ClosureKey, ClosureLifetime};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Drain, Name, Stay, device_name};
 use crate::lane;
-use crate::log::{Record, Recording};
-use crate::places::{DeviceNames, as_shown, devices_of};
+use crate::object_log::{CallRecording, RecordedCall};
+use crate::residency::{ResidencyDevices, as_shown, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
 
@@ -36,22 +36,22 @@ impl Buffer {
 
 /// How a buffer crossed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Transfer {
     Null,
     /// In the message, both ways (also outputs without data).
-    Message,
+    Inline,
     Arena(u64),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
-    pub place: Place,
+    pub place: Transfer,
     pub buffer: Buffer,
 }
 
 /// A buffer that the vendor library may use after its function returned.
 pub(crate) struct UntilBuffer {
-    pub place: Place,
+    pub place: Transfer,
     pub output: bool,
     pub length: usize,
     /// Private memory that must outlive the call.
@@ -110,13 +110,13 @@ pub struct Call {
     pub(crate) next_until: usize,
     /// Arena regions whose content the reply changes: carried along if the arena is mirrored.
     pub(crate) regions: Vec<(u64, u64)>,
-    pub(crate) closures: Vec<(ClosureKey, Life)>,
-    pub(crate) holding: Holding,
+    pub(crate) closures: Vec<(ClosureKey, ClosureLifetime)>,
+    pub(crate) holding: Charges,
     pub(crate) on_success: OnSuccess,
     pub(crate) result: Option<(bool, i64)>,
-    pub(crate) recording: Option<Box<Recording>>,
+    pub(crate) recording: Option<Box<CallRecording>>,
     /// The record that is being replayed: its blocks stand in for the arena.
-    pub(crate) replayed: Option<Arc<Record>>,
+    pub(crate) replayed: Option<Arc<RecordedCall>>,
     /// The device that the call gives work.
     stay: Option<Stay>,
     /// The device that it may be waiting for.
@@ -150,7 +150,7 @@ impl Call {
             next_until: 0,
             regions: Vec::new(),
             closures: Vec::new(),
-            holding: Holding::default(),
+            holding: Charges::default(),
             on_success: OnSuccess::default(),
             result: None,
             recording: None,
@@ -179,7 +179,7 @@ impl Call {
         let log = &self.session.log;
         let replayable = || self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
         self.recording = (log.is_on() && replayable())
-            .then(|| Box::new(Recording { request: self.request.clone(), ..Recording::default() }));
+            .then(|| Box::new(CallRecording { request: self.request.clone(), ..CallRecording::default() }));
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.
@@ -194,10 +194,10 @@ impl Call {
         self.regions.clear();
         self.closures.clear();
         self.recording = None;
-        if self.reply.capacity() > KEPT {
-            self.reply.shrink(KEPT);
+        if self.reply.capacity() > MAX_KEPT_BYTES {
+            self.reply.shrink(MAX_KEPT_BYTES);
         }
-        if self.request.capacity() > KEPT {
+        if self.request.capacity() > MAX_KEPT_BYTES {
             self.request = Vec::new();
         }
     }
@@ -285,7 +285,7 @@ impl Call {
     /// A NUL-terminated string in private memory, or NULL.
     pub fn string(&mut self) -> Result<*mut c_char, Reject> {
         let (place, buffer) = self.reference(None, true, true)?;
-        if place == Place::Null {
+        if place == Transfer::Null {
             return Ok(std::ptr::null_mut());
         }
         // SAFETY: `buffer` is private memory of `len` bytes.
@@ -353,11 +353,11 @@ impl Call {
     /// A buffer that the vendor library uses until a poll function says otherwise; see `reply_until`.
     pub fn buffer_until(&mut self, expected: Option<usize>, input: bool, output: bool) -> Result<Buffer, Reject> {
         let (place, mut buffer) = self.reference(expected, false, input)?;
-        if place == Place::Message && output {
+        if place == Transfer::Inline && output {
             return Err(Reject::Malformed("an output that stays in use is not in the arena"));
         }
         let mut keep = None;
-        if place == Place::Message {
+        if place == Transfer::Inline {
             // SAFETY: the message's data is private memory of `len` bytes.
             let mut copy: Box<[u8]> = unsafe { std::slice::from_raw_parts(buffer.ptr, buffer.len) }.into();
             buffer.ptr = copy.as_mut_ptr();
@@ -370,7 +370,7 @@ impl Call {
     /// A buffer with a shadow, which the guest keeps in the arena.
     pub fn shadow(&mut self, expected: Option<usize>, input: bool, _allocate: bool) -> Result<Buffer, Reject> {
         match self.reference(expected, false, input)? {
-            (Place::Message, _) => Err(Reject::Malformed("a shadow is not in the arena")),
+            (Transfer::Inline, _) => Err(Reject::Malformed("a shadow is not in the arena")),
             (_, buffer) => Ok(buffer),
         }
     }
@@ -378,12 +378,12 @@ impl Call {
     /// Names a shadow whose content the guest copies back after this call.
     pub fn shadow_copy_back(&mut self, expected: Option<usize>, _end: bool) -> Result<Buffer, Reject> {
         match self.reference(expected, false, false)? {
-            (Place::Message, _) => Err(Reject::Malformed("a shadow is not in the arena")),
-            (Place::Arena(offset), buffer) => {
+            (Transfer::Inline, _) => Err(Reject::Malformed("a shadow is not in the arena")),
+            (Transfer::Arena(offset), buffer) => {
                 self.on_success.copied_back.push((offset, buffer.len as u64));
                 Ok(buffer)
             }
-            (Place::Null, buffer) => Ok(buffer),
+            (Transfer::Null, buffer) => Ok(buffer),
         }
     }
 
@@ -436,7 +436,7 @@ impl Call {
     }
 
     /// The closure to register as the callback's user data; NULL if the application passed no function.
-    pub fn callback(&mut self, kind: u32, life: Life) -> Result<*mut c_void, Reject> {
+    pub fn callback(&mut self, kind: u32, life: ClosureLifetime) -> Result<*mut c_void, Reject> {
         let id = self.word()?;
         if id == 0 {
             return Ok(std::ptr::null_mut());
@@ -449,7 +449,7 @@ impl Call {
     }
 
     /// The item of a resource (see [`aviary_gate::Gate`]) on the devices that `place` stands for.
-    pub fn place(&mut self, resource: u32, place: u64, names: DeviceNames) -> Result<u32, Reject> {
+    pub fn place(&mut self, resource: u32, place: u64, names: ResidencyDevices) -> Result<u32, Reject> {
         let mut devices = devices_of(place, names);
         if self.session.policy.has_only_some_devices() {
             self.session.check_devices(self.header.function, &devices)?;
@@ -551,27 +551,27 @@ impl Call {
     }
 
     /// Decodes a buffer reference, checks its length, and finds or makes its memory.
-    fn reference(&mut self, expected: Option<usize>, private: bool, input: bool) -> Result<(Place, Buffer), Reject> {
+    fn reference(&mut self, expected: Option<usize>, private: bool, input: bool) -> Result<(Transfer, Buffer), Reject> {
         // The reference borrows the request; what it says is copied out so that the borrow ends here.
         let found = self.decode(|d| {
             Ok(match d.buffer()? {
-                BufferRef::Null => Found::Null,
-                BufferRef::Inline(data) => Found::Inline(data.len()),
-                BufferRef::Arena { offset, length } => Found::Arena(offset, length),
-                BufferRef::Reserved { length } => Found::Reserved(length),
+                BufferRef::Null => ReceivedBuffer::Null,
+                BufferRef::Inline(data) => ReceivedBuffer::Inline(data.len()),
+                BufferRef::Arena { offset, length } => ReceivedBuffer::Arena(offset, length),
+                BufferRef::Reserved { length } => ReceivedBuffer::Reserved(length),
             })
         })?;
         let (place, length) = match found {
-            Found::Null => return Ok((Place::Null, Buffer::NULL)),
-            Found::Inline(length) | Found::Reserved(length) => (Place::Message, length),
-            Found::Arena(offset, length) => (Place::Arena(offset), length),
+            ReceivedBuffer::Null => return Ok((Transfer::Null, Buffer::NULL)),
+            ReceivedBuffer::Inline(length) | ReceivedBuffer::Reserved(length) => (Transfer::Inline, length),
+            ReceivedBuffer::Arena(offset, length) => (Transfer::Arena(offset), length),
         };
         if expected.is_some_and(|e| e != length) {
             return Err(Reject::Malformed("a buffer has another size than the specification says"));
         }
         let ptr = match found {
-            Found::Inline(_) => self.field_before(length),
-            Found::Arena(offset, _) => return Ok((place, self.arena_buffer(offset, length, private, input)?)),
+            ReceivedBuffer::Inline(_) => self.field_before(length),
+            ReceivedBuffer::Arena(offset, _) => return Ok((place, self.arena_buffer(offset, length, private, input)?)),
             _ => self.scratch(length),
         };
         Ok((place, Buffer { ptr, len: length }))
@@ -618,9 +618,9 @@ impl Call {
 }
 
 /// Memory that a call keeps for the next one.
-const KEPT: usize = 64 << 10;
+const MAX_KEPT_BYTES: usize = 64 << 10;
 
-enum Found {
+enum ReceivedBuffer {
     Null,
     Inline(usize),
     Arena(u64, usize),

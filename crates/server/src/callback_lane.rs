@@ -8,10 +8,10 @@ use aviary_transport::{LaneEnd, LaneWaker, Liveness};
 use std::sync::Arc;
 
 /// The guest opens the lane before it registers its first callback, but on another socket.
-const OPENING: Duration = Duration::from_secs(2);
+const CALLBACK_LANE_OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
-struct State {
+struct CallbackLaneState {
     /// `None`: not open yet, or in use.
     lane: Option<LaneEnd>,
     watch: Option<(LaneWaker, Arc<Liveness>)>,
@@ -22,7 +22,7 @@ struct State {
 
 #[derive(Default)]
 pub struct CallbackLane {
-    state: Mutex<State>,
+    state: Mutex<CallbackLaneState>,
     changed: Condvar,
 }
 
@@ -51,7 +51,7 @@ impl CallbackLane {
 
     fn take(&self) -> Option<LaneEnd> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let deadline = Instant::now() + OPENING;
+        let deadline = Instant::now() + CALLBACK_LANE_OPEN_TIMEOUT;
         loop {
             if state.dead {
                 return None;
@@ -89,13 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_that_nobody_opens_is_waited_for_once() {
+    fn callback_lane_that_is_never_opened_is_waited_for_once() {
         let lane = CallbackLane::default();
         let start = Instant::now();
         for _ in 0..1000 {
             assert!(lane.with(|_| ()).is_none());
         }
         // A wait for each would be 1000 of them; a busy machine adds seconds to the one.
-        assert!(start.elapsed() < OPENING * 30);
+        assert!(start.elapsed() < CALLBACK_LANE_OPEN_TIMEOUT * 30);
     }
 }

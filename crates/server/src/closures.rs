@@ -12,7 +12,7 @@ use crate::session::Session;
 
 /// How long the vendor library may call a closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub enum ClosureLifetime {
     /// It is called at most once.
     Once,
     /// Until the function that got it returns.
@@ -46,37 +46,37 @@ pub struct Closure {
     /// The guest's id of it.
     pub id: u64,
     pub kind: u32,
-    pub life: Life,
+    pub life: ClosureLifetime,
     /// Whose call registered it.
     pub thread: ThreadId,
 }
 
 #[derive(Default)]
-struct Slot {
+struct ClosureSlot {
     generation: u32,
     closure: Option<Closure>,
 }
 
 #[derive(Default)]
-struct Table {
-    slots: Vec<Slot>,
+struct ClosureTable {
+    slots: Vec<ClosureSlot>,
     free: Vec<usize>,
     /// Per kind: the closures of callbacks that come without user data, newest last.
     newest: HashMap<u32, Vec<ClosureKey>>,
 }
 
 /// The closures of all sessions of this module: vendor threads bring nothing but the number.
-static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+static TABLE: Mutex<Option<ClosureTable>> = Mutex::new(None);
 
-fn with_table<R>(change: impl FnOnce(&mut Table) -> R) -> R {
-    let mut guard: MutexGuard<'_, Option<Table>> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+fn with_table<R>(change: impl FnOnce(&mut ClosureTable) -> R) -> R {
+    let mut guard: MutexGuard<'_, Option<ClosureTable>> = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
     change(guard.get_or_insert_default())
 }
 
 pub fn insert(closure: Closure) -> ClosureKey {
     with_table(|table| {
         let index = table.free.pop().unwrap_or_else(|| {
-            table.slots.push(Slot::default());
+            table.slots.push(ClosureSlot::default());
             table.slots.len() - 1
         });
         let kind = closure.kind;
@@ -115,13 +115,13 @@ pub fn called(pointer: *mut c_void, kind: u32) -> Option<(Arc<Session>, u64)> {
     };
     let closure = with_table(|table| table.find(key).cloned()).filter(|c| c.kind == kind)?;
     let session = closure.session.upgrade()?;
-    if closure.life == Life::Once {
+    if closure.life == ClosureLifetime::Once {
         session.forget_closure(key);
     }
     Some((session, closure.id))
 }
 
-impl Table {
+impl ClosureTable {
     /// A callback without user data is most likely called by the thread whose call registered it.
     fn newest_of(&self, kind: u32) -> Option<ClosureKey> {
         let keys = self.newest.get(&kind)?;
@@ -142,7 +142,13 @@ mod tests {
     use super::*;
 
     fn closure(id: u64) -> Closure {
-        Closure { session: Weak::new(), id, kind: 900, life: Life::Once, thread: std::thread::current().id() }
+        Closure {
+            session: Weak::new(),
+            id,
+            kind: 900,
+            life: ClosureLifetime::Once,
+            thread: std::thread::current().id(),
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use seccompiler::{
 };
 
 use aviary_control::ServerUser;
-use aviary_control::processor;
+use aviary_control::cpu;
 
 /// Only the standard descriptors and `keep` stay open; the process can gain no privileges
 /// and leaves no core file with a tenant's data.
@@ -23,7 +23,7 @@ pub fn confine(keep: &[RawFd]) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `none` is a valid limit that is only read.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
-    processor::keep_usual_niceness();
+    cpu::allow_nice_zero();
 }
 
 /// As many descriptors as the administrator allows, instead of what suits programs that use `select`: memory that a guest

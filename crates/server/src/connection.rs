@@ -22,24 +22,24 @@ use crate::config::{MAX_ARENA, MAX_LANES};
 use crate::devices::Devices;
 use crate::ffi;
 use crate::lane::Lane;
-use crate::log::ObjectLog;
+use crate::mapped_fragments::MappedFragments;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
-use crate::pieces::Pieces;
+use crate::object_log::ObjectLog;
 use crate::policy::Policy;
 use crate::printed::Printed;
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 use crate::session::{Journal, Parts, Session, gate};
 
 /// Asynchronous calls that were published before the guest went still run, for at most this long.
-const DRAIN: Duration = Duration::from_secs(1);
+const PUBLISHED_CALLS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long threads inside the vendor library get to come back before they are left behind. The process ends
 /// with its last connection: a compiler that runs for seconds would keep a dead guest's device that long.
-const FAREWELL: Duration = Duration::from_millis(250);
+const VENDOR_RETURN_TIMEOUT: Duration = Duration::from_millis(250);
 /// Pieces of a VM's memory that one message maps.
 const MAX_EXTENTS: usize = 4096;
 /// Shadow threads run vendor code that expects a main thread's stack.
-const STACK: usize = 8 << 20;
+const SHADOW_STACK_BYTES: usize = 8 << 20;
 
 /// What a connection starts from.
 pub struct Connection {
@@ -56,8 +56,8 @@ pub struct Connection {
     pub started: Box<dyn Fn()>,
 }
 
-fn refuse<T>(status: u64, text: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::new(status, text))
+fn refuse<T>(status: u64, text: impl Into<String>) -> Result<T, AttachRefusal> {
+    Err(AttachRefusal::new(status, text))
 }
 
 /// Serves a connection until it ends, and says why it ended.
@@ -93,15 +93,15 @@ fn admit(
     api: &'static ApiDescriptor,
     connection: &mut Connection,
     socket: OwnedFd,
-) -> Result<(Arc<Session>, Arc<Arena>, usize), Refusal> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| Refusal::failed(what, error);
+) -> Result<(Arc<Session>, Arc<Arena>, usize), AttachRefusal> {
+    let failed = |what: &str, error: &dyn std::fmt::Display| AttachRefusal::failed(what, error);
     let body = connection.hello.get(PREFIX..).unwrap_or_default();
     let hello = Hello::from_body(body).map_err(|e| failed("the greeting", &e))?;
     let config = Assignment::from_json(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
     check_identity(api, &hello)?;
     let arena = open_arena(&hello, &socket, connection.arena.take(), &config)?;
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
-        .map_err(|text| Refusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
+        .map_err(|text| AttachRefusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
     let page = connection.tenant_page.take();
     let gate = gate(api, &config, page.as_ref().map(AsFd::as_fd)).map_err(|e| failed("the tenant's accounts", &e))?;
     let stats = connection.stats.take().ok_or_else(|| failed("the statistics", &"no page"))?;
@@ -129,7 +129,7 @@ fn admit(
     Ok((session, arena, config.threads.unwrap_or(MAX_LANES).min(MAX_LANES)))
 }
 
-fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), Refusal> {
+fn check_identity(api: &ApiDescriptor, hello: &Hello) -> Result<(), AttachRefusal> {
     if hello.wire_version != WIRE_VERSION {
         let text = format!(
             "the guest library speaks wire version {}, the server {WIRE_VERSION}; build both from the same Aviary",
@@ -152,7 +152,7 @@ fn open_arena(
     socket: &OwnedFd,
     file: Option<OwnedFd>,
     config: &Assignment,
-) -> Result<Arc<Arena>, Refusal> {
+) -> Result<Arc<Arena>, AttachRefusal> {
     let limit = config.arena.unwrap_or(MAX_ARENA);
     if hello.arena_size > limit {
         return refuse(
@@ -208,14 +208,21 @@ struct Connected {
     lanes: HashMap<u32, Shadow>,
     closing: Vec<Shadow>,
     /// Of a VM's application memory.
-    pieces: Pieces,
+    pieces: MappedFragments,
     /// The most lanes at a time.
     threads: usize,
 }
 
 impl Connected {
     fn new(session: Arc<Session>, arena: Arc<Arena>, threads: usize) -> Connected {
-        Connected { session, arena, lanes: HashMap::new(), closing: Vec::new(), pieces: Pieces::default(), threads }
+        Connected {
+            session,
+            arena,
+            lanes: HashMap::new(),
+            closing: Vec::new(),
+            pieces: MappedFragments::default(),
+            threads,
+        }
     }
 
     fn run(mut self) -> String {
@@ -344,7 +351,8 @@ impl Connected {
             session.stats.lanes.fetch_sub(1, Ordering::Relaxed);
             session.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
         };
-        let thread = std::thread::Builder::new().name(format!("lane-{number}")).stack_size(STACK).spawn(life);
+        let thread =
+            std::thread::Builder::new().name(format!("lane-{number}")).stack_size(SHADOW_STACK_BYTES).spawn(life);
         let thread = thread.map_err(|e| format!("no thread for lane {number}: {e}"))?;
         self.lanes.insert(number, Shadow { thread, liveness, waker });
         Ok(())
@@ -353,7 +361,7 @@ impl Connected {
     /// For one more thread of the guest. The lane of one that ended a moment ago may still be at work.
     fn make_room(&mut self) -> Result<(), String> {
         if self.lanes.len() < self.threads && self.lanes.len() + self.closing.len() >= self.threads {
-            await_end(&mut self.closing, FAREWELL);
+            await_end(&mut self.closing, VENDOR_RETURN_TIMEOUT);
         }
         if self.lanes.len() + self.closing.len() < self.threads {
             return Ok(());
@@ -368,10 +376,10 @@ impl Connected {
         shadows.append(&mut self.closing);
         shadows.iter().for_each(Shadow::finish);
         self.session.callback_lane.kill();
-        await_end(&mut shadows, DRAIN);
+        await_end(&mut shadows, PUBLISHED_CALLS_TIMEOUT);
         self.session.kill();
         shadows.iter().for_each(Shadow::finish);
-        await_end(&mut shadows, FAREWELL);
+        await_end(&mut shadows, VENDOR_RETURN_TIMEOUT);
         if !shadows.is_empty() {
             self.session.note(&format!("{} calls do not return from the vendor library", shadows.len()));
         }

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use aviary_gate::{DeviceSeat, GrantPage, Manner, grant, monotonic};
 
-use aviary_control::processor;
+use aviary_control::cpu;
 use habits::{Interactive, Lingering, Waiting};
 use holding::{Holding, comes_behind_another};
 /// A question to a specification's `drain`; `struct aviary_drain` of `aviary/server.h`.
@@ -219,7 +219,7 @@ impl Devices {
                 continue;
             }
             let since = *waiting_since.get_or_insert_with(|| {
-                processor::ask_for_short_turns();
+                cpu::request_short_quantum();
                 seat.waiting.fetch_add(1, Ordering::SeqCst);
                 Instant::now()
             });
@@ -238,7 +238,7 @@ impl Devices {
                 now @ (grant::CLOSED | grant::ENDED) => {
                     // Who spins would have to become an ordinary thread as soon as it has answered its first call. A thread
                     // that does that is set aside for all others, and the device is its own meanwhile.
-                    let sleeper = if self.spins(seat) { 0 } else { processor::this_thread() };
+                    let sleeper = if self.spins(seat) { 0 } else { cpu::current_tid() };
                     seat.sleeper.store(sleeper, Ordering::SeqCst);
                     self.ring();
                     seat.sleep(now, look);
@@ -309,7 +309,7 @@ impl Devices {
         }
         let granted = self.await_grant(known, page, at, Entry::GoesOn, over);
         // What this thread does next may be the device's work itself.
-        processor::hurry_no_more();
+        cpu::unboost();
         if let Ok(Some(mut known)) = granted {
             known[at].state.busy_since = Some(Instant::now());
         }
@@ -416,7 +416,7 @@ impl Devices {
         }
         // Who gives it up with the device in hand may then wait with it for a processor.
         if !self.any_held() {
-            processor::hurry_no_more();
+            cpu::unboost();
         }
     }
 
@@ -507,7 +507,7 @@ impl Devices {
         if seat.change(grant::SLICE, grant::LAST) {
             (state.closing, state.announced) = (true, true);
             // Another thread may wait for the next slice already.
-            let _ = seat.sleeper.compare_exchange(0, processor::this_thread(), Ordering::SeqCst, Ordering::SeqCst);
+            let _ = seat.sleeper.compare_exchange(0, cpu::current_tid(), Ordering::SeqCst, Ordering::SeqCst);
             self.ring();
         }
     }
@@ -536,7 +536,7 @@ impl Devices {
             // If the node has made it `ALONE` meanwhile, giving it back costs a moment and harms nobody.
             if [grant::LAST, grant::SLICE, grant::ALONE].iter().any(|from| seat.change(*from, to)) {
                 self.ring();
-                processor::hurry_no_more();
+                cpu::unboost();
             }
         }
     }
@@ -585,7 +585,7 @@ fn pause_before_look(seat: &DeviceSeat, state: &Holding) -> Duration {
     let since = state.busy_since.filter(|_| !ends_soon);
     // Ordinary threads sleep for about as long in any case. One that is woken exactly, and before all others, would keep its own
     // program from making the next call.
-    let shortest = if processor::is_in_a_hurry() { LONGEST_PAUSE } else { Duration::ZERO };
+    let shortest = if cpu::is_boosted() { LONGEST_PAUSE } else { Duration::ZERO };
     since.map_or(Duration::ZERO, |since| LONGEST_PAUSE.min(since.elapsed() / 16).max(shortest))
 }
 
@@ -602,11 +602,11 @@ pub fn device_name(device: u64, name: Name) -> Cow<'static, str> {
 
 /// This thread does not wait any longer, and learns whether the node has hurried it.
 fn is_awake(seat: &DeviceSeat) {
-    let me = processor::this_thread();
+    let me = cpu::current_tid();
     let _ = seat.sleeper.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst);
     // If the node hurries it only now, the node takes that back.
     if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
-        processor::hurried();
+        cpu::note_boosted();
     }
 }
 

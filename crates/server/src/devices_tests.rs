@@ -314,7 +314,7 @@ fn who_is_at_its_last_work_can_be_hurried_while_it_waits() {
         devices.vacate(stay, None);
         assert_eq!(last(), (0, 0), "it has seen that, and waits no longer");
     }
-    assert_eq!(SLEEPER.load(Ordering::SeqCst), processor::this_thread());
+    assert_eq!(SLEEPER.load(Ordering::SeqCst), cpu::current_tid());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::exchange;
 use crate::lane::{self, current_session};
-use crate::places;
+use crate::residency;
 use crate::session::Session;
 use aviary_control::OfferName;
 
@@ -78,12 +78,12 @@ pub unsafe fn zerocopy_return(pointer: *const c_void) {
 
 /// Whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
 pub fn owes_error() -> c_int {
-    guarded(|| c_int::from(lane::owes_error()), 0)
+    guarded(|| c_int::from(lane::has_deferred_error()), 0)
 }
 
 /// For how many nanoseconds the calling thread should look whether a device is through before it sleeps over that.
 pub fn watch_time() -> u64 {
-    crate::lane::watches().as_nanos() as u64
+    crate::lane::completion_poll_time().as_nanos() as u64
 }
 
 /// Nanoseconds that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole. The
@@ -152,7 +152,7 @@ pub unsafe fn charge_return(number: u64) {
 unsafe fn device_name(device: *const c_char) -> Option<String> {
     // SAFETY: not NULL, so a string, as the caller promises.
     let name = (!device.is_null()).then(|| unsafe { CStr::from_ptr(device) }.to_string_lossy());
-    name.map(|name| places::as_shown(&name))
+    name.map(|name| residency::as_shown(&name))
 }
 
 /// How much of a continuous resource the tenant may have on the device of this name (NULL: wherever), and how much of that

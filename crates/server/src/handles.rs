@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
-use aviary_gate::Holding;
+use aviary_gate::Charges;
 
 use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
 use crate::api::{HandleTypeInfo, Role};
-use crate::minted::MintedSlots;
+use crate::guest_ids::GuestSlots;
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
@@ -26,12 +26,12 @@ const SEGMENTS: usize = 12;
 /// back (generations), so a reader that sees the same key before and after
 /// reading `native` has the native value of that key.
 #[derive(Default)]
-pub(crate) struct Slot {
+pub(crate) struct HandleSlot {
     key: AtomicU64,
     native: AtomicU64,
 }
 
-impl Slot {
+impl HandleSlot {
     fn fill(&self, native: u64, id: u64) {
         // Release: who sees this value also sees the key's zero before it.
         self.native.store(native, Ordering::Release);
@@ -40,30 +40,37 @@ impl Slot {
 }
 
 /// One object as writers see it, under the lock.
-struct Entry {
+struct HandleEntry {
     generation: u32,
     references: u64,
     /// Known from a query, not from a call that created it: the guest owns no reference of it.
     borrowed: bool,
     /// Calls that are about to end it.
     ending: u32,
-    holding: Holding,
+    holding: Charges,
     metadata: Option<Box<[u64]>>,
 }
 
-impl Entry {
-    fn of(generation: u32) -> Entry {
-        Entry { generation, references: 0, borrowed: false, ending: 0, holding: Holding::default(), metadata: None }
+impl HandleEntry {
+    fn of(generation: u32) -> HandleEntry {
+        HandleEntry {
+            generation,
+            references: 0,
+            borrowed: false,
+            ending: 0,
+            holding: Charges::default(),
+            metadata: None,
+        }
     }
 }
 
 #[derive(Default)]
-struct State {
+struct HandleTableState {
     /// By index: what has an id that the server chose.
-    entries: Vec<Entry>,
+    entries: Vec<HandleEntry>,
     free: VecDeque<u32>,
     /// By index: the live objects with ids that the guest chose.
-    minted: HashMap<u32, Entry>,
+    minted: HashMap<u32, HandleEntry>,
     by_native: HashMap<(u32, u64), u32>,
     /// By ids, of live objects only.
     ends: Ends,
@@ -71,8 +78,8 @@ struct State {
     bind: Option<VecDeque<u64>>,
 }
 
-impl State {
-    fn entry(&mut self, index: u32) -> Option<&mut Entry> {
+impl HandleTableState {
+    fn entry(&mut self, index: u32) -> Option<&mut HandleEntry> {
         match index & HandleId::MINTED {
             0 => self.entries.get_mut(index as usize),
             _ => self.minted.get_mut(&index),
@@ -114,16 +121,16 @@ impl State {
 }
 
 pub struct HandleTable {
-    segments: [OnceLock<Box<[Slot]>>; SEGMENTS],
-    minted: MintedSlots,
-    state: Mutex<State>,
+    segments: [OnceLock<Box<[HandleSlot]>>; SEGMENTS],
+    minted: GuestSlots,
+    state: Mutex<HandleTableState>,
     types: &'static [HandleTypeInfo],
 }
 
 /// What an object leaves behind.
 pub struct Ended {
     pub id: u64,
-    pub holding: Holding,
+    pub holding: Charges,
     /// What ended with it.
     pub along: Vec<Ended>,
 }
@@ -157,7 +164,7 @@ impl HandleTable {
     pub fn new(types: &'static [HandleTypeInfo]) -> HandleTable {
         HandleTable {
             segments: [const { OnceLock::new() }; SEGMENTS],
-            minted: MintedSlots::default(),
+            minted: GuestSlots::default(),
             state: Mutex::default(),
             types,
         }
@@ -226,7 +233,7 @@ impl HandleTable {
     }
 
     /// False: one of the owners has ended meanwhile.
-    fn tie(&self, state: &mut State, id: u64, owners: &[u64]) -> bool {
+    fn tie(&self, state: &mut HandleTableState, id: u64, owners: &[u64]) -> bool {
         let (live, ended): (Vec<u64>, Vec<u64>) = owners.iter().partition(|id| self.live(state, **id).is_some());
         live.into_iter().for_each(|owner| state.ends.tie(id, owner));
         ended.is_empty()
@@ -240,7 +247,7 @@ impl HandleTable {
 
     fn choice(&self, ty: u32, id: u64) -> Option<HandleId> {
         let choice = HandleId::from_word(id).filter(|id| u32::from(id.ty) == ty && id.is_minted())?;
-        let within = choice.index & !HandleId::MINTED < HandleId::MOST_MINTED;
+        let within = choice.index & !HandleId::MINTED < HandleId::MAX_GUEST_IDS;
         (within && choice.generation > self.minted.generation(choice.index)).then_some(choice)
     }
 
@@ -253,7 +260,7 @@ impl HandleTable {
         let HandleId { generation, index, .. } = self.choice(ty, id)?;
         let old = self.minted.get(index).map_or(0, |slot| slot.key.load(Ordering::Relaxed));
         let ended = (old != 0).then(|| self.end_all(&mut state, index, old));
-        state.minted.insert(index, Entry { references: 1, ..Entry::of(generation) });
+        state.minted.insert(index, HandleEntry { references: 1, ..HandleEntry::of(generation) });
         if !self.is_predefined(ty, native) {
             state.by_native.insert((ty, native), index);
         }
@@ -319,7 +326,7 @@ impl HandleTable {
         self.release_locked(&mut state, id, all)
     }
 
-    fn release_locked(&self, state: &mut State, id: u64, all: bool) -> Option<Ended> {
+    fn release_locked(&self, state: &mut HandleTableState, id: u64, all: bool) -> Option<Ended> {
         let index = self.live(state, id)?;
         let entry = state.entry(index)?;
         entry.references = if all { 0 } else { entry.references.saturating_sub(1) };
@@ -330,7 +337,7 @@ impl HandleTable {
     }
 
     /// Ties charged amounts to the object: they are returned when it ends. False: it does not exist.
-    pub fn hold(&self, id: u64, holding: &mut Holding) -> bool {
+    pub fn hold(&self, id: u64, holding: &mut Charges) -> bool {
         self.with(id, |entry| entry.holding.merge(holding)).is_some()
     }
 
@@ -369,12 +376,12 @@ impl HandleTable {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HandleTableState> {
         // Nothing under the lock panics half-way through a change that others could misread.
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn slot(&self, index: u32) -> Option<&Slot> {
+    fn slot(&self, index: u32) -> Option<&HandleSlot> {
         if index & HandleId::MINTED != 0 {
             return self.minted.get(index);
         }
@@ -383,25 +390,25 @@ impl HandleTable {
     }
 
     /// The slot of an index below `MAX_HANDLES`, allocating its segment.
-    fn slot_or_grow(&self, index: u32) -> &Slot {
+    fn slot_or_grow(&self, index: u32) -> &HandleSlot {
         let (segment, at) = place(index);
-        let fresh = || (0..FIRST_SEGMENT << segment).map(|_| Slot::default()).collect();
+        let fresh = || (0..FIRST_SEGMENT << segment).map(|_| HandleSlot::default()).collect();
         &self.segments[segment].get_or_init(fresh)[at]
     }
 
-    fn live(&self, _locked: &State, id: u64) -> Option<u32> {
+    fn live(&self, _locked: &HandleTableState, id: u64) -> Option<u32> {
         let index = index_of(id)?;
         (self.slot(index)?.key.load(Ordering::Relaxed) == id).then_some(index)
     }
 
-    fn with<R>(&self, id: u64, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    fn with<R>(&self, id: u64, change: impl FnOnce(&mut HandleEntry) -> R) -> Option<R> {
         let mut state = self.lock();
         let index = self.live(&state, id)?;
         state.entry(index).map(change)
     }
 
     /// A free slot; the one that `bound` names if it is free.
-    fn vacant(&self, state: &mut State, bound: Option<u64>) -> Result<u32, Full> {
+    fn vacant(&self, state: &mut HandleTableState, bound: Option<u64>) -> Result<u32, Full> {
         if let Some(index) = bound.and_then(|id| self.claim(state, id)) {
             return Ok(index);
         }
@@ -411,15 +418,15 @@ impl HandleTable {
         if state.entries.len() >= MAX_HANDLES {
             return Err(Full);
         }
-        state.entries.push(Entry::of(1));
+        state.entries.push(HandleEntry::of(1));
         Ok((state.entries.len() - 1) as u32)
     }
 
-    fn claim(&self, state: &mut State, id: u64) -> Option<u32> {
+    fn claim(&self, state: &mut HandleTableState, id: u64) -> Option<u32> {
         let index = index_of(id).filter(|i| (*i as usize) < MAX_HANDLES)?;
         while state.entries.len() <= index as usize {
             state.free.push_back(state.entries.len() as u32);
-            state.entries.push(Entry::of(1));
+            state.entries.push(HandleEntry::of(1));
         }
         let at = state.free.iter().position(|i| *i == index)?;
         state.free.remove(at);
@@ -428,7 +435,7 @@ impl HandleTable {
     }
 
     /// Ends an object and what ends with it.
-    fn end_all(&self, state: &mut State, index: u32, id: u64) -> Ended {
+    fn end_all(&self, state: &mut HandleTableState, index: u32, id: u64) -> Ended {
         let mut ended = self.end(state, index, id);
         for id in state.ends.end(id) {
             if let Some(index) = self.live(state, id) {
@@ -438,7 +445,7 @@ impl HandleTable {
         ended
     }
 
-    fn end(&self, state: &mut State, index: u32, id: u64) -> Ended {
+    fn end(&self, state: &mut HandleTableState, index: u32, id: u64) -> Ended {
         let native = self.slot(index).map_or(0, |slot| {
             slot.key.store(0, Ordering::Release);
             slot.native.load(Ordering::Relaxed)
@@ -456,7 +463,7 @@ impl HandleTable {
         let entry = &mut state.entries[index as usize];
         let holding = std::mem::take(&mut entry.holding);
         let generation = HandleId::later_generation(entry.generation);
-        *entry = Entry::of(generation);
+        *entry = HandleEntry::of(generation);
         // A slot whose generations are used up is retired: an old id must never become valid again.
         if generation <= HandleId::MAX_GENERATION {
             state.free.push_back(index);

@@ -10,7 +10,7 @@ static CARRIERS: [HandleTypeInfo; 2] = [
 ];
 
 #[test]
-fn places_cover_every_index_once() {
+fn slots_cover_every_index_once() {
     assert_eq!(place(0), (0, 0));
     assert_eq!(place(1023), (0, 1023));
     assert_eq!(place(1024), (1, 0));
@@ -164,10 +164,10 @@ fn metadata_of_another_kind_is_not_found() {
 }
 
 #[test]
-fn what_an_object_holds_comes_out_when_it_ends() {
+fn charges_of_an_object_are_returned_at_its_end() {
     let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
-    let mut holding = Holding::default();
+    let mut holding = Charges::default();
     holding.add(0, 64);
     assert!(table.hold(id, &mut holding));
     assert_eq!(table.take(id, 0, 4), 4);
@@ -246,15 +246,15 @@ fn a_guest_chooses_newer_ids_of_its_own_half_only() {
     let own = table.publish(0, 0x50, Role::Allocate).unwrap();
     assert!(!table.may_adopt(0, own) && !table.may_adopt(0, own + (1 << 32)));
     assert!(!table.may_adopt(1, chosen(0, 1, 0)), "another type");
-    assert!(!table.may_adopt(0, chosen(0, 1, HandleId::MOST_MINTED)));
-    let id = chosen(0, 3, HandleId::MOST_MINTED - 1);
+    assert!(!table.may_adopt(0, chosen(0, 1, HandleId::MAX_GUEST_IDS)));
+    let id = chosen(0, 3, HandleId::MAX_GUEST_IDS - 1);
     assert!(table.may_adopt(0, id));
     assert!(table.adopt(0, id, 0x60, &[]).unwrap().is_none());
     assert_eq!((table.native(0, id), table.native(1, id), table.len()), (Some(0x60), None, 2));
     assert_eq!(table.id(0, 0x60), Some(id));
     assert_eq!(table.publish(0, 0x60, Role::Borrow), Ok(id), "a reply that mentions it says its id");
     assert!(table.metadata(id, 1).is_some());
-    assert!(table.adopt(0, id, 0x61, &[]).is_none() && !table.may_adopt(0, chosen(0, 2, HandleId::MOST_MINTED - 1)));
+    assert!(table.adopt(0, id, 0x61, &[]).is_none() && !table.may_adopt(0, chosen(0, 2, HandleId::MAX_GUEST_IDS - 1)));
     assert!(table.release(id, false).is_some());
     assert_eq!((table.native(0, id), table.len(), table.id(0, 0x60)), (None, 1, None));
     assert!(!table.may_adopt(0, id), "an ended id never comes back");
@@ -284,14 +284,14 @@ fn two_ids_may_name_one_object() {
 }
 
 #[test]
-fn what_ends_with_an_object_is_gone_and_gives_back_what_it_holds() {
+fn dependent_objects_end_with_their_owner_and_return_their_charges() {
     let table = HandleTable::new(&CARRIERS);
     let owner = table.publish(0, 1, Role::Allocate).unwrap();
     let inner = table.publish_owned(1, 2, Role::Borrow, &[owner]).unwrap();
     let deep = table.publish_owned(1, 3, Role::Allocate, &[inner]).unwrap();
     let apart = table.publish(1, 4, Role::Borrow).unwrap();
     table.retain(deep);
-    let mut holding = Holding::default();
+    let mut holding = Charges::default();
     holding.add(0, 64);
     assert!(table.hold(deep, &mut holding) && table.metadata(inner, 2).is_some());
     assert_eq!(table.publish_owned(1, 2, Role::Borrow, &[owner]), Ok(inner), "the same as before");

@@ -13,16 +13,16 @@ use aviary_wire::{Decoder, Encoder, HEADER_SIZE, REJECTED_CALL, ReplyHeader, Req
 
 use crate::api::Reject;
 use crate::call::Call;
-use crate::closures::Life;
+use crate::closures::ClosureLifetime;
 use crate::config::MAX_NESTING;
 use crate::counters::{Counters, add};
-use crate::demand::LaneDemand;
+use crate::cpu_demand::LaneCpuDemand;
+use crate::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use crate::ffi;
-use crate::late::{Copy, Delivery, Pending};
-use crate::log::Record;
+use crate::object_log::RecordedCall;
 use crate::printed::Texts;
 use crate::session::Session;
-use aviary_control::processor;
+use aviary_control::cpu;
 
 thread_local! {
     /// The lane whose calls this thread executes: how a callback finds its way back.
@@ -31,12 +31,12 @@ thread_local! {
 
 /// Ticks of a call after which somebody looks whether it has printed anything: some microseconds, less than it takes to
 /// wait for a kernel.
-const MAY_HAVE_PRINTED: u64 = 20_000;
+const MIN_PRINTING_CALL_TICKS: u64 = 20_000;
 
 /// What a guest's thread needs to wake up.
-const WAKING: Duration = Duration::from_micros(30);
+const GUEST_WAKE_UP_TIME: Duration = Duration::from_micros(30);
 /// How long it must be until the answer for this thread to look where the guest's has woken up, and to go elsewhere.
-const TIME_TO_MOVE: Duration = Duration::from_micros(150);
+const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
 
 pub struct Lane {
     pub session: Arc<Session>,
@@ -51,9 +51,9 @@ pub struct Lane {
     may_have_printed: Cell<bool>,
     deliveries: RefCell<Vec<Delivery>>,
     counters: Counters,
-    demand: LaneDemand,
+    demand: LaneCpuDemand,
     /// For how long this thread watches the device before it sleeps over work that the guest waits for.
-    watches: Cell<Duration>,
+    completion_poll_time: Cell<Duration>,
     /// Finished calls whose memory the next ones use.
     // Boxed: a call is large, and moves in and out for every message.
     #[allow(clippy::vec_box)]
@@ -61,19 +61,19 @@ pub struct Lane {
 }
 
 /// Why a lane stops.
-pub enum Stop {
+pub enum LaneEnded {
     /// The guest closed it or is gone.
     Closed,
     /// The guest broke the protocol: the session ends with this reason.
     Broken(String),
 }
 
-impl From<LaneError> for Stop {
-    fn from(error: LaneError) -> Stop {
+impl From<LaneError> for LaneEnded {
+    fn from(error: LaneError) -> LaneEnded {
         match error {
-            LaneError::Dead => Stop::Closed,
-            LaneError::Socket(error) => Stop::Broken(error.to_string()),
-            other => Stop::Broken(other.to_string()),
+            LaneError::Dead => LaneEnded::Closed,
+            LaneError::Socket(error) => LaneEnded::Broken(error.to_string()),
+            other => LaneEnded::Broken(other.to_string()),
         }
     }
 }
@@ -84,7 +84,7 @@ pub fn waiting_lane(session: &Arc<Session>) -> Option<Rc<Lane>> {
 }
 
 /// The calling thread is about to wait for the application on another lane than its own.
-pub fn yield_turn(session: &Arc<Session>) {
+pub fn yield_ticket(session: &Arc<Session>) {
     let lane = CURRENT.with_borrow(|lane| lane.clone()).filter(|l| Arc::ptr_eq(&l.session, session));
     let Some(lane) = lane else { return };
     if let Some((ticket, false)) = lane.turn.get() {
@@ -100,29 +100,29 @@ pub fn wake_guest(wait: Duration) {
         let Some(end) = lane.as_ref().map(|lane| lane.end.borrow()) else { return };
         let slept = end.peer_sleeps();
         // It would be awake where this thread has to run, too.
-        if slept && end.shares_cpu() && !processor::may_step_aside() {
+        if slept && end.shares_cpu() && !cpu::may_migrate() {
             return;
         }
         end.wake_peer();
-        if slept && wait >= TIME_TO_MOVE {
+        if slept && wait >= MIN_WAIT_TO_MIGRATE {
             // Linux may have it run anywhere; by then it says where.
-            std::thread::sleep(WAKING);
+            std::thread::sleep(GUEST_WAKE_UP_TIME);
             if end.shares_cpu() {
-                processor::step_aside();
+                cpu::migrate_off_cpu();
             }
         }
     });
 }
 
 /// Whether an asynchronous call of the guest's thread that is served here has failed, and the guest was not told yet.
-pub fn owes_error() -> bool {
+pub fn has_deferred_error() -> bool {
     CURRENT.with_borrow(|lane| lane.as_ref().is_some_and(|lane| lane.deferred.get().is_some()))
 }
 
 /// For how long the calling thread should watch a device before it sleeps over its work: the guest's waits for the answer, has the
 /// device, and calls often.
-pub fn watches() -> Duration {
-    CURRENT.with_borrow(|lane| lane.as_ref().map_or(Duration::ZERO, |lane| lane.watches.get()))
+pub fn completion_poll_time() -> Duration {
+    CURRENT.with_borrow(|lane| lane.as_ref().map_or(Duration::ZERO, |lane| lane.completion_poll_time.get()))
 }
 
 /// The session whose calls this thread executes.
@@ -142,8 +142,8 @@ impl Lane {
             may_have_printed: Cell::default(),
             deliveries: RefCell::default(),
             counters: Counters::default(),
-            demand: LaneDemand::default(),
-            watches: Cell::default(),
+            demand: LaneCpuDemand::default(),
+            completion_poll_time: Cell::default(),
             spare: RefCell::default(),
         })
     }
@@ -154,7 +154,7 @@ impl Lane {
         CURRENT.set(Some(lane.clone()));
         let stop = loop {
             if lane.session.is_dead() {
-                break Stop::Closed;
+                break LaneEnded::Closed;
             }
             if let Err(stop) = lane.serve_next() {
                 break stop;
@@ -162,12 +162,12 @@ impl Lane {
         };
         CURRENT.set(None);
         lane.counters.report(&lane.session.stats);
-        if let Stop::Broken(reason) = stop {
+        if let LaneEnded::Broken(reason) = stop {
             lane.session.fail(&reason);
         }
     }
 
-    fn serve_next(self: &Rc<Self>) -> Result<(), Stop> {
+    fn serve_next(self: &Rc<Self>) -> Result<(), LaneEnded> {
         let mut call = self.take_call();
         self.receive(&mut call.request)?;
         let served = self.serve(&mut call);
@@ -201,21 +201,21 @@ impl Lane {
     }
 
     /// Executes the message in `call.request`.
-    fn serve(self: &Rc<Self>, call: &mut Call) -> Result<(), Stop> {
-        let (header, _) = RequestHeader::parse(&call.request).map_err(|e| Stop::Broken(e.to_string()))?;
+    fn serve(self: &Rc<Self>, call: &mut Call) -> Result<(), LaneEnded> {
+        let (header, _) = RequestHeader::parse(&call.request).map_err(|e| LaneEnded::Broken(e.to_string()))?;
         add(&self.counters.bytes_in, call.request.len() as u64);
         match header.kind {
             kind::CALL | kind::CALL_ASYNC => self.serve_call(call, header),
             kind::SYNC => self.serve_sync(header),
             kind::FETCH => self.serve_fetch(call, header),
-            other => Err(Stop::Broken(format!("a message of the unknown kind {other}"))),
+            other => Err(LaneEnded::Broken(format!("a message of the unknown kind {other}"))),
         }
     }
 
-    fn serve_call(self: &Rc<Self>, call: &mut Call, header: RequestHeader) -> Result<(), Stop> {
+    fn serve_call(self: &Rc<Self>, call: &mut Call, header: RequestHeader) -> Result<(), LaneEnded> {
         let ordered = header.kind == kind::CALL_ASYNC && header.flags & flag::ACKNOWLEDGE == 0;
         let follows = if ordered { header.ticket.saturating_sub(1) } else { header.ticket };
-        self.session.tickets.wait(follows).map_err(|_| Stop::Closed)?;
+        self.session.tickets.wait(follows).map_err(|_| LaneEnded::Closed)?;
         let waits = self.guest_waits.replace(header.kind == kind::CALL);
         let outer = self.turn.replace(ordered.then_some((header.ticket, false)));
         let outcome = self.execute(call, header);
@@ -237,12 +237,12 @@ impl Lane {
     }
 
     /// Runs the handler and what its success or failure entails.
-    fn execute(&self, call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
+    fn execute(&self, call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded> {
         let counters = &self.counters;
         add(if header.kind == kind::CALL { &counters.calls } else { &counters.async_calls }, 1);
         let outcome = run(call, header);
         let ticks = std::mem::take(&mut call.vendor_ticks);
-        self.may_have_printed.set(ticks > MAY_HAVE_PRINTED);
+        self.may_have_printed.set(ticks > MIN_PRINTING_CALL_TICKS);
         add(&counters.vendor_ticks, ticks);
         outcome
     }
@@ -259,7 +259,7 @@ impl Lane {
         }
     }
 
-    fn answer(&self, call: &mut Call, outcome: Outcome) -> Result<(), Stop> {
+    fn answer(&self, call: &mut Call, outcome: Outcome) -> Result<(), LaneEnded> {
         let (status, detail, success) = match outcome {
             Outcome::Done { success, .. } => (status::OK, 0, success),
             Outcome::Rejected(Reject::Unsupported) => (status::UNSUPPORTED, 0, false),
@@ -282,33 +282,34 @@ impl Lane {
         self.send(header, &mut call.reply, &mut call.regions, true)
     }
 
-    fn acknowledge(&self, request: RequestHeader, status: u32) -> Result<(), Stop> {
+    fn acknowledge(&self, request: RequestHeader, status: u32) -> Result<(), LaneEnded> {
         let header = ReplyHeader { kind: kind::REPLY, status, serial: request.serial, ..Default::default() };
         let mut empty = Encoder::new();
         empty.start();
         self.send(header, &mut empty, &mut Vec::new(), true)
     }
 
-    fn serve_sync(&self, header: RequestHeader) -> Result<(), Stop> {
-        self.session.tickets.wait(header.ticket).map_err(|_| Stop::Closed)?;
+    fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
+        self.session.tickets.wait(header.ticket).map_err(|_| LaneEnded::Closed)?;
         self.acknowledge(header, status::OK)
     }
 
     /// The guest wants the content of mapped memory in one of its blocks.
-    fn serve_fetch(&self, call: &mut Call, header: RequestHeader) -> Result<(), Stop> {
+    fn serve_fetch(&self, call: &mut Call, header: RequestHeader) -> Result<(), LaneEnded> {
         let body = call.request.get(HEADER_SIZE..).unwrap_or_default();
         let mut fields = Decoder::new(body);
-        let mut word = || fields.word().map_err(|e| Stop::Broken(format!("a fetch: {e}")));
+        let mut word = || fields.word().map_err(|e| LaneEnded::Broken(format!("a fetch: {e}")));
         let (id, offset, bytes) = (word()?, word()?, word()?);
-        let broken = |what: &str| Stop::Broken(format!("a fetch: {what}"));
+        let broken = |what: &str| LaneEnded::Broken(format!("a fetch: {what}"));
         let mapping = self.session.mappings.get(id).ok_or_else(|| broken("no such mapping"))?;
         let to = self.session.memory.range(offset, bytes).ok_or_else(|| broken("a block outside the arena"))?;
         if bytes > mapping.bytes as u64 {
             return Err(broken("more than was mapped"));
         }
-        let copy = Copy { from: mapping.pointer(), to, bytes: bytes as usize };
+        let copy = DeferredCopy { from: mapping.pointer(), to, bytes: bytes as usize };
         let until = self.session.mappings.take_ready(id);
-        let pending = Pending { until, delivery: Some(Delivery { offset, bytes }), copy: Some(copy), keep: None };
+        let pending =
+            DeferredOutput { until, delivery: Some(Delivery { offset, bytes }), copy: Some(copy), keep: None };
         let now = pending.is_final();
         self.session.stats.bytes_copied.fetch_add(bytes, Ordering::Relaxed);
         call.reply.start();
@@ -330,16 +331,16 @@ impl Lane {
         body: &mut Encoder,
         regions: &mut Vec<(u64, u64)>,
         reply: bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), LaneEnded> {
         // Looking for deliveries asks the vendor library, which may call back: not on this lane, which is sending.
         let waits = self.guest_waits.replace(false);
         let mut deliveries = self.deliveries.borrow_mut();
-        let told = if reply { self.told() } else { Told::default() };
+        let piggyback = if reply { self.piggyback() } else { Piggyback::default() };
         let mut end = self.end.borrow_mut();
-        let advice = (reply && self.session.devices.scheduled()).then(|| self.advise(&mut header, &end));
-        let sent = send_on(&self.session, &mut end, &mut header, body, regions, told, &mut deliveries);
+        let advice = (reply && self.session.devices.scheduled()).then(|| self.wait_advice(&mut header, &end));
+        let sent = send_on(&self.session, &mut end, &mut header, body, regions, piggyback, &mut deliveries);
         if let Some(advice) = advice {
-            follow(advice, &mut end);
+            apply_advice(advice, &mut end);
         }
         self.guest_waits.set(waits);
         add(&self.counters.bytes_out, body.len() as u64);
@@ -348,35 +349,40 @@ impl Lane {
 
     /// Whether the guest's thread shall stay awake for the next answer, and this one for the next call.
     #[cold]
-    fn advise(&self, header: &mut ReplyHeader, end: &LaneEnd) -> Advice {
+    fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> WaitAdvice {
         let awake = self.session.devices.answering();
-        self.watches.set(awake);
+        self.completion_poll_time.set(awake);
         if awake.is_zero() {
-            return Advice::default();
+            return WaitAdvice::default();
         }
         // It will wait by spinning, and the program's thread may want this very processor.
-        processor::hurry_no_more();
+        cpu::unboost();
         // Before the answer: with that the guest's wait is over, and what it says of itself in it.
         let (guest_sleeps, guest_is_here) = (end.peer_sleeps(), end.shares_cpu());
-        if guest_is_here && !processor::may_step_aside() {
+        if guest_is_here && !cpu::may_migrate() {
             // Only one of the two can be awake, and the answer begins here.
-            return Advice::default();
+            return WaitAdvice::default();
         }
         header.flags |= flag::STAY_AWAKE;
-        Advice { awake, guest_sleeps, guest_is_here }
+        WaitAdvice { awake, guest_sleeps, guest_is_here }
     }
 
     /// What a reply tells beside what was asked.
     #[inline]
-    fn told(&self) -> Told {
+    fn piggyback(&self) -> Piggyback {
         let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
-        Told { deferred: self.deferred.take(), printed }
+        Piggyback { deferred: self.deferred.take(), printed }
     }
 
     /// Sends a callback and serves the guest's calls until it answers. The answer is left in `into`.
-    pub fn exchange(self: &Rc<Self>, header: ReplyHeader, body: &mut Encoder, into: &mut Vec<u8>) -> Result<(), Stop> {
+    pub fn exchange(
+        self: &Rc<Self>,
+        header: ReplyHeader,
+        body: &mut Encoder,
+        into: &mut Vec<u8>,
+    ) -> Result<(), LaneEnded> {
         if self.nesting.get() >= MAX_NESTING {
-            return Err(Stop::Broken("callbacks nest too deeply".into()));
+            return Err(LaneEnded::Broken("callbacks nest too deeply".into()));
         }
         self.nesting.set(self.nesting.get() + 1);
         let result = self.send(header, body, &mut Vec::new(), false).and_then(|()| self.await_answer(into));
@@ -384,11 +390,11 @@ impl Lane {
         result
     }
 
-    fn await_answer(self: &Rc<Self>, into: &mut Vec<u8>) -> Result<(), Stop> {
+    fn await_answer(self: &Rc<Self>, into: &mut Vec<u8>) -> Result<(), LaneEnded> {
         loop {
             let mut call = self.take_call();
             self.receive(&mut call.request)?;
-            let (header, _) = RequestHeader::parse(&call.request).map_err(|e| Stop::Broken(e.to_string()))?;
+            let (header, _) = RequestHeader::parse(&call.request).map_err(|e| LaneEnded::Broken(e.to_string()))?;
             if header.kind == kind::CALLBACK_REPLY {
                 std::mem::swap(into, &mut call.request);
                 self.keep_call(call);
@@ -403,7 +409,7 @@ impl Lane {
 
 /// How to wait after an answer.
 #[derive(Default)]
-struct Advice {
+struct WaitAdvice {
     awake: Duration,
     guest_sleeps: bool,
     guest_is_here: bool,
@@ -411,15 +417,15 @@ struct Advice {
 
 /// Whoever spins keeps others from its processor. A guest's thread that had to be woken may have come to this one.
 #[cold]
-fn follow(advice: Advice, end: &mut LaneEnd) {
-    let apart = || if advice.guest_is_here { processor::step_aside() } else { !advice.guest_sleeps };
+fn apply_advice(advice: WaitAdvice, end: &mut LaneEnd) {
+    let apart = || if advice.guest_is_here { cpu::migrate_off_cpu() } else { !advice.guest_sleeps };
     let stays = if !advice.awake.is_zero() && apart() { advice.awake } else { Duration::ZERO };
     end.set_spin_window(stays);
 }
 
 /// What a message tells the guest beside its body.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Piggyback {
     /// An asynchronous call of this lane failed.
     pub deferred: Option<i64>,
     pub printed: Option<Box<Texts>>,
@@ -433,9 +439,9 @@ pub enum Outcome {
 }
 
 /// Runs the handler of the message in `call.request` and commits or undoes what it noted.
-pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, Stop> {
+pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded> {
     let Some(function) = call.session.api.functions.get(header.function as usize) else {
-        return Err(Stop::Broken(format!("function number {} does not exist", header.function)));
+        return Err(LaneEnded::Broken(format!("function number {} does not exist", header.function)));
     };
     call.start(header);
     if call.session.policy.denies(header.function) {
@@ -470,10 +476,10 @@ fn rejected_by(panic: Box<dyn Any + Send>) -> Reject {
     panic.downcast_ref::<Reject>().copied().unwrap_or(Reject::Malformed("its handler panicked"))
 }
 
-fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, Stop> {
+fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, LaneEnded> {
     conclude(call, false);
     let detail = call.complaint.map(|c| format!(": {c}")).unwrap_or_default();
-    Err(Stop::Broken(format!("{function}: {what}{detail}")))
+    Err(LaneEnded::Broken(format!("{function}: {what}{detail}")))
 }
 
 /// Commits what the call noted for its success, or undoes what it did before it failed.
@@ -484,7 +490,7 @@ fn conclude(call: &mut Call, success: bool) {
         call.session.handles.spared(used.id);
     }
     for (key, life) in call.closures.drain(..) {
-        if !success || life == Life::Call {
+        if !success || life == ClosureLifetime::Call {
             call.session.forget_closure(key);
         }
     }
@@ -512,7 +518,7 @@ fn conclude(call: &mut Call, success: bool) {
 
 fn record(call: &mut Call) {
     let Some(recording) = call.recording.take().filter(|r| r.object.is_some()) else { return };
-    call.session.log.keep(Record { function: call.header.function, recording: *recording });
+    call.session.log.keep(RecordedCall { function: call.header.function, recording: *recording });
 }
 
 /// Adds the prefix that every message to the guest may carry, and sends it.
@@ -522,19 +528,19 @@ pub fn send_on(
     header: &mut ReplyHeader,
     body: &mut Encoder,
     regions: &mut Vec<(u64, u64)>,
-    told: Told,
+    piggyback: Piggyback,
     deliveries: &mut Vec<Delivery>,
-) -> Result<(), Stop> {
+) -> Result<(), LaneEnded> {
     deliveries.clear();
     header.delivered = session.late.collect(deliveries);
     let with_content = deliveries.iter().filter(|d| d.bytes > 0 && d.offset != REJECTED_CALL);
     regions.extend(with_content.map(|d| (d.offset, d.bytes)));
     let carried: Vec<Region> =
         if session.memory.is_shared() { Vec::new() } else { regions.iter().map(region).collect() };
-    let sent = if told.deferred.is_none() && told.printed.is_none() && deliveries.is_empty() {
+    let sent = if piggyback.deferred.is_none() && piggyback.printed.is_none() && deliveries.is_empty() {
         body.finish_reply(*header)
     } else {
-        let mut whole = prefix(header, &told, deliveries);
+        let mut whole = prefix(header, &piggyback, deliveries);
         body.body().chunks_exact(8).for_each(|word| whole.word(word_of(word)));
         std::mem::swap(body, &mut whole);
         body.finish_reply(*header)
@@ -542,10 +548,10 @@ pub fn send_on(
     Ok(end.send(sent, &carried)?)
 }
 
-fn prefix(header: &mut ReplyHeader, told: &Told, deliveries: &[Delivery]) -> Encoder {
+fn prefix(header: &mut ReplyHeader, piggyback: &Piggyback, deliveries: &[Delivery]) -> Encoder {
     let mut whole = Encoder::new();
     whole.start();
-    if let Some(error) = told.deferred {
+    if let Some(error) = piggyback.deferred {
         header.flags |= flag::DEFERRED;
         whole.word(error as u64);
     }
@@ -557,7 +563,7 @@ fn prefix(header: &mut ReplyHeader, told: &Told, deliveries: &[Delivery]) -> Enc
             whole.word(delivery.bytes);
         }
     }
-    if let Some(texts) = &told.printed {
+    if let Some(texts) = &piggyback.printed {
         header.flags |= flag::PRINTED;
         texts.iter().for_each(|text| whole.bytes(text));
     }

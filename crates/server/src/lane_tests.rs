@@ -62,7 +62,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         devices,
         policy: Policy::default(),
         printed: None,
-        log: crate::log::ObjectLog::off(),
+        log: crate::object_log::ObjectLog::off(),
         journal,
         socket: None,
     });
@@ -168,7 +168,7 @@ fn where_a_lane_and_its_guest_have_one_processor_only_the_lane_stays_awake() {
             guest.receive(&mut reply).unwrap();
         }
         let told = ReplyHeader::parse(&reply).unwrap().0.flags & flag::STAY_AWAKE != 0;
-        (told, lane.watches.get())
+        (told, lane.completion_poll_time.get())
     };
     // This test has a thread of its own.
     let everywhere = rustix::thread::sched_getaffinity(None).unwrap();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::MAX_MAPPINGS;
-use crate::late::Poll;
+use crate::deferred_outputs::Poll;
 
 /// One mapping: the vendor keeps this memory valid until it is told to unmap it.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ impl Mapping {
 }
 
 #[derive(Default)]
-struct Table {
+struct MappingTable {
     next: u64,
     mappings: HashMap<u64, Mapping>,
 }
@@ -30,7 +30,7 @@ struct Table {
 /// Ids are never reused, so a stale one finds nothing.
 #[derive(Default)]
 pub struct Mappings {
-    table: Mutex<Table>,
+    table: Mutex<MappingTable>,
 }
 
 impl Mappings {
@@ -58,7 +58,7 @@ impl Mappings {
         self.lock().mappings.remove(&id);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, MappingTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

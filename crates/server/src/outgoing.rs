@@ -8,7 +8,7 @@ use aviary_wire::{Decoder, Encoder, HEADER_SIZE, INLINE_OUTPUT, ReplyHeader, Req
 
 use crate::api::Role;
 use crate::closures;
-use crate::lane::{Stop, Told, send_on, waiting_lane, yield_turn};
+use crate::lane::{LaneEnded, Piggyback, send_on, waiting_lane, yield_ticket};
 use crate::session::Session;
 
 /// The first word of an answer.
@@ -94,7 +94,7 @@ impl Outgoing {
             Some(lane) => lane.exchange(header, &mut self.message, &mut message),
             None => self.exchange_apart(header, &mut message),
         };
-        if let Err(Stop::Broken(reason)) = exchanged {
+        if let Err(LaneEnded::Broken(reason)) = exchanged {
             self.session.fail(&format!("a callback: {reason}"));
             return None;
         }
@@ -104,19 +104,19 @@ impl Outgoing {
         (answer.word() == DONE).then_some(answer)
     }
 
-    fn exchange_apart(&mut self, mut header: ReplyHeader, into: &mut Vec<u8>) -> Result<(), Stop> {
+    fn exchange_apart(&mut self, mut header: ReplyHeader, into: &mut Vec<u8>) -> Result<(), LaneEnded> {
         let (session, message) = (self.session.clone(), &mut self.message);
-        yield_turn(&session);
+        yield_ticket(&session);
         let exchanged = session.callback_lane.with(|end| {
-            send_on(&session, end, &mut header, message, &mut Vec::new(), Told::default(), &mut Vec::new())?;
+            send_on(&session, end, &mut header, message, &mut Vec::new(), Piggyback::default(), &mut Vec::new())?;
             end.receive(into)?;
-            let (header, _) = RequestHeader::parse(into).map_err(|e| Stop::Broken(e.to_string()))?;
+            let (header, _) = RequestHeader::parse(into).map_err(|e| LaneEnded::Broken(e.to_string()))?;
             match header.kind {
                 kind::CALLBACK_REPLY => Ok(()),
-                other => Err(Stop::Broken(format!("a message of kind {other} on the callback lane"))),
+                other => Err(LaneEnded::Broken(format!("a message of kind {other} on the callback lane"))),
             }
         });
-        exchanged.unwrap_or(Err(Stop::Closed))
+        exchanged.unwrap_or(Err(LaneEnded::Closed))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which functions a tenant may call, and which devices it may use.
 
-use aviary_gate::{DEVICE_NAME, fits};
+use aviary_gate::{DEVICE_NAME_BYTES, fits};
 
 use crate::api::ApiDescriptor;
 use aviary_control::Assignment;
@@ -44,7 +44,7 @@ impl Policy {
 
     /// Of a long name the beginning counts, as in limits of devices.
     pub fn may_use(&self, device: &str) -> bool {
-        let name = &device[..device.floor_char_boundary(DEVICE_NAME)];
+        let name = &device[..device.floor_char_boundary(DEVICE_NAME_BYTES)];
         self.only_devices.as_ref().is_none_or(|only| only.iter().any(|pattern| fits(pattern, name)))
     }
 }
@@ -73,7 +73,7 @@ mod tests {
         assert!(listed.has_only_some_devices() && !with(Some(&["card", "*"])).has_only_some_devices());
         assert!(!with(None).has_only_some_devices() && with(None).may_use("other"));
         assert!(!with(Some(&[])).may_use("card"));
-        let long = "x".repeat(DEVICE_NAME);
+        let long = "x".repeat(DEVICE_NAME_BYTES);
         assert!(with(Some(&[&long])).may_use(&format!("{long}y")));
     }
 }

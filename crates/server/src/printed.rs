@@ -12,13 +12,13 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 /// What is printed during one call and exceeds this is lost: nobody reads meanwhile, and who prints must not wait.
-const ROOM: usize = 1 << 20;
+const MAX_PRINTED_BYTES: usize = 1 << 20;
 
 /// A pipe that neither end waits for: the end to read, the end to write.
 pub fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     // A user with many pipes gets less room.
-    let _ = fcntl_setpipe_size(&write, ROOM);
+    let _ = fcntl_setpipe_size(&write, MAX_PRINTED_BYTES);
     Ok((read, write))
 }
 
@@ -28,11 +28,11 @@ pub type Texts = [Vec<u8>; 2];
 /// What the watcher is at.
 mod state {
     /// It waits until something is printed.
-    pub const WATCHING: u32 = 0;
+    pub const STATE_WATCHING: u32 = 0;
     /// Something was; it waits until that is taken.
-    pub const READY: u32 = 1;
+    pub const STATE_READY: u32 = 1;
     /// The session has gone.
-    pub const OVER: u32 = 2;
+    pub const STATE_OVER: u32 = 2;
 }
 
 /// Standard output's and standard error's pipe. A thread sees when there is something, so that a call that prints nothing
@@ -47,7 +47,7 @@ pub struct Printed {
 impl Printed {
     pub fn new(ends: [OwnedFd; 2]) -> io::Result<Printed> {
         let watched = [ends[0].try_clone()?, ends[1].try_clone()?];
-        let state = Arc::new(AtomicU32::new(state::WATCHING));
+        let state = Arc::new(AtomicU32::new(state::STATE_WATCHING));
         let theirs = state.clone();
         let watcher = thread::Builder::new().name("printed".into()).spawn(move || watch(&watched, &theirs))?;
         Ok(Printed { ends, state, watcher: watcher.thread().clone() })
@@ -56,7 +56,7 @@ impl Printed {
     /// What has been printed since; `None`: nothing that is known. `look`: the call that has just ended may have printed.
     #[inline]
     pub fn take(&self, look: bool) -> Option<Box<Texts>> {
-        if !look && self.state.load(Ordering::Relaxed) != state::READY {
+        if !look && self.state.load(Ordering::Relaxed) != state::STATE_READY {
             return None;
         }
         self.take_all()
@@ -65,12 +65,12 @@ impl Printed {
     #[cold]
     fn take_all(&self) -> Option<Box<Texts>> {
         let texts = self.ends.each_ref().map(drain);
-        self.tell(state::WATCHING);
+        self.tell(state::STATE_WATCHING);
         texts.iter().any(|text| !text.is_empty()).then(|| Box::new(texts))
     }
 
     fn tell(&self, now: u32) {
-        if self.state.swap(now, Ordering::AcqRel) == state::READY {
+        if self.state.swap(now, Ordering::AcqRel) == state::STATE_READY {
             self.watcher.unpark();
         }
     }
@@ -78,7 +78,7 @@ impl Printed {
 
 impl Drop for Printed {
     fn drop(&mut self) {
-        self.tell(state::OVER);
+        self.tell(state::STATE_OVER);
     }
 }
 
@@ -91,10 +91,11 @@ fn watch(ends: &[OwnedFd; 2], now: &AtomicU32) {
             Ok(_) if polled.iter().any(|end| end.revents().contains(PollFlags::IN)) => {}
             _ => return,
         }
-        if now.compare_exchange(state::WATCHING, state::READY, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if now.compare_exchange(state::STATE_WATCHING, state::STATE_READY, Ordering::AcqRel, Ordering::Acquire).is_err()
+        {
             return;
         }
-        while now.load(Ordering::Acquire) == state::READY {
+        while now.load(Ordering::Acquire) == state::STATE_READY {
             thread::park();
         }
     }
@@ -103,7 +104,7 @@ fn watch(ends: &[OwnedFd; 2], now: &AtomicU32) {
 /// At most what the pipe has room for: a thread that prints without end keeps nobody here.
 fn drain(end: &OwnedFd) -> Vec<u8> {
     let (mut text, mut part) = (Vec::new(), [0; 16 << 10]);
-    while text.len() < ROOM {
+    while text.len() < MAX_PRINTED_BYTES {
         match rustix::io::read(end, &mut part) {
             Ok(0) => break,
             Ok(length) => text.extend_from_slice(&part[..length]),
@@ -120,7 +121,7 @@ mod tests {
     use rustix::io::write;
 
     #[test]
-    fn what_was_printed_comes_once_and_too_much_is_lost() {
+    fn printed_text_is_delivered_once_and_excess_is_lost() {
         let ((out, to_out), (errors, to_errors)) = (pipe().unwrap(), pipe().unwrap());
         let printed = Printed::new([out, errors]).unwrap();
         assert_eq!(printed.take(true), None);
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(printed.take(true), None);
         let much = vec![b'x'; 4096];
         let taken = (0..).map_while(|_| write(&to_out, &much).ok()).sum::<usize>();
-        assert!(taken <= ROOM, "{taken}");
+        assert!(taken <= MAX_PRINTED_BYTES, "{taken}");
         assert_eq!(printed.take(true).unwrap()[0].len(), taken);
         assert_eq!(printed.take(true), None);
     }

@@ -29,7 +29,7 @@ use sandboxing::Sandbox;
 use zygote::Copied;
 
 /// What the connections' threads and the main thread share.
-struct Shared {
+struct ProcessState {
     node: Node,
     /// Where the node reads lines for its log, kept when the guest's standard error takes that place.
     journal: RawFd,
@@ -125,7 +125,7 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
     let (active, served, output) = (AtomicUsize::new(0), AtomicBool::new(false), OnceLock::new());
     let attaching = Attaching::default();
     let exchange = Exchange::default();
-    let shared = Arc::new(Shared { node, journal, sandbox, active, served, output, attaching, exchange, ended });
+    let shared = Arc::new(ProcessState { node, journal, sandbox, active, served, output, attaching, exchange, ended });
     exchange::open(&shared);
     let status = attend(&shared);
     flush_output();
@@ -161,7 +161,7 @@ fn refuse_system_calls(journal: RawFd) {
     }
 }
 
-fn attend(shared: &Arc<Shared>) -> i32 {
+fn attend(shared: &Arc<ProcessState>) -> i32 {
     let mut accepts = true;
     loop {
         if shared.active.load(Ordering::SeqCst) == 0 && (!accepts || shared.served.load(Ordering::SeqCst)) {
@@ -190,7 +190,7 @@ fn attend(shared: &Arc<Shared>) -> i32 {
     }
 }
 
-fn heed(shared: &Arc<Shared>, message: ToServer, descriptors: Vec<OwnedFd>) {
+fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>) {
     match message {
         ToServer::Assign(assignment) => match SessionDescriptors::of(descriptors) {
             Some(descriptors) => start(shared, Assigned { assignment: *assignment, descriptors }),
@@ -205,7 +205,7 @@ fn heed(shared: &Arc<Shared>, message: ToServer, descriptors: Vec<OwnedFd>) {
 
 /// The last connection has ended. From here on the node's sends fail; what it sent before is still served.
 /// True if there was something.
-fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
+fn take_leave(shared: &Arc<ProcessState>, accepts: bool) -> bool {
     let mut found = false;
     if accepts {
         shared.node.refuse_more();
@@ -225,7 +225,7 @@ fn take_leave(shared: &Arc<Shared>, accepts: bool) -> bool {
 }
 
 /// False: this process has nothing to wait for any more.
-fn await_event(shared: &Shared, accepts: bool) -> bool {
+fn await_event(shared: &ProcessState, accepts: bool) -> bool {
     let (overdue, again) = shared.attaching.overdue();
     if overdue > 0 && overdue == shared.active.load(Ordering::SeqCst) {
         note(shared, 0, "the vendor library does not return, and its guest has gone: this API server ends");
@@ -262,7 +262,7 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
     until?.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1)).try_into().ok()
 }
 
-fn start(shared: &Arc<Shared>, assigned: Assigned) {
+fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let first = !shared.served.swap(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
     let Assigned { assignment, descriptors } = &assigned;
@@ -309,11 +309,11 @@ fn become_user(user: &ServerUser, modules: &[PathBuf]) -> std::io::Result<()> {
     confine::become_user(user)
 }
 
-fn note(shared: &Shared, session: u64, text: &str) {
+fn note(shared: &ProcessState, session: u64, text: &str) {
     Journal { fd: shared.journal, session }.note(text);
 }
 
-impl Shared {
+impl ProcessState {
     fn finished(&self) {
         flush_output();
         self.active.fetch_sub(1, Ordering::SeqCst);

@@ -7,7 +7,7 @@ use aviary_wire::attach::welcome_status;
 /// A guest of another user or machine is told what it can do about it; where the server has its files, and what its
 /// linker says of them, is for the node's log and for the node's own user.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct AttachRefusal {
     /// One of [`welcome_status`].
     pub status: u64,
     text: String,
@@ -15,19 +15,19 @@ pub struct Refusal {
     detail: String,
 }
 
-impl Refusal {
-    pub fn new(status: u64, text: impl Into<String>) -> Refusal {
-        Refusal { status, text: text.into(), detail: String::new() }
+impl AttachRefusal {
+    pub fn new(status: u64, text: impl Into<String>) -> AttachRefusal {
+        AttachRefusal { status, text: text.into(), detail: String::new() }
     }
 
     /// Something went wrong on the server, and the guest may know what.
-    pub fn failed(what: &str, error: impl fmt::Display) -> Refusal {
-        Refusal::new(welcome_status::FAILED, format!("{what}: {error}"))
+    pub fn failed(what: &str, error: impl fmt::Display) -> AttachRefusal {
+        AttachRefusal::new(welcome_status::FAILED, format!("{what}: {error}"))
     }
 
     /// What names files of the server.
-    pub fn detail(self, detail: impl Into<String>) -> Refusal {
-        Refusal { detail: detail.into(), ..self }
+    pub fn detail(self, detail: impl Into<String>) -> AttachRefusal {
+        AttachRefusal { detail: detail.into(), ..self }
     }
 
     /// `own`: the guest is the node's own user.
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn only_the_nodes_own_user_is_told_where_files_are() {
-        let refusal = Refusal::new(welcome_status::API, "no module").detail("searched [\"/srv/apis\"]");
+        let refusal = AttachRefusal::new(welcome_status::API, "no module").detail("searched [\"/srv/apis\"]");
         assert_eq!(refusal.for_guest(true), "no module: searched [\"/srv/apis\"]");
         assert_eq!(refusal.whole(), refusal.for_guest(true));
         assert_eq!(refusal.for_guest(false), "no module; the node's log says more");
-        assert_eq!(Refusal::failed("the greeting", "late").for_guest(false), "the greeting: late");
+        assert_eq!(AttachRefusal::failed("the greeting", "late").for_guest(false), "the greeting: late");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use aviary_wire::RequestHeader;
 
 use crate::call::Call;
-use crate::lane::{Outcome, Stop, run};
-use crate::log::Record;
+use crate::lane::{LaneEnded, Outcome, run};
+use crate::object_log::RecordedCall;
 use crate::session::Session;
 
 /// Why an object could not be brought back.
@@ -21,13 +21,13 @@ pub enum ReplayError {
 }
 
 /// Executes the calls of `log` in their order. What they create gets the ids that the guest already holds.
-pub fn replay(session: &Arc<Session>, log: &[Record]) -> Result<(), ReplayError> {
+pub fn replay(session: &Arc<Session>, log: &[RecordedCall]) -> Result<(), ReplayError> {
     let result = log.iter().enumerate().try_for_each(|(number, record)| replay_one(session, number, record));
     session.handles.bind(None);
     result
 }
 
-fn replay_one(session: &Arc<Session>, number: usize, record: &Record) -> Result<(), ReplayError> {
+fn replay_one(session: &Arc<Session>, number: usize, record: &RecordedCall) -> Result<(), ReplayError> {
     let function = record.function;
     let damaged = |reason: String| ReplayError::Damaged { number, function, reason };
     let (header, _) = RequestHeader::parse(&record.recording.request).map_err(|e| damaged(e.to_string()))?;
@@ -39,8 +39,8 @@ fn replay_one(session: &Arc<Session>, number: usize, record: &Record) -> Result<
         Ok(Outcome::Done { success: true, .. }) => Ok(()),
         Ok(Outcome::Done { error, .. }) => Err(ReplayError::Failed { number, function, error }),
         Ok(Outcome::Rejected(reject)) => Err(damaged(format!("{reject:?}"))),
-        Err(Stop::Broken(reason)) => Err(damaged(reason)),
-        Err(Stop::Closed) => Err(damaged("the session is over".into())),
+        Err(LaneEnded::Broken(reason)) => Err(damaged(reason)),
+        Err(LaneEnded::Closed) => Err(damaged("the session is over".into())),
     }
 }
 

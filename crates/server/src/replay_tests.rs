@@ -7,9 +7,9 @@ use aviary_wire::{Encoder, HandleId, kind};
 
 use crate::allocations;
 use crate::api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Metadata, Reject, Role};
-use crate::log::ObjectLog;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
+use crate::object_log::ObjectLog;
 use crate::policy::Policy;
 use crate::session::{Journal, Parts, gate};
 use aviary_control::Assignment;

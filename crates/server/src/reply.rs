@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_char};
 use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
 use crate::api::{Reject, Role};
-use crate::call::{Call, Place};
-use crate::late::{Delivery, Pending, Poll};
+use crate::call::{Call, Transfer};
+use crate::deferred_outputs::{DeferredOutput, Delivery, Poll};
 
 /// The word for "not written by the vendor's function".
 const UNWRITTEN: u64 = u64::MAX;
@@ -110,13 +110,13 @@ impl Call {
         self.next_output += 1;
         let valid = valid.map(|n| n.min(output.buffer.len));
         match (output.place, valid) {
-            (Place::Null, _) | (_, None) => self.reply.word(0),
-            (Place::Message, Some(n)) => {
+            (Transfer::Null, _) | (_, None) => self.reply.word(0),
+            (Transfer::Inline, Some(n)) => {
                 // SAFETY: message data and scratch memory are private to this call and have `len >= n` bytes.
                 let bytes = unsafe { std::slice::from_raw_parts(output.buffer.ptr, n) };
                 self.reply.optional_bytes(Some(bytes));
             }
-            (Place::Arena(offset), Some(n)) => {
+            (Transfer::Arena(offset), Some(n)) => {
                 self.reply.word(1 + n as u64);
                 self.region(offset, n);
             }
@@ -164,11 +164,11 @@ impl Call {
         };
         let bytes = if until.output && success { until.length as u64 } else { 0 };
         let delivery = match until.place {
-            Place::Arena(offset) => Some(Delivery { offset, bytes }),
+            Transfer::Arena(offset) => Some(Delivery { offset, bytes }),
             _ => None,
         };
         let pending =
-            Pending { until: success.then_some((token, poll)), delivery, copy: None, keep: until.keep.take() };
+            DeferredOutput { until: success.then_some((token, poll)), delivery, copy: None, keep: until.keep.take() };
         if self.is_async() {
             // There is no reply to say anything in: everything comes as a delivery.
             self.later(pending);
@@ -188,12 +188,12 @@ impl Call {
         }
         if self.next_until == 0 {
             let delivery = Delivery { offset: REJECTED_CALL, bytes: self.header.ticket };
-            return self.later(Pending { until: None, delivery: Some(delivery), copy: None, keep: None });
+            return self.later(DeferredOutput { until: None, delivery: Some(delivery), copy: None, keep: None });
         }
         for at in self.next_until..self.untils.len() {
-            if let Place::Arena(offset) = self.untils[at].place {
+            if let Transfer::Arena(offset) = self.untils[at].place {
                 let delivery = Some(Delivery { offset, bytes: 0 });
-                self.later(Pending { until: None, delivery, copy: None, keep: None });
+                self.later(DeferredOutput { until: None, delivery, copy: None, keep: None });
             }
         }
     }
@@ -207,7 +207,7 @@ impl Call {
     }
 
     /// Too many unfinished transfers do not fail this one, which is under way: it is waited for instead.
-    fn later(&mut self, pending: Pending) {
+    fn later(&mut self, pending: DeferredOutput) {
         self.session.late.add(pending, || self.session.is_dead());
     }
 
@@ -237,7 +237,7 @@ impl Call {
         if let Some(offset) = self.session.memory.shared_offset(p, n) {
             // Nobody will fetch it, but a poll may hold something that only a final answer releases.
             if ready.is_some() {
-                self.later(Pending { until: ready, delivery: None, copy: None, keep: None });
+                self.later(DeferredOutput { until: ready, delivery: None, copy: None, keep: None });
             }
             self.reply.word(mapped::IN_ARENA);
             return self.reply.word(offset);

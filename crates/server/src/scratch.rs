@@ -3,9 +3,9 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 /// Everything handed to vendor code is at least this aligned, as malloc's memory is.
-pub const ALIGN: usize = 16;
+pub const SCRATCH_ALIGN: usize = 16;
 
-const CHUNK: usize = 16 << 10;
+const SCRATCH_CHUNK_BYTES: usize = 16 << 10;
 
 struct Chunk {
     start: *mut u8,
@@ -33,7 +33,7 @@ impl Scratch {
 
     /// Zeroed memory, or `None` when the call has had its share. Zero bytes give a valid pointer too.
     pub fn allocate(&mut self, bytes: usize) -> Option<*mut u8> {
-        let rounded = bytes.max(1).checked_next_multiple_of(ALIGN)?;
+        let rounded = bytes.max(1).checked_next_multiple_of(SCRATCH_ALIGN)?;
         self.total = self.total.checked_add(rounded).filter(|sum| *sum <= self.limit)?;
         if let Some(chunk) = self.chunks.last_mut().filter(|c| c.layout.size() - c.used >= rounded) {
             // SAFETY: `used + rounded` lies within the chunk, checked just above.
@@ -41,8 +41,8 @@ impl Scratch {
             chunk.used += rounded;
             return Some(memory);
         }
-        let layout = Layout::from_size_align(rounded.max(CHUNK), ALIGN).ok()?;
-        // SAFETY: the layout's size is at least CHUNK, so not zero.
+        let layout = Layout::from_size_align(rounded.max(SCRATCH_CHUNK_BYTES), SCRATCH_ALIGN).ok()?;
+        // SAFETY: the layout's size is at least SCRATCH_CHUNK_BYTES, so not zero.
         let start = unsafe { alloc_zeroed(layout) };
         if start.is_null() {
             return None;
@@ -59,7 +59,7 @@ impl Scratch {
 
     /// Ends everything allocated. The first chunk is kept for the next call unless it was made for one big buffer.
     pub fn reset(&mut self) {
-        let keep = usize::from(self.chunks.first().is_some_and(|c| c.layout.size() == CHUNK));
+        let keep = usize::from(self.chunks.first().is_some_and(|c| c.layout.size() == SCRATCH_CHUNK_BYTES));
         self.chunks.drain(keep..).for_each(release);
         if let Some(chunk) = self.chunks.last_mut() {
             // SAFETY: `used <= size`: the cleared range lies inside the chunk.
@@ -91,7 +91,7 @@ mod tests {
         for round in 0..50 {
             for bytes in [0usize, 1, 15, 16, 17, 4000, 20_000, 100_000] {
                 let memory = scratch.allocate(bytes).unwrap();
-                assert_eq!(memory as usize % ALIGN, 0);
+                assert_eq!(memory as usize % SCRATCH_ALIGN, 0);
                 // SAFETY: just allocated with `bytes` bytes.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(memory, bytes) };
                 assert!(bytes.iter().all(|b| *b == 0), "round {round}");

@@ -9,24 +9,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use aviary_control::Assignment;
 use aviary_control::stats::StatsPage;
-use aviary_gate::{Allowance, Gate, Holding, Refusal, Refused, Resource, Seat, TenantPage};
+use aviary_gate::{Allowance, Charges, Gate, Refusal, Refused, Resource, TenantPage, TenantSlot};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, Shown, control::control_kind};
 
 use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
-use crate::closures::{self, Closure, ClosureKey, Life};
+use crate::closures::{self, Closure, ClosureKey, ClosureLifetime};
 use crate::config::MAX_CALLBACKS;
-use crate::demand::Demand;
+use crate::cpu_demand::CpuDemand;
+use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
 use crate::devices::Devices;
 use crate::handles::{Ended, HandleTable};
-use crate::late::{Delivery, LateList, Pending};
-use crate::log::ObjectLog;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
-use crate::places::MOST_DEVICES;
+use crate::object_log::ObjectLog;
 use crate::policy::Policy;
 use crate::printed::Printed;
+use crate::residency::MAX_RESIDENCY_DEVICES;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
 
@@ -61,14 +61,14 @@ pub struct Session {
     pub gate: Gate,
     pub policy: Policy,
     pub tickets: Tickets,
-    pub late: LateList,
+    pub late: DeferredOutputs,
     pub memory: SessionMemory,
     pub mappings: Mappings,
     pub log: ObjectLog,
     pub stats: StatsPage,
     pub callback_lane: CallbackLane,
     pub devices: Devices,
-    pub demand: Demand,
+    pub demand: CpuDemand,
     /// What goes to the guest with replies, if its own descriptors cannot be here.
     pub printed: Option<Printed>,
     journal: Journal,
@@ -79,9 +79,9 @@ pub struct Session {
     /// Asynchronous calls that wait for the application.
     yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
-    unbound: Mutex<Holding>,
+    unbound: Mutex<Charges>,
     /// Charges that last until the specification's server code says so, by its number.
-    kept: Mutex<HashMap<u64, Holding>>,
+    kept: Mutex<HashMap<u64, Charges>>,
     closures: Mutex<Closures>,
     me: Weak<Session>,
 }
@@ -114,7 +114,7 @@ pub fn gate(api: &ApiDescriptor, config: &Assignment, page: Option<BorrowedFd<'_
     let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind });
     let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
     let page = TenantPage::open(page).map_err(|error| error.to_string())?;
-    let seat = Seat::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
+    let seat = TenantSlot::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
     Gate::of_tenant(resources, &seat).map_err(|error| error.to_string())
 }
 
@@ -127,14 +127,14 @@ impl Session {
             gate: parts.gate,
             policy: parts.policy,
             tickets: Tickets::default(),
-            late: LateList::default(),
+            late: DeferredOutputs::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
             log: parts.log,
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
             devices: parts.devices,
-            demand: Demand::default(),
+            demand: CpuDemand::default(),
             printed: parts.printed,
             journal: parts.journal,
             socket: parts.socket,
@@ -161,7 +161,7 @@ impl Session {
     pub fn return_memory(&self, pointer: *const u8) {
         let Some(offset) = self.memory.shared_offset(pointer, 0) else { return };
         let delivery = Some(Delivery { offset, bytes: 0 });
-        self.late.add(Pending { until: None, delivery, copy: None, keep: None }, || self.is_dead());
+        self.late.add(DeferredOutput { until: None, delivery, copy: None, keep: None }, || self.is_dead());
     }
 
     pub fn is_dead(&self) -> bool {
@@ -222,7 +222,7 @@ impl Session {
 
     /// The item of a resource on these devices (see [`Gate`]). `function`: the number of the function that asks.
     pub fn place(&self, function: u32, resource: usize, devices: &[String]) -> Result<usize, Reject> {
-        self.gate.place(resource, devices).map_err(|error| {
+        self.gate.residency(resource, devices).map_err(|error| {
             self.audit(self.function_name(function), format_args!("{error}"));
             Reject::Refused
         })
@@ -267,7 +267,7 @@ impl Session {
     pub fn check_devices(&self, function: u32, devices: &[String]) -> Result<(), Reject> {
         let foreign = devices.iter().find(|device| !self.policy.may_use(device));
         // Of so many there may be more that nobody looked at.
-        let Some(device) = foreign.or(devices.get(MOST_DEVICES - 1)) else { return Ok(()) };
+        let Some(device) = foreign.or(devices.get(MAX_RESIDENCY_DEVICES - 1)) else { return Ok(()) };
         self.audit(self.function_name(function), format_args!("device={device:?} is not the tenant's"));
         Err(Reject::Refused)
     }
@@ -279,11 +279,12 @@ impl Session {
     /// Counts a refusal and writes a line about it, unless the tenant has too many of them now.
     pub fn audit(&self, what: &str, figures: std::fmt::Arguments<'_>) {
         self.stats.refused.fetch_add(1, Ordering::Relaxed);
-        let Some(untold) = self.gate.admit_line() else { return };
+        let Some(suppressed) = self.gate.admit_line() else { return };
         let Policy { tenant, guest, .. } = &self.policy;
-        let untold = if untold > 0 { format!(" ({untold} more of this tenant were not told)") } else { String::new() };
+        let suppressed =
+            if suppressed > 0 { format!(" ({suppressed} more of this tenant were not logged)") } else { String::new() };
         self.note(&format!(
-            "refused: tenant={tenant} session={} pid={guest} function={what} {figures}{untold}",
+            "refused: tenant={tenant} session={} pid={guest} function={what} {figures}{suppressed}",
             self.journal.session
         ));
     }
@@ -298,7 +299,7 @@ impl Session {
     }
 
     /// Returns everything in `holding`.
-    pub fn settle(&self, holding: &mut Holding) {
+    pub fn settle(&self, holding: &mut Charges) {
         if holding.is_empty() {
             return;
         }
@@ -309,7 +310,7 @@ impl Session {
     }
 
     /// Ties the charges of a successful call to the object that it created, or to the session.
-    pub fn hold(&self, created: Option<u64>, holding: &mut Holding) {
+    pub fn hold(&self, created: Option<u64>, holding: &mut Charges) {
         if holding.is_empty() || created.is_some_and(|id| self.handles.hold(id, holding)) {
             return;
         }
@@ -317,7 +318,7 @@ impl Session {
     }
 
     /// Keeps the charges of a successful call until [`Session::return_kept`].
-    pub fn keep(&self, number: u64, holding: &mut Holding) {
+    pub fn keep(&self, number: u64, holding: &mut Charges) {
         self.kept().entry(number).or_default().merge(holding);
     }
 
@@ -363,9 +364,9 @@ impl Session {
     ///
     /// Only closures that live as long as the session are shared between calls: the others
     /// end with their own call, whatever other threads do with the same callback.
-    pub fn closure(&self, id: u64, kind: u32, life: Life) -> Option<(ClosureKey, bool)> {
+    pub fn closure(&self, id: u64, kind: u32, life: ClosureLifetime) -> Option<(ClosureKey, bool)> {
         let mut closures = self.closures();
-        if let Some(key) = closures.lasting.get(&id).filter(|_| life == Life::Session) {
+        if let Some(key) = closures.lasting.get(&id).filter(|_| life == ClosureLifetime::Session) {
             return Some((*key, false));
         }
         if closures.all.len() >= MAX_CALLBACKS {
@@ -375,7 +376,7 @@ impl Session {
         let thread = std::thread::current().id();
         let key = closures::insert(Closure { session: self.me.clone(), id, kind, life, thread });
         closures.all.insert(key);
-        if life == Life::Session {
+        if life == ClosureLifetime::Session {
             closures.lasting.insert(id, key);
         }
         Some((key, true))
@@ -385,7 +386,7 @@ impl Session {
         let Some(closure) = closures::remove(key) else { return };
         let mut closures = self.closures();
         closures.all.remove(&key);
-        if closure.life == Life::Session {
+        if closure.life == ClosureLifetime::Session {
             closures.lasting.remove(&closure.id);
         }
     }
@@ -394,11 +395,11 @@ impl Session {
         self.closures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Holding>> {
+    fn kept(&self) -> MutexGuard<'_, HashMap<u64, Charges>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn unbound(&self) -> MutexGuard<'_, Holding> {
+    fn unbound(&self) -> MutexGuard<'_, Charges> {
         self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

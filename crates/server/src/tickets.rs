@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Looks at `done` this often before going to sleep: the predecessor is usually a few microseconds away.
-const GLANCES: u32 = 200;
+const SPIN_LOOKS: u32 = 200;
 
 #[derive(Default)]
 pub struct Tickets {
@@ -31,7 +31,7 @@ impl Tickets {
         if cfg!(break_order) {
             return Ok(());
         }
-        for _ in 0..GLANCES {
+        for _ in 0..SPIN_LOOKS {
             if self.done.load(Ordering::Acquire) >= ticket {
                 return Ok(());
             }

@@ -120,7 +120,7 @@ fn chosen(index: u32, generation: u32) -> u64 {
 fn objects_live_under_the_ids_that_the_guest_chose() {
     everywhere(|mut guest| {
         let mut lane = guest.lane();
-        let (a, b) = (chosen(0, 1), chosen(HandleId::MOST_MINTED - 1, 7));
+        let (a, b) = (chosen(0, 1), chosen(HandleId::MAX_GUEST_IDS - 1, 7));
         let used = || guest.stats.resources[0].used.load(Ordering::Relaxed);
         let spawn = |lane: &mut Lane, a: u64, b: u64, bytes: u64| {
             let header = RequestHeader { kind: kind::CALL_ASYNC, flags: flag::ACKNOWLEDGE, ..Default::default() };
@@ -261,7 +261,7 @@ fn callbacks_of_vendor_threads_and_asynchronous_calls_use_the_callback_lane() {
 }
 
 #[test]
-fn a_late_buffer_is_delivered_with_the_first_reply_after_it_is_final() {
+fn deferred_output_is_delivered_with_the_first_reply_after_it_is_final() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     everywhere(|mut guest| {
         READY.store(false, Ordering::SeqCst);
@@ -311,7 +311,7 @@ fn mapped_memory_is_fetched_and_written_back() {
 }
 
 #[test]
-fn what_the_vendor_lacks_and_what_is_too_much_are_refused() {
+fn missing_functions_and_excess_are_refused() {
     everywhere(|mut guest| {
         let mut lane = guest.lane();
         assert_eq!(lane.call(MISSING, fields(|_| ())).header.status, status::UNSUPPORTED);
@@ -322,7 +322,7 @@ fn what_the_vendor_lacks_and_what_is_too_much_are_refused() {
 }
 
 #[test]
-fn what_was_published_before_the_guest_went_still_runs() {
+fn calls_published_before_the_guest_ends_still_run() {
     let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     everywhere(|mut guest| {
         PUSHED.lock().unwrap().clear();

@@ -80,7 +80,7 @@ fn ids_that_the_guest_may_not_choose_end_the_session() {
     breaks(SPAWN, spawn(id(OBJECT, 1, 0)));
     breaks(SPAWN, spawn(id(OBJECT, 1, 5000)));
     breaks(SPAWN, spawn(id(OTHER, 1, HandleId::MINTED)));
-    breaks(SPAWN, spawn(id(OBJECT, 1, HandleId::MINTED + HandleId::MOST_MINTED)));
+    breaks(SPAWN, spawn(id(OBJECT, 1, HandleId::MINTED + HandleId::MAX_GUEST_IDS)));
     breaks(SPAWN, spawn(id(OBJECT, 1, HandleId::MAX_INDEX)));
     for word in [1, 1 << 31, good & 0xffff_ffff, u64::MAX, 1 << 56] {
         breaks(SPAWN, spawn(word));

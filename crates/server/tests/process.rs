@@ -80,7 +80,7 @@ impl Node {
         let assignment = Assignment { session, tenant, guest: 1, modules, vendors, ..Assignment::default() };
         let (page, tenant_page) = TenantPage::create().expect("a page");
         page.set_limit("memory", Some(1000)).expect("a limit");
-        page.seat(0);
+        page.note_slot(0);
         let stats = StatsPage::create().expect("a page");
         self.stats = Some(StatsPage::open(stats.as_fd()).expect("a page"));
         let descriptors = SessionDescriptors { guest: socket.into(), tenant_page, stats, devices: None };
@@ -259,7 +259,7 @@ fn sessions_end_with_their_node() {
 }
 
 #[test]
-fn who_fetches_what_is_not_offered_is_told() {
+fn fetch_of_an_unknown_offer_is_answered() {
     let mut node = Node::start("offers");
     let mut guest = node.guest("hold", false);
     node.hand_over();

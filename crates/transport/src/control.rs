@@ -263,7 +263,7 @@ impl ControlSocket {
         &self,
         deadline: Option<(Instant, Duration)>,
     ) -> Result<Option<(Control, Option<OwnedFd>)>, ControlError> {
-        let (mut bytes, mut fds) = ([0; Control::SIZE], Vec::new());
+        let (mut bytes, mut fds) = ([0; Control::CONTROL_BYTES], Vec::new());
         let received = receive_all(self.socket.as_fd(), &mut bytes, &mut fds, deadline)?;
         Ok(received.map(|()| (Control::from_bytes(&bytes), fds.into_iter().next())))
     }

@@ -234,7 +234,7 @@ mod tests {
         let arena = Arena::window(0, 16 * P, ours.into()).unwrap();
         arena.doorbell().unwrap().wake_peer(arena.word(8200).unwrap());
         assert!(arena.word(8201).is_err() && arena.word(16 * P).is_err());
-        let mut bytes = [0; Control::SIZE];
+        let mut bytes = [0; Control::CONTROL_BYTES];
         std::io::Read::read_exact(&mut &theirs, &mut bytes).unwrap();
         assert_eq!(
             Control::from_bytes(&bytes),

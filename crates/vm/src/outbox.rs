@@ -100,7 +100,7 @@ impl Outbox {
         }
         while let Some(offset) = self.wakes.pop_last() {
             let control = Control { kind: control_kind::WAKE, offset, ..Control::default() };
-            self.waiting += Control::SIZE;
+            self.waiting += Control::CONTROL_BYTES;
             self.messages.push_front(Message { bytes: control.to_bytes().to_vec(), file: None });
         }
     }

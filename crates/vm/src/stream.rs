@@ -66,7 +66,7 @@ impl GuestStream {
         let mut out = Vec::with_capacity(bytes.len());
         while !bytes.is_empty() {
             if self.arena.is_some() {
-                if self.gathered.fill(&mut bytes, Control::SIZE)
+                if self.gathered.fill(&mut bytes, Control::CONTROL_BYTES)
                     && let Some(control) = self.gathered.control()
                 {
                     match control.kind {
@@ -120,7 +120,7 @@ impl ServerStream {
     pub fn pass(&mut self, mut bytes: &[u8], mut tell: impl FnMut(Said)) -> Result<(), StreamError> {
         while !bytes.is_empty() {
             if self.welcomed {
-                if self.gathered.fill(&mut bytes, Control::SIZE)
+                if self.gathered.fill(&mut bytes, Control::CONTROL_BYTES)
                     && let Some(control) = self.gathered.control()
                 {
                     tell(match control.kind {

@@ -28,7 +28,7 @@ pub const WRITABLE: u64 = 1;
 /// Flag of `MEMORY_MAP`: it is the application's own memory. For statistics only.
 pub const APPLICATION_MEMORY: u64 = 2;
 
-/// A control message; always [`Control::SIZE`] bytes.
+/// A control message; always [`Control::CONTROL_BYTES`] bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Control {
     pub kind: u32,
@@ -39,10 +39,10 @@ pub struct Control {
 }
 
 impl Control {
-    pub const SIZE: usize = 32;
+    pub const CONTROL_BYTES: usize = 32;
 
-    pub fn to_bytes(self) -> [u8; Self::SIZE] {
-        let mut b = [0; Self::SIZE];
+    pub fn to_bytes(self) -> [u8; Self::CONTROL_BYTES] {
+        let mut b = [0; Self::CONTROL_BYTES];
         b[0..4].copy_from_slice(&self.kind.to_le_bytes());
         b[4..8].copy_from_slice(&self.lane.to_le_bytes());
         b[8..16].copy_from_slice(&self.offset.to_le_bytes());
@@ -52,7 +52,7 @@ impl Control {
     }
 
     /// Every bit pattern is some message; the receiver judges the kind.
-    pub fn from_bytes(b: &[u8; Self::SIZE]) -> Self {
+    pub fn from_bytes(b: &[u8; Self::CONTROL_BYTES]) -> Self {
         let word = |at: usize| {
             let mut w = [0; 8];
             w.copy_from_slice(&b[at..at + 8]);

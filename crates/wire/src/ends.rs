@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_by_itself_is_forgotten() {
+    fn handle_that_ended_by_itself_is_forgotten() {
         let mut ends = Ends::default();
         for handle in 2..if cfg!(miri) { 100 } else { 1000 } {
             ends.tie(handle, 1);

@@ -36,7 +36,7 @@ impl HandleId {
     /// Set in the indices of ids that the guest chooses; the others are the server's.
     pub const MINTED: u32 = 1 << 31;
     /// So many indices the guest may use for them.
-    pub const MOST_MINTED: u32 = 4 << 20;
+    pub const MAX_GUEST_IDS: u32 = 4 << 20;
 
     /// An id that the guest chose.
     pub const fn is_minted(self) -> bool {

@@ -61,7 +61,7 @@ static int slice_range_of(struct slice_range *range, cl_kernel kernel, cl_device
 
 /* Marks in the queue when the launch may begin. A marker without a wait list would wait for all earlier commands also where the queue
  * does not keep order. */
-static cl_int mark_begin(struct slice_job *job, cl_command_queue queue, cl_context context, int in_order, cl_uint waits,
+static cl_int enqueue_begin_fence(struct slice_job *job, cl_command_queue queue, cl_context context, int in_order, cl_uint waits,
                          const cl_event *wait_list) {
     cl_int status;
     if (in_order || waits > 0)
@@ -86,7 +86,7 @@ static cl_int enqueue_last(struct slice_job *job, cl_command_queue queue, cl_eve
         for (cl_uint i = 0; status == CL_SUCCESS && i < 3; i++)
             status = slice_set_hidden(job->kernel, job->hidden + i, values[i]);
     }
-    return status == CL_SUCCESS ? slice_enqueue_box(job, queue, &box, 1, &job->parts_done, event) : status;
+    return status == CL_SUCCESS ? slice_enqueue_box(job, queue, &box, 1, &job->submissions_done, event) : status;
 }
 
 /* A job for a launch that is worth it; NULL: the launch goes to the vendor as it is, to be watched if that is a guess. */
@@ -127,7 +127,7 @@ static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id
 }
 
 /* Whether the launch is on its way in parts. If not, nothing of it has happened. */
-static int launch_in_parts(struct slice_job *job, cl_command_queue queue, cl_device_id device, cl_uint waits, const cl_event *wait_list,
+static int launch_sliced(struct slice_job *job, cl_command_queue queue, cl_device_id device, cl_uint waits, const cl_event *wait_list,
                            cl_event *event) {
     static unsigned long serials;
     cl_context context = NULL;
@@ -138,10 +138,10 @@ static int launch_in_parts(struct slice_job *job, cl_command_queue queue, cl_dev
     if (status == CL_SUCCESS)
         job->queue = clCreateCommandQueue(context, device, CL_QUEUE_PROFILING_ENABLE, &status);
     if (status == CL_SUCCESS)
-        job->parts_done = clCreateUserEvent(context, &status);
+        job->submissions_done = clCreateUserEvent(context, &status);
     if (status != CL_SUCCESS || !(job->worker = slice_worker_of(device)))
         return 0;
-    status = mark_begin(job, queue, context, !(properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE), waits, wait_list);
+    status = enqueue_begin_fence(job, queue, context, !(properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE), waits, wait_list);
     if (status == CL_SUCCESS)
         status = enqueue_last(job, queue, event);
     if (status != CL_SUCCESS)
@@ -151,16 +151,16 @@ static int launch_in_parts(struct slice_job *job, cl_command_queue queue, cl_dev
         slice_expect_start(*event, job->serial);
         sliced_here = job->serial;
     }
-    cl_event begin = job->begin, parts_done = job->parts_done;
+    cl_event begin = job->begin, submissions_done = job->submissions_done;
     clRetainEvent(begin);
-    clRetainEvent(parts_done);
+    clRetainEvent(submissions_done);
     /* From here on the job belongs to the callback. */
     if (clSetEventCallback(begin, CL_COMPLETE, slice_may_begin, job) != CL_SUCCESS) {
-        clSetUserEventStatus(parts_done, CL_OUT_OF_RESOURCES);
+        clSetUserEventStatus(submissions_done, CL_OUT_OF_RESOURCES);
         slice_free_job(job);
     }
     clReleaseEvent(begin);
-    clReleaseEvent(parts_done);
+    clReleaseEvent(submissions_done);
     clFlush(queue);
     return 1;
 }
@@ -176,7 +176,7 @@ static cl_int launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimension
     if (known && queue && clGetCommandQueueInfo(queue, CL_QUEUE_DEVICE, sizeof device, &device, NULL) == CL_SUCCESS
         && slice_range_of(&range, kernel, device, dimensions, offset, size, local)) {
         struct slice_job *job = slice_job_for(known, device, &range, &watch);
-        if (job && launch_in_parts(job, queue, device, waits, wait_list, event))
+        if (job && launch_sliced(job, queue, device, waits, wait_list, event))
             return CL_SUCCESS;
         if (job)
             slice_free_job(job);

@@ -65,7 +65,7 @@ struct slice_start *slice_start_of(unsigned long serial) {
 /* ---- Parts --------------------------------------------------------------------------------------- */
 
 /* `left` in as few pieces of at most `most` as it takes, all about equal: the size of the first. */
-static size_t even_piece(size_t left, size_t most) {
+static size_t even_submission(size_t left, size_t most) {
     size_t pieces = (left + most - 1) / most;
     return (left + pieces - 1) / pieces;
 }
@@ -76,14 +76,14 @@ size_t slice_next_box(const struct slice_range *range, size_t at, size_t limit, 
     *box = (struct slice_box){{x, y, z}, {1, 1, 1}};
     most = most ? most : 1;
     if (x > 0 || most < row || left < row) {
-        box->count[0] = even_piece(slice_smaller(row - x, left), most);
+        box->count[0] = even_submission(slice_smaller(row - x, left), most);
     } else if (y > 0 || most / row < rows || left / row < rows) {
         box->count[0] = row;
-        box->count[1] = even_piece(slice_smaller(rows - y, left / row), most / row);
+        box->count[1] = even_submission(slice_smaller(rows - y, left / row), most / row);
     } else {
         box->count[0] = row;
         box->count[1] = rows;
-        box->count[2] = even_piece(left / row / rows, most / row / rows);
+        box->count[2] = even_submission(left / row / rows, most / row / rows);
     }
     return box->count[0] * box->count[1] * box->count[2];
 }
@@ -155,7 +155,7 @@ static size_t next_count(const struct slice_job *job, size_t count) {
     return whole_rounds(job, count == 0 || fitting < most ? fitting : most);
 }
 
-static cl_int run_parts(struct slice_job *job) {
+static cl_int run_submissions(struct slice_job *job) {
     cl_int status = job->status;
     size_t count = 0;
     double ns = 0;
@@ -181,8 +181,8 @@ void slice_free_job(struct slice_job *job) {
         clReleaseKernel(job->kernel);
     if (job->begin)
         clReleaseEvent(job->begin);
-    if (job->parts_done)
-        clReleaseEvent(job->parts_done);
+    if (job->submissions_done)
+        clReleaseEvent(job->submissions_done);
     pthread_mutex_lock(&slice_lock);
     if (job->program)
         job->program->uses--;
@@ -191,7 +191,7 @@ void slice_free_job(struct slice_job *job) {
 }
 
 static void run_slice_job(struct slice_job *job) {
-    cl_int status = run_parts(job);
+    cl_int status = run_submissions(job);
     pthread_mutex_lock(&slice_lock);
     struct slice_start *start = slice_start_of(job->serial);
     if (start)
@@ -205,7 +205,7 @@ static void run_slice_job(struct slice_job *job) {
                    job->code->name, job->range.total, job->launches + 1, job->longest_ns / 1e6, job->longest_groups, job->late,
                    job->total_ns / 1e6, status);
     /* A part that failed ends the launch's own event with its error. */
-    clSetUserEventStatus(job->parts_done, status == CL_SUCCESS ? CL_COMPLETE : status);
+    clSetUserEventStatus(job->submissions_done, status == CL_SUCCESS ? CL_COMPLETE : status);
     slice_free_job(job);
 }
 

@@ -99,7 +99,7 @@ struct slice_job {
     cl_kernel kernel;
     cl_uint hidden; /* Index of the first hidden argument; 0 with `rewritten` unset. */
     int rewritten;
-    cl_event begin, parts_done;
+    cl_event begin, submissions_done;
     struct slice_range range;
     size_t limit, least, units;
     struct slice_program *program;

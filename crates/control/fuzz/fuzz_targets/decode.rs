@@ -1,7 +1,7 @@
 //! Any bytes with any number of descriptors, in all three directions: what is taken for a message is one.
 #![no_main]
 
-use aviary_control::{Assignment, FromServer, MOST_DESCRIPTORS, Message, ToServer, ToZygote, decode, encode};
+use aviary_control::{Assignment, FromServer, MAX_DESCRIPTORS, Message, ToServer, ToZygote, decode, encode};
 use libfuzzer_sys::fuzz_target;
 use std::fmt::Debug;
 
@@ -15,7 +15,7 @@ fn check<M: Message + PartialEq + Debug>(bytes: &[u8], descriptors: usize) {
 }
 
 fuzz_target!(|input: (u8, &[u8])| {
-    let (descriptors, bytes) = (usize::from(input.0) % (MOST_DESCRIPTORS + 1), input.1);
+    let (descriptors, bytes) = (usize::from(input.0) % (MAX_DESCRIPTORS + 1), input.1);
     check::<FromServer>(bytes, descriptors);
     check::<ToServer>(bytes, descriptors);
     check::<ToZygote>(bytes, descriptors);

@@ -2,7 +2,7 @@
 #![no_main]
 
 use aviary_lapis::parser;
-use aviary_lapis::source::{Sources, Span};
+use aviary_lapis::source::{SourceFiles, Span};
 use libfuzzer_sys::fuzz_target;
 
 fn is_type(name: &str) -> bool {
@@ -11,7 +11,7 @@ fn is_type(name: &str) -> bool {
 
 fuzz_target!(|text: &str| {
     let parsed = parser::parse(0, text, &is_type);
-    let mut sources = Sources::default();
+    let mut sources = SourceFiles::default();
     sources.add("fuzz.lapis".into(), text.to_owned());
     for diagnostic in &parsed.diagnostics {
         assert!(!diagnostic.render(&sources).is_empty());

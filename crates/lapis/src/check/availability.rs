@@ -24,7 +24,7 @@ const LOCAL_ANSWER: &str = "a conditional `local`";
 const RESULT: Moment = moment(Side::Both, true, "a description of what is returned");
 
 pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
-    let mut checker = Checker { model, function, diagnostics };
+    let mut checker = AvailabilityChecker { model, function, diagnostics };
     if let Support::Local(value) = &function.support {
         checker.expr(value, moment(Side::Guest, false, "`local`"));
         return;
@@ -84,13 +84,13 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
     }
 }
 
-struct Checker<'a> {
+struct AvailabilityChecker<'a> {
     model: &'a Model,
     function: &'a Function,
     diagnostics: &'a mut Vec<Diagnostic>,
 }
 
-impl Checker<'_> {
+impl AvailabilityChecker<'_> {
     fn optional(&mut self, expr: &Option<Expr>, moment: Moment) {
         if let Some(expr) = expr {
             self.expr(expr, moment);

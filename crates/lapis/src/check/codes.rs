@@ -5,7 +5,7 @@ use crate::model::{Callee, ErrorPlace, Expr, ExprKind, Function, Model, StatusTy
 use crate::resolve::constant;
 
 pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
-    let mut checker = Checker { model, diagnostics };
+    let mut checker = CodeChecker { model, diagnostics };
     for handle in &model.handle_types {
         checker.fixed(&handle.invalid, "`invalid`");
     }
@@ -32,12 +32,12 @@ fn codes(status: &StatusType) -> [(&Expr, &'static str); 3] {
     [(&status.failure, "failure"), (&status.unsupported, "unsupported"), (&status.lost, "lost")]
 }
 
-struct Checker<'a> {
+struct CodeChecker<'a> {
     model: &'a Model,
     diagnostics: &'a mut Vec<Diagnostic>,
 }
 
-impl Checker<'_> {
+impl CodeChecker<'_> {
     fn function(&mut self, function: &Function) {
         self.fixed(&function.success, "`success`");
         let success = match function.error {

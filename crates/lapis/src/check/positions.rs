@@ -20,17 +20,17 @@ enum Position {
 }
 
 pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
-    let mut checker = Checker { diagnostics };
+    let mut checker = PositionChecker { diagnostics };
     function.arguments.iter().for_each(|rule| checker.rule(rule, Position::Argument));
     function.contextual.iter().for_each(|c| checker.rule(&c.rule, Position::Contextual));
     checker.rule(&function.result, Position::Result);
 }
 
-struct Checker<'a> {
+struct PositionChecker<'a> {
     diagnostics: &'a mut Vec<Diagnostic>,
 }
 
-impl Checker<'_> {
+impl PositionChecker<'_> {
     fn rule(&mut self, rule: &Rule, at: Position) {
         match rule {
             Rule::If { condition, then, otherwise } => {

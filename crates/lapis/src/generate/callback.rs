@@ -71,7 +71,7 @@ fn directions(bytes: &Bytes) -> (bool, bool) {
 
 fn argument(instruction: &Instruction) -> TokenStream {
     match instruction.at {
-        Place::Argument(i) => {
+        ValueLocation::Argument(i) => {
             let a = types::argument(i);
             quote!(#a)
         }
@@ -135,7 +135,7 @@ pub fn invoker(kind: usize, lowered: &LoweredCallback) -> TokenStream {
 }
 
 fn get(instruction: &Instruction, signature: &Signature) -> TokenStream {
-    let Place::Argument(i) = instruction.at else { return quote!() };
+    let ValueLocation::Argument(i) = instruction.at else { return quote!() };
     let (a, ty) = (types::argument(i), &signature.parameters[i].1);
     let rust = types::rust(ty);
     let value = match &instruction.operation {

@@ -93,9 +93,9 @@ pub fn recall_end() -> TokenStream {
 }
 
 /// How far behind an element of the loop at that place the copy of what was passed lies.
-fn distance(at: Place) -> Ident {
+fn distance(at: ValueLocation) -> Ident {
     let depth = match at {
-        Place::Element { depth, .. } => depth,
+        ValueLocation::Element { depth, .. } => depth,
         _ => 0,
     };
     format_ident!("passed{}", depth)
@@ -104,7 +104,7 @@ fn distance(at: Place) -> Ident {
 /// Binds the distance for the elements of an instruction, from `count`, as many as there are.
 pub fn bind_distance(instruction: &Instruction, elements: &Elements) -> Option<TokenStream> {
     let at = match instruction.at {
-        Place::Element { depth, .. } => Place::Element { depth: depth + 1, offset: 0 },
+        ValueLocation::Element { depth, .. } => ValueLocation::Element { depth: depth + 1, offset: 0 },
         other => other,
     };
     let (name, stride) = (distance(at), types::size(elements.extent.stride));
@@ -114,7 +114,7 @@ pub fn bind_distance(instruction: &Instruction, elements: &Elements) -> Option<T
 /// On the server, the value of an element's pointer as it was passed, whatever the vendor's function left there.
 pub fn read_passed(instruction: &Instruction) -> TokenStream {
     match instruction.at {
-        Place::Element { depth, offset } => {
+        ValueLocation::Element { depth, offset } => {
             let (e, offset, distance) = (format_ident!("e{}", depth), types::size(offset), distance(instruction.at));
             quote!(support::read::<u64>(#e + #distance + #offset))
         }
@@ -169,9 +169,15 @@ fn for_each_site(instructions: &[Instruction], visit: &mut dyn FnMut(Site)) {
 }
 
 /// A loop over elements that binds `i{depth}` and `e{depth}`.
-pub fn element_loop(at: Place, base: TokenStream, count: TokenStream, stride: usize, body: TokenStream) -> TokenStream {
+pub fn element_loop(
+    at: ValueLocation,
+    base: TokenStream,
+    count: TokenStream,
+    stride: usize,
+    body: TokenStream,
+) -> TokenStream {
     let depth = match at {
-        Place::Element { depth, .. } => depth + 1,
+        ValueLocation::Element { depth, .. } => depth + 1,
         _ => 0,
     };
     let (index, element, stride) = (format_ident!("i{}", depth), format_ident!("e{}", depth), types::size(stride));
@@ -226,16 +232,16 @@ pub fn given_count(extent: &Extent, returned: Option<&Expr>, address: TokenStrea
 /// The value at the instruction's place as a `u64` word.
 pub fn read(instruction: &Instruction) -> TokenStream {
     match instruction.at {
-        Place::Argument(i) => {
+        ValueLocation::Argument(i) => {
             let a = types::argument(i);
             types::to_word(quote!(#a), &instruction.ty)
         }
-        Place::Contextual(i) => {
+        ValueLocation::Contextual(i) => {
             let x = format_ident!("x{}", i);
             types::to_word(quote!(#x), &instruction.ty)
         }
-        Place::Result => quote!(ret as u64),
-        Place::Element { depth, offset } => {
+        ValueLocation::Result => quote!(ret as u64),
+        ValueLocation::Element { depth, offset } => {
             let (e, offset, bits) = (format_ident!("e{}", depth), types::size(offset), types::bits(&instruction.ty));
             quote!(support::read::<#bits>(#e + #offset) as u64)
         }
@@ -245,7 +251,7 @@ pub fn read(instruction: &Instruction) -> TokenStream {
 /// Stores a `u64` word at the instruction's place in an element.
 pub fn write(instruction: &Instruction, value: TokenStream) -> TokenStream {
     match instruction.at {
-        Place::Element { depth, offset } => {
+        ValueLocation::Element { depth, offset } => {
             let (e, offset, bits) = (format_ident!("e{}", depth), types::size(offset), types::bits(&instruction.ty));
             quote!(support::write::<#bits>(#e + #offset, (#value) as #bits);)
         }
@@ -256,11 +262,11 @@ pub fn write(instruction: &Instruction, value: TokenStream) -> TokenStream {
 /// Address of a struct in memory; one passed by value becomes element `e0`.
 pub fn struct_address(instruction: &Instruction) -> (TokenStream, TokenStream) {
     match instruction.at {
-        Place::Argument(i) => {
+        ValueLocation::Argument(i) => {
             let a = types::argument(i);
             (quote!(let e0 = &raw const #a as usize;), quote!(e0))
         }
-        Place::Element { depth, offset } => {
+        ValueLocation::Element { depth, offset } => {
             let (e, offset) = (format_ident!("e{}", depth), types::size(offset));
             (quote!(), quote!((#e + #offset)))
         }

@@ -15,14 +15,14 @@ use proc_macro2::TokenStream;
 
 /// The Rust source of the two generated crates.
 #[derive(Debug, Clone)]
-pub struct Sources {
+pub struct GeneratedCrates {
     pub guest: String,
     pub server: String,
 }
 
 /// Prints both crates. `spec_hash` is checked when a guest attaches.
-pub fn generate(model: &Model, program: &Program, spec_hash: u64) -> Sources {
-    Sources {
+pub fn generate(model: &Model, program: &Program, spec_hash: u64) -> GeneratedCrates {
+    GeneratedCrates {
         guest: format(guest::library(model, program, spec_hash)),
         server: format(server::module(model, program, spec_hash)),
     }

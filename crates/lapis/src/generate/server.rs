@@ -25,7 +25,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, Life, Metadata, Outgoing, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, Outgoing, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -238,7 +238,7 @@ impl Handler<'_> {
             let item = call.place(
                 #resource,
                 (#place) as u64,
-                std::mem::transmute::<*const (), aviary_server::DeviceNames>(#names as *const ()),
+                std::mem::transmute::<*const (), aviary_server::ResidencyDevices>(#names as *const ()),
             )?;
         };
         (quote!(item), Some(found))

@@ -32,7 +32,7 @@ impl Macro {
 }
 
 /// Longest expansion that is followed; macros can grow exponentially.
-const LIMIT: usize = 1 << 16;
+const MAX_EXPANSION: usize = 1 << 16;
 
 /// The text of an object-like macro with every macro in it replaced; None if it is not one,
 /// or uses what only a preprocessor can do (`#`, `##`).
@@ -51,7 +51,7 @@ fn expand_text(text: &str, macros: &HashMap<String, Macro>, active: &mut Vec<Str
     let mut at = 0;
     while tokens[at].token != Token::End {
         let token = tokens[at].token;
-        if matches!(token, Token::Directive | Token::Unknown) || out.len() > LIMIT {
+        if matches!(token, Token::Directive | Token::Unknown) || out.len() > MAX_EXPANSION {
             return None;
         }
         let name = word(at);
@@ -105,7 +105,7 @@ fn substitute(body: &str, parameters: &[String], arguments: &[String]) -> Option
             None => out += word,
         }
         out.push(' ');
-        if out.len() > LIMIT {
+        if out.len() > MAX_EXPANSION {
             return None;
         }
     }

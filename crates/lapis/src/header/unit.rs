@@ -1,6 +1,6 @@
 //! The C text that is given to libclang, and where each of its lines came from.
 
-use crate::source::{Sources, Span};
+use crate::source::{SourceFiles, Span};
 use std::path::PathBuf;
 
 /// Text of one translation unit.
@@ -46,7 +46,7 @@ impl Unit {
     }
 
     /// The place in the specification of a line of the unit.
-    pub fn origin(&self, line: usize, sources: &Sources) -> Option<Span> {
+    pub fn origin(&self, line: usize, sources: &SourceFiles) -> Option<Span> {
         let segment = self.segments.iter().find(|s| (s.first..s.first + s.count).contains(&line))?;
         let (_, start, _) = sources.position(segment.span)?;
         let place = sources.line(segment.span.file, start + line - segment.first)?;

@@ -36,7 +36,7 @@ pub struct LoweredCallback {
 
 /// Where a value lives while an instruction works on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ValueLocation {
     Argument(usize),
     Contextual(usize),
     /// In the element that the loop at this depth (0 is the outermost) is at, `offset` bytes in.
@@ -49,7 +49,7 @@ pub enum Place {
 
 #[derive(Debug, Clone)]
 pub struct Instruction {
-    pub at: Place,
+    pub at: ValueLocation,
     pub ty: Type,
     pub operation: Operation,
 }

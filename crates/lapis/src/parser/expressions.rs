@@ -1,7 +1,7 @@
 //! Expressions, by precedence climbing.
 
 use super::{Failed, Parse, Parser, literals};
-use crate::ast::{Expr, ExprKind, TypeName};
+use crate::ast::{AstExpr, AstExprKind, TypeName};
 use crate::diagnostics::Diagnostic;
 use crate::lexer::Token;
 use crate::model::{Binary, Unary};
@@ -36,7 +36,7 @@ fn binary(token: Token) -> Option<(Binary, u8)> {
 const LENGTH: usize = 600;
 
 impl Parser<'_> {
-    pub(super) fn expression(&mut self) -> Parse<Expr> {
+    pub(super) fn expression(&mut self) -> Parse<AstExpr> {
         let outermost = self.expression_start.is_none();
         if outermost {
             self.expression_start = Some(self.position);
@@ -59,7 +59,7 @@ impl Parser<'_> {
             .report(Diagnostic::error(span, "this expression is too long").label(format!("more than {LENGTH} tokens"))))
     }
 
-    fn whole_expression(&mut self) -> Parse<Expr> {
+    fn whole_expression(&mut self) -> Parse<AstExpr> {
         let expression = self.conditional()?;
         if matches!(self.peek(), Token::Assign | Token::Mutation) {
             let span = self.span();
@@ -72,7 +72,7 @@ impl Parser<'_> {
         Ok(expression)
     }
 
-    fn conditional(&mut self) -> Parse<Expr> {
+    fn conditional(&mut self) -> Parse<AstExpr> {
         let condition = self.binary(0)?;
         if !self.eat(Token::Question) {
             return Ok(condition);
@@ -81,33 +81,33 @@ impl Parser<'_> {
         self.expect(Token::Colon, "`:`")?;
         let otherwise = self.nested(|p| p.conditional())?;
         let span = condition.span.to(otherwise.span);
-        Ok(Expr { kind: ExprKind::Conditional(condition.into(), then.into(), otherwise.into()), span })
+        Ok(AstExpr { kind: AstExprKind::Conditional(condition.into(), then.into(), otherwise.into()), span })
     }
 
-    fn binary(&mut self, minimum: u8) -> Parse<Expr> {
+    fn binary(&mut self, minimum: u8) -> Parse<AstExpr> {
         let mut left = self.unary()?;
         while let Some((operator, tightness)) = binary(self.peek()).filter(|(_, t)| *t > minimum) {
             self.bounded()?;
             self.advance();
             let right = self.nested(|p| p.binary(tightness))?;
             let span = left.span.to(right.span);
-            left = Expr { kind: ExprKind::Binary(operator, left.into(), right.into()), span };
+            left = AstExpr { kind: AstExprKind::Binary(operator, left.into(), right.into()), span };
         }
         Ok(left)
     }
 
-    fn unary(&mut self) -> Parse<Expr> {
+    fn unary(&mut self) -> Parse<AstExpr> {
         self.nested(|p| p.unary_inner())
     }
 
-    fn unary_inner(&mut self) -> Parse<Expr> {
+    fn unary_inner(&mut self) -> Parse<AstExpr> {
         let start = self.span();
-        let wrap: fn(Box<Expr>) -> ExprKind = match self.peek() {
-            Token::Minus => |e| ExprKind::Unary(Unary::Negate, e),
-            Token::Bang => |e| ExprKind::Unary(Unary::Not, e),
-            Token::Tilde => |e| ExprKind::Unary(Unary::Complement, e),
-            Token::Plus => ExprKind::Plus,
-            Token::Star => ExprKind::Dereference,
+        let wrap: fn(Box<AstExpr>) -> AstExprKind = match self.peek() {
+            Token::Minus => |e| AstExprKind::Unary(Unary::Negate, e),
+            Token::Bang => |e| AstExprKind::Unary(Unary::Not, e),
+            Token::Tilde => |e| AstExprKind::Unary(Unary::Complement, e),
+            Token::Plus => AstExprKind::Plus,
+            Token::Star => AstExprKind::Dereference,
             Token::Mutation => return Err(self.side_effect(start)),
             Token::And => {
                 return Err(self.report(
@@ -123,7 +123,7 @@ impl Parser<'_> {
         self.advance();
         let operand = self.unary()?;
         let span = start.to(operand.span);
-        Ok(Expr { kind: wrap(operand.into()), span })
+        Ok(AstExpr { kind: wrap(operand.into()), span })
     }
 
     fn side_effect(&mut self, span: Span) -> Failed {
@@ -162,16 +162,16 @@ impl Parser<'_> {
         }
     }
 
-    fn cast(&mut self, start: Span) -> Parse<Expr> {
+    fn cast(&mut self, start: Span) -> Parse<AstExpr> {
         self.advance();
         let ty = self.type_name()?;
         self.expect(Token::CloseParen, "`)`")?;
         let operand = self.unary()?;
         let span = start.to(operand.span);
-        Ok(Expr { kind: ExprKind::Cast(ty, operand.into()), span })
+        Ok(AstExpr { kind: AstExprKind::Cast(ty, operand.into()), span })
     }
 
-    fn sizeof(&mut self, start: Span) -> Parse<Expr> {
+    fn sizeof(&mut self, start: Span) -> Parse<AstExpr> {
         self.advance();
         let is_type = self.peek() == Token::OpenParen
             && self.peek_at(1) == Token::Name
@@ -179,15 +179,15 @@ impl Parser<'_> {
         if !is_type {
             let operand = self.unary()?;
             let span = start.to(operand.span);
-            return Ok(Expr { kind: ExprKind::SizeofExpr(operand.into()), span });
+            return Ok(AstExpr { kind: AstExprKind::SizeofExpr(operand.into()), span });
         }
         self.advance();
         let ty: TypeName = self.type_name()?;
         self.expect(Token::CloseParen, "`)`")?;
-        Ok(Expr { kind: ExprKind::SizeofType(ty), span: self.since(start) })
+        Ok(AstExpr { kind: AstExprKind::SizeofType(ty), span: self.since(start) })
     }
 
-    fn postfix(&mut self) -> Parse<Expr> {
+    fn postfix(&mut self) -> Parse<AstExpr> {
         let mut value = self.primary()?;
         loop {
             let start = value.span;
@@ -197,15 +197,15 @@ impl Parser<'_> {
                     self.advance();
                     let index = self.expression()?;
                     self.expect(Token::CloseBracket, "`]`")?;
-                    ExprKind::Element(value.into(), index.into())
+                    AstExprKind::Element(value.into(), index.into())
                 }
                 Token::Dot => {
                     self.advance();
-                    ExprKind::Member(value.into(), self.name("the name of a member")?)
+                    AstExprKind::Member(value.into(), self.name("the name of a member")?)
                 }
                 Token::Arrow => {
                     self.advance();
-                    ExprKind::Arrow(value.into(), self.name("the name of a member")?)
+                    AstExprKind::Arrow(value.into(), self.name("the name of a member")?)
                 }
                 Token::Mutation if matches!(self.word(0), "++" | "--") => {
                     let span = self.span();
@@ -213,11 +213,11 @@ impl Parser<'_> {
                 }
                 _ => return Ok(value),
             };
-            value = Expr { kind, span: self.since(start) };
+            value = AstExpr { kind, span: self.since(start) };
         }
     }
 
-    fn primary(&mut self) -> Parse<Expr> {
+    fn primary(&mut self) -> Parse<AstExpr> {
         let span = self.span();
         let word = self.word(0);
         let kind = match self.peek() {
@@ -228,9 +228,9 @@ impl Parser<'_> {
                         Diagnostic::error(span, format!("`{word}` is not a number")).label("malformed number"),
                     ));
                 };
-                ExprKind::Int { value, unsigned, long }
+                AstExprKind::Int { value, unsigned, long }
             }
-            Token::Float => ExprKind::Float(word.trim_end_matches(['f', 'F', 'l', 'L']).parse().unwrap_or(0.0)),
+            Token::Float => AstExprKind::Float(word.trim_end_matches(['f', 'F', 'l', 'L']).parse().unwrap_or(0.0)),
             Token::Character => {
                 let Some(value) = literals::character(word) else {
                     self.advance();
@@ -238,30 +238,30 @@ impl Parser<'_> {
                         Diagnostic::error(span, "a character literal holds one character").label("not one character"),
                     ));
                 };
-                ExprKind::Int { value, unsigned: false, long: false }
+                AstExprKind::Int { value, unsigned: false, long: false }
             }
             Token::String => {
                 let text = self.string("a string")?;
-                return Ok(Expr { kind: ExprKind::String(text.value), span: text.span });
+                return Ok(AstExpr { kind: AstExprKind::String(text.value), span: text.span });
             }
             Token::Name => return self.name_or_call(),
             Token::OpenParen => {
                 self.advance();
                 let inner = self.expression()?;
                 self.expect(Token::CloseParen, "`)`")?;
-                return Ok(Expr { kind: inner.kind, span: self.since(span) });
+                return Ok(AstExpr { kind: inner.kind, span: self.since(span) });
             }
             _ => return Err(self.unexpected("an expression")),
         };
         self.advance();
-        Ok(Expr { kind, span })
+        Ok(AstExpr { kind, span })
     }
 
-    fn name_or_call(&mut self) -> Parse<Expr> {
+    fn name_or_call(&mut self) -> Parse<AstExpr> {
         let name = self.name("a name")?;
         let start = name.span;
         if !self.eat(Token::OpenParen) {
-            return Ok(Expr { kind: ExprKind::Name(name.text), span: start });
+            return Ok(AstExpr { kind: AstExprKind::Name(name.text), span: start });
         }
         let mut arguments = Vec::new();
         if !self.eat(Token::CloseParen) {
@@ -273,6 +273,6 @@ impl Parser<'_> {
                 self.expect(Token::Comma, "`,` or `)`")?;
             }
         }
-        Ok(Expr { kind: ExprKind::Call(name, arguments), span: self.since(start) })
+        Ok(AstExpr { kind: AstExprKind::Call(name, arguments), span: self.since(start) })
     }
 }

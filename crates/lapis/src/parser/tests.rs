@@ -1,5 +1,5 @@
 use super::*;
-use crate::ast::{Argument, Directive, ExprKind, FunctionItem, Statement};
+use crate::ast::{Argument, AstExprKind, Directive, FunctionItem, Statement};
 use crate::model::{Binary, Side};
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn function(text: &str) -> FunctionItem {
     }
 }
 
-fn expression(text: &str) -> ExprKind {
+fn expression(text: &str) -> AstExprKind {
     parse_expression(text, Span::default(), &is_type).unwrap_or_else(|| panic!("`{text}` does not parse")).kind
 }
 
@@ -101,25 +101,25 @@ fn conditions_with_and_without_braces() {
 
 #[test]
 fn casts_and_products() {
-    assert!(matches!(expression("(cl_uint)-1"), ExprKind::Cast(..)));
-    assert!(matches!(expression("(count)-1"), ExprKind::Binary(Binary::Subtract, ..)));
-    assert!(matches!(expression("(a) * b"), ExprKind::Binary(Binary::Multiply, ..)));
-    assert!(matches!(expression("(foo *)p"), ExprKind::Cast(..)));
-    assert!(matches!(expression("(unknown)p"), ExprKind::Cast(..)));
-    assert!(matches!(expression("sizeof(struct s)"), ExprKind::SizeofType(_)));
-    assert!(matches!(expression("sizeof(a->b)"), ExprKind::SizeofExpr(_)));
-    assert!(matches!(expression("a ? b : c ? d : e"), ExprKind::Conditional(..)));
+    assert!(matches!(expression("(cl_uint)-1"), AstExprKind::Cast(..)));
+    assert!(matches!(expression("(count)-1"), AstExprKind::Binary(Binary::Subtract, ..)));
+    assert!(matches!(expression("(a) * b"), AstExprKind::Binary(Binary::Multiply, ..)));
+    assert!(matches!(expression("(foo *)p"), AstExprKind::Cast(..)));
+    assert!(matches!(expression("(unknown)p"), AstExprKind::Cast(..)));
+    assert!(matches!(expression("sizeof(struct s)"), AstExprKind::SizeofType(_)));
+    assert!(matches!(expression("sizeof(a->b)"), AstExprKind::SizeofExpr(_)));
+    assert!(matches!(expression("a ? b : c ? d : e"), AstExprKind::Conditional(..)));
 }
 
 #[test]
 fn precedence() {
-    let ExprKind::Binary(Binary::LogicalOr, left, _) = expression("a + b * c == d && e || f") else { panic!() };
-    let ExprKind::Binary(Binary::LogicalAnd, left, _) = left.kind else { panic!() };
-    let ExprKind::Binary(Binary::Equal, left, _) = left.kind else { panic!() };
-    let ExprKind::Binary(Binary::Add, _, right) = left.kind else { panic!() };
-    assert!(matches!(right.kind, ExprKind::Binary(Binary::Multiply, ..)));
-    let ExprKind::Binary(Binary::Subtract, left, _) = expression("a - b - c") else { panic!() };
-    assert!(matches!(left.kind, ExprKind::Binary(Binary::Subtract, ..)));
+    let AstExprKind::Binary(Binary::LogicalOr, left, _) = expression("a + b * c == d && e || f") else { panic!() };
+    let AstExprKind::Binary(Binary::LogicalAnd, left, _) = left.kind else { panic!() };
+    let AstExprKind::Binary(Binary::Equal, left, _) = left.kind else { panic!() };
+    let AstExprKind::Binary(Binary::Add, _, right) = left.kind else { panic!() };
+    assert!(matches!(right.kind, AstExprKind::Binary(Binary::Multiply, ..)));
+    let AstExprKind::Binary(Binary::Subtract, left, _) = expression("a - b - c") else { panic!() };
+    assert!(matches!(left.kind, AstExprKind::Binary(Binary::Subtract, ..)));
 }
 
 #[test]
@@ -192,7 +192,7 @@ proptest! {
     ]), 0..200)) {
         let text = words.join(" ");
         for diagnostic in parse(0, &text, &is_type).diagnostics {
-            let mut sources = crate::source::Sources::default();
+            let mut sources = crate::source::SourceFiles::default();
             sources.add("x.lapis".into(), text.clone());
             prop_assert!(!diagnostic.render(&sources).is_empty());
         }

@@ -4,7 +4,7 @@ use super::Resolver;
 use super::constants::{fold, value};
 use super::scope::Scope;
 use super::types::{c_int, describe, int, pointer, size_t, void};
-use crate::ast::{self, Expr as Ast, ExprKind as AstKind, Name};
+use crate::ast::{self, AstExpr, AstExprKind, Name};
 use crate::diagnostics::Diagnostic;
 use crate::header::macros;
 use crate::model::{Binary, Callee, Expr, ExprKind, Field, Metadata, Side, Type, TypeKind, Unary, UtilityFunction};
@@ -27,29 +27,31 @@ const LIBRARY: &[(&str, Callee, usize)] = &[
 
 impl<'a> Resolver<'a> {
     /// The expression with its type; a mistake is reported and gives None.
-    pub(super) fn expr(&mut self, ast: &Ast, scope: &Scope) -> Option<Expr> {
+    pub(super) fn expr(&mut self, ast: &AstExpr, scope: &Scope) -> Option<Expr> {
         let span = ast.span;
         let (kind, ty) = match &ast.kind {
-            AstKind::Int { value, unsigned, long } => (ExprKind::Int(*value), literal_type(*value, *unsigned, *long)),
-            AstKind::Float(f) => (
+            AstExprKind::Int { value, unsigned, long } => {
+                (ExprKind::Int(*value), literal_type(*value, *unsigned, *long))
+            }
+            AstExprKind::Float(f) => (
                 ExprKind::Float(*f),
                 Type { kind: TypeKind::Float { bytes: 8 }, spelling: "double".into(), handle: None },
             ),
-            AstKind::String(s) => (ExprKind::String(s.clone()), pointer(int(1, true, "const char"))),
-            AstKind::Name(name) => return self.name(name, span, scope),
-            AstKind::Call(name, arguments) => return self.call(name, arguments, span, scope),
-            AstKind::Plus(a) => return self.expr(a, scope),
-            AstKind::Unary(operator, a) => {
+            AstExprKind::String(s) => (ExprKind::String(s.clone()), pointer(int(1, true, "const char"))),
+            AstExprKind::Name(name) => return self.name(name, span, scope),
+            AstExprKind::Call(name, arguments) => return self.call(name, arguments, span, scope),
+            AstExprKind::Plus(a) => return self.expr(a, scope),
+            AstExprKind::Unary(operator, a) => {
                 let a = self.expr(a, scope)?;
                 self.need_value(&a)?;
                 let ty = if *operator == Unary::Not { c_int() } else { promote(&a.ty) };
                 (ExprKind::Unary(*operator, a.into()), ty)
             }
-            AstKind::Binary(operator, a, b) => {
+            AstExprKind::Binary(operator, a, b) => {
                 let (a, b) = (self.expr(a, scope), self.expr(b, scope));
                 return self.binary(*operator, a?, b?, span);
             }
-            AstKind::Conditional(c, a, b) => {
+            AstExprKind::Conditional(c, a, b) => {
                 let (c, a, b) = (self.expr(c, scope), self.expr(a, scope), self.expr(b, scope));
                 let (c, a, b) = (c?, a?, b?);
                 self.need_value(&c)?;
@@ -62,29 +64,29 @@ impl<'a> Resolver<'a> {
                 };
                 (ExprKind::Conditional(c.into(), a.into(), b.into()), ty)
             }
-            AstKind::Cast(name, a) => {
+            AstExprKind::Cast(name, a) => {
                 let (ty, a) = (self.resolve_type(name), self.expr(a, scope));
                 (ExprKind::Cast(a?.into()), ty?)
             }
-            AstKind::SizeofType(name) => return self.sizeof_type(name, span, scope),
-            AstKind::SizeofExpr(a) => {
+            AstExprKind::SizeofType(name) => return self.sizeof_type(name, span, scope),
+            AstExprKind::SizeofExpr(a) => {
                 let a = self.expr(a, scope)?;
                 (ExprKind::Int(a.ty.size() as i128), size_t())
             }
-            AstKind::Dereference(a) => {
+            AstExprKind::Dereference(a) => {
                 let a = self.expr(a, scope)?;
                 return self.element(a, zero(span), span);
             }
-            AstKind::Element(a, index) => {
+            AstExprKind::Element(a, index) => {
                 let (a, index) = (self.expr(a, scope), self.expr(index, scope));
                 return self.element(a?, index?, span);
             }
-            AstKind::Member(a, field) => {
+            AstExprKind::Member(a, field) => {
                 let a = self.expr(a, scope)?;
                 return self.member(a, field, span, false);
             }
-            AstKind::Arrow(a, field) => return self.arrow(a, field, span, scope),
-            AstKind::Error => return None,
+            AstExprKind::Arrow(a, field) => return self.arrow(a, field, span, scope),
+            AstExprKind::Error => return None,
         };
         Some(fold(Expr { kind, ty, span }))
     }
@@ -284,7 +286,7 @@ impl<'a> Resolver<'a> {
         Some(Expr { kind: ExprKind::Element(pointer.into(), index.into()), ty, span })
     }
 
-    fn arrow(&mut self, a: &Ast, field: &Name, span: Span, scope: &Scope) -> Option<Expr> {
+    fn arrow(&mut self, a: &AstExpr, field: &Name, span: Span, scope: &Scope) -> Option<Expr> {
         let pointer = self.expr(a, scope)?;
         if let ExprKind::Metadata(..) = pointer.kind {
             return self.member(pointer, field, span, true);
@@ -316,7 +318,7 @@ impl<'a> Resolver<'a> {
         Some(Expr { kind: ExprKind::Field(value.into(), offset), ty, span })
     }
 
-    fn call(&mut self, name: &Name, arguments: &[Ast], span: Span, scope: &Scope) -> Option<Expr> {
+    fn call(&mut self, name: &Name, arguments: &[AstExpr], span: Span, scope: &Scope) -> Option<Expr> {
         if name.text == "metadata" {
             return self.metadata_call(name, arguments, span, scope);
         }
@@ -339,7 +341,7 @@ impl<'a> Resolver<'a> {
         Some(Expr { kind: ExprKind::Call(Callee::Utility(index), arguments?), ty, span })
     }
 
-    fn metadata_call(&mut self, name: &Name, arguments: &[Ast], span: Span, scope: &Scope) -> Option<Expr> {
+    fn metadata_call(&mut self, name: &Name, arguments: &[AstExpr], span: Span, scope: &Scope) -> Option<Expr> {
         if self.model.metadata.is_empty() {
             self.report(
                 Diagnostic::error(name.span, "no metadata is declared")
@@ -371,7 +373,7 @@ impl<'a> Resolver<'a> {
         name: &Name,
         callee: Callee,
         count: usize,
-        arguments: &[Ast],
+        arguments: &[AstExpr],
         span: Span,
         scope: &Scope,
     ) -> Option<Expr> {
@@ -410,8 +412,8 @@ impl<'a> Resolver<'a> {
     }
 
     /// The registry that an expression names.
-    pub(super) fn registry(&mut self, ast: &Ast) -> Option<usize> {
-        let AstKind::Name(name) = &ast.kind else {
+    pub(super) fn registry(&mut self, ast: &AstExpr) -> Option<usize> {
+        let AstExprKind::Name(name) = &ast.kind else {
             self.report(Diagnostic::error(ast.span, "expected the name of a registry").label("not a name"));
             return None;
         };

@@ -4,8 +4,8 @@ use super::scope::Scope;
 use super::types::{describe, key, same, void};
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
-use crate::ast::{self, Argument, Descriptor, ExprKind as AstKind, FunctionItem, Item, Statement};
-use crate::descriptors::Place;
+use crate::ast::{self, Argument, AstExprKind, Descriptor, FunctionItem, Item, Statement};
+use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::header::{HeaderFunction, macros};
 use crate::model::{Contextual, ErrorPlace, Expr, ExprKind, Function, Kind, Rule, Signature, Support, Type, TypeKind};
@@ -36,7 +36,9 @@ pub(super) fn collect<'a>(body: &[Piece<'a>], wanted: &dyn Fn(&Descriptor) -> bo
 /// `x` of `argument(x)`.
 pub(super) fn argument_name(d: &Descriptor) -> Option<&str> {
     match d.arguments.as_deref() {
-        Some([Argument::Expr(ast::Expr { kind: AstKind::Name(name), .. })]) if d.name.text == "argument" => Some(name),
+        Some([Argument::Expr(ast::AstExpr { kind: AstExprKind::Name(name), .. })]) if d.name.text == "argument" => {
+            Some(name)
+        }
         _ => None,
     }
 }
@@ -226,7 +228,7 @@ impl<'a> Resolver<'a> {
         function.error = self.error_place(&function.signature, &function.parameters);
         let body = pieces(&item.body);
         if let Some(d) = find(&body, "unsupported") {
-            self.misplaced(d, Place::Function);
+            self.misplaced(d, DescriptorScope::Function);
             function.unsupported = self.argument_value(d, 0, &Scope::constant());
             function.arguments = self.plain_arguments(&function);
             return function;

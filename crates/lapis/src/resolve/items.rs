@@ -4,7 +4,7 @@ use super::scope::Scope;
 use super::types::key;
 use super::{Piece, Resolver, TypeRule, pieces};
 use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
-use crate::descriptors::Place;
+use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
     ErrorType, Expr, ExprKind, HandleType, MAX_PREDEFINED, Metadata, Resource, ResourceKind, Side, StatusType, Type,
@@ -166,7 +166,7 @@ impl<'a> Resolver<'a> {
                 }
                 Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
                 Piece::Statement(Statement::Descriptor(d)) if d.name.text == "placeholder" => self.placeholder(d),
-                Piece::Statement(Statement::Descriptor(d)) => self.misplaced(d, Place::Type),
+                Piece::Statement(Statement::Descriptor(d)) => self.misplaced(d, DescriptorScope::Type),
                 Piece::Statement(Statement::Contextual { span, .. }) => self.report(
                     Diagnostic::error(*span, "`contextual_argument` describes a function").label("not allowed here"),
                 ),
@@ -409,7 +409,7 @@ fn stands_for_object(value: &Expr) -> bool {
 fn is_code(piece: &Piece) -> bool {
     let info = |d: &Descriptor| crate::descriptors::find(&d.name.text);
     matches!(piece, Piece::Statement(Statement::Descriptor(d))
-        if info(d).is_some_and(|i| i.places.contains(&Place::Type) && !i.places.contains(&Place::Value)))
+        if info(d).is_some_and(|i| i.scopes.contains(&DescriptorScope::Type) && !i.scopes.contains(&DescriptorScope::Value)))
 }
 
 /// Whether a descriptor of that name stands in a block, conditions included.

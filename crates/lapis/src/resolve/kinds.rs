@@ -4,8 +4,8 @@ use super::scope::{Scope, shift};
 use super::types::{describe, size_t};
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
-use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
-use crate::descriptors::Place;
+use crate::ast::{Argument, AstExprKind, Descriptor};
+use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Type, TypeKind};
 use crate::suggest::similar;
@@ -129,7 +129,7 @@ impl<'a> Resolver<'a> {
             let name = d.name.text.as_str();
             // Two kinds at once and descriptors out of place have been reported as such.
             let judged = KINDS.contains(&name)
-                || crate::descriptors::find(name).is_none_or(|i| !i.places.contains(&Place::Value));
+                || crate::descriptors::find(name).is_none_or(|i| !i.scopes.contains(&DescriptorScope::Value));
             if !judged && !meant.contains(&name) && !ANY_KIND.contains(&name) {
                 self.report(
                     Diagnostic::error(d.span, format!("`{name}` says nothing here: {} is {what}", value.name))
@@ -195,8 +195,8 @@ impl<'a> Resolver<'a> {
     pub(super) fn utility_name(&mut self, d: &Descriptor, n: usize) -> Option<String> {
         let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
         let name = match &ast.kind {
-            AstKind::Name(name) if self.utility(name).is_some() => return Some(name.clone()),
-            AstKind::Name(name) => name.as_str(),
+            AstExprKind::Name(name) if self.utility(name).is_some() => return Some(name.clone()),
+            AstExprKind::Name(name) => name.as_str(),
             _ => "",
         };
         let names = self.guest.functions.iter().chain(&self.server.functions).filter(|f| f.defined);
@@ -322,7 +322,7 @@ impl<'a> Resolver<'a> {
 
     fn table_kind(&mut self, d: &Descriptor) -> Kind {
         let name = match d.arguments.as_deref() {
-            Some([Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. })]) => name.as_str(),
+            Some([Argument::Expr(crate::ast::AstExpr { kind: AstExprKind::Name(name), .. })]) => name.as_str(),
             _ => "",
         };
         if let Some(table) = self.model.tables.iter().position(|t| t.name == name) {

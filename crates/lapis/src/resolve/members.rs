@@ -5,7 +5,7 @@ use super::scope::Scope;
 use super::types::{describe, size_t};
 use super::values::{Role, Value};
 use super::{Piece, Resolver, pieces};
-use crate::ast::{Argument, Descriptor, ExprKind as AstKind};
+use crate::ast::{Argument, AstExprKind, Descriptor};
 use crate::diagnostics::Diagnostic;
 use crate::model::{Expr, ExprKind, Field, Kind, Plan, Rule, Sized, Struct, Type, TypeKind};
 use crate::suggest::similar;
@@ -47,7 +47,7 @@ impl<'a> Resolver<'a> {
         let mut named = Vec::new();
         for argument in d.arguments.iter().flatten() {
             let name = match argument {
-                Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. }) => name.as_str(),
+                Argument::Expr(crate::ast::AstExpr { kind: AstExprKind::Name(name), .. }) => name.as_str(),
                 _ => "",
             };
             let Some(field) = s.fields.iter().find(|f| f.name == name) else {
@@ -170,7 +170,7 @@ impl<'a> Resolver<'a> {
 
 fn field_name(d: &Descriptor) -> Option<&str> {
     match d.arguments.as_deref() {
-        Some([Argument::Expr(crate::ast::Expr { kind: AstKind::Name(name), .. })]) if d.name.text == "field" => {
+        Some([Argument::Expr(crate::ast::AstExpr { kind: AstExprKind::Name(name), .. })]) if d.name.text == "field" => {
             Some(name)
         }
         _ => None,

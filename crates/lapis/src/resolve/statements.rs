@@ -2,8 +2,8 @@
 
 use super::scope::Scope;
 use super::{Piece, Resolver};
-use crate::ast::{Argument, Descriptor, ExprKind as AstKind, Statement};
-use crate::descriptors::Place;
+use crate::ast::{Argument, AstExprKind, Descriptor, Statement};
+use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
     Binary, Charge, ChargeKind, Expr, ExprKind, Function, Guarded, Occupies, Registered, Requirement, ResourceKind,
@@ -32,7 +32,7 @@ impl<'a> Resolver<'a> {
                 }
                 Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
                 Piece::Statement(Statement::Descriptor(d)) => {
-                    self.misplaced(d, Place::Function);
+                    self.misplaced(d, DescriptorScope::Function);
                     self.statement(d, condition, function, scope);
                 }
                 Piece::Statement(_) => {}
@@ -218,7 +218,7 @@ impl<'a> Resolver<'a> {
     fn resource(&mut self, d: &Descriptor, kind: ChargeKind) -> Option<usize> {
         let Argument::Expr(ast) = d.arguments.as_ref()?.first()? else { return None };
         let name = match &ast.kind {
-            AstKind::Name(name) => name.as_str(),
+            AstExprKind::Name(name) => name.as_str(),
             _ => "",
         };
         let wanted = if kind == ChargeKind::Consume { ResourceKind::Instantaneous } else { ResourceKind::Continuous };

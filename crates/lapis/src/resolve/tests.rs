@@ -25,7 +25,7 @@ fn headers() -> &'static (Header, Header) {
 /// What resolution says to a specification of the small API.
 fn resolved(text: &str) -> (Model, Vec<Diagnostic>) {
     let (header, utilities) = headers();
-    let mut sources = Sources::default();
+    let mut sources = SourceFiles::default();
     let file = sources.add("test.lapis".into(), text.to_string());
     let parsed = parse(file, text, &|n| header.named_type(n).is_some());
     let functions = header.functions.iter().filter(|f| f.name.starts_with("sm_")).collect();

@@ -3,7 +3,7 @@
 use super::scope::Scope;
 use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, Descriptor, Statement};
-use crate::descriptors::{self, Place};
+use crate::descriptors::{self, DescriptorScope};
 use crate::diagnostics::Diagnostic;
 use crate::model::{Expr, Hidden, Plan, Rule, Type};
 use crate::source::Span;
@@ -81,7 +81,7 @@ impl<'a> Resolver<'a> {
                     true
                 }
                 Piece::Statement(Statement::Descriptor(d)) if descriptors::find(&d.name.text).is_none() => {
-                    self.misplaced(d, Place::Value);
+                    self.misplaced(d, DescriptorScope::Value);
                     true
                 }
                 // The body of a callback describes its parameters one by one.
@@ -177,7 +177,7 @@ impl<'a> Resolver<'a> {
     fn descriptor(&mut self, piece: Piece<'a>) -> Option<&'a Descriptor> {
         match piece {
             Piece::Statement(Statement::Descriptor(d)) => {
-                self.misplaced(d, Place::Value);
+                self.misplaced(d, DescriptorScope::Value);
                 Some(d)
             }
             Piece::Statement(Statement::Contextual { span, .. }) => {
@@ -199,10 +199,10 @@ impl<'a> Resolver<'a> {
     }
 
     /// Reports a descriptor that is unknown, stands in the wrong place, or has the wrong arguments.
-    pub(super) fn misplaced(&mut self, d: &Descriptor, place: Place) {
+    pub(super) fn misplaced(&mut self, d: &Descriptor, place: DescriptorScope) {
         let name = d.name.text.as_str();
         let Some(info) = descriptors::find(name) else {
-            let here = descriptors::ALL.iter().filter(|i| i.places.contains(&place)).map(|i| i.name);
+            let here = descriptors::ALL.iter().filter(|i| i.scopes.contains(&place)).map(|i| i.name);
             let near = similar(name, here).or_else(|| similar(name, descriptors::ALL.iter().map(|i| i.name)));
             self.report(
                 Diagnostic::error(d.name.span, format!("unknown descriptor `{name}`"))
@@ -214,13 +214,13 @@ impl<'a> Resolver<'a> {
         if name == "placeholder" {
             return;
         }
-        if !info.places.contains(&place) {
+        if !info.scopes.contains(&place) {
             let (what, instead) = match place {
-                Place::Function => {
+                DescriptorScope::Function => {
                     ("a function", "put it in the `argument`, `element`, `field` or `return_value` that it describes")
                 }
-                Place::Value => ("a value", "put it directly in the body of the function"),
-                Place::Type => ("a type", "put it in the description of a function"),
+                DescriptorScope::Value => ("a value", "put it directly in the body of the function"),
+                DescriptorScope::Type => ("a type", "put it in the description of a function"),
             };
             self.report(
                 Diagnostic::error(d.name.span, format!("`{name}` cannot describe {what}"))
@@ -259,7 +259,9 @@ impl<'a> Resolver<'a> {
     /// What `aviary spec init` could not know.
     pub(super) fn placeholder(&mut self, d: &Descriptor) {
         let what = match d.arguments.as_deref() {
-            Some([Argument::Expr(crate::ast::Expr { kind: crate::ast::ExprKind::String(text), .. })]) => text.clone(),
+            Some([Argument::Expr(crate::ast::AstExpr { kind: crate::ast::AstExprKind::String(text), .. })]) => {
+                text.clone()
+            }
             _ => "something is missing here".to_string(),
         };
         self.report(

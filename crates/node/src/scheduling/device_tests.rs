@@ -1,7 +1,7 @@
 use super::super::hurry::{Threads, tests::Simulated};
 use super::*;
 use crate::{Level, Log, scheduling::Scheduler};
-use aviary_control::processor::Pace;
+use aviary_control::cpu::ThreadPolicy;
 use aviary_gate::Manner;
 use proptest::prelude::*;
 use std::{os::fd::AsFd, time::Duration};
@@ -21,7 +21,7 @@ impl Bench {
         let mut device = Device::new(DeviceSettings::default()).unwrap();
         let page = || Arc::new(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap());
         let pages: Vec<_> = seats.iter().map(|_| page()).collect();
-        let threads = Arc::new(Simulated::with(&[(1, Pace::Ordinary), (2, Pace::Ordinary)]));
+        let threads = Arc::new(Simulated::with(&[(1, ThreadPolicy::Normal), (2, ThreadPolicy::Normal)]));
         for (session, (count, page)) in seats.iter().zip(&pages).enumerate() {
             for seat in 0..*count {
                 let tenant = format!("tenant {session}");
@@ -218,9 +218,9 @@ fn who_waits_for_its_last_work_gets_a_processor_at_its_end() {
     let mut bench = at_its_last_work(5_000_000, 4_000_000);
     bench.seat(0, 0).sleeper.store(2, SeqCst);
     bench.look(100);
-    assert_eq!(bench.threads.pace(2).unwrap(), Pace::Ordinary, "nobody comes behind it yet");
+    assert_eq!(bench.threads.pace(2).unwrap(), ThreadPolicy::Normal, "nobody comes behind it yet");
     bench.step(5_000_000 - LEAD);
-    assert_eq!((bench.threads.pace(2).unwrap(), bench.seat(0, 0).hurried.load(SeqCst)), (Pace::Hurried, 2));
+    assert_eq!((bench.threads.pace(2).unwrap(), bench.seat(0, 0).hurried.load(SeqCst)), (ThreadPolicy::Boosted, 2));
 }
 
 #[test]

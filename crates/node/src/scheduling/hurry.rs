@@ -17,7 +17,7 @@
 //! the id of one that has just ended is undone at once.
 
 use crate::log::Log;
-use aviary_control::processor::{self, Pace};
+use aviary_control::cpu::{self, ThreadPolicy};
 use aviary_gate::DeviceSeat;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, open};
 use std::{
@@ -48,7 +48,7 @@ pub trait Threads: Debug + Send + Sync {
     /// Whether this is the id of a thread of that process, now.
     fn owns(&self, thread: u32) -> bool;
     /// Of any thread.
-    fn pace(&self, thread: u32) -> io::Result<Pace>;
+    fn pace(&self, thread: u32) -> io::Result<ThreadPolicy>;
     fn hurry(&self, thread: u32) -> io::Result<()>;
     fn take_time(&self, thread: u32) -> io::Result<()>;
     /// Nanoseconds for which all threads of that process had a processor, ever.
@@ -78,20 +78,20 @@ impl Threads for Process {
         accessat(&self.tasks, thread.to_string(), Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
-    fn pace(&self, thread: u32) -> io::Result<Pace> {
-        processor::pace(thread)
+    fn pace(&self, thread: u32) -> io::Result<ThreadPolicy> {
+        cpu::thread_policy(thread)
     }
 
     fn hurry(&self, thread: u32) -> io::Result<()> {
-        processor::hurry(thread)
+        cpu::boost(thread)
     }
 
     fn take_time(&self, thread: u32) -> io::Result<()> {
-        processor::take_time(thread)
+        cpu::set_normal_policy(thread)
     }
 
     fn used(&self) -> io::Result<u64> {
-        let used = processor::time_used(self.id)?;
+        let used = cpu::process_cpu_time(self.id)?;
         Ok(u64::try_from(used.as_nanos()).unwrap_or(u64::MAX))
     }
 
@@ -127,7 +127,7 @@ impl Hurried {
 
     /// Whether it is still what it was made.
     fn goes_on(&self) -> bool {
-        matches!(self.runner.threads.pace(self.thread), Ok(Pace::Hurried))
+        matches!(self.runner.threads.pace(self.thread), Ok(ThreadPolicy::Boosted))
     }
 }
 
@@ -159,7 +159,7 @@ impl Hurry {
         }
         let threads = &runner.threads;
         let known = self.hurried.iter().any(|hurried| hurried.thread == thread);
-        if known || !threads.owns(thread) || !matches!(threads.pace(thread), Ok(Pace::Ordinary)) {
+        if known || !threads.owns(thread) || !matches!(threads.pace(thread), Ok(ThreadPolicy::Normal)) {
             return;
         }
         let Ok(before) = threads.used() else { return };
@@ -227,7 +227,7 @@ impl Hurry {
 
 /// Whoever has the id of a thread now that was just hurried.
 fn give_back(threads: &dyn Threads, thread: u32) {
-    if matches!(threads.pace(thread), Ok(Pace::Hurried)) {
+    if matches!(threads.pace(thread), Ok(ThreadPolicy::Boosted)) {
         let _ = threads.take_time(thread);
     }
 }

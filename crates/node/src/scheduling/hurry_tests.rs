@@ -10,8 +10,8 @@ use std::{
 /// Threads of a process, of which 1 is the first one, and of others; and what became of each.
 #[derive(Debug, Default)]
 pub struct Simulated {
-    threads: Mutex<BTreeMap<u32, Pace>>,
-    strangers: Mutex<BTreeMap<u32, Pace>>,
+    threads: Mutex<BTreeMap<u32, ThreadPolicy>>,
+    strangers: Mutex<BTreeMap<u32, ThreadPolicy>>,
     refused: bool,
     /// The thread ends just before it is hurried, and a stranger's begins with its id.
     replaced: bool,
@@ -20,16 +20,16 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    pub fn with(threads: &[(u32, Pace)]) -> Simulated {
+    pub fn with(threads: &[(u32, ThreadPolicy)]) -> Simulated {
         Simulated { threads: Mutex::new(threads.iter().copied().collect()), ..Simulated::default() }
     }
 
-    fn set(&self, thread: u32, pace: Pace) -> io::Result<()> {
+    fn set(&self, thread: u32, pace: ThreadPolicy) -> io::Result<()> {
         let list = if self.owns(thread) { &self.threads } else { &self.strangers };
         list.lock().unwrap().insert(thread, pace).map(drop).ok_or(io::ErrorKind::NotFound.into())
     }
 
-    fn replace(&self, thread: u32, pace: Pace) {
+    fn replace(&self, thread: u32, pace: ThreadPolicy) {
         self.threads.lock().unwrap().remove(&thread);
         self.strangers.lock().unwrap().insert(thread, pace);
     }
@@ -40,7 +40,7 @@ impl Threads for Simulated {
         self.threads.lock().unwrap().contains_key(&thread)
     }
 
-    fn pace(&self, thread: u32) -> io::Result<Pace> {
+    fn pace(&self, thread: u32) -> io::Result<ThreadPolicy> {
         let list = if self.owns(thread) { &self.threads } else { &self.strangers };
         list.lock().unwrap().get(&thread).copied().ok_or(io::ErrorKind::NotFound.into())
     }
@@ -50,13 +50,13 @@ impl Threads for Simulated {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if self.replaced {
-            self.replace(thread, Pace::Ordinary);
+            self.replace(thread, ThreadPolicy::Normal);
         }
-        self.set(thread, Pace::Hurried)
+        self.set(thread, ThreadPolicy::Boosted)
     }
 
     fn take_time(&self, thread: u32) -> io::Result<()> {
-        self.set(thread, Pace::Ordinary)
+        self.set(thread, ThreadPolicy::Normal)
     }
 
     fn used(&self) -> io::Result<u64> {
@@ -75,7 +75,8 @@ struct Bench {
     now: u64,
 }
 
-const ORDINARY: [(u32, Pace); 3] = [(1, Pace::Ordinary), (2, Pace::Ordinary), (3, Pace::Ordinary)];
+const ORDINARY: [(u32, ThreadPolicy); 3] =
+    [(1, ThreadPolicy::Normal), (2, ThreadPolicy::Normal), (3, ThreadPolicy::Normal)];
 
 impl Bench {
     fn new(threads: Simulated) -> Bench {
@@ -83,7 +84,7 @@ impl Bench {
         Bench { hurry: Hurry::new(true, Log::new(Level::Error)), threads: Arc::new(threads), page, now: 0 }
     }
 
-    fn with(threads: &[(u32, Pace)]) -> Bench {
+    fn with(threads: &[(u32, ThreadPolicy)]) -> Bench {
         Bench::new(Simulated::with(threads))
     }
 
@@ -94,7 +95,7 @@ impl Bench {
         self.hurry.before_waking(&runner, seat, now);
     }
 
-    fn pace(&self, thread: u32) -> Pace {
+    fn pace(&self, thread: u32) -> ThreadPolicy {
         self.threads.pace(thread).unwrap()
     }
 
@@ -106,7 +107,7 @@ impl Bench {
             self.now += 100_000;
             self.hurry.review(self.now);
             self.wake(tenant, 2, self.now);
-            if self.pace(2) == Pace::Hurried {
+            if self.pace(2) == ThreadPolicy::Boosted {
                 let runs = of.unwrap_or(100_000);
                 ran += runs;
                 self.threads.used.fetch_add(runs, SeqCst);
@@ -125,15 +126,15 @@ const ENDS: u64 = 1000 + LONGEST;
 fn a_sleeper_hurries_for_a_bounded_time() {
     let mut bench = Bench::with(&ORDINARY);
     bench.wake("t", 2, 1000);
-    assert_eq!([1, 2, 3].map(|t| bench.pace(t)), [Pace::Ordinary, Pace::Hurried, Pace::Ordinary]);
+    assert_eq!([1, 2, 3].map(|t| bench.pace(t)), [ThreadPolicy::Normal, ThreadPolicy::Boosted, ThreadPolicy::Normal]);
     assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 2);
     let mut looks = vec![1000];
     while let Some(look) = bench.hurry.review(*looks.last().unwrap()) {
-        assert_eq!(bench.pace(2), Pace::Hurried);
+        assert_eq!(bench.pace(2), ThreadPolicy::Boosted);
         looks.push(look);
     }
     assert!(looks.len() == 7 && looks[6] == ENDS, "{looks:?}");
-    assert!(bench.pace(2) == Pace::Ordinary && bench.hurry.is_over());
+    assert!(bench.pace(2) == ThreadPolicy::Normal && bench.hurry.is_over());
 }
 
 #[test]
@@ -144,7 +145,7 @@ fn who_runs_for_long_is_ordinary_at_the_next_look() {
     assert_eq!(bench.hurry.review(1000 + LOOK), Some(1000 + 2 * LOOK));
     bench.threads.used.store(MOST, SeqCst);
     assert_eq!(bench.hurry.review(1000 + 2 * LOOK - 1), Some(1000 + 2 * LOOK));
-    assert_eq!((bench.hurry.review(1000 + 2 * LOOK), bench.pace(2)), (None, Pace::Ordinary));
+    assert_eq!((bench.hurry.review(1000 + 2 * LOOK), bench.pace(2)), (None, ThreadPolicy::Normal));
 }
 
 #[test]
@@ -168,16 +169,16 @@ fn nobody_sleeps_nobody_hurries() {
 #[test]
 fn strangers_threads_are_left_alone() {
     let mut bench = Bench::with(&ORDINARY);
-    bench.threads.strangers.lock().unwrap().insert(4711, Pace::Ordinary);
+    bench.threads.strangers.lock().unwrap().insert(4711, ThreadPolicy::Normal);
     for thread in [4, 4711, i32::MAX as u32 + 1, u32::MAX] {
         bench.wake("t", thread, 0);
     }
-    assert!(bench.hurry.is_over() && bench.pace(4711) == Pace::Ordinary);
+    assert!(bench.hurry.is_over() && bench.pace(4711) == ThreadPolicy::Normal);
     // The id that was hurried is another process's when the time is over, in a hurry of its own.
     bench.wake("t", 2, 0);
-    bench.threads.replace(2, Pace::Hurried);
+    bench.threads.replace(2, ThreadPolicy::Boosted);
     assert!(bench.hurry.review(ENDS).is_none() && bench.hurry.is_over());
-    assert_eq!(bench.pace(2), Pace::Hurried);
+    assert_eq!(bench.pace(2), ThreadPolicy::Boosted);
 }
 
 #[test]
@@ -185,21 +186,21 @@ fn a_stranger_that_is_met_by_accident_is_given_back_at_once() {
     let threads = Mutex::new(ORDINARY.into());
     let mut bench = Bench::new(Simulated { threads, replaced: true, ..Simulated::default() });
     bench.wake("t", 2, 0);
-    assert!(bench.hurry.is_over() && bench.pace(2) == Pace::Ordinary);
+    assert!(bench.hurry.is_over() && bench.pace(2) == ThreadPolicy::Normal);
     assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 0);
 }
 
 #[test]
 fn a_thread_that_runs_in_another_way_keeps_it() {
-    let mut bench = Bench::with(&[(1, Pace::Ordinary), (2, Pace::Other)]);
+    let mut bench = Bench::with(&[(1, ThreadPolicy::Normal), (2, ThreadPolicy::Other)]);
     bench.wake("t", 2, 0);
-    assert!(bench.pace(2) == Pace::Other && bench.hurry.is_over());
+    assert!(bench.pace(2) == ThreadPolicy::Other && bench.hurry.is_over());
     // Also one that changed meanwhile.
-    bench.threads.threads.lock().unwrap().insert(3, Pace::Ordinary);
+    bench.threads.threads.lock().unwrap().insert(3, ThreadPolicy::Normal);
     bench.wake("t", 3, 0);
-    bench.threads.threads.lock().unwrap().insert(3, Pace::Other);
+    bench.threads.threads.lock().unwrap().insert(3, ThreadPolicy::Other);
     bench.hurry.review(ENDS);
-    assert_eq!(bench.pace(3), Pace::Other);
+    assert_eq!(bench.pace(3), ThreadPolicy::Other);
 }
 
 #[test]
@@ -207,15 +208,15 @@ fn executing_a_program_is_no_escape() {
     let mut bench = Bench::with(&ORDINARY);
     bench.wake("t", 2, 0);
     // The thread has the first one's id now, and the others are gone.
-    *bench.threads.threads.lock().unwrap() = [(1, Pace::Hurried)].into();
+    *bench.threads.threads.lock().unwrap() = [(1, ThreadPolicy::Boosted)].into();
     bench.hurry.review(ENDS);
-    assert_eq!(bench.pace(1), Pace::Ordinary);
+    assert_eq!(bench.pace(1), ThreadPolicy::Normal);
     // In the moment in which the first one is still there, with the other's id.
     let mut bench = Bench::with(&ORDINARY);
     bench.wake("t", 2, 0);
-    *bench.threads.threads.lock().unwrap() = [(1, Pace::Hurried), (2, Pace::Ordinary)].into();
+    *bench.threads.threads.lock().unwrap() = [(1, ThreadPolicy::Boosted), (2, ThreadPolicy::Normal)].into();
     bench.hurry.review(ENDS);
-    assert_eq!(bench.pace(1), Pace::Ordinary);
+    assert_eq!(bench.pace(1), ThreadPolicy::Normal);
 }
 
 #[test]
@@ -246,17 +247,17 @@ fn nobody_hurries_after_the_end() {
     bench.wake("t", 2, 0);
     bench.wake("t", 3, 0);
     bench.hurry.end(1);
-    assert!(bench.hurry.is_over() && bench.pace(2) == Pace::Ordinary && bench.pace(3) == Pace::Ordinary);
+    assert!(bench.hurry.is_over() && bench.pace(2) == ThreadPolicy::Normal && bench.pace(3) == ThreadPolicy::Normal);
 }
 
 #[test]
 fn a_process_knows_its_threads() {
     let process = Process::new(std::process::id()).unwrap();
-    let here = std::thread::spawn(processor::this_thread).join().unwrap();
-    assert!(process.owns(processor::this_thread()) && process.owns(process.leader()));
+    let here = std::thread::spawn(cpu::current_tid).join().unwrap();
+    assert!(process.owns(cpu::current_tid()) && process.owns(process.leader()));
     let parent = rustix::process::getppid().unwrap().as_raw_nonzero().get().unsigned_abs();
     assert!(!process.owns(parent) && !process.owns(u32::MAX));
-    assert!(process.used().unwrap() > 0 && processor::time_used(5_000_000).is_err());
+    assert!(process.used().unwrap() > 0 && cpu::process_cpu_time(5_000_000).is_err());
     // It has ended; the kernel forgets it a moment later.
     let gone = (0..1000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -269,18 +270,18 @@ fn a_process_knows_its_threads() {
 fn a_real_thread_hurries_and_takes_its_time() {
     let process = Process::new(std::process::id()).unwrap();
     let check = move || {
-        let me = processor::this_thread();
-        processor::ask_for_short_turns();
+        let me = cpu::current_tid();
+        cpu::request_short_quantum();
         match process.hurry(me) {
             Ok(()) => {
-                assert_eq!(process.pace(me).unwrap(), Pace::Hurried);
-                assert!(std::thread::spawn(|| processor::pace(0)).join().unwrap().unwrap() == Pace::Ordinary);
+                assert_eq!(process.pace(me).unwrap(), ThreadPolicy::Boosted);
+                assert!(std::thread::spawn(|| cpu::thread_policy(0)).join().unwrap().unwrap() == ThreadPolicy::Normal);
                 slow_down(&process, me);
             }
             // Not root, or no real-time threads here.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
         }
-        assert_eq!(process.pace(me).unwrap(), Pace::Ordinary);
+        assert_eq!(process.pace(me).unwrap(), ThreadPolicy::Normal);
     };
     std::thread::spawn(check).join().unwrap();
 }

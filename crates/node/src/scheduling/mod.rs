@@ -21,7 +21,7 @@ pub use discipline::{DeviceSettings, Scheduler, Share};
 pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
-use aviary_control::processor;
+use aviary_control::cpu;
 use aviary_gate::{DEVICE_SEATS, GrantPage, fits, grant, monotonic};
 use device::Device;
 use hurry::{Hurry, Process, Runner};
@@ -340,10 +340,10 @@ impl Shared {
     fn run(&self) {
         // While this thread waits for a processor, the device stands still. Both are refused where the node is not root,
         // the first one also in a control group that may have no real-time threads.
-        let first = processor::go_before_others().is_ok();
+        let first = cpu::set_scheduler_priority().is_ok();
         if !first {
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
-            processor::ask_for_short_turns();
+            cpu::request_short_quantum();
             self.log
                 .debug("who gets a device waits for a processor like everybody: there are no real-time threads here");
         }

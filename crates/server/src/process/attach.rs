@@ -12,18 +12,18 @@ use aviary_transport::receive_hello;
 use aviary_wire::attach::{hello_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
 
-use super::{Assigned, Shared, note};
+use super::{Assigned, ProcessState, note};
 use crate::confine::adopt_output;
 use crate::connection::send_welcome;
 use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
 use crate::printed;
-use crate::refusal::Refusal;
+use crate::refusal::AttachRefusal;
 
 /// A guest that connects says hello at once.
-const GREETING: Duration = Duration::from_secs(5);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves the connection to its end and tells the node about it.
-pub fn serve(shared: &Shared, assigned: Assigned) {
+pub fn serve(shared: &ProcessState, assigned: Assigned) {
     let session = assigned.assignment.session;
     if let Err(refusal) = attach(shared, &assigned) {
         let text = format!("refused: {}", refusal.whole());
@@ -36,38 +36,38 @@ pub fn serve(shared: &Shared, assigned: Assigned) {
     }
 }
 
-fn failed(what: &str, error: impl std::fmt::Display) -> Refusal {
-    Refusal::failed(what, error)
+fn failed(what: &str, error: impl std::fmt::Display) -> AttachRefusal {
+    AttachRefusal::failed(what, error)
 }
 
 /// The descriptors of a greeting, by what they are.
-struct Belongings {
+struct HelloDescriptors {
     arena: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
 }
 
-fn sort(hello: &Hello, fds: Vec<OwnedFd>) -> Belongings {
+fn sort(hello: &Hello, fds: Vec<OwnedFd>) -> HelloDescriptors {
     let mut fds = fds.into_iter();
     let mut next = |there: bool| if there { fds.next() } else { None };
-    Belongings {
+    HelloDescriptors {
         arena: next(hello.flags & hello_flag::MIRRORED == 0),
         stdout: next(hello.flags & hello_flag::STDOUT != 0),
         stderr: next(hello.flags & hello_flag::STDERR != 0),
     }
 }
 
-fn attach(shared: &Shared, Assigned { assignment, descriptors }: &Assigned) -> Result<(), Refusal> {
+fn attach(shared: &ProcessState, Assigned { assignment, descriptors }: &Assigned) -> Result<(), AttachRefusal> {
     let session = assignment.session;
-    let (hello, fds) = receive_hello(&descriptors.guest, GREETING).map_err(|e| failed("the greeting", e))?;
+    let (hello, fds) = receive_hello(&descriptors.guest, HELLO_TIMEOUT).map_err(|e| failed("the greeting", e))?;
     if hello.wire_version != WIRE_VERSION {
         let text = format!("the guest library speaks wire version {}, the server {WIRE_VERSION}", hello.wire_version);
-        return Err(Refusal::new(welcome_status::WIRE_VERSION, text));
+        return Err(AttachRefusal::new(welcome_status::WIRE_VERSION, text));
     }
     if assignment.apis.as_ref().is_some_and(|apis| !apis.contains(&hello.api)) {
         let tenant = &assignment.tenant;
         let text = format!("tenant {tenant} may not use the API {:?} on this node", hello.api);
-        return Err(Refusal::new(welcome_status::REFUSED, text));
+        return Err(AttachRefusal::new(welcome_status::REFUSED, text));
     }
     let belongings = sort(&hello, fds);
     let pipes = shared.output.get_or_init(|| take_output(&hello, &belongings));
@@ -112,7 +112,7 @@ fn attach(shared: &Shared, Assigned { assignment, descriptors }: &Assigned) -> R
 
 /// Where what vendors' libraries print goes from now on: the guest's own descriptors, or pipes, of which these are the
 /// ends to read.
-fn take_output(hello: &Hello, belongings: &Belongings) -> Option<[OwnedFd; 2]> {
+fn take_output(hello: &Hello, belongings: &HelloDescriptors) -> Option<[OwnedFd; 2]> {
     if hello.flags & hello_flag::PRINTED == 0 {
         let raw = |fd: &Option<OwnedFd>| fd.as_ref().map(|f| f.as_raw_fd());
         adopt_output(raw(&belongings.stdout), raw(&belongings.stderr));
@@ -125,7 +125,7 @@ fn take_output(hello: &Hello, belongings: &Belongings) -> Option<[OwnedFd; 2]> {
 
 /// Hears what a module says about its connection.
 struct Watcher<'a> {
-    shared: &'a Shared,
+    shared: &'a ProcessState,
     session: u64,
     api: &'a str,
 }
@@ -144,7 +144,7 @@ extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: us
 }
 
 /// The guest names the API, so the name must not lead out of the modules' directories.
-fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
+fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, AttachRefusal> {
     let mut candidates = directories.iter().map(|d| d.join(api).join("server.so"));
     // This process may not be able to look there any more.
     let there = |path: &PathBuf| is_api_name(api) && (loaded().contains_key(path) || path.is_file());
@@ -152,7 +152,7 @@ fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, Refusal> {
         Some(path) => Ok(path),
         None => {
             let text = format!("the server has no module for the API {api:?}; build it there with `aviary spec build`");
-            Err(Refusal::new(welcome_status::API, text).detail(format!("searched {directories:?}")))
+            Err(AttachRefusal::new(welcome_status::API, text).detail(format!("searched {directories:?}")))
         }
     }
 }
@@ -163,7 +163,7 @@ fn loaded() -> MutexGuard<'static, BTreeMap<PathBuf, &'static ModuleAbi>> {
     LOADED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn load(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
+fn load(path: &Path) -> Result<&'static ModuleAbi, AttachRefusal> {
     if let Some(module) = loaded().get(path) {
         return Ok(module);
     }
@@ -192,7 +192,7 @@ fn modules(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
+fn open(path: &Path) -> Result<&'static ModuleAbi, AttachRefusal> {
     use std::os::unix::ffi::OsStrExt;
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| failed("the module's path", e))?;
     // SAFETY: modules are the operator's files, found in the directories that the node configured.
@@ -226,6 +226,6 @@ fn open(path: &Path) -> Result<&'static ModuleAbi, Refusal> {
     }
 }
 
-fn unusable(what: &str, path: &Path, why: &str) -> Refusal {
-    Refusal::new(welcome_status::FAILED, what).detail(format!("{}: {why}", path.display()))
+fn unusable(what: &str, path: &Path, why: &str) -> AttachRefusal {
+    AttachRefusal::new(welcome_status::FAILED, what).detail(format!("{}: {why}", path.display()))
 }

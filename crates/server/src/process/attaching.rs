@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a guest that has gone is waited for: no longer than the node waits for that of a process.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const GONE_GUEST_TIMEOUT: Duration = Duration::from_millis(1500);
 
 struct Guest {
     socket: Arc<OwnedFd>,
@@ -54,7 +54,7 @@ impl Attaching {
     /// How many have gone and nobody waits for any longer; and when to look again.
     pub fn overdue(&self) -> (usize, Option<Instant>) {
         let (now, guests) = (Instant::now(), self.guests());
-        let ends = || guests.values().filter_map(|guest| Some(guest.gone_at? + PATIENCE));
+        let ends = || guests.values().filter_map(|guest| Some(guest.gone_at? + GONE_GUEST_TIMEOUT));
         (ends().filter(|end| *end <= now).count(), ends().filter(|end| *end > now).min())
     }
 }
@@ -65,7 +65,7 @@ mod tests {
     use std::os::{fd::AsFd, unix::net::UnixStream};
 
     #[test]
-    fn who_has_gone_is_overdue_after_a_while() {
+    fn gone_guest_is_overdue_after_the_timeout() {
         let (guest, _peer) = UnixStream::pair().unwrap();
         let attaching = Attaching::default();
         attaching.begin(1, guest.as_fd());
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(attaching.present().iter().map(|(session, _)| *session).collect::<Vec<_>>(), [2]);
         let (overdue, again) = attaching.overdue();
         assert!(overdue == 0 && again.is_some());
-        attaching.guests().get_mut(&1).unwrap().gone_at = Instant::now().checked_sub(PATIENCE);
+        attaching.guests().get_mut(&1).unwrap().gone_at = Instant::now().checked_sub(GONE_GUEST_TIMEOUT);
         assert_eq!(attaching.overdue(), (1, None));
         attaching.end(1);
         assert_eq!(attaching.overdue(), (0, None));

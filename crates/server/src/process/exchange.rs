@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use super::Shared;
+use super::ProcessState;
 use super::node::Node;
 use crate::exchange::ExchangeAbi;
 use aviary_control::OfferName;
 
 /// Each costs the process a descriptor.
-const MOST_OFFERS: usize = 4096;
+const MAX_OFFERS: usize = 4096;
 /// The other process answers at once, unless it is about to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A descriptor, and the number that goes with it.
 type Offered = (OwnedFd, u64);
@@ -47,7 +47,7 @@ impl Exchange {
     fn offer(&self, session: u64, descriptor: BorrowedFd<'_>, note: u64) -> Option<OfferName> {
         let mut offers = lock(&self.offers);
         let name = OfferName { session, secret: secret()? };
-        if offers.len() >= MOST_OFFERS {
+        if offers.len() >= MAX_OFFERS {
             return None;
         }
         offers.insert(name, (copy(descriptor)?, note));
@@ -73,7 +73,7 @@ impl Exchange {
         lock(&self.asked).insert(request, None);
         node.fetch(session, request, *name);
         let waiting = |asked: &mut HashMap<_, Option<_>>| asked.get(&request).is_some_and(Option::is_none);
-        let waited = self.arrived.wait_timeout_while(lock(&self.asked), PATIENCE, waiting);
+        let waited = self.arrived.wait_timeout_while(lock(&self.asked), FETCH_TIMEOUT, waiting);
         let (mut asked, _) = waited.unwrap_or_else(PoisonError::into_inner);
         asked.remove(&request).flatten().flatten()
     }
@@ -88,9 +88,9 @@ impl Exchange {
 }
 
 /// What modules call names no connection that could have ended: the process is there as long as they are.
-static PROCESS: OnceLock<Arc<Shared>> = OnceLock::new();
+static PROCESS: OnceLock<Arc<ProcessState>> = OnceLock::new();
 
-pub fn open(shared: &Arc<Shared>) {
+pub fn open(shared: &Arc<ProcessState>) {
     let _ = PROCESS.set(shared.clone());
 }
 
@@ -159,13 +159,13 @@ mod tests {
         let (exchange, memory) = (Exchange::default(), memory());
         // By their number, or earlier by the descriptors that this process may have.
         let names: Vec<_> = std::iter::from_fn(|| exchange.offer(1, memory.as_fd(), 0)).collect();
-        assert!((4..=MOST_OFFERS).contains(&names.len()));
+        assert!((4..=MAX_OFFERS).contains(&names.len()));
         exchange.withdraw(&names[3]);
         assert!(exchange.offer(1, memory.as_fd(), 0).is_some());
     }
 
     #[test]
-    fn what_nobody_asked_for_is_dropped() {
+    fn unrequested_descriptor_is_dropped() {
         let exchange = Exchange::default();
         exchange.arrive(3, Some((memory(), 0)));
         assert!(lock(&exchange.asked).is_empty());

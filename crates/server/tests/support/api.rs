@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use aviary_server::{
-    ApiDescriptor, Call, FunctionInfo, HandleTypeInfo, Life, Outgoing, Reject, ResourceKind, Role, guarded,
+    ApiDescriptor, Call, ClosureLifetime, FunctionInfo, HandleTypeInfo, Outgoing, Reject, ResourceKind, Role, guarded,
 };
 
 pub const OBJECT: u32 = 0;
@@ -168,7 +168,7 @@ unsafe fn push(call: &mut Call) -> Result<(), Reject> {
 /// Calls the callback with 0..n and answers the sum of its answers.
 unsafe fn apply(call: &mut Call) -> Result<(), Reject> {
     let n = call.word()?;
-    let closure = call.callback(0, Life::Call)?;
+    let closure = call.callback(0, ClosureLifetime::Call)?;
     call.begin_vendor();
     // Bounded: a fuzzer asks for any number, and this would be the vendor hanging, not the server.
     let sum = (0..n.min(1000)).map(|i| trampoline(i, closure)).fold(0, u64::wrapping_add);
@@ -179,7 +179,7 @@ unsafe fn apply(call: &mut Call) -> Result<(), Reject> {
 }
 
 unsafe fn apply_async(call: &mut Call) -> Result<(), Reject> {
-    let closure = call.callback(0, Life::Once)?;
+    let closure = call.callback(0, ClosureLifetime::Once)?;
     PUSHED.lock().unwrap().push(trampoline(5, closure));
     call.finish(true, 0);
     Ok(())
@@ -190,7 +190,7 @@ pub static ANSWERS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 /// Calls the callback from a thread of the library.
 unsafe fn later(call: &mut Call) -> Result<(), Reject> {
     let value = call.word()?;
-    let closure = call.callback(0, Life::Once)? as usize;
+    let closure = call.callback(0, ClosureLifetime::Once)? as usize;
     std::thread::spawn(move || {
         let answer = trampoline(value, closure as *mut c_void);
         ANSWERS.lock().unwrap().push(answer);

@@ -93,7 +93,7 @@ impl Server {
     }
 
     pub fn try_control(&mut self) -> Option<(Control, Vec<OwnedFd>)> {
-        let mut bytes = [0; Control::SIZE];
+        let mut bytes = [0; Control::CONTROL_BYTES];
         let files = self.try_receive(&mut bytes)?;
         Some((Control::from_bytes(&bytes), files))
     }
@@ -112,7 +112,7 @@ impl Server {
     }
 
     pub fn control(&mut self) -> (Control, Vec<OwnedFd>) {
-        let mut bytes = [0; Control::SIZE];
+        let mut bytes = [0; Control::CONTROL_BYTES];
         let files = self.receive(&mut bytes);
         (Control::from_bytes(&bytes), files)
     }

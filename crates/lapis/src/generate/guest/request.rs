@@ -16,7 +16,7 @@ impl Stub<'_> {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
             Operation::Null { .. } => match instruction.at {
-                Place::Argument(_) => {
+                ValueLocation::Argument(_) => {
                     let value = value();
                     quote!(call.word((#value != 0) as u64);)
                 }

@@ -48,7 +48,7 @@ impl Stub<'_> {
 
 /// An argument that points to a sized struct, and whether the struct comes back.
 fn sized(instruction: &Instruction) -> Option<(usize, Sized, bool)> {
-    let (Place::Argument(i), Operation::Elements(elements)) = (instruction.at, &instruction.operation) else {
+    let (ValueLocation::Argument(i), Operation::Elements(elements)) = (instruction.at, &instruction.operation) else {
         return None;
     };
     match elements.element.first().map(|e| &e.operation) {

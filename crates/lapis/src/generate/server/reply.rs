@@ -29,7 +29,8 @@ impl Handler<'_> {
                 let (prelude, _) = self.struct_place(instruction);
                 let fields = fields.iter().map(|f| self.reply(f, cx));
                 // A struct that was passed by value is as it was.
-                let distance = matches!(instruction.at, Place::Argument(_)).then(|| quote!(let passed0 = 0usize;));
+                let distance =
+                    matches!(instruction.at, ValueLocation::Argument(_)).then(|| quote!(let passed0 = 0usize;));
                 quote!({ #prelude #distance #(#fields)* })
             }
             Operation::Choice { site, then, otherwise, .. } => {
@@ -56,7 +57,7 @@ impl Handler<'_> {
                 let valid = self.valid_bytes(bytes, cx);
                 // A large output of a failed call may hold anything: the application keeps its own.
                 let counts = match instruction.at {
-                    Place::Argument(i) => {
+                    ValueLocation::Argument(i) => {
                         let (n, small) = (format_ident!("n{}", i), types::size(SMALL_OUTPUT));
                         quote!(ok || #n <= #small)
                     }
@@ -84,7 +85,7 @@ impl Handler<'_> {
         let pointer = read_passed(instruction);
         let present = match instruction.at {
             // Forced storage has an address although the guest gave none.
-            Place::Argument(i) => {
+            ValueLocation::Argument(i) => {
                 let h = format_ident!("h{}", i);
                 quote!(#h)
             }
@@ -206,11 +207,11 @@ impl Handler<'_> {
                 let size = types::size(instruction.ty.size());
                 // Addresses of this process never leave it.
                 let blanked = fields.iter().filter_map(|f| match f.at {
-                    Place::Element { offset, .. } => Some((offset, f.ty.size())),
+                    ValueLocation::Element { offset, .. } => Some((offset, f.ty.size())),
                     _ => None,
                 });
                 let base = match instruction.at {
-                    Place::Element { offset, .. } => offset,
+                    ValueLocation::Element { offset, .. } => offset,
                     _ => 0,
                 };
                 let blanked = blanked.map(|(offset, size)| {

@@ -13,12 +13,12 @@ impl Handler<'_> {
     /// Stores a word at the instruction's place: a parameter, or memory in an element.
     pub(super) fn store(&self, instruction: &Instruction, value: TokenStream) -> TokenStream {
         match instruction.at {
-            Place::Argument(i) => {
+            ValueLocation::Argument(i) => {
                 let a = types::argument(i);
                 let value = types::from_word(value, &self.function.signature.parameters[i].1);
                 quote!(#a = #value;)
             }
-            Place::Contextual(i) => {
+            ValueLocation::Contextual(i) => {
                 let x = format_ident!("x{}", i);
                 let value = types::from_word(value, &self.function.contextual[i].ty);
                 quote!(#x = #value;)
@@ -28,8 +28,8 @@ impl Handler<'_> {
     }
 
     /// Notes length and presence of a pointer parameter.
-    pub(super) fn note(&self, at: Place, length: TokenStream, present: TokenStream) -> TokenStream {
-        let Place::Argument(i) = at else { return quote!() };
+    pub(super) fn note(&self, at: ValueLocation, length: TokenStream, present: TokenStream) -> TokenStream {
+        let ValueLocation::Argument(i) = at else { return quote!() };
         let (n, h) = (format_ident!("n{}", i), format_ident!("h{}", i));
         quote!(#n = #length; #h = #present;)
     }
@@ -112,7 +112,7 @@ impl Handler<'_> {
             let ty = &self.function.signature.parameters[i].1;
             matches!(ty.kind, TypeKind::Pointer { .. } | TypeKind::FunctionPointer(_))
         };
-        if !matches!(instruction.at, Place::Argument(i) if pointer(i)) {
+        if !matches!(instruction.at, ValueLocation::Argument(i) if pointer(i)) {
             return self.store(instruction, quote!(call.word()?));
         }
         let store = self.store(instruction, quote!(value));
@@ -123,7 +123,7 @@ impl Handler<'_> {
     /// Whatever the guest says and wrote, the vendor's library gets NULL.
     fn request_null(&self, instruction: &Instruction) -> TokenStream {
         match instruction.at {
-            Place::Argument(_) => self.note(instruction.at, quote!(0), quote!(call.word()? != 0)),
+            ValueLocation::Argument(_) => self.note(instruction.at, quote!(0), quote!(call.word()? != 0)),
             _ => self.store(instruction, quote!(0u64)),
         }
     }
@@ -141,7 +141,7 @@ impl Handler<'_> {
 
     pub(super) fn struct_place(&self, instruction: &Instruction) -> (TokenStream, TokenStream) {
         match instruction.at {
-            Place::Argument(i) => {
+            ValueLocation::Argument(i) => {
                 let a = types::argument(i);
                 (quote!(let e0 = &raw mut #a as usize;), quote!(e0))
             }
@@ -157,7 +157,7 @@ impl Handler<'_> {
         userdata: Option<usize>,
     ) -> TokenStream {
         let trampoline = format_ident!("callback_{}", kind);
-        let life = if once { quote!(Life::Once) } else { quote!(Life::Session) };
+        let life = if once { quote!(ClosureLifetime::Once) } else { quote!(ClosureLifetime::Session) };
         let function = quote!(if closure.is_null() { 0u64 } else { #trampoline as *const () as usize as u64 });
         let store = self.store(instruction, function);
         let userdata = userdata.map(|u| {

@@ -2,9 +2,9 @@
 
 use crate::{
     NodeError, Settings, Tenant, TenantChange,
-    accounts::Seat,
+    accounts::AssignedSlot,
     guest::Guest,
-    node::{Core, State},
+    node::{Core, CoreState},
     report::{self, TenantReport},
     sessions::{Session, SessionPages},
     throttle::further_rate,
@@ -36,7 +36,7 @@ impl Identity {
     }
 
     /// For people; `uid` is the guest's.
-    pub fn who(&self, uid: u32) -> String {
+    pub fn user_name(&self, uid: u32) -> String {
         match self {
             Self::User => format!("user {uid}"),
             Self::Loopback => "who shows nothing (--plain-loopback)".into(),
@@ -46,7 +46,7 @@ impl Identity {
     }
 }
 
-impl State {
+impl CoreState {
     /// A tenant is known by its entry, or because it has attached once.
     pub fn check_known(&self, name: &str) -> Result<(), NodeError> {
         let configured = self.tenants.list.iter().any(|tenant| tenant.name == name);
@@ -74,14 +74,14 @@ struct NewPages {
 
 impl Core {
     /// The tenant of a new session, unless that has too many.
-    pub(crate) fn tenant_for(&self, state: &State, guest: &Guest, identity: &Identity) -> Result<String, String> {
+    pub(crate) fn tenant_for(&self, state: &CoreState, guest: &Guest, identity: &Identity) -> Result<String, String> {
         let seated = state.registry.server_of(guest).and_then(|id| state.registry.servers.get(&id)?.seat.as_ref());
         let tenant = match seated {
             // A process stays with its tenant, also if the configuration has changed.
             Some(seat) => Some(state.tenants.called(&seat.tenant)),
             None => state.owner(identity, guest.uid),
         };
-        let tenant = tenant.ok_or_else(|| format!("{} may not attach any more", identity.who(guest.uid)))?;
+        let tenant = tenant.ok_or_else(|| format!("{} may not attach any more", identity.user_name(guest.uid)))?;
         match tenant.sessions {
             Some(most) if state.registry.sessions_of_tenant(&tenant.name) >= most => {
                 Err(format!("tenant {} has {most} sessions already", tenant.name))
@@ -91,16 +91,16 @@ impl Core {
     }
 
     /// Hands a session to its API server, which gets a place in the tenant's page with its first one.
-    pub(crate) fn assign(&self, state: &mut State, id: u64, session: &mut Session) -> Result<u32, NodeError> {
+    pub(crate) fn assign(&self, state: &mut CoreState, id: u64, session: &mut Session) -> Result<u32, NodeError> {
         let gone = || NodeError::HandOver(0, std::io::ErrorKind::NotFound.into());
         let own = session.identity.is_nodes_own(session.guest.uid);
         let user = state.user_for(&session.tenant, own)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
         let tenant = state.tenants.called(&session.tenant);
         let permissions = &session.permissions;
-        let seat: &Seat = match &mut server.seat {
+        let seat: &AssignedSlot = match &mut server.seat {
             Some(seat) => seat,
-            none => none.insert(state.accounts.seat(&tenant)?),
+            none => none.insert(state.accounts.assign_slot(&tenant)?),
         };
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
@@ -163,10 +163,13 @@ impl Core {
     }
 
     /// An API server was reaped: what it held is its tenant's again.
-    pub(crate) fn settle_accounts(&self, state: &mut State, seat: &Seat) {
-        let untold = state.accounts.release(seat);
-        if untold > 0 {
-            self.log.warn(format_args!("{untold} refusals of tenant {} were not told", seat.tenant.escape_debug()));
+    pub(crate) fn settle_accounts(&self, state: &mut CoreState, seat: &AssignedSlot) {
+        let suppressed = state.accounts.release(seat);
+        if suppressed > 0 {
+            self.log.warn(format_args!(
+                "{suppressed} refusals of tenant {} were not logged (rate limit)",
+                seat.tenant.escape_debug()
+            ));
         }
     }
 
@@ -182,7 +185,7 @@ impl Core {
         }
         state.accounts.apply(&tenant).map_err(|error| NodeError::Page(tenant.name.clone(), error.to_string()))?;
         state.tenants = tenants;
-        self.share_anew(&tenant);
+        self.publish_shares(&tenant);
         self.log.info(format_args!("tenant {} was changed: {change:?}", tenant.name));
         Ok(report::tenant(&state, tenant))
     }
@@ -214,14 +217,14 @@ impl Core {
             if let Err(error) = state.accounts.apply(&tenant) {
                 notes.push(format!("tenant {name} keeps some of its earlier limits: {error}"));
             }
-            self.share_anew(&tenant);
+            self.publish_shares(&tenant);
             let sessions = state.registry.sessions_of_tenant(&name);
             if let Some(most) = tenant.sessions.filter(|most| sessions > *most) {
                 let name = name.escape_debug();
                 notes.push(format!("tenant {name} has more sessions than it may have now: {sessions}, not {most}"));
             }
         }
-        notes.extend(state.outdated_notes());
+        notes.extend(state.revocation_notes());
         drop(state);
         self.listen_for_vms();
         if let Some(scheduling) = &self.scheduling {
@@ -233,7 +236,7 @@ impl Core {
         Ok(notes)
     }
 
-    fn share_anew(&self, tenant: &Tenant) {
+    fn publish_shares(&self, tenant: &Tenant) {
         if let Some(scheduling) = &self.scheduling {
             scheduling.set_share(&tenant.name, tenant.share());
         }

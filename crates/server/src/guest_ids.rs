@@ -8,31 +8,31 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use aviary_wire::HandleId;
 
-use crate::handles::Slot;
+use crate::handles::HandleSlot;
 
-const PAGE: usize = 1024;
+const SLOTS_PER_PAGE: usize = 1024;
 
 #[derive(Default)]
-struct Place {
-    slot: Slot,
+struct GuestSlot {
+    slot: HandleSlot,
     /// Of the last object that was here, 0: none. Changes under the table's lock.
     generation: AtomicU32,
 }
 
-type Page = Box<[Place]>;
+type GuestSlotPage = Box<[GuestSlot]>;
 
 #[derive(Default)]
-pub struct MintedSlots {
-    pages: OnceLock<Box<[OnceLock<Page>]>>,
+pub struct GuestSlots {
+    pages: OnceLock<Box<[OnceLock<GuestSlotPage>]>>,
 }
 
-impl MintedSlots {
-    fn place(&self, index: u32) -> Option<&Place> {
+impl GuestSlots {
+    fn place(&self, index: u32) -> Option<&GuestSlot> {
         let index = (index & !HandleId::MINTED) as usize;
-        self.pages.get()?.get(index / PAGE)?.get()?.get(index % PAGE)
+        self.pages.get()?.get(index / SLOTS_PER_PAGE)?.get()?.get(index % SLOTS_PER_PAGE)
     }
 
-    pub fn get(&self, index: u32) -> Option<&Slot> {
+    pub fn get(&self, index: u32) -> Option<&HandleSlot> {
         self.place(index).map(|place| &place.slot)
     }
 
@@ -41,14 +41,15 @@ impl MintedSlots {
         self.place(index).map_or(0, |place| place.generation.load(Ordering::Relaxed))
     }
 
-    /// The slot of an index below `HandleId::MOST_MINTED` for an object of this generation.
-    pub fn begin(&self, index: u32, generation: u32) -> &Slot {
+    /// The slot of an index below `HandleId::MAX_GUEST_IDS` for an object of this generation.
+    pub fn begin(&self, index: u32, generation: u32) -> &HandleSlot {
         let at = (index & !HandleId::MINTED) as usize;
-        let pages = self
-            .pages
-            .get_or_init(|| (0..(HandleId::MOST_MINTED as usize).div_ceil(PAGE)).map(|_| OnceLock::new()).collect());
-        let page = pages[at / PAGE].get_or_init(|| (0..PAGE).map(|_| Place::default()).collect());
-        let place = &page[at % PAGE];
+        let pages = self.pages.get_or_init(|| {
+            (0..(HandleId::MAX_GUEST_IDS as usize).div_ceil(SLOTS_PER_PAGE)).map(|_| OnceLock::new()).collect()
+        });
+        let page =
+            pages[at / SLOTS_PER_PAGE].get_or_init(|| (0..SLOTS_PER_PAGE).map(|_| GuestSlot::default()).collect());
+        let place = &page[at % SLOTS_PER_PAGE];
         place.generation.store(generation, Ordering::Relaxed);
         &place.slot
     }

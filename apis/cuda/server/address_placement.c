@@ -361,7 +361,7 @@ void *cuda_share_function(void) {
     return (void *)share;
 }
 
-uint64_t cuda_home_of(CUdeviceptr pointer) {
+uint64_t cuda_ordinal_of(CUdeviceptr pointer) {
     CUdeviceptr offset = pointer - CUDA_PLACES;
     return pointer >= CUDA_PLACES && offset / RANGE_BYTES < MOST_DEVICES ? offset / RANGE_BYTES + 1 : 0;
 }
@@ -372,7 +372,7 @@ uint64_t cuda_home_of(CUdeviceptr pointer) {
 static struct pooled {
     CUdeviceptr base;
     size_t bytes;
-    uint64_t home;
+    uint64_t ordinal;
     struct pooled *next;
 } *pooled[1024];
 
@@ -385,20 +385,20 @@ void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes) {
     if (!entry)
         return;
     pthread_mutex_lock(&places_lock);
-    *entry = (struct pooled){pointer, bytes, cuda_asked_home, *bucket(pointer)};
+    *entry = (struct pooled){pointer, bytes, cuda_asked_ordinal, *bucket(pointer)};
     *bucket(pointer) = entry;
     pthread_mutex_unlock(&places_lock);
 }
 
 /* Where it lies; before it is forgotten. */
-uint64_t cuda_home_of_pooled(CUdeviceptr pointer) {
+uint64_t cuda_ordinal_of_pooled(CUdeviceptr pointer) {
     pthread_mutex_lock(&places_lock);
     const struct pooled *entry = *bucket(pointer);
     while (entry && entry->base != pointer)
         entry = entry->next;
-    uint64_t home = entry ? entry->home : 0;
+    uint64_t ordinal = entry ? entry->ordinal : 0;
     pthread_mutex_unlock(&places_lock);
-    return home;
+    return ordinal;
 }
 
 /* Forgets it; how much it was. */

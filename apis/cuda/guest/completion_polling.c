@@ -9,10 +9,10 @@
 #include <string.h>
 
 /* A kernel that was launched so many cycles ago has ended by now or takes long: asking is quicker then. */
-enum { WATCHERS = 8, MOST_WATCHED = 16 << 20, PASSING = 32 << 10, JUST_NOW = 100000 };
+enum { POLLERS = 8, MAX_POLLED_BYTES = 16 << 20, PASSING = 32 << 10, JUST_NOW = 100000 };
 
 /* A page with the word, and behind it room for what goes to memory that is not page-locked. */
-struct watcher {
+struct poller {
     pthread_mutex_t lock;
     char *memory;
     /* Whose the memory is, and how many contexts had ended then: the device knows it no longer if that one was among them. */
@@ -20,7 +20,7 @@ struct watcher {
     uint64_t epoch;
     uint32_t expected;
 };
-static struct watcher watchers[WATCHERS] = {[0 ... WATCHERS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+static struct poller pollers[POLLERS] = {[0 ... POLLERS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 /* This thread has found nobody to watch, and waits for the answer instead. */
 static __thread int waits_plainly;
@@ -42,39 +42,39 @@ CUresult cuda_before_kernels(void) {
 void cuda_settled(CUresult result) {
     if (result == CUDA_SUCCESS) {
         launched = 0;
-        /* Elsewhere nothing is watched. */
+        /* Elsewhere nothing is polled. */
         if (cuda_shares_memory())
             cuda_ask_whether_kernels_print();
     }
     cuda_waited(result);
 }
 
-static int is_ready(const struct watcher *watcher, CUcontext context, uint64_t epoch) {
-    return watcher->memory && watcher->context == context && watcher->epoch == epoch;
+static int is_ready(const struct poller *poller, CUcontext context, uint64_t epoch) {
+    return poller->memory && poller->context == context && poller->epoch == epoch;
 }
 
 /* One of the current context, locked; NULL: all are busy, or there is no memory. */
-static struct watcher *enter_watcher(void) {
+static struct poller *enter_poller(void) {
     CUcontext context = cuda_current_context();
     uint64_t epoch = cuda_functions_epoch();
-    struct watcher *other = NULL;
-    for (int i = 0; i < WATCHERS; i++) {
-        struct watcher *watcher = &watchers[i];
-        if (pthread_mutex_trylock(&watcher->lock) != 0)
+    struct poller *other = NULL;
+    for (int i = 0; i < POLLERS; i++) {
+        struct poller *poller = &pollers[i];
+        if (pthread_mutex_trylock(&poller->lock) != 0)
             continue;
-        if (is_ready(watcher, context, epoch)) {
+        if (is_ready(poller, context, epoch)) {
             if (other)
                 pthread_mutex_unlock(&other->lock);
-            return watcher;
+            return poller;
         }
         /* Rather one that was never used than another context's. */
-        if (other && (watcher->memory || !other->memory)) {
-            pthread_mutex_unlock(&watcher->lock);
+        if (other && (poller->memory || !other->memory)) {
+            pthread_mutex_unlock(&poller->lock);
             continue;
         }
         if (other)
             pthread_mutex_unlock(&other->lock);
-        other = watcher;
+        other = poller;
     }
     if (!other)
         return NULL;
@@ -95,13 +95,13 @@ static struct watcher *enter_watcher(void) {
     return NULL;
 }
 
-static void leave_watcher(struct watcher *watcher) {
-    pthread_mutex_unlock(&watcher->lock);
+static void leave_poller(struct poller *poller) {
+    pthread_mutex_unlock(&poller->lock);
 }
 
 /* Whether nothing that was launched prints, and an error could be told. That this thread has waited since it launched something
  * would not do: other threads launch as well, and it may have waited for another stream. */
-static int may_watch(CUstream stream) {
+static int may_poll(CUstream stream) {
     return !waits_plainly && cuda_kernels_are_silent() && cuda_is_stream(stream) && cuda_has_context();
 }
 
@@ -135,38 +135,38 @@ static CUresult ask(CUstream stream) {
 
 /* Waits for the stream, behind which so many bytes are to be copied. */
 CUresult cuda_await_stream(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
-    return may_watch(stream) && is_soon_there(stream, word, expected, bytes) ? CUDA_SUCCESS : ask(stream);
+    return may_poll(stream) && is_soon_there(stream, word, expected, bytes) ? CUDA_SUCCESS : ask(stream);
 }
 
-static CUresult watch(struct watcher *watcher, CUstream stream, size_t bytes) {
-    return cuda_await_stream(stream, (uint32_t *)watcher->memory, &watcher->expected, bytes);
+static CUresult poll_stream(struct poller *poller, CUstream stream, size_t bytes) {
+    return cuda_await_stream(stream, (uint32_t *)poller->memory, &poller->expected, bytes);
 }
 
 /* ---- Kernels ---------------------------------------------------------------------------------- */
 
-int cuda_worth_watching_launches(CUstream stream) {
-    return launched && __builtin_ia32_rdtsc() - launched < JUST_NOW && may_watch(stream) && cuda_shares_memory();
+int cuda_worth_polling_launches(CUstream stream) {
+    return launched && __builtin_ia32_rdtsc() - launched < JUST_NOW && may_poll(stream) && cuda_shares_memory();
 }
 
 /* The default stream waits for all others but the independent ones. */
-int cuda_worth_watching_all(void) {
-    return !__atomic_load_n(&independent_streams, __ATOMIC_ACQUIRE) && cuda_worth_watching_launches(NULL);
+int cuda_worth_polling_all(void) {
+    return !__atomic_load_n(&independent_streams, __ATOMIC_ACQUIRE) && cuda_worth_polling_launches(NULL);
 }
 
 static int have_soon_ended(CUstream stream) {
-    struct watcher *watcher = enter_watcher();
-    if (!watcher)
+    struct poller *poller = enter_poller();
+    if (!poller)
         return 0;
-    int ended = is_soon_there(stream, (uint32_t *)watcher->memory, &watcher->expected, 0);
-    leave_watcher(watcher);
+    int ended = is_soon_there(stream, (uint32_t *)poller->memory, &poller->expected, 0);
+    leave_poller(poller);
     return ended;
 }
 
-CUresult cuda_watch_launches(CUstream stream) {
+CUresult cuda_poll_launches(CUstream stream) {
     return have_soon_ended(stream) ? CUDA_SUCCESS : ask(stream);
 }
 
-CUresult cuda_watch_all(void) {
+CUresult cuda_poll_all(void) {
     if (have_soon_ended(NULL))
         return CUDA_SUCCESS;
     waits_plainly = 1;
@@ -178,19 +178,19 @@ CUresult cuda_watch_all(void) {
 /* ---- Copies ----------------------------------------------------------------------------------- */
 
 /* Whether a copy of page-locked memory is one of these. */
-int cuda_worth_watching(const void *memory, size_t bytes, CUstream stream) {
-    return bytes && bytes <= MOST_WATCHED && may_watch(stream) && cuda_shared(memory, bytes);
+int cuda_worth_polling(const void *memory, size_t bytes, CUstream stream) {
+    return bytes && bytes <= MAX_POLLED_BYTES && may_poll(stream) && cuda_shared(memory, bytes);
 }
 
 /* Whether one into memory of the application's is. */
 int cuda_worth_passing(const void *memory, size_t bytes, CUstream stream) {
-    return bytes && bytes <= PASSING && may_watch(stream) && memory && !aviary_is_zerocopy(memory) && cuda_shares_memory();
+    return bytes && bytes <= PASSING && may_poll(stream) && memory && !aviary_is_zerocopy(memory) && cuda_shares_memory();
 }
 
-CUresult cuda_watch_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
-    struct watcher *watcher = enter_watcher();
+CUresult cuda_poll_in(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    struct poller *poller = enter_poller();
     CUresult status;
-    if (!watcher) {
+    if (!poller) {
         waits_plainly = 1;
         status = cuMemcpyHtoD_v2(to, from, bytes);
         waits_plainly = 0;
@@ -198,27 +198,27 @@ CUresult cuda_watch_in(CUdeviceptr to, const void *from, size_t bytes, CUstream 
     }
     status = cuMemcpyHtoDAsync_v2(to, from, bytes, stream);
     if (status == CUDA_SUCCESS)
-        status = watch(watcher, stream, bytes);
-    leave_watcher(watcher);
+        status = poll_stream(poller, stream, bytes);
+    leave_poller(poller);
     return status;
 }
 
-CUresult cuda_watch_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    struct watcher *watcher = enter_watcher();
+CUresult cuda_poll_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    struct poller *poller = enter_poller();
     CUresult status;
-    if (!watcher) {
+    if (!poller) {
         waits_plainly = 1;
         status = cuMemcpyDtoHAsync_v2(to, from, bytes, stream);
         waits_plainly = 0;
         return status == CUDA_SUCCESS ? cuStreamSynchronize(stream) : status;
     }
     int shared = cuda_shared(to, bytes);
-    void *here = shared ? to : watcher->memory + 4096;
+    void *here = shared ? to : poller->memory + 4096;
     status = cuMemcpyDtoHAsync_v2(here, from, bytes, stream);
     if (status == CUDA_SUCCESS)
-        status = watch(watcher, stream, bytes);
+        status = poll_stream(poller, stream, bytes);
     if (status == CUDA_SUCCESS && !shared)
         memcpy(to, here, bytes);
-    leave_watcher(watcher);
+    leave_poller(poller);
     return status;
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// The shortest that Linux knows.
-const TURN_NANOSECONDS: u64 = 100_000;
+const SHORT_QUANTUM_NS: u64 = 100_000;
 
 /// The kernel's `struct sched_attr`, first version.
 #[repr(C)]
@@ -30,58 +30,58 @@ struct SchedulingAttributes {
 const RESET_ON_FORK: u64 = 1;
 
 /// This thread gets short turns, and in exchange gets them soon (Linux 6.12 and newer; older ones do not care).
-pub fn ask_for_short_turns() {
+pub fn request_short_quantum() {
     thread_local!(static ASKED: Cell<bool> = const { Cell::new(false) });
     if !ASKED.replace(true) {
         // Where it is refused, things are as they were.
-        let _ = set(libc::SCHED_OTHER, 0, TURN_NANOSECONDS);
+        let _ = set(libc::SCHED_OTHER, 0, SHORT_QUANTUM_NS);
     }
 }
 
-/// What [`hurry`] makes of a thread.
-const HURRIED: libc::c_int = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+/// What [`boost`] makes of a thread.
+const BOOST_POLICY: libc::c_int = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
 /// The lowest there is.
-const HURRIED_PRIORITY: libc::c_int = 1;
+const BOOST_PRIORITY: libc::c_int = 1;
 /// Before all who are in a hurry, so that it can always take that back.
-const FIRST: u32 = HURRIED_PRIORITY as u32 + 1;
+const SCHEDULER_PRIORITY: u32 = BOOST_PRIORITY as u32 + 1;
 
 /// This thread runs whenever it can, before all ordinary ones and those in a hurry. It must do little. Refused to most
 /// users.
-pub fn go_before_others() -> io::Result<()> {
-    set(libc::SCHED_FIFO, FIRST, 0)
+pub fn set_scheduler_priority() -> io::Result<()> {
+    set(libc::SCHED_FIFO, SCHEDULER_PRIORITY, 0)
 }
 
 /// The number by which other processes know this thread.
-pub fn this_thread() -> u32 {
+pub fn current_tid() -> u32 {
     thread_local!(static NUMBER: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     NUMBER.with(|number| *number)
 }
 
 /// How another thread, or this one (0), gets its processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum ThreadPolicy {
     /// As ordinary threads do.
-    Ordinary,
-    /// As [`hurry`] says, and nobody else makes threads like that.
-    Hurried,
+    Normal,
+    /// As [`boost`] says, and nobody else makes threads like that.
+    Boosted,
     /// In a way that is none of ours.
     Other,
 }
 
-pub fn pace(thread: u32) -> io::Result<Pace> {
+pub fn thread_policy(thread: u32) -> io::Result<ThreadPolicy> {
     // SAFETY: a number in, a number out. A thread that is not there is an error.
     match unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) } {
         -1 => Err(io::Error::last_os_error()),
-        policy if policy == libc::c_long::from(HURRIED) => Ok(Pace::Hurried),
+        policy if policy == libc::c_long::from(BOOST_POLICY) => Ok(ThreadPolicy::Boosted),
         policy if policy & !libc::c_long::from(libc::SCHED_RESET_ON_FORK) == libc::c_long::from(libc::SCHED_OTHER) => {
-            Ok(Pace::Ordinary)
+            Ok(ThreadPolicy::Normal)
         }
-        _ => Ok(Pace::Other),
+        _ => Ok(ThreadPolicy::Other),
     }
 }
 
 /// For how long all threads of a process had a processor, ever; up to now, also of those that run.
-pub fn time_used(process: u32) -> io::Result<Duration> {
+pub fn process_cpu_time(process: u32) -> io::Result<Duration> {
     // The kernel's name for that clock: all bits of the process's number inverted, and the kind in the last three.
     const SCHEDULED: libc::clockid_t = 2;
     let clock = !(process as libc::clockid_t) << 3 | SCHEDULED;
@@ -94,34 +94,34 @@ pub fn time_used(process: u32) -> io::Result<Duration> {
 }
 
 /// That thread is a real-time thread from now on; what it starts is not. Refused to most users.
-pub fn hurry(thread: u32) -> io::Result<()> {
-    set_policy(thread, HURRIED, HURRIED_PRIORITY)
+pub fn boost(thread: u32) -> io::Result<()> {
+    set_policy(thread, BOOST_POLICY, BOOST_PRIORITY)
 }
 
 /// That thread, or this one (0), is an ordinary one again, as nice as it is and with turns as short as they were. Anybody
 /// may do that to threads of their own.
-pub fn take_time(thread: u32) -> io::Result<()> {
+pub fn set_normal_policy(thread: u32) -> io::Result<()> {
     set_policy(thread, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
 }
 
 // Whether this thread is in a hurry, unless that was taken back.
-thread_local!(static IN_A_HURRY: Cell<bool> = const { Cell::new(false) });
+thread_local!(static BOOSTED: Cell<bool> = const { Cell::new(false) });
 
 /// The node has hurried this thread.
-pub fn hurried() {
-    IN_A_HURRY.set(true);
+pub fn note_boosted() {
+    BOOSTED.set(true);
 }
 
 /// Whether this thread goes before all ordinary ones, as far as it knows.
-pub fn is_in_a_hurry() -> bool {
-    IN_A_HURRY.get()
+pub fn is_boosted() -> bool {
+    BOOSTED.get()
 }
 
 /// This thread does nothing urgent any longer.
-pub fn hurry_no_more() {
-    if IN_A_HURRY.replace(false) {
+pub fn unboost() {
+    if BOOSTED.replace(false) {
         // Nobody is refused to be an ordinary thread; and the node would do it soon.
-        let _ = take_time(0);
+        let _ = set_normal_policy(0);
     }
 }
 
@@ -135,12 +135,12 @@ fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Re
 }
 
 /// Moving takes some 20 us: not again within so long, if others bring this thread back.
-const MOVES_APART: Duration = Duration::from_millis(2);
+const MIN_MIGRATION_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Moves this thread to another processor, if it may run on others: whether it did. Later it runs wherever it is put, as before.
-pub fn step_aside() -> bool {
+pub fn migrate_off_cpu() -> bool {
     thread_local!(static MOVED: Cell<Option<Instant>> = const { Cell::new(None) });
-    if MOVED.get().is_some_and(|at| at.elapsed() < MOVES_APART) {
+    if MOVED.get().is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL) {
         return false;
     }
     MOVED.set(Some(Instant::now()));
@@ -156,17 +156,17 @@ pub fn step_aside() -> bool {
 }
 
 /// Whether this thread may run on more than one processor.
-pub fn may_step_aside() -> bool {
+pub fn may_migrate() -> bool {
     rustix::thread::sched_getaffinity(None).is_ok_and(|allowed| allowed.count() > 1)
 }
 
 /// How nice a process is that yields: it gets about a thirtieth of what others get.
-const YIELDING: libc::c_int = 15;
+const YIELDING_NICE: libc::c_int = 15;
 
 /// All of this process goes after others, or as everybody does. Where Linux shares the processors by sessions of
 /// processes (autogroup), the niceness of the session counts and that of threads does not.
-pub fn yield_to_others(yields: bool) -> io::Result<()> {
-    let nice = if yields { YIELDING } else { 0 };
+pub fn set_yielding(yields: bool) -> io::Result<()> {
+    let nice = if yields { YIELDING_NICE } else { 0 };
     match std::fs::write("/proc/self/autogroup", nice.to_string()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -183,19 +183,19 @@ pub fn yield_to_others(yields: bool) -> io::Result<()> {
 }
 
 /// Allows this process, where it may, to be as nice as usual again whoever it is by then.
-pub fn keep_usual_niceness() {
-    let usual = libc::rlimit { rlim_cur: USUAL, rlim_max: USUAL };
+pub fn allow_nice_zero() {
+    let usual = libc::rlimit { rlim_cur: NICE_ZERO_RLIMIT, rlim_max: NICE_ZERO_RLIMIT };
     // SAFETY: `usual` is a valid limit that is only read. Refused to most users, who lose nothing.
     unsafe { libc::setrlimit(libc::RLIMIT_NICE, &raw const usual) };
 }
 
 /// Niceness 0, as the limit counts it.
-const USUAL: libc::rlim_t = 20;
+const NICE_ZERO_RLIMIT: libc::rlim_t = 20;
 
 fn may_be_less_nice() -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
-    unsafe { libc::getrlimit(libc::RLIMIT_NICE, &raw mut limit) == 0 && limit.rlim_cur >= USUAL }
+    unsafe { libc::getrlimit(libc::RLIMIT_NICE, &raw mut limit) == 0 && limit.rlim_cur >= NICE_ZERO_RLIMIT }
 }
 
 fn set(policy: libc::c_int, priority: u32, runtime: u64) -> io::Result<()> {
@@ -227,7 +227,7 @@ mod tests {
             unsafe { libc::sched_getscheduler(0) }
         };
         let prompt = move || {
-            ask_for_short_turns();
+            request_short_quantum();
             assert_eq!(policy(), libc::SCHED_OTHER | 0x4000_0000, "with SCHED_RESET_ON_FORK");
             std::thread::spawn(move || assert_eq!(policy(), libc::SCHED_OTHER)).join().expect("a thread of its own");
         };

@@ -5,10 +5,10 @@ use crate::{
     epoll::Token,
     guest::Guest,
     life::SessionState,
-    node::{Core, Goal, State},
+    node::{Core, CoreState, Goal},
     permissions::Permissions,
     sessions::{Party, Session},
-    tenancy::Identity,
+    tenants::Identity,
 };
 use aviary_wire::{WIRE_VERSION, Welcome, attach::welcome_status, tenant::is_reserved};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -24,23 +24,23 @@ use std::{
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
 
 /// Connections of one user that wait for their turn; more are refused, which costs a descriptor less.
-const MOST_WAITING: usize = 256;
+const MAX_PENDING_PER_USER: usize = 256;
 /// Connections of one process: each of its guest libraries makes one.
 const MOST_OF_ONE: usize = 64;
 /// Connections accepted before other events have their turn.
-const ACCEPTED_AT_A_TIME: usize = 16;
+const ACCEPTS_PER_EVENT: usize = 16;
 
 /// A connection whose other end is known.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct PendingAttach {
     identity: Identity,
     guest: Guest,
     socket: OwnedFd,
 }
 
-impl Newcomer {
+impl PendingAttach {
     /// Whose sessions it is counted among, and who must not attach too often.
-    fn party(&self, state: &State) -> Party {
+    fn party(&self, state: &CoreState) -> Party {
         match &self.identity {
             Identity::User | Identity::Loopback => Party::User(self.guest.uid),
             // Names of several certificates may be one tenant's.
@@ -54,17 +54,17 @@ impl Core {
     /// Not for ever: more of them make the listener readable again.
     pub(crate) fn accept_some(&self) {
         let mut state = self.state();
-        for _ in 0..ACCEPTED_AT_A_TIME {
+        for _ in 0..ACCEPTS_PER_EVENT {
             let Some(listener) = &state.listener else { return };
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => {
-                    self.admit(&mut state, socket);
+                    self.queue_attach(&mut state, socket);
                     self.keep_reserve();
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::WOULDBLOCK) => return,
                 // The kernel says so even if nobody waits.
-                Err(Errno::MFILE | Errno::NFILE) => match self.turn_away(&listener.socket) {
+                Err(Errno::MFILE | Errno::NFILE) => match self.refuse_without_descriptors(&listener.socket) {
                     Ok(()) | Err(Errno::INTR | Errno::CONNABORTED) => {}
                     Err(Errno::WOULDBLOCK) => return,
                     Err(errno) => return self.pause_accepting(state, errno),
@@ -74,7 +74,7 @@ impl Core {
         }
     }
 
-    fn pause_accepting(&self, state: MutexGuard<'_, State>, errno: Errno) {
+    fn pause_accepting(&self, state: MutexGuard<'_, CoreState>, errno: Errno) {
         self.log.error(format_args!("cannot accept a connection: {errno}"));
         drop(state);
         std::thread::sleep(EXHAUSTED_PAUSE);
@@ -82,7 +82,7 @@ impl Core {
 
     /// With no descriptor left, a connection is accepted with the one kept for this, told why, and closed: it
     /// would wait for a minute otherwise.
-    fn turn_away(&self, listener: &OwnedFd) -> Result<(), Errno> {
+    fn refuse_without_descriptors(&self, listener: &OwnedFd) -> Result<(), Errno> {
         let mut reserve = self.reserve.lock().unwrap_or_else(PoisonError::into_inner);
         drop(reserve.take());
         let result = accept_with(listener, SocketFlags::CLOEXEC).map(|socket| {
@@ -151,7 +151,7 @@ impl Core {
     }
 
     /// Its connection is closed now, or when its process has been reaped.
-    fn turn_out(&self, state: &mut State, id: u64, why: &str) {
+    fn turn_out(&self, state: &mut CoreState, id: u64, why: &str) {
         self.log.debug(format_args!("connection {id} of a stranger ends: {why}"));
         if let Some(socket) = state.gateways.turn_out(id) {
             self.epoll.remove(socket.as_fd());
@@ -166,7 +166,7 @@ impl Core {
         self.log.debug(format_args!("a gateway ended: {how}"));
     }
 
-    fn admit(&self, state: &mut State, socket: OwnedFd) {
+    fn queue_attach(&self, state: &mut CoreState, socket: OwnedFd) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
             Err(error) => return self.tell_refusal(state, format_args!("connection refused: {error}")),
@@ -178,43 +178,43 @@ impl Core {
                 return self.tell_refusal(state, format_args!("connection of process {} refused: {error}", guest.pid));
             }
         };
-        let newcomer = Newcomer { identity, guest, socket };
+        let pending = PendingAttach { identity, guest, socket };
         // The node's own user may end the node.
-        let passed = match newcomer.identity.is_nodes_own(guest.uid) {
-            true => Some(newcomer),
-            false => take_turn(state, newcomer),
+        let passed = match pending.identity.is_nodes_own(guest.uid) {
+            true => Some(pending),
+            false => take_turn(state, pending),
         };
-        if let Some(newcomer) = passed {
-            self.welcome(state, newcomer);
+        if let Some(pending) = passed {
+            self.accept(state, pending);
         }
     }
 
     /// Connections that had to wait for their turn.
-    pub(crate) fn welcome_due(&self) {
+    pub(crate) fn accept_due(&self) {
         let mut state = self.state();
         let now = Instant::now();
-        while let Some(newcomer) = state.throttle.due(now).or_else(|| state.further.due(now)) {
-            if !has_hung_up(&newcomer.socket) {
-                self.welcome(&mut state, newcomer);
+        while let Some(pending) = state.throttle.due(now).or_else(|| state.further.due(now)) {
+            if !has_hung_up(&pending.socket) {
+                self.accept(&mut state, pending);
             }
         }
     }
 
-    fn welcome(&self, state: &mut State, newcomer: Newcomer) {
-        if let Err(why) = check_room(state, &newcomer) {
-            return self.turn_down(state, &newcomer, &why, &why);
+    fn accept(&self, state: &mut CoreState, pending: PendingAttach) {
+        if let Err(why) = check_room(state, &pending) {
+            return self.turn_down(state, &pending, &why, &why);
         }
-        let own = newcomer.identity.is_nodes_own(newcomer.guest.uid);
-        let tenant = match self.tenant_for(state, &newcomer.guest, &newcomer.identity) {
+        let own = pending.identity.is_nodes_own(pending.guest.uid);
+        let tenant = match self.tenant_for(state, &pending.guest, &pending.identity) {
             Ok(tenant) => tenant,
-            Err(why) => return self.turn_down(state, &newcomer, &why, &why),
+            Err(why) => return self.turn_down(state, &pending, &why, &why),
         };
         // Who its API server will be must be clear before there is one.
         if let Err(error) = state.user_for(&tenant, own) {
             let told = "the node has no user id for the tenant's API servers; its log says why";
-            return self.turn_down(state, &newcomer, told, &error.to_string());
+            return self.turn_down(state, &pending, told, &error.to_string());
         }
-        let Newcomer { identity, guest, socket } = newcomer;
+        let PendingAttach { identity, guest, socket } = pending;
         let id = state.registry.new_session_id();
         let session = Session {
             server: 0,
@@ -231,13 +231,13 @@ impl Core {
     }
 
     /// `told`: to the guest, who need not know where the node has its files; `why`: in the log.
-    fn turn_down(&self, state: &mut State, newcomer: &Newcomer, told: &str, why: &str) {
-        refuse(&newcomer.socket, told);
-        self.tell_refusal(state, format_args!("connection of process {} refused: {why}", newcomer.guest.pid));
+    fn turn_down(&self, state: &mut CoreState, pending: &PendingAttach, told: &str, why: &str) {
+        refuse(&pending.socket, told);
+        self.tell_refusal(state, format_args!("connection of process {} refused: {why}", pending.guest.pid));
     }
 
     /// Guests decide how often there is one: at most ten a second are told.
-    pub(crate) fn tell_refusal(&self, state: &mut State, text: std::fmt::Arguments<'_>) {
+    pub(crate) fn tell_refusal(&self, state: &mut CoreState, text: std::fmt::Arguments<'_>) {
         if state.refusals.admit(Instant::now()) {
             self.log.warn(text);
         }
@@ -252,7 +252,7 @@ impl Core {
 
     /// The guest at the other end, and as which it is served. A tenant that has taken its API server over would be
     /// another tenant by attaching from there, with a fresh quota, as often as there are user ids.
-    fn identify(&self, state: &mut State, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
+    fn identify(&self, state: &mut CoreState, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
         if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
             return Err(NodeError::ApiServerUser(guest.uid));
         }
@@ -274,25 +274,25 @@ impl Core {
 }
 
 /// `None`: it waits, or was refused.
-fn take_turn(state: &mut State, newcomer: Newcomer) -> Option<Newcomer> {
-    let party = newcomer.party(state).to_string();
-    let throttle = match state.registry.server_of(&newcomer.guest) {
+fn take_turn(state: &mut CoreState, pending: PendingAttach) -> Option<PendingAttach> {
+    let party = pending.party(state).to_string();
+    let throttle = match state.registry.server_of(&pending.guest) {
         Some(_) => &mut state.further,
         None => &mut state.throttle,
     };
-    if throttle.waiting(&party) >= MOST_WAITING {
-        refuse(&newcomer.socket, &format!("{party} attaches too often"));
+    if throttle.waiting(&party) >= MAX_PENDING_PER_USER {
+        refuse(&pending.socket, &format!("{party} attaches too often"));
         return None;
     }
-    throttle.pass(&party, newcomer, Instant::now())
+    throttle.pass(&party, pending, Instant::now())
 }
 
-fn check_room(state: &State, newcomer: &Newcomer) -> Result<(), String> {
-    let (party, most) = (newcomer.party(state), state.sessions_per_user);
+fn check_room(state: &CoreState, pending: &PendingAttach) -> Result<(), String> {
+    let (party, most) = (pending.party(state), state.sessions_per_user);
     if state.registry.sessions_of_party(&party) >= most {
         return Err(format!("{party} has {most} sessions already"));
     }
-    let server = state.registry.server_of(&newcomer.guest);
+    let server = state.registry.server_of(&pending.guest);
     if server.is_some_and(|server| state.registry.sessions_of(server).len() >= MOST_OF_ONE) {
         return Err(format!("the process has {MOST_OF_ONE} connections already"));
     }

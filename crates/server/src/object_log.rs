@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What one call notes while it runs.
 #[derive(Default, Debug, Clone)]
-pub struct Recording {
+pub struct CallRecording {
     /// The whole request, header included, as it came: handlers translate values in place.
     pub request: Vec<u8>,
     /// The object that the call belongs to; without one it is not kept.
@@ -28,12 +28,12 @@ pub struct Recording {
 
 /// A call that can be made again.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct RecordedCall {
     pub function: u32,
-    pub recording: Recording,
+    pub recording: CallRecording,
 }
 
-impl Record {
+impl RecordedCall {
     /// What the block at `offset` contained, if the call read `length` bytes from it.
     pub fn block(&self, offset: u64, length: usize) -> Option<*const u8> {
         let found = self.recording.blocks.iter().find(|(at, bytes)| *at == offset && bytes.len() == length);
@@ -42,10 +42,10 @@ impl Record {
 }
 
 #[derive(Default)]
-struct State {
+struct ObjectLogState {
     next: u64,
     /// By order of execution.
-    records: BTreeMap<u64, Record>,
+    records: BTreeMap<u64, RecordedCall>,
     of_object: HashMap<u64, Vec<u64>>,
     /// How many kept records name the object as a dependency.
     needed: HashMap<u64, usize>,
@@ -56,7 +56,7 @@ struct State {
 /// Calls are recorded for it only if it is on.
 pub struct ObjectLog {
     on: bool,
-    state: Mutex<State>,
+    state: Mutex<ObjectLogState>,
 }
 
 impl ObjectLog {
@@ -77,7 +77,7 @@ impl ObjectLog {
         self.on
     }
 
-    pub fn keep(&self, record: Record) {
+    pub fn keep(&self, record: RecordedCall) {
         let Some(object) = record.recording.object else { return };
         let mut state = self.lock();
         let order = state.next;
@@ -110,7 +110,7 @@ impl ObjectLog {
     }
 
     /// The kept calls, in the order in which they were made.
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<RecordedCall> {
         self.lock().records.values().cloned().collect()
     }
 
@@ -122,14 +122,14 @@ impl ObjectLog {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ObjectLogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ObjectLogState {
     /// Answers the objects that nothing needs any longer.
-    fn drop_needs(&mut self, object: u64, record: &Record) -> Vec<u64> {
+    fn drop_needs(&mut self, object: u64, record: &RecordedCall) -> Vec<u64> {
         let mut free = Vec::new();
         for id in record.recording.depends.iter().filter(|id| **id != object) {
             if let Some(count) = self.needed.get_mut(id) {
@@ -148,9 +148,9 @@ impl State {
 mod tests {
     use super::*;
 
-    fn record(function: u32, object: u64, depends: &[u64]) -> Record {
-        let recording = Recording { object: Some(object), depends: depends.to_vec(), ..Recording::default() };
-        Record { function, recording }
+    fn record(function: u32, object: u64, depends: &[u64]) -> RecordedCall {
+        let recording = CallRecording { object: Some(object), depends: depends.to_vec(), ..CallRecording::default() };
+        RecordedCall { function, recording }
     }
 
     fn functions(log: &ObjectLog) -> Vec<u32> {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_live_object_depends_on_is_kept() {
+    fn dependencies_of_a_live_object_are_kept() {
         let log = ObjectLog::on();
         log.keep(record(1, 10, &[]));
         log.keep(record(2, 20, &[10]));

@@ -4,7 +4,7 @@
 #include "guest/guest.h"
 
 /* Before the first such error nothing else is looked at. */
-static int any_unwell;
+static int any_sticky_error;
 
 static int stays(CUresult result) {
     switch (result) {
@@ -29,30 +29,30 @@ void cuda_note_result(CUresult result) {
     struct cuda_context *object = cuda_context_of(cuda_current_context());
     if (!object)
         return;
-    __atomic_store_n(&object->unwell, 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&any_unwell, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->sticky_error, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&any_sticky_error, 1, __ATOMIC_RELEASE);
 }
 
-int cuda_is_well(void) {
-    if (!__atomic_load_n(&any_unwell, __ATOMIC_ACQUIRE))
+int cuda_no_sticky_error(void) {
+    if (!__atomic_load_n(&any_sticky_error, __ATOMIC_ACQUIRE))
         return 1;
     const struct cuda_context *object = cuda_context_of(cuda_current_context());
-    return !object || !__atomic_load_n(&object->unwell, __ATOMIC_ACQUIRE);
+    return !object || !__atomic_load_n(&object->sticky_error, __ATOMIC_ACQUIRE);
 }
 
 /* Whether work for a stream may be sent without waiting. While somebody captures, the driver may refuse any of it, and
  * whoever captures has to learn at which call. */
 int cuda_is_stream(CUstream stream) {
     return (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || aviary_is_handle(stream))
-           && !cuda_capturing() && cuda_is_well();
+           && !cuda_capturing() && cuda_no_sticky_error();
 }
 
 /* The server places memory without asking the driver: the error, if it is this context's, comes from another call. */
-CUresult cuda_alloc_unwell(CUdeviceptr *pointer, size_t bytes) {
+CUresult cuda_alloc_with_sticky_error(CUdeviceptr *pointer, size_t bytes) {
     CUresult status = cuCtxSynchronize();
     struct cuda_context *object = cuda_context_of(cuda_current_context());
     if (status != CUDA_SUCCESS || !object)
         return status;
-    __atomic_store_n(&object->unwell, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&object->sticky_error, 0, __ATOMIC_RELEASE);
     return cuMemAlloc_v2(pointer, bytes);
 }

@@ -4,21 +4,21 @@ use std::ffi::{CStr, c_char, c_uint};
 
 /// The name of the device with this number among those that a place stands for: NUL-terminated, and valid until the
 /// thread's next call; NULL: there are no more.
-pub type DeviceNames = unsafe extern "C" fn(u64, c_uint) -> *const c_char;
+pub type ResidencyDevices = unsafe extern "C" fn(u64, c_uint) -> *const c_char;
 
 /// Devices of one place.
-pub const MOST_DEVICES: usize = 64;
+pub const MAX_RESIDENCY_DEVICES: usize = 64;
 
 /// The devices that a place stands for, `""` if one has no name; 0 stands for none.
-pub fn devices_of(place: u64, names: DeviceNames) -> Vec<String> {
+pub fn devices_of(place: u64, names: ResidencyDevices) -> Vec<String> {
     let mut devices: Vec<String> = Vec::new();
-    for number in 0..if place == 0 { 0 } else { MOST_DEVICES as c_uint } {
+    for number in 0..if place == 0 { 0 } else { MAX_RESIDENCY_DEVICES as c_uint } {
         // SAFETY: the specification's own function, given a place that its own expression answered.
         let name = unsafe { names(place, number) };
         if name.is_null() {
             break;
         }
-        // SAFETY: not NULL, so it ends with a NUL and is still there, as `DeviceNames` says.
+        // SAFETY: not NULL, so it ends with a NUL and is still there, as `ResidencyDevices` says.
         devices.push(as_shown(&unsafe { CStr::from_ptr(name) }.to_string_lossy()));
     }
     devices
@@ -46,6 +46,6 @@ mod tests {
     fn devices_are_named() {
         assert_eq!(devices_of(7, names), ["one", "two", ""]);
         assert!(devices_of(8, names).is_empty() && devices_of(0, endless).is_empty());
-        assert_eq!(devices_of(1, endless).len(), MOST_DEVICES);
+        assert_eq!(devices_of(1, endless).len(), MAX_RESIDENCY_DEVICES);
     }
 }

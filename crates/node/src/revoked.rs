@@ -1,40 +1,40 @@
 //! Sessions that go on with what the configuration does not give them any more.
 
-use crate::{node::State, permissions::Permissions, sessions::Session};
+use crate::{node::CoreState, permissions::Permissions, sessions::Session};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Sessions that a note has the numbers of; more are counted.
-const NAMED: usize = 20;
+const MAX_NAMED_SESSIONS: usize = 20;
 
-impl State {
+impl CoreState {
     /// Why a process that attached like this one did would get something else now; `None`: it would not.
-    pub fn outdated(&self, session: &Session) -> Option<String> {
+    pub fn revoked(&self, session: &Session) -> Option<String> {
         // Who has no tenant is a VM that was struck off: its device has ended, and so do its sessions.
         let owner = self.owner(&session.identity, session.guest.uid)?;
         let name = owner.name.escape_debug();
         if owner.name != session.tenant {
-            return Some(format!("{} is tenant {name} now", session.identity.who(session.guest.uid)));
+            return Some(format!("{} is tenant {name} now", session.identity.user_name(session.guest.uid)));
         }
         let beyond = session.permissions.beyond(&Permissions::of(&owner), &session.api);
         (!beyond.is_empty()).then(|| format!("tenant {name} may do less now ({})", beyond.join(", ")))
     }
 
     /// Numbers of the sessions that are.
-    pub fn outdated_sessions(&self) -> BTreeSet<u64> {
-        let outdated = self.registry.sessions.iter().filter(|(_, session)| self.outdated(session).is_some());
+    pub fn revoked_sessions(&self) -> BTreeSet<u64> {
+        let outdated = self.registry.sessions.iter().filter(|(_, session)| self.revoked(session).is_some());
         outdated.map(|(id, _)| *id).collect()
     }
 
     /// For whoever changed the configuration.
-    pub fn outdated_notes(&self) -> Vec<String> {
+    pub fn revocation_notes(&self) -> Vec<String> {
         let mut found: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
         for (id, session) in &self.registry.sessions {
-            if let Some(why) = self.outdated(session) {
+            if let Some(why) = self.revoked(session) {
                 found.entry((why, &session.tenant)).or_default().push(id.to_string());
             }
         }
         let note = |((why, tenant), ids): (&(String, &str), &Vec<String>)| {
-            let (named, more) = ids.split_at(ids.len().min(NAMED));
+            let (named, more) = ids.split_at(ids.len().min(MAX_NAMED_SESSIONS));
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
             let (sessions, began) =
                 if ids.len() == 1 { ("session", "goes on as it") } else { ("sessions", "go on as they") };

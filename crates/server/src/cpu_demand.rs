@@ -12,51 +12,51 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_control::processor;
+use aviary_control::cpu;
 
 /// How often a lane that is busy looks.
-const LOOK: Duration = Duration::from_millis(50);
+const DEMAND_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// What is averaged.
-const WINDOW: Duration = Duration::from_millis(100);
+const DEMAND_WINDOW: Duration = Duration::from_millis(100);
 /// Who had more than so much of one processor, for all lanes together, yields.
-const MUCH: f64 = 0.4;
+const YIELD_ABOVE_CPUS: f64 = 0.4;
 /// Until it wants less than this, had or not: who yields does not get what it wants. Beginning to yield is another
 /// matter: on a busy machine everybody waits for longer than it runs.
-const LITTLE: f64 = 0.25;
+const RESUME_BELOW_CPUS: f64 = 0.25;
 
 /// Of a session.
 #[derive(Default)]
-pub struct Demand {
-    window: Mutex<Window>,
+pub struct CpuDemand {
+    window: Mutex<CpuWindow>,
 }
 
 #[derive(Default)]
-struct Window {
+struct CpuWindow {
     since: Option<Instant>,
-    taken: Processing,
+    taken: CpuTimes,
     yields: bool,
 }
 
 /// What threads had of the processors.
 #[derive(Debug, Default, Clone, Copy)]
-struct Processing {
+struct CpuTimes {
     ran: Duration,
     waited: Duration,
 }
 
 /// What a lane's thread had when it looked last.
 #[derive(Default)]
-pub struct LaneDemand {
-    last: Cell<Option<(Instant, Processing)>>,
+pub struct LaneCpuDemand {
+    last: Cell<Option<(Instant, CpuTimes)>>,
     statistics: OnceCell<Statistics>,
 }
 
-impl LaneDemand {
+impl LaneCpuDemand {
     /// Called by the lane's thread, between calls.
-    pub fn look(&self, session: &Demand, holds_device: bool) {
+    pub fn look(&self, session: &CpuDemand, holds_device: bool) {
         let now = Instant::now();
         let last = self.last.get();
-        if last.is_some_and(|(at, _)| now - at < LOOK) {
+        if last.is_some_and(|(at, _)| now - at < DEMAND_POLL_INTERVAL) {
             return;
         }
         if holds_device {
@@ -69,7 +69,7 @@ impl LaneDemand {
         self.last.set(Some((now, had)));
         if let Some((_, before)) = last {
             let (ran, waited) = (had.ran.saturating_sub(before.ran), had.waited.saturating_sub(before.waited));
-            session.add(Processing { ran, waited }, now, processor::yield_to_others);
+            session.add(CpuTimes { ran, waited }, now, cpu::set_yielding);
         }
     }
 
@@ -81,20 +81,21 @@ impl LaneDemand {
     }
 }
 
-impl Demand {
-    fn add(&self, more: Processing, now: Instant, apply: impl FnOnce(bool) -> io::Result<()>) {
+impl CpuDemand {
+    fn add(&self, more: CpuTimes, now: Instant, apply: impl FnOnce(bool) -> io::Result<()>) {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *window.since.get_or_insert(now);
         window.taken.ran += more.ran;
         window.taken.waited += more.waited;
         let passed = now.saturating_duration_since(since);
-        if passed < WINDOW {
+        if passed < DEMAND_WINDOW {
             return;
         }
-        let Processing { ran, waited } = std::mem::take(&mut window.taken);
+        let CpuTimes { ran, waited } = std::mem::take(&mut window.taken);
         window.since = Some(now);
         let share = |time: Duration| time.as_secs_f64() / passed.as_secs_f64();
-        let yields = if window.yields { share(ran + waited) > LITTLE } else { share(ran) > MUCH };
+        let yields =
+            if window.yields { share(ran + waited) > RESUME_BELOW_CPUS } else { share(ran) > YIELD_ABOVE_CPUS };
         // Linux lets ordinary users do this ten times a second, all together: the next window tries again.
         if yields != window.yields && apply(yields).is_ok() {
             window.yields = yields;
@@ -110,14 +111,14 @@ impl Statistics {
         File::open("/proc/thread-self/schedstat").map(Statistics)
     }
 
-    fn read(&self) -> io::Result<Processing> {
+    fn read(&self) -> io::Result<CpuTimes> {
         // Three numbers of 64 bits.
         let mut text = [0; 80];
         let length = self.0.read_at(&mut text, 0)?;
         let text = str::from_utf8(&text[..length]).map_err(|_| io::ErrorKind::InvalidData)?;
         let mut times = text.split_whitespace().map_while(|word| word.parse().ok().map(Duration::from_nanos));
         match (times.next(), times.next()) {
-            (Some(ran), Some(waited)) => Ok(Processing { ran, waited }),
+            (Some(ran), Some(waited)) => Ok(CpuTimes { ran, waited }),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -129,12 +130,12 @@ mod tests {
 
     /// What a session did about its demand, by the milliseconds that it ran and waited in each tenth of a second.
     fn yields(times: &[(u64, u64)], allowed: bool) -> Vec<bool> {
-        let (demand, start) = (Demand::default(), Instant::now());
-        demand.add(Processing::default(), start, |_| Ok(()));
+        let (demand, start) = (CpuDemand::default(), Instant::now());
+        demand.add(CpuTimes::default(), start, |_| Ok(()));
         let mut tried = Vec::new();
         for (i, (ran, waited)) in times.iter().enumerate() {
-            let now = start + WINDOW * (i as u32 + 1);
-            let more = Processing { ran: Duration::from_millis(*ran), waited: Duration::from_millis(*waited) };
+            let now = start + DEMAND_WINDOW * (i as u32 + 1);
+            let more = CpuTimes { ran: Duration::from_millis(*ran), waited: Duration::from_millis(*waited) };
             demand.add(more, now, |yields| {
                 tried.push(yields);
                 if allowed { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_much_yields_until_it_wants_little() {
+    fn api_server_yields_above_the_limit_until_demand_is_low() {
         assert_eq!(yields(&[(35, 0), (30, 10)], true), [false; 0]);
         assert_eq!(yields(&[(10, 90), (5, 95)], true), [false; 0], "the others make it wait");
         assert_eq!(yields(&[(200, 200), (3, 400), (3, 90), (20, 0), (60, 0)], true), [true, false, true]);

@@ -4,11 +4,11 @@ use crate::account::Account;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Sets of devices that a session may use together: a hostile program could think of more without end.
-const MANY: usize = 1024;
+const MAX_RESIDENCIES: usize = 1024;
 
 /// A resource on certain devices.
 #[derive(Debug)]
-pub struct Place {
+pub struct Residency {
     pub resource: usize,
     /// One for each device.
     pub accounts: Vec<Arc<Account>>,
@@ -18,18 +18,18 @@ pub struct Place {
 
 /// All places that a session has come to use; they stay.
 #[derive(Debug, Default)]
-pub struct Places {
-    known: RwLock<Known>,
+pub struct Residencies {
+    known: RwLock<OpenResidencies>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
-    places: Vec<Arc<Place>>,
+struct OpenResidencies {
+    places: Vec<Arc<Residency>>,
     accounts: Vec<(usize, Arc<Account>)>,
 }
 
-impl Places {
-    pub fn get(&self, number: usize) -> Option<Arc<Place>> {
+impl Residencies {
+    pub fn get(&self, number: usize) -> Option<Arc<Residency>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).places.get(number).cloned()
     }
 
@@ -40,14 +40,14 @@ impl Places {
 
     /// The number of that place. `open` makes the account of a device that there is none of yet; `whole` is the number
     /// of the resource's own in the tenant's page. `None`: there are too many.
-    pub fn place<E>(
+    pub fn residency<E>(
         &self,
         resource: usize,
         devices: &[&str],
         whole: Option<usize>,
         open: impl Fn(&str) -> Result<Account, E>,
     ) -> Result<Option<usize>, E> {
-        let same = |place: &Arc<Place>| {
+        let same = |place: &Arc<Residency>| {
             let names = place.accounts.iter().map(|account| account.device());
             place.resource == resource && names.eq(devices.iter().map(|device| Some(*device)))
         };
@@ -60,7 +60,7 @@ impl Places {
         if let Some(at) = known.places.iter().position(same) {
             return Ok(Some(at));
         }
-        if known.places.len() >= MANY {
+        if known.places.len() >= MAX_RESIDENCIES {
             return Ok(None);
         }
         let mut accounts: Vec<Arc<Account>> = Vec::new();
@@ -77,7 +77,7 @@ impl Places {
             accounts.push(account);
         }
         let numbers = whole.into_iter().chain(accounts.iter().filter_map(|account| account.number())).collect();
-        known.places.push(Arc::new(Place { resource, accounts, numbers }));
+        known.places.push(Arc::new(Residency { resource, accounts, numbers }));
         Ok(Some(known.places.len() - 1))
     }
 }

@@ -24,29 +24,29 @@ pub struct Delivery {
 
 /// A copy that has to wait until the vendor library is done.
 #[derive(Clone, Copy)]
-pub struct Copy {
+pub struct DeferredCopy {
     pub from: *const u8,
     pub to: *mut u8,
     pub bytes: usize,
 }
 
 /// Something the vendor library is not done with.
-pub struct Pending {
+pub struct DeferredOutput {
     /// `None`: final already.
     pub until: Option<(u64, Poll)>,
     pub delivery: Option<Delivery>,
-    pub copy: Option<Copy>,
+    pub copy: Option<DeferredCopy>,
     /// Private memory that the vendor library still reads.
     pub keep: Option<Box<[u8]>>,
 }
 
 // SAFETY: the pointers name vendor memory and the arena, which any thread may access;
 // the token is a number to us.
-unsafe impl Send for Pending {}
+unsafe impl Send for DeferredOutput {}
 
 #[derive(Default)]
-struct State {
-    pending: Vec<Pending>,
+struct DeferredState {
+    pending: Vec<DeferredOutput>,
     poller: Option<Poller>,
 }
 
@@ -58,17 +58,17 @@ struct Poller {
 }
 
 #[derive(Default)]
-pub struct LateList {
-    state: Mutex<State>,
+pub struct DeferredOutputs {
+    state: Mutex<DeferredState>,
     changed: Condvar,
     unfinished: AtomicUsize,
     delivered: AtomicU64,
 }
 
-impl LateList {
+impl DeferredOutputs {
     /// Adds an entry. With too many unfinished ones it waits for this one first, which makes the
     /// transfer synchronous, at most until `given_up`.
-    pub fn add(&self, mut pending: Pending, given_up: impl Fn() -> bool) {
+    pub fn add(&self, mut pending: DeferredOutput, given_up: impl Fn() -> bool) {
         if self.unfinished.load(Ordering::Relaxed) >= MAX_LATE {
             while !pending.is_final() {
                 if given_up() {
@@ -76,7 +76,7 @@ impl LateList {
                 }
                 std::thread::sleep(Duration::from_micros(100));
             }
-            pending = Pending { until: None, delivery: pending.delivery, copy: None, keep: None };
+            pending = DeferredOutput { until: None, delivery: pending.delivery, copy: None, keep: None };
         }
         let mut state = self.lock();
         // Only a guest that never asks for an answer gets here: it shall not make the list grow for ever.
@@ -98,7 +98,7 @@ impl LateList {
             return self.delivered.load(Ordering::Acquire);
         }
         let Some(taken) = self.take() else { return self.delivered.load(Ordering::Acquire) };
-        let (done, rest): (Vec<_>, Vec<_>) = taken.into_iter().partition(Pending::is_final);
+        let (done, rest): (Vec<_>, Vec<_>) = taken.into_iter().partition(DeferredOutput::is_final);
         self.put_back(done, rest, deliveries)
     }
 
@@ -115,7 +115,7 @@ impl LateList {
     }
 
     /// All unfinished entries, with this thread as the poller; `None` if they are out of reach.
-    fn take(&self) -> Option<Vec<Pending>> {
+    fn take(&self) -> Option<Vec<DeferredOutput>> {
         let mut state = self.lock();
         let me = std::thread::current().id();
         while let Some(poller) = &state.poller {
@@ -128,7 +128,12 @@ impl LateList {
         Some(std::mem::take(&mut state.pending))
     }
 
-    fn put_back(&self, done: Vec<Pending>, mut rest: Vec<Pending>, deliveries: &mut Vec<Delivery>) -> u64 {
+    fn put_back(
+        &self,
+        done: Vec<DeferredOutput>,
+        mut rest: Vec<DeferredOutput>,
+        deliveries: &mut Vec<Delivery>,
+    ) -> u64 {
         let mut state = self.lock();
         // Entries added meanwhile are younger.
         rest.append(&mut state.pending);
@@ -144,12 +149,12 @@ impl LateList {
         delivered
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DeferredState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending {
+impl DeferredOutput {
     pub fn is_final(&self) -> bool {
         // SAFETY: the generated code passes a utility function of the specification together with the
         // token it understands; it is called until it says non-zero, and then never again.
@@ -175,14 +180,14 @@ mod tests {
         c_int::from(READY[token as usize].load(Ordering::SeqCst))
     }
 
-    fn pending(token: u64, offset: u64) -> Pending {
+    fn pending(token: u64, offset: u64) -> DeferredOutput {
         let delivery = Some(Delivery { offset, bytes: 8 });
-        Pending { until: Some((token, ready)), delivery, copy: None, keep: None }
+        DeferredOutput { until: Some((token, ready)), delivery, copy: None, keep: None }
     }
 
     #[test]
     fn deliveries_are_numbered_when_they_become_final() {
-        let late = LateList::default();
+        let late = DeferredOutputs::default();
         late.add(pending(0, 64), || false);
         late.add(pending(1, 128), || false);
         let mut out = Vec::new();
@@ -198,11 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_waiting_is_delivered_next_and_copies_are_made() {
-        let late = LateList::default();
+    fn final_output_is_delivered_next_and_copied() {
+        let late = DeferredOutputs::default();
         let (from, mut to) = ([1u8, 2, 3], [0u8; 3]);
-        let copy = Copy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3 };
-        late.add(Pending { until: None, delivery: None, copy: Some(copy), keep: None }, || false);
+        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3 };
+        late.add(DeferredOutput { until: None, delivery: None, copy: Some(copy), keep: None }, || false);
         let mut out = Vec::new();
         assert_eq!(late.collect(&mut out), 0);
         assert_eq!(to, from);
@@ -211,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_poll_that_calls_back_does_not_block_others() {
-        let late = LateList::default();
+        let late = DeferredOutputs::default();
         late.add(pending(2, 0), || false);
         let _held = late.take().unwrap();
         late.leave();
@@ -224,7 +229,7 @@ mod tests {
 
     #[test]
     fn beyond_the_bound_a_transfer_is_waited_for() {
-        let late = LateList::default();
+        let late = DeferredOutputs::default();
         for _ in 0..MAX_LATE {
             late.add(pending(3, 0), || false);
         }

@@ -2,11 +2,11 @@
 
 /// Amounts per resource, charged and not yet returned. Most objects hold one or none.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Holding {
+pub struct Charges {
     parts: Vec<(usize, u64)>,
 }
 
-impl Holding {
+impl Charges {
     /// Records an amount that was charged. A zero is not worth an entry.
     pub fn add(&mut self, resource: usize, amount: u64) {
         if amount == 0 {
@@ -30,7 +30,7 @@ impl Holding {
         taken
     }
 
-    pub fn merge(&mut self, other: &mut Holding) {
+    pub fn merge(&mut self, other: &mut Charges) {
         for (resource, amount) in other.drain() {
             self.add(resource, amount);
         }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn takes_no_more_than_it_holds() {
-        let mut holding = Holding::default();
+        let mut holding = Charges::default();
         holding.add(3, 10);
         holding.add(3, 5);
         assert_eq!(holding.take(3, 12), 12);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn merging_moves_everything() {
-        let (mut a, mut b) = (Holding::default(), Holding::default());
+        let (mut a, mut b) = (Charges::default(), Charges::default());
         a.add(0, 1);
         b.add(0, 2);
         b.add(1, 4);

@@ -8,19 +8,19 @@
 use std::collections::BTreeMap;
 
 /// 80 MiB of single pages. With a hole beside each of them, two thirds of what Linux allows.
-const MOST: usize = 20_480;
+const MAX_MAPPED_FRAGMENTS: usize = 20_480;
 
 #[derive(Default)]
-pub struct Pieces {
+pub struct MappedFragments {
     /// By the arena's offset.
     counts: BTreeMap<u64, usize>,
     total: usize,
 }
 
-impl Pieces {
+impl MappedFragments {
     /// False: they are too many.
     pub fn add(&mut self, offset: u64, count: usize) -> bool {
-        if self.total + count > MOST {
+        if self.total + count > MAX_MAPPED_FRAGMENTS {
             return false;
         }
         self.total += count;
@@ -42,9 +42,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_makes_room() {
-        let mut pieces = Pieces::default();
-        assert!(pieces.add(0, MOST - 1));
+    fn unmapped_fragments_free_room() {
+        let mut pieces = MappedFragments::default();
+        assert!(pieces.add(0, MAX_MAPPED_FRAGMENTS - 1));
         assert!(!pieces.add(4096, 2));
         assert!(pieces.add(4096, 1));
         assert!(!pieces.add(8192, 1));
@@ -52,6 +52,6 @@ mod tests {
         assert!(pieces.add(8192, 1));
         pieces.remove(0, u64::MAX);
         pieces.remove(0, u64::MAX);
-        assert!(pieces.add(0, MOST));
+        assert!(pieces.add(0, MAX_MAPPED_FRAGMENTS));
     }
 }

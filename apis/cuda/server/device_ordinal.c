@@ -1,4 +1,4 @@
-/* On which device memory lies, for the tenant's limits: a home is the number of a device and 1, so that 0 is none. Above those
+/* On which device memory lies, for the tenant's limits: a ordinal is the number of a device and 1, so that 0 is none. Above those
  * are the devices that this process does not see, where another of the tenant may have memory. */
 #include "server.h"
 #include <pthread.h>
@@ -7,61 +7,61 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_HOMES = 64 };
+enum { MAX_ORDINALS = 64 };
 
-uint64_t cuda_home_of_device(CUdevice device) {
-    return device >= 0 && device < MOST_HOMES ? (uint64_t)device + 1 : 0;
+uint64_t cuda_ordinal_of_device(CUdevice device) {
+    return device >= 0 && device < MAX_ORDINALS ? (uint64_t)device + 1 : 0;
 }
 
 /* That of the current context. */
-uint64_t cuda_home_here(void) {
+uint64_t cuda_ordinal_here(void) {
     CUdevice device = -1;
-    return cuCtxGetDevice(&device) == CUDA_SUCCESS ? cuda_home_of_device(device) : 0;
+    return cuCtxGetDevice(&device) == CUDA_SUCCESS ? cuda_ordinal_of_device(device) : 0;
 }
 
 /* What devices are called among all that the node shows, where this process sees some of them only, or in another order.
  * Written before anybody uses the driver. */
 static struct {
     int count;
-    CUuuid uuids[MOST_HOMES];
-    char names[MOST_HOMES][HOME_NAME_BYTES + 8];
+    CUuuid uuids[MAX_ORDINALS];
+    char names[MAX_ORDINALS][ORDINAL_NAME_BYTES + 8];
 } told;
 
-void cuda_tell_home_name(const CUuuid *uuid, const char *name) {
-    if (told.count == MOST_HOMES)
+void cuda_set_shown_name(const CUuuid *uuid, const char *name) {
+    if (told.count == MAX_ORDINALS)
         return;
     told.uuids[told.count] = *uuid;
     snprintf(told.names[told.count++], sizeof told.names[0], "%s", name);
 }
 
 /* The same number in every process, and not 0. */
-static unsigned int mark_of(const CUuuid *uuid) {
-    unsigned int mark = 0;
+static unsigned int uuid_tag(const CUuuid *uuid) {
+    unsigned int tag = 0;
     for (size_t i = 0; i < sizeof uuid->bytes; i++)
-        mark = (mark * 31 + (unsigned char)uuid->bytes[i]) % 65521;
-    return mark + 1;
+        tag = (tag * 31 + (unsigned char)uuid->bytes[i]) % 65521;
+    return tag + 1;
 }
 
-unsigned int cuda_mark_of_device(CUdevice device) {
+unsigned int cuda_device_tag(CUdevice device) {
     CUuuid uuid;
-    return cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS ? mark_of(&uuid) : 0;
+    return cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS ? uuid_tag(&uuid) : 0;
 }
 
-/* The home that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
-uint64_t cuda_home_of_mark(unsigned int mark, CUdevice *device) {
+/* The ordinal that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
+uint64_t cuda_ordinal_of_tag(unsigned int tag, CUdevice *device) {
     int count = 0;
     if (cuDeviceGetCount(&count) == CUDA_SUCCESS)
         for (*device = 0; *device < count; ++*device)
-            if (cuda_mark_of_device(*device) == mark)
-                return cuda_home_of_device(*device);
+            if (cuda_device_tag(*device) == tag)
+                return cuda_ordinal_of_device(*device);
     *device = -1;
     for (int i = 0; i < told.count; i++)
-        if (mark_of(&told.uuids[i]) == mark)
-            return MOST_HOMES + 1 + (uint64_t)i;
+        if (uuid_tag(&told.uuids[i]) == tag)
+            return MAX_ORDINALS + 1 + (uint64_t)i;
     return 0;
 }
 
-static const char *told_name(CUdevice device) {
+static const char *shown_name(CUdevice device) {
     CUuuid uuid;
     if (!told.count || cuDeviceGetUuid_v2(&uuid, device) != CUDA_SUCCESS)
         return NULL;
@@ -72,21 +72,21 @@ static const char *told_name(CUdevice device) {
 }
 
 /* The device's own name; a second one of the same name gets a number. Known once it was asked for. */
-const char *cuda_home_name(uint64_t home, unsigned int number) {
+const char *cuda_ordinal_name(uint64_t ordinal, unsigned int number) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static char names[MOST_HOMES][HOME_NAME_BYTES + 8];
-    if (!number && home > MOST_HOMES && home - MOST_HOMES <= (uint64_t)told.count)
-        return told.names[home - MOST_HOMES - 1];
-    if (number || !home || home > MOST_HOMES)
+    static char names[MAX_ORDINALS][ORDINAL_NAME_BYTES + 8];
+    if (!number && ordinal > MAX_ORDINALS && ordinal - MAX_ORDINALS <= (uint64_t)told.count)
+        return told.names[ordinal - MAX_ORDINALS - 1];
+    if (number || !ordinal || ordinal > MAX_ORDINALS)
         return NULL;
-    char *name = names[home - 1], own[HOME_NAME_BYTES] = "", other[HOME_NAME_BYTES] = "";
+    char *name = names[ordinal - 1], own[ORDINAL_NAME_BYTES] = "", other[ORDINAL_NAME_BYTES] = "";
     pthread_mutex_lock(&lock);
-    const char *known = *name ? NULL : told_name((CUdevice)(home - 1));
+    const char *known = *name ? NULL : shown_name((CUdevice)(ordinal - 1));
     if (known)
         snprintf(name, sizeof names[0], "%s", known);
-    if (!*name && cuDeviceGetName(own, sizeof own, (CUdevice)(home - 1)) == CUDA_SUCCESS) {
+    if (!*name && cuDeviceGetName(own, sizeof own, (CUdevice)(ordinal - 1)) == CUDA_SUCCESS) {
         unsigned int same = 0;
-        for (CUdevice before = 0; before < (CUdevice)(home - 1); before++)
+        for (CUdevice before = 0; before < (CUdevice)(ordinal - 1); before++)
             same += cuDeviceGetName(other, sizeof other, before) == CUDA_SUCCESS && strcmp(own, other) == 0;
         if (same)
             snprintf(name, sizeof names[0], "%.50s #%u", own, same + 1);
@@ -98,9 +98,9 @@ const char *cuda_home_name(uint64_t home, unsigned int number) {
 }
 
 /* Lowers what the device says to what the tenant may have of it. Either pointer may be NULL. */
-static void show_allowance(uint64_t home, size_t *available, size_t *total) {
+static void show_allowance(uint64_t ordinal, size_t *available, size_t *total) {
     uint64_t limit, left;
-    const char *name = cuda_home_name(home, 0);
+    const char *name = cuda_ordinal_name(ordinal, 0);
     if (!aviary_allowance("device_memory", name, &limit, &left))
         return;
     if (total && *total > limit)
@@ -112,7 +112,7 @@ static void show_allowance(uint64_t home, size_t *available, size_t *total) {
 static CUresult memory_info(size_t *available, size_t *total) {
     CUresult status = cuMemGetInfo_v2(available, total);
     if (status == CUDA_SUCCESS)
-        show_allowance(cuda_home_here(), available, total);
+        show_allowance(cuda_ordinal_here(), available, total);
     return status;
 }
 
@@ -123,7 +123,7 @@ void *cuda_memory_info_function(void) {
 static CUresult total_memory(size_t *bytes, CUdevice device) {
     CUresult status = cuDeviceTotalMem_v2(bytes, device);
     if (status == CUDA_SUCCESS)
-        show_allowance(cuda_home_of_device(device), NULL, bytes);
+        show_allowance(cuda_ordinal_of_device(device), NULL, bytes);
     return status;
 }
 
@@ -131,17 +131,17 @@ void *cuda_total_memory_function(void) {
     return (void *)total_memory;
 }
 
-__thread uint64_t cuda_asked_home;
+__thread uint64_t cuda_asked_ordinal;
 
 /* Memory that is allocated in a stream's order comes from the pool of the stream's device. */
-uint64_t cuda_home_of_stream(CUstream stream) {
+uint64_t cuda_ordinal_of_stream(CUstream stream) {
     CUcontext context = NULL;
     int pushed = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD
                  && cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && cuCtxPushCurrent(context) == CUDA_SUCCESS;
-    cuda_asked_home = cuda_home_here();
+    cuda_asked_ordinal = cuda_ordinal_here();
     if (pushed)
         cuCtxPopCurrent(&context);
-    return cuda_asked_home;
+    return cuda_asked_ordinal;
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------ */
@@ -194,7 +194,7 @@ void *cuda_destroy_pool_function(void) {
 }
 
 /* Of a pool that nobody made it is the device whose own it is. */
-static uint64_t find_home_of_pool(CUmemoryPool pool) {
+static uint64_t find_ordinal_of_pool(CUmemoryPool pool) {
     int count = 0;
     CUdevice device = -1;
     pthread_mutex_lock(&pools_lock);
@@ -203,18 +203,18 @@ static uint64_t find_home_of_pool(CUmemoryPool pool) {
             device = known->device;
     pthread_mutex_unlock(&pools_lock);
     if (device >= 0)
-        return cuda_home_of_device(device);
+        return cuda_ordinal_of_device(device);
     if (cuDeviceGetCount(&count) != CUDA_SUCCESS)
         count = 0;
     for (CUdevice other = 0; other < count; other++) {
         CUmemoryPool own = NULL;
         if (cuDeviceGetDefaultMemPool(&own, other) == CUDA_SUCCESS && own == pool)
-            return cuda_home_of_device(other);
+            return cuda_ordinal_of_device(other);
     }
-    return cuda_home_here();
+    return cuda_ordinal_here();
 }
 
-uint64_t cuda_home_of_pool(CUmemoryPool pool) {
-    cuda_asked_home = find_home_of_pool(pool);
-    return cuda_asked_home;
+uint64_t cuda_ordinal_of_pool(CUmemoryPool pool) {
+    cuda_asked_ordinal = find_ordinal_of_pool(pool);
+    return cuda_asked_ordinal;
 }

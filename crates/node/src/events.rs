@@ -4,9 +4,9 @@
 //! taken over or is broken: it is ended.
 
 use crate::{
-    life::{Course, ServerEvent, SessionNews, SessionState},
+    life::{ServerEvent, SessionNotice, SessionState, Transition},
     log::Level,
-    node::{Core, State},
+    node::{Core, CoreState},
     sessions::Session,
 };
 use aviary_control::{FromServer, Garbage, Received, is_api_name, receive};
@@ -37,12 +37,12 @@ pub(crate) enum Lie {
 
 impl Core {
     /// Takes one message; more of them make the socket readable again.
-    pub(crate) fn hear(&self, id: u64) {
+    pub(crate) fn receive_events(&self, id: u64) {
         let mut state = self.state();
         let Some(server) = state.registry.heard(id) else { return };
         match receive(server.process.control.as_fd()) {
             Received::Message(message, descriptors) => {
-                if let Err(lie) = self.note(&mut state, id, message, descriptors) {
+                if let Err(lie) = self.apply_event(&mut state, id, message, descriptors) {
                     self.end_liar(&mut state, id, &lie);
                 }
             }
@@ -57,13 +57,13 @@ impl Core {
     }
 
     /// What an API server said before it ended.
-    pub(crate) fn hear_rest(&self, id: u64) {
+    pub(crate) fn receive_last_events(&self, id: u64) {
         loop {
             let mut state = self.state();
             let Some(server) = state.registry.heard(id) else { return };
             match receive(server.process.control.as_fd()) {
                 Received::Message(message, descriptors) => {
-                    if let Err(lie) = self.note(&mut state, id, message, descriptors) {
+                    if let Err(lie) = self.apply_event(&mut state, id, message, descriptors) {
                         return self.end_liar(&mut state, id, &lie);
                     }
                 }
@@ -73,7 +73,13 @@ impl Core {
         }
     }
 
-    fn note(&self, state: &mut State, server: u64, message: FromServer, fds: Vec<OwnedFd>) -> Result<(), Lie> {
+    fn apply_event(
+        &self,
+        state: &mut CoreState,
+        server: u64,
+        message: FromServer,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Lie> {
         let (FromServer::Started { session, .. }
         | FromServer::Ended { session, .. }
         | FromServer::Fetch { session, .. }
@@ -109,13 +115,13 @@ impl Core {
         }
     }
 
-    fn begin(&self, state: &mut State, server: u64, id: u64, api: String) -> Result<(), Lie> {
+    fn begin(&self, state: &mut CoreState, server: u64, id: u64, api: String) -> Result<(), Lie> {
         if !is_api_name(&api) {
             return Err(Lie::NoApi(id));
         }
-        let State { registry, tenants, .. } = &mut *state;
+        let CoreState { registry, tenants, .. } = &mut *state;
         let Some(session) = registry.sessions.get_mut(&id) else { return Ok(()) };
-        if session.state.change(SessionNews::Started) != Course::Begins {
+        if session.state.change(SessionNotice::Started) != Transition::Begins {
             return Err(Lie::StartedTwice(id));
         }
         session.api = api.clone();
@@ -129,9 +135,9 @@ impl Core {
         Ok(())
     }
 
-    fn conclude(&self, state: &mut State, server: u64, id: u64, reason: &str) {
+    fn conclude(&self, state: &mut CoreState, server: u64, id: u64, reason: &str) {
         let known = state.registry.sessions.get_mut(&id);
-        if known.is_none_or(|session| session.state.change(SessionNews::Ended) != Course::IsOver) {
+        if known.is_none_or(|session| session.state.change(SessionNotice::Ended) != Transition::IsOver) {
             return;
         }
         state.registry.sessions.remove(&id);
@@ -143,7 +149,7 @@ impl Core {
     }
 
     /// One line in the log, and that is the last.
-    fn end_liar(&self, state: &mut State, id: u64, lie: &Lie) {
+    fn end_liar(&self, state: &mut CoreState, id: u64, lie: &Lie) {
         let Some(server) = state.registry.servers.get(&id) else { return };
         self.epoll.remove(server.process.control.as_fd());
         let pid = server.process.pid();
@@ -156,13 +162,13 @@ impl Core {
     }
 
     /// A line that an API server causes: not too many.
-    pub(crate) fn tell_of(&self, state: &mut State, server: u64, level: Level, line: fmt::Arguments<'_>) {
+    pub(crate) fn tell_of(&self, state: &mut CoreState, server: u64, level: Level, line: fmt::Arguments<'_>) {
         let Some(server) = state.registry.servers.get_mut(&server).filter(|_| self.log.tells(level)) else { return };
         let now = Instant::now();
         let pid = server.process.pid();
         let (left_out, admitted) = (server.lines.settle(now), server.lines.admit(now));
         if let Some(left_out) = left_out {
-            self.tell_untold(pid, left_out);
+            self.tell_suppressed(pid, left_out);
         }
         if !admitted {
             return;
@@ -170,8 +176,8 @@ impl Core {
         self.log.at(level, line);
     }
 
-    pub(crate) fn tell_untold(&self, pid: u32, untold: u64) {
-        self.log.warn(format_args!("{untold} lines of API server {pid} were not told"));
+    pub(crate) fn tell_suppressed(&self, pid: u32, suppressed: u64) {
+        self.log.warn(format_args!("{suppressed} lines of API server {pid} were not logged"));
     }
 }
 

@@ -2,14 +2,14 @@
 
 use crate::{
     NodeError, ServerReport, SessionReport,
-    api_server::Ending,
+    api_server::ServerEnd,
     epoll::Token,
-    life::{Doom, ServerEvent, ServerState, SessionState},
-    node::{Core, State},
+    life::{EndReason, ServerEvent, ServerState, SessionState},
+    node::{Core, CoreState},
     pool::REFILL_BACKOFF,
     report,
     scheduling::Overdue,
-    sessions::{Registry, Server, Session},
+    sessions::{Registry, ServerRecord, Session},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ use std::{
 };
 
 /// How long API servers get to end when the node ends.
-const FAREWELL: Duration = Duration::from_secs(2);
+const SERVER_EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which sessions an operator ends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct EndReport {
 impl Core {
     pub(crate) fn reap(&self, id: u64) {
         // What it said before it ended counts.
-        self.hear_rest(id);
+        self.receive_last_events(id);
         let mut state = self.state();
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
@@ -99,14 +99,14 @@ impl Core {
                 let of_tenant = state.registry.sessions.iter().filter(|(_, session)| session.tenant == *name);
                 (of_tenant.map(|(id, _)| *id).collect(), BTreeSet::new())
             }
-            EndRequest::Outdated => (state.outdated_sessions(), BTreeSet::new()),
+            EndRequest::Outdated => (state.revoked_sessions(), BTreeSet::new()),
         };
         let mut servers: BTreeSet<u64> =
             chosen.iter().filter_map(|id| Some(state.registry.sessions.get(id)?.server)).collect();
         let mut alone = Vec::new();
         if let EndRequest::Tenant(name) = request {
             // A seat is taken for as long as the process lives, whatever it says of its sessions.
-            let seated = |server: &Server| server.seat.as_ref().is_some_and(|seat| seat.tenant == *name);
+            let seated = |server: &ServerRecord| server.seat.as_ref().is_some_and(|seat| seat.tenant == *name);
             servers.extend(state.registry.servers.iter().filter(|(_, server)| seated(server)).map(|(id, _)| *id));
             for (_, server) in state.registry.without_sessions().filter(|(id, _)| servers.contains(id)) {
                 self.log.warn(format_args!(
@@ -136,10 +136,10 @@ impl Core {
 
     /// A session whose API server is gone: one that it never took goes to another.
     /// Not after a crash, which the session's own first bytes may have caused.
-    fn settle(&self, state: &mut State, id: u64, status: Ending) {
+    fn settle(&self, state: &mut CoreState, id: u64, status: ServerEnd) {
         let Some(mut session) = state.registry.sessions.remove(&id) else { return };
         self.unschedule(id);
-        let clean = status == Ending::Status(0);
+        let clean = status == ServerEnd::Status(0);
         if let SessionState::Offered { moved: moved @ false, .. } = &mut session.state
             && clean
         {
@@ -154,7 +154,7 @@ impl Core {
     }
 
     /// Stops watching an API server that has ended, and reaps it.
-    pub(crate) fn release(&self, mut server: Server) -> Ending {
+    pub(crate) fn release(&self, mut server: ServerRecord) -> ServerEnd {
         self.epoll.remove(server.process.control.as_fd());
         self.epoll.remove(server.process.exit.as_fd());
         if let Some(exit) = &server.guest_exit {
@@ -162,9 +162,9 @@ impl Core {
         }
         let pid = server.process.pid();
         let status = server.process.wait();
-        let untold = server.lines.finish();
-        if let Some(untold) = untold {
-            self.tell_untold(pid, untold);
+        let suppressed = server.lines.finish();
+        if let Some(suppressed) = suppressed {
+            self.tell_suppressed(pid, suppressed);
         }
         self.hear_last_words(&mut server.log, pid);
         self.log.debug(format_args!("API server {pid} ended: {status}"));
@@ -175,7 +175,7 @@ impl Core {
 
     pub(crate) fn guest_ended(&self, id: u64) {
         let mut state = self.state();
-        let State { registry, gateways, .. } = &mut *state;
+        let CoreState { registry, gateways, .. } = &mut *state;
         let Some(server) = registry.servers.get_mut(&id) else { return };
         if let Some(exit) = server.guest_exit.take() {
             self.epoll.remove(exit.as_fd());
@@ -196,14 +196,14 @@ impl Core {
     pub(crate) fn kill_orphans(&self) {
         let now = Instant::now();
         let mut state = self.state();
-        let is_due = |server: &Server| server.state.kill_at().is_some_and(|at| at <= now);
+        let is_due = |server: &ServerRecord| server.state.kill_at().is_some_and(|at| at <= now);
         let due: Vec<u64> =
             state.registry.servers.iter().filter(|(_, server)| is_due(server)).map(|(id, _)| *id).collect();
         for id in due {
             let Some(server) = state.registry.servers.get(&id) else { continue };
             let pid = server.process.pid();
             match server.state {
-                ServerState::Doomed { why: Doom::GuestEnded, .. } => {
+                ServerState::Doomed { why: EndReason::GuestEnded, .. } => {
                     self.log.warn(format_args!("API server {pid} goes on without its guest: killed"));
                 }
                 state => self.log.warn(format_args!("API server {pid} goes on although {}: killed", state.told())),
@@ -227,7 +227,7 @@ impl Core {
         self.end_vms(&mut state);
         let gateways = state.gateways.drain();
         gateways.iter().for_each(|gateway| gateway.end());
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + SERVER_EXIT_TIMEOUT;
         for server in state.registry.servers.values() {
             // A spare has nothing to finish.
             server.process.signal(if server.guest.is_some() { Signal::TERM } else { Signal::KILL });
@@ -244,7 +244,7 @@ impl Core {
         }
     }
 
-    fn part(&self, server: Server, deadline: Instant) {
+    fn part(&self, server: ServerRecord, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         if !ends_within(&server, left) {
             self.log.warn(format_args!("API server {} does not end: killed", server.process.pid()));
@@ -264,7 +264,7 @@ fn end_server(registry: &mut Registry, id: u64) {
     registry.change(id, ServerEvent::Killed, Instant::now());
 }
 
-fn ends_within(server: &Server, time: Duration) -> bool {
+fn ends_within(server: &ServerRecord, time: Duration) -> bool {
     let until = Instant::now() + time;
     loop {
         let left = until.saturating_duration_since(Instant::now());
