@@ -1,4 +1,4 @@
-// What one call costs: the first (attaching), a synchronous no-op, issuing an
+// Cost of one call: the first (attaching), a synchronous no-op, issuing an
 // asynchronous no-op, and a small read. Run natively and through Aviary.
 //
 //   calls [CALLS]      prints one JSON object

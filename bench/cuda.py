@@ -23,7 +23,7 @@ import cuda_fair
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "cuda/programs"
 DRIVER_PROGRAMS = HERE.parent / "apis/cuda/tests/driver"
-# What is better when it is larger.
+# Figures that are better when larger.
 BANDWIDTH = ("pinned_", "pageable_")
 MODELS = ("tiny_mlp", "resnet50", "gpt2", "llama")
 
@@ -140,7 +140,7 @@ class Bench:
             results, counts = ({}, {}), {}
             for number in range(rounds):
                 for remoted in (False, True):
-                    # Whoever counts looks at the node twice in each measurement: the last round only.
+                    # A measurement that counts looks at the node twice in each measurement: the last round only.
                     counting = {"COUNT_WITH": self.remote[0]} if remoted and number == rounds - 1 else {}
                     for name, milliseconds, _, *counted in self.step_lines(model, remoted, counting):
                         results[remoted].setdefault(name, []).append(float(milliseconds))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SPEND = HERE.parent / "apis/cuda/tests/units/spend.c"
-# Nobody's on any machine that we know.
+# Used by no user of any machine that we know.
 FIRST_USER = 60001
 # How long programs have to attach before the measured time, in seconds: small ones, and PyTorch.
 ATTACH, ATTACH_TORCH = 2.0, 22.0
@@ -49,7 +49,7 @@ EXPERIMENTS = [
     ("mixed_3_1", [(3, Load(50)), (1, Load(5000))]),
 ]
 QUICK = ("one_at_a_time_1_3", "mixed_batches_1_1")
-# What a program that is alone loses on a node that schedules.
+# The time that a program alone loses on a node that schedules.
 ALONE = [Load(20), Load(200), Load(20, 50), Load(5000)]
 MODELS = ("resnet50", "gpt2")
 

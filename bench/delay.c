@@ -22,7 +22,7 @@
 #define LARGEST (65536 + 64)
 // Packets under way in one direction; the memory of those that are not there is never touched.
 #define SLOTS 4096
-// What waits for its turn on the line beyond this is dropped, as a switch does.
+// Data that waits for the line beyond this is dropped, as a switch does.
 #define QUEUE_NS 20000000
 
 struct packet {

@@ -12,7 +12,7 @@ import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 DRIVER = ROOT / "apis/opencl/tests/programs.py"
-# What the programs are, for people who do not know them.
+# Descriptions of the programs, for people who do not know them.
 SHOWN = {
     "clinfo": "lists platforms and devices",
     "clpeak-latency": "measures how long a kernel takes to start",

@@ -19,7 +19,7 @@ BATCH = Load(207, batch=50)
 LOADS = {"interactive": INTERACTIVE, "batch": BATCH}
 BASELINES = ("credit", "strict-coscheduling")
 SCHEDULERS = ("fair", "wfq-poll", "wfq-aimd", "slices", *BASELINES)
-# What `./x bench --scheduler` asks for, where an experiment compares schedulers; empty: all.
+# The schedulers that `./x bench --scheduler` asks for, where an experiment compares schedulers; empty: all.
 CHOSEN = []
 # FairGV, figure 11, and beyond it.
 BACKGROUND_US = (21, 100, 500, 1605, 100_000)
@@ -40,7 +40,7 @@ def _weights(make_stage, experiment, weights, cpus, quick):
         for name, load in LOADS.items():
             tenants = [Tenant(weight, load, cpu=cpu) for weight, cpu in zip(weights, cpus, strict=True)]
             for scheduler in chosen(SCHEDULERS):
-                # What has targets is measured for as long as they ask for.
+                # An experiment with targets is measured for as long as they ask for.
                 turns = stage.turns if scheduler == "fair" and not quick else (seconds(quick),)
                 mmr, overhead = in_turns(stage, scheduler, tenants, turns)
                 key = f"fair.{experiment}.{scheduler}"
@@ -166,7 +166,7 @@ MANY = 64
 PEACEFUL = Load(500, batch=20)
 # Beside some hostile tenants it takes longer to attach.
 PATIENCE = 8.0
-# What the hostile one of a crowd does (apis/testapi/tests/nuisance.c), and what the node is told of the device.
+# Behaviour of a crowd's hostile program (apis/testapi/tests/nuisance.c), and the node's settings of the device.
 NUISANCES = {
     "calls": (),
     "launches": (),

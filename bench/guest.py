@@ -17,7 +17,7 @@ VM = ROOT / "target/cache/vm"
 VSOCK = ROOT / "target/cache/vhost-device-vsock"
 ECHO = ROOT / "target/release/examples/lane-echo"
 VSOCK_VERSION = "0.3.0"
-# What a guest calls the host is always 2.
+# The host's number in a guest is always 2.
 GUEST_CID, PORT = 3, 4000
 LINE_BYTES = 1 << 20
 # A busy machine has been seen to take 47 s for a start.

@@ -1,4 +1,4 @@
-// What calls cost over a link, run through `aviary run --server`:
+// Cost of calls over a link, run through `aviary run --server`:
 //   net        prints one JSON object
 // The first calls of each measurement warm the connection up.
 #define _GNU_SOURCE

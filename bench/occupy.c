@@ -87,7 +87,7 @@ int main(int argc, char **argv) {
     FILE *log = fopen(argv[8], "w");
     if (!records || !log)
         return perror("occupy"), 1;
-    /* What happens once happens before the time begins. */
+    /* One-time work happens before the time begins. */
     prepare((cl_uint)strtoul(argv[2], NULL, 10));
     launch(1);
     while (now() < begin)

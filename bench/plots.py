@@ -15,7 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot  # noqa: E402
 
-# What DESIGN and the papers ask of the figure, drawn as a line.
+# Targets of DESIGN and the papers for the figure, drawn as a line.
 WANTED = {"mmr": 0.99, "overhead": 1.02, "runtime": 1.0, "unfairness": 0.02, "utilization": 0.97}
 TITLES = {
     "mmr": "min-max ratio",

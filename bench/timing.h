@@ -1,4 +1,4 @@
-// What every program here needs that measures time.
+// Helpers of programs that measure time.
 #ifndef BENCH_TIMING_H
 #define BENCH_TIMING_H
 

@@ -1,4 +1,4 @@
-/* What a scheduling policy of Aviary is written with. See docs/policies.md.
+/* Declarations for scheduling policies of Aviary. See docs/policies.md.
  *
  *     clang -target bpf -O2 -mcpu=v3 -g -c policy.c -o policy.o
  *

@@ -1,5 +1,5 @@
 /* Proportional share of device time, after start-time fair queueing: each tenant has a virtual time that grows with
- * what it used divided by its weight; the lowest goes first. Who returns from a pause starts at the time of those that
+ * its used time divided by its weight; the lowest goes first. A tenant that returns from a pause starts at the time of those that
  * ran meanwhile: idling saves nothing up, and costs nothing. */
 #include "aviary_policy.h"
 

@@ -1,5 +1,5 @@
 /* The parameters of functions, as each side remembers them. A function's handle ends with its module; but a context
- * that ends takes modules along that nobody unloads, and the driver uses their functions' addresses again: whoever is
+ * that ends takes modules along that nobody unloads, and the driver uses their functions' addresses again: the side that is
  * told of a function forgets what was known of that handle. */
 #include "layout.h"
 #include <aviary.h>

@@ -29,7 +29,7 @@ CUresult aviaryModuleLoad(CUmodule *module, const void *image, size_t bytes, con
 CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *options,
                            unsigned int option_count);
 
-/* What the compiler said about the image that this thread loaded last: how long each text is, and its beginning. */
+/* The compiler's log about the image that this thread loaded last: how long each text is, and its beginning. */
 CUresult aviaryCompilerLog(char *information, unsigned int information_capacity, unsigned int *information_bytes,
                            char *errors, unsigned int errors_capacity, unsigned int *errors_bytes);
 
@@ -78,14 +78,14 @@ CUresult aviaryLaunch(CUfunction function, aviary_launch_shape shape, CUstream s
  * not know yet: then it waits for the word in vain, asks, and is told. */
 CUresult aviaryMark(CUstream stream, CUdeviceptr word, cuuint32_t value);
 
-/* Whether a kernel that prints may have been launched in the current context. */
+/* True if a kernel that prints may have been launched in the current context. */
 CUresult aviaryKernelsPrint(int *print);
 
 /* Memory that both sides share becomes, or is no longer, page-locked for the device. */
 CUresult aviaryHostRegister(void *memory, size_t bytes, unsigned int flags);
 CUresult aviaryHostUnregister(void *memory, size_t bytes);
 
-/* What another process of the application can use: the name under which its API server offers it. */
+/* An object that another process of the application can use: the name under which its API server offers it. */
 typedef struct {
     unsigned long long words[3];
 } aviary_shared_name;
@@ -110,7 +110,7 @@ CUresult aviaryOpenEvent(CUevent *event, const aviary_shared_name *name);
 /* Any copy of a box whose host sides lie at `from` and `to`; NULL: that side is no host memory. */
 CUresult aviaryCopy(CUDA_MEMCPY3D copy, void *from, size_t from_bytes, void *to, size_t to_bytes, CUstream stream);
 
-/* What a capturing stream depends on. `capacity` bounds both arrays; `count` says how many there are. */
+/* The dependencies of a capturing stream. `capacity` bounds both arrays; `count` says how many there are. */
 CUresult aviaryCaptureInfo(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                            size_t capacity, CUgraphNode *nodes, CUgraphEdgeData *edges, size_t *count);
 

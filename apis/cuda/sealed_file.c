@@ -16,7 +16,7 @@ int cuda_new_sealed_file(const char *name, const void *content, size_t bytes) {
     return -1;
 }
 
-/* Whether that is all that is in there. */
+/* True if the file has no more bytes. */
 int cuda_read_sealed_file(int descriptor, void *content, size_t bytes) {
     return pread(descriptor, content, bytes, 0) == (ssize_t)bytes;
 }

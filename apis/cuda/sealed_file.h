@@ -6,7 +6,7 @@
 
 /* The descriptor of a new one; -1: there can be none. */
 int cuda_new_sealed_file(const char *name, const void *content, size_t bytes);
-/* Whether the first `bytes` could be read. */
+/* True if the first `bytes` could be read. */
 int cuda_read_sealed_file(int descriptor, void *content, size_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* What there is for a tenant: the devices that it may use, and of their memory, which CUDA charges as `device_memory`, its part. */
+/* The part of the machine that a tenant sees: the devices that it may use, and of their memory, which CUDA charges as `device_memory`, its part. */
 #include "nvml_types.h"
 #include <aviary/server.h>
 #include <stdint.h>
@@ -52,7 +52,7 @@ void *nvml_memory_info_function(void) {
 
 static nvmlReturn_t memory_info_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory) {
     nvmlReturn_t result = nvmlDeviceGetMemoryInfo_v2(device, memory);
-    /* What the driver keeps is not the tenant's. */
+    /* Memory that the driver keeps is not the tenant's. */
     if (result == NVML_SUCCESS && show(device, &memory->total, &memory->free, &memory->used))
         memory->reserved = 0;
     return result;

@@ -1,4 +1,4 @@
-/* What the guest answers by itself. */
+/* Calls that the guest answers by itself. */
 #include "nvml_types.h"
 #include <aviary/guest.h>
 #include <nvml.h>

@@ -3,7 +3,7 @@
 #include "sizes.h"
 #include <aviary.h>
 
-/* A size that no address space holds: whoever gets it refuses the call. */
+/* A size that no address space holds: the function that gets it refuses the call. */
 #define OPENCL_ABSURD ((size_t)1 << 62)
 
 static size_t times(size_t a, size_t b) {
@@ -32,7 +32,7 @@ size_t opencl_rect_bytes(size_t x, size_t y, size_t z, size_t row, size_t rows, 
     return bytes ? plus(plus(x, times(y, pitch)), plus(times(z, slice), bytes)) : 0;
 }
 
-/* Whether such a transfer leaves bytes between its rows alone. */
+/* True if such a transfer leaves bytes between its rows alone. */
 int opencl_rect_gaps(size_t x, size_t y, size_t z, size_t row, size_t rows, size_t slices, size_t row_pitch,
                      size_t slice_pitch) {
     size_t pitch = row_pitch ? row_pitch : row;
@@ -140,7 +140,7 @@ size_t opencl_region_bytes(cl_mem image, size_t width, size_t height, size_t dep
     return extent(row, height, depth, pitch, slice_pitch ? slice_pitch : times(height, pitch));
 }
 
-/* Whether such a transfer leaves bytes between the rows alone. */
+/* True if such a transfer leaves bytes between the rows alone. */
 int opencl_region_gaps(cl_mem image, size_t width, size_t height, size_t depth, size_t row_pitch,
                        size_t slice_pitch) {
     const struct opencl_object *facts = image_facts(image);
@@ -167,7 +167,7 @@ size_t opencl_binary_size(cl_program program, size_t index) {
     return sizes[index];
 }
 
-/* Whether a buffer lies in zero-copy memory: its mappings are that memory. */
+/* True if a buffer lies in zero-copy memory: its mappings are that memory. */
 int opencl_in_place(cl_mem buffer) {
     const struct opencl_object *object = buffer ? metadata(struct opencl_object, buffer) : NULL;
     return object && object->placed;

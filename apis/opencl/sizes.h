@@ -10,7 +10,7 @@ size_t opencl_box_size(const cl_image_format *format, size_t width, size_t heigh
 /* Host bytes that reading or writing a region of `image` touches. */
 size_t opencl_region_bytes(cl_mem image, size_t width, size_t height, size_t depth, size_t row_pitch, size_t slice_pitch);
 
-/* Whether a buffer lies in zero-copy memory: its mappings are that memory. */
+/* True if a buffer lies in zero-copy memory: its mappings are that memory. */
 int opencl_in_place(cl_mem buffer);
 
 #endif

@@ -71,7 +71,7 @@ int main() {
     microseconds("launch_issue_16", each(16, 201, [] { nothing<<<1, 1>>>(0); }, settle));
     microseconds("synchronize_idle", each(500, 41, [] { cudaDeviceSynchronize(); }));
     microseconds("launch_sync", each(200, 41, [] { nothing<<<1, 1>>>(0); cudaDeviceSynchronize(); }));
-    // Too long for anybody to spin: whoever waits sleeps, and has to be woken.
+    // Too long to spin: a waiting thread sleeps, and has to be woken.
     microseconds("kernel_2ms_sync", each(1, 41, [] { busy<<<1, 1>>>(2000000); cudaDeviceSynchronize(); }));
     microseconds("kernel_10ms_sync", each(1, 21, [] { busy<<<1, 1>>>(10000000); cudaDeviceSynchronize(); }));
     microseconds("event_record", each(500, 41, [&] { cudaEventRecord(event); }, settle));

@@ -1,4 +1,4 @@
-// What synchronous calls of a guest cost besides time: doorbells, sleeps, interrupts. Not for the clock: for exact counts.
+// Cost of a guest's synchronous calls besides time: doorbells, sleeps, interrupts. Not for the clock: for exact counts.
 //
 //   counts CALLS IDLES      attaches and prints "ready"; after a line of input makes so many calls and prints
 //                           {"kicks": ..., "sleeps": ..., "wakes": ..., "requests": ..., "interrupts": ..., "slices": ...,

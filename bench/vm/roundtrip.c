@@ -1,4 +1,4 @@
-// What lies below a call from inside a VM: a cache line shared with the host, and a vsock stream. The floor and the
+// The layers below a call from inside a VM: a cache line shared with the host, and a vsock stream. The floor and the
 // alternative that `./x bench vm` compares lanes with. Linked statically, so that it runs in any guest.
 //
 //   roundtrip line-host FILE          answers on the memory of an ivshmem device until its standard input ends

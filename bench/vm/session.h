@@ -1,4 +1,4 @@
-// What the driver counts about this process' session.
+// The driver's counters of this process' session.
 #include "../../guest-driver/linux/aviary.h"
 
 #include <dirent.h>
@@ -39,7 +39,7 @@ static struct aviary_counters session_counters(void) {
     return counters;
 }
 
-// Whoever measures says when it goes on. Byte by byte: the rest of the input is for others.
+// The measuring program says when to go on. Byte by byte: the rest of the input is for others.
 static void wait_for_line(void) {
     char letter = 0;
     while (letter != '\n')

@@ -53,7 +53,7 @@ static double rate(void (*transfer)(size_t), size_t n) {
     return (double)n * 1e3 / (double)times[count / 2];
 }
 
-// What arrives is what was sent, whichever way it takes.
+// The received bytes are the sent ones on every path.
 static void verify(size_t n) {
     for (size_t i = 0; i < n; i++) host[i] = (unsigned char)(i * 7 + i / 251);
     write_buffer(n);

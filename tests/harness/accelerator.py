@@ -63,7 +63,7 @@ class Outcome:
     end: int
     tenants: list
     total: list  # nanoseconds by tenant, before and after the measured time too; None: the device does not remember all
-    # What each tenant had used of the device by then, in nanoseconds, by the beginning of a window. Where the records do not say
+    # The device time that each tenant had used by then, in nanoseconds, by the beginning of a window. Where the records do not say
     # when the work was done, but that it was.
     used: dict = field(default_factory=dict)
 

@@ -72,7 +72,7 @@ class Node:
         time.sleep(0.1)
 
     def settle_pool(self, seconds=HANG):
-        """Waits until the pool is full and the zygote ready, whoever is attached."""
+        """Waits until the pool is full and the zygote ready, with any sessions attached."""
         def full():
             report = self.report()
             return report and report["spares"] and report["zygote"]

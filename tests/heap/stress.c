@@ -131,7 +131,7 @@ static void *churn(void *argument) {
     return NULL;
 }
 
-// What parent and child write after a fork is their own; both can go on allocating.
+// Data that parent and child write after a fork is their own; both can go on allocating.
 static void forks(int depth) {
     size_t n = 8 * MIB;
     unsigned char *p = malloc(n), *sparse = malloc(1024 * MIB);

@@ -1,4 +1,4 @@
-// What code that took an API server over would try. Static; started by implant.c inside the API server.
+// Attempts of code that took an API server over. Static; started by implant.c inside the API server.
 //   attempts              each attempt in a process of its own, one line each: NAME works | refused ERRNO | killed SIGNAL
 //   attempts linger       leaves processes behind that try to outlive the session
 #define _GNU_SOURCE

@@ -52,7 +52,7 @@ def processes_share(tools):
         check(accounts(node, "other")["used"] == 0, "the other tenant uses nothing")
         # Returning what one does not hold, and impossible sizes.
         check(takers[0].tell("u") == held[0] and accounts(node, "shared")["used"] == LIMIT, "nothing was returned")
-        # What one returns another one gets.
+        # An amount that one returns another one gets.
         returned = held[0] - takers[0].tell("r")
         check(takers[1].tell("t") == held[1] + returned, "another process gets what was returned")
         # A killed process gives everything back.
@@ -216,7 +216,7 @@ def only_devices(tools):
         check(status == 0 and "devices       first, card*" in text, f"{status} {text}")
         found = {found["name"]: found["only_devices"] for found in ask(node, "tenants")}
         check(found["t"] == ["first", "card*"] and found.get("uid-40001", ["second"]) == ["second"], f"{found}")
-        # What is read again holds for new sessions.
+        # A configuration that is read again holds for new sessions.
         with taking(tools, guests_environment(node), PIECE, "card 7") as taker:
             for more, expected in [('only_devices = ["first", "card*", "created"]', part), ("", everything)]:
                 node.config.write_text(tenant("t", more), encoding="utf-8")
@@ -316,7 +316,7 @@ def revoked(tools):
         text = command(node, "ps")[1]
         check(f"session {session['lab']} goes on as it began, but user 40001 is tenant uid-40001 now" in text, text)
         check(lab.tell("1") == 2 and accounts(node, "lab")["used"] == 2 * PIECE, "it goes on")
-        # What is not understood ends nobody.
+        # A request that is not understood ends no session.
         for wrong, why in [((), "required"), (("1", "--outdated"), "cannot be used"), (("x",), "invalid")]:
             status, text = command(node, "end", *wrong)
             check(status == 2 and why in text, f"{wrong}: {status} {text}")
@@ -387,7 +387,7 @@ def attaching(tools):
                 return time.monotonic()
 
         first = time.monotonic()
-        # What is due in 6.4 s comes at once; the last of LATE more is due LATE - 0.4 s after the first came.
+        # Attaches due in 6.4 s come at once; the last of LATE more is due LATE - 0.4 s after the first came.
         for _ in range(6):
             attach(40001)
         late = [pool.submit(attach, 40001) for _ in range(LATE)]

@@ -1,4 +1,4 @@
-/* What a tenant is told of devices, and what it gets of those that it names itself.
+/* Devices as a tenant sees them, and its limits on those that it names itself.
  *   chooser NAME...
  * prints the devices of the list, and for each name whether memory can be had on such a device and on a part of it; then whether
  * some can be reserved on the accelerator, and whether that gets work. */

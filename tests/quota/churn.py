@@ -21,7 +21,7 @@ from takers import accounts, ask, guests_environment, serving
 # As in churn.c.
 WORDS = 16
 PID, OPERATIONS, GRANTED, REFUSED, HELD, PARKED, ON = range(7)
-# What counts on a device as well, in the order of `ON`: its part of the tenant's limit.
+# Accounts that count on a device as well, in the order of `ON`: its part of the tenant's limit.
 DEVICES = {"churn 1": 0.5, "churn 2": 0.45, "created": 0.2, "testapi accelerator": 0.07}
 STOP, PAUSE = range(2)
 FINE, ATTACH, LOST = 0, 2, 3
@@ -54,7 +54,7 @@ class Board:
 class Guest:
     def __init__(self, process, place, tenant):
         self.process, self.place, self.tenant = process, place, tenant
-        # What earlier guests in this place have done.
+        # Operations of earlier guests in this place.
         self.before = 0
         # After a kill it may end like this.
         self.allowed = {FINE}

@@ -30,7 +30,7 @@ class Tools:
 
 
 def guests_environment(node):
-    """What a guest needs, whoever's it is: the guest library lies under the vendor library's own name."""
+    """Environment of any tenant's guest: the guest library lies under the vendor library's own name."""
     library = ROOT / "target/aviary/testapi"
     plain = {name: value for name, value in os.environ.items() if not name.startswith("AVIARY_")}
     return {**plain, "LD_LIBRARY_PATH": str(library), "AVIARY_SERVER": node.address}

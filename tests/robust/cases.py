@@ -290,7 +290,7 @@ def quiet(tools):
         guest, server = attached(tools.program("quiet"), guests)
         node.settle_pool()
         pids = [guest.pid, server, node.pid]
-        # What attaching left to be done may come late. What wakes up regularly does so in each of the windows.
+        # Work that attaching left may come late. A regular wake-up happens in each of the windows.
         woken = []
         for _ in range(WINDOWS):
             before = switches(pids)

@@ -50,7 +50,7 @@ int main(void) {
     usleep(1100000); /* it is tried again after a second */
     CHECK_EQ(ta_device_open("some left", &device), TA_OK);
     take_all();
-    /* What is attached goes on, whatever a new thread can have. */
+    /* An attached session goes on, even if a new thread can have no lane. */
     CHECK_EQ(ta_add(3, 4), 7);
     void *answer = call_from_a_thread();
     CHECK(getenv("AVIARY_TRANSPORT") || answer);

@@ -182,7 +182,7 @@ class Kills:
         if not servers:
             return
         server = self.random.choice(servers)
-        # Whoever has not said yet which server it has may have this one.
+        # A guest that has not named its server yet may have this one.
         for guest in self.guests:
             guest.read()
             if guest.server == server:
@@ -209,7 +209,7 @@ class Kills:
             if not guest.server:
                 guest.deadline = guest.started + LIFE
 
-    # What is left.
+    # The remaining processes.
 
     def quiet(self):
         """No guest, no session: everything is as it was at the start."""

@@ -1,4 +1,4 @@
-# What the scripts of tests/vm/*/run share. Sourced; $here is the script's folder.
+# Code that the scripts of tests/vm/*/run share. Sourced; $here is the script's folder.
 root=$(cd "$here/../../.." && pwd)
 aviary=${AVIARY:-$root/target/release/aviary}
 vm=$root/target/cache/vm

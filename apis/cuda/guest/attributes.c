@@ -1,7 +1,7 @@
 /* Attributes of devices: what never changes is asked once, what other processes would need is denied. */
 #include "guest/guest.h"
 
-/* What needs more than another process on this node: memory of other machines, direct access by other devices. */
+/* Attributes that need more than another process on this node: memory of other machines, direct access by other devices. */
 int cuda_attribute_denied(CUdevice_attribute attribute) {
     switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:

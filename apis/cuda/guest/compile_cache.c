@@ -1,4 +1,4 @@
-/* What NVRTC compiled before: the driver keeps it for programs that compile the same again and again (cuDNN builds an
+/* Results that NVRTC compiled before: the driver keeps them for programs that compile the same again and again (cuDNN builds an
  * attention kernel for each length of a sequence), by a table of functions of its own. Here it is bytes_kept in the memory of
  * the process, within a bound; nothing goes to a disk. */
 #include "guest/compile_cache.h"
@@ -8,7 +8,7 @@
 
 enum { BUCKETS = 1024, MOST_BYTES_KEPT = 128 << 20 };
 
-/* What was compiled: the kind of result that is wanted, the source and the options. `result` NULL: not there yet. */
+/* The key of a result: the kind of result that is wanted, the source and the options. `result` NULL: not there yet. */
 struct compilation {
     uint64_t hash;
     uint32_t kind;

@@ -1,4 +1,4 @@
-/* What NVRTC compiled before, by source and options (see the table da9151d3 in export_tables.c). */
+/* Results that NVRTC compiled before, by source and options (see the table da9151d3 in export_tables.c). */
 #ifndef AVIARY_CUDA_COMPILE_CACHE_H
 #define AVIARY_CUDA_COMPILE_CACHE_H
 

@@ -1,8 +1,8 @@
-/* What somebody waits for, and what is soon over - copies, kernels that were just launched -: the device itself says when. It
+/* Waits for work that is soon over - copies, kernels that were just launched -: the device itself says when it is. It
  * writes a word of shared memory behind it, in the stream's order, and the application's thread looks at the word. An answer
  * from the API server would come later by all that the server does when the driver comes back from waiting. What takes longer
  * than that should is waited for by asking, as anything else is: that thread then sleeps. So is work of kernels that may print:
- * what they print is written while the driver waits, before the application goes on (printing.c). */
+ * their output is written while the driver waits, before the application goes on (printing.c). */
 #include "guest/guest.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ static struct poller pollers[POLLERS] = {[0 ... POLLERS - 1] = {.lock = PTHREAD_
 static __thread int waits_plainly;
 /* When this thread has launched what it has not waited for since; 0: there is nothing. */
 static __thread uint64_t launched;
-/* Whether there are streams that the default one does not wait for. */
+/* True if there are streams that the default one does not wait for. */
 static int independent_streams;
 
 void cuda_note_independent_stream(void) {
@@ -99,13 +99,13 @@ static void leave_poller(struct poller *poller) {
     pthread_mutex_unlock(&poller->lock);
 }
 
-/* Whether nothing that was launched prints, and an error could be told. That this thread has waited since it launched something
+/* True if nothing that was launched prints, and an error could be told. That this thread has waited since it launched something
  * would not do: other threads launch as well, and it may have waited for another stream. */
 static int may_poll(CUstream stream) {
     return !waits_plainly && cuda_kernels_are_silent() && cuda_is_stream(stream) && cuda_has_context();
 }
 
-/* Whether the stream has come so far, and soon. The word is all that the device writes when it is well; whoever does not see
+/* True if the stream reaches the word soon. The word is all that the device writes if it has no error; a caller that does not see
  * it asks, and is told of any error. */
 static int is_soon_there(CUstream stream, uint32_t *word, uint32_t *expected, size_t bytes) {
     double until = 0, patience = 60e-6 + (double)bytes / 10e9;
@@ -177,12 +177,12 @@ CUresult cuda_poll_all(void) {
 
 /* ---- Copies ----------------------------------------------------------------------------------- */
 
-/* Whether a copy of page-locked memory is one of these. */
+/* True if a copy of page-locked memory is one of these. */
 int cuda_worth_polling(const void *memory, size_t bytes, CUstream stream) {
     return bytes && bytes <= MAX_POLLED_BYTES && may_poll(stream) && cuda_shared(memory, bytes);
 }
 
-/* Whether one into memory of the application's is. */
+/* True if one into memory of the application's is. */
 int cuda_worth_passing(const void *memory, size_t bytes, CUstream stream) {
     return bytes && bytes <= PASSING && may_poll(stream) && memory && !aviary_is_zerocopy(memory) && cuda_shares_memory();
 }

@@ -44,7 +44,7 @@ static void note_context(CUcontext context) {
         __atomic_store_n(&several, 1, __ATOMIC_RELEASE);
 }
 
-/* Whether this process has ever had more than one. */
+/* True if this process has ever had more than one. */
 int cuda_has_other_contexts(void) {
     return __atomic_load_n(&several, __ATOMIC_ACQUIRE);
 }
@@ -97,7 +97,7 @@ void cuda_note_primary(CUcontext context, CUdevice device) {
     pthread_mutex_unlock(&primaries_lock);
 }
 
-/* Whether the application still retains it afterwards: then the server need not know. */
+/* True if the application still retains it afterwards: then the server need not know. */
 int cuda_primary_release(CUdevice device) {
     if (!is_device(device))
         return 0;
@@ -119,7 +119,7 @@ void cuda_primary_reset(CUdevice device) {
     struct cuda_context *object = cuda_context_of(primaries[device].context);
     if (object)
         object->sticky_error = 0;
-    /* Whoever retains it next brings it back to life, which only the driver can. */
+    /* The next retain brings it back to life, which only the driver can. */
     __atomic_store_n(&primaries[device].held, 0, __ATOMIC_RELEASE);
     cuda_forget_device_ranges(device);
     export_tables_context_ended(primaries[device].context);

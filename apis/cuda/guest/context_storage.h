@@ -1,4 +1,4 @@
-/* What libraries store for a context, by key, in their own process (the table CTX_LOCAL_STORAGE). */
+/* Values that libraries store for a context, by key, in their own process (the table CTX_LOCAL_STORAGE). */
 #ifndef AVIARY_CUDA_CONTEXT_STORAGE_H
 #define AVIARY_CUDA_CONTEXT_STORAGE_H
 

@@ -6,18 +6,18 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Whether memory is shared with the API server, all of it. */
+/* True if memory is shared with the API server, all of it. */
 int cuda_shared(const void *memory, size_t bytes) {
     return bytes && memory && aviary_is_zerocopy(memory) && aviary_is_zerocopy((const char *)memory + bytes - 1);
 }
 
-/* Whether the device may write a number there: page-locked memory. */
+/* True if the device may write a number there: page-locked memory. */
 int cuda_is_shared_word(CUdeviceptr address) {
     return address % 4 == 0 && cuda_shared((const void *)address, 4);
 }
 
-/* Whether somebody who does not say what an address is may be believed that it is this process's. Looks at both ends
- * only, and where it may not look says yes: the copy then ends as one of the processor's would. */
+/* True if an address of unknown kind may be taken for one of this process. Looks at both ends
+ * only, and where it may not look says yes: the copy then ends as one of the CPU's would. */
 static int is_readable(CUdeviceptr address, size_t bytes) {
     const char *memory = (const char *)address;
     char byte;

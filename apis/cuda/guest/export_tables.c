@@ -137,7 +137,7 @@ static void append_device(struct text *text, CUdevice device)
     }
 }
 
-/* What is checked: who asks (process and thread at the time of the call), where the driver lies, its devices. */
+/* Input of the checksum: the caller (process and thread at the time of the call), where the driver lies, its devices. */
 static void append_process(struct text *text, uint32_t version, uint64_t unix_seconds)
 {
     int driver_version;

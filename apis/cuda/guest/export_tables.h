@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What `cuGetExportTable` answers: CUDA_SUCCESS and the table, or an error where the table is refused. */
+/* The answer of `cuGetExportTable`: CUDA_SUCCESS and the table, or an error where the table is refused. */
 CUresult export_table_find(const void **table, const CUuuid *id);
 
 /* To be called when a context ended (destroyed, or a primary context reset or released for the last time):

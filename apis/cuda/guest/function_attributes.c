@@ -1,8 +1,8 @@
-/* Attributes of kernels: the runtime asks for one after the other, so whoever asks for one is told all, and they are
+/* Attributes of kernels: the runtime asks for one after the other, so the answer to one holds all, and they are
  * remembered as long as nobody sets any (function_state.c). */
 #include "guest/guest.h"
 
-/* What answers hold for; never 0. */
+/* The state for which answers hold; never 0. */
 static uint64_t attributes_version(CUkernel kernel, CUdevice device) {
     return cuda_mixed(cuda_function_state(kernel) + (uint64_t)device) | 1;
 }

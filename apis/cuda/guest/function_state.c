@@ -1,5 +1,5 @@
-/* What remembered answers about a function or a kernel depend on besides itself: what it was told about its launches, and
- * whether a context has ended, which takes functions along whose modules nobody unloaded. */
+/* State on which remembered answers about a function or a kernel depend besides itself: the settings of its launches, and
+ * the end of a context, which takes functions along whose modules nobody unloaded. */
 #include "guest/guest.h"
 
 static uint64_t contexts_ended, settings_of_all;
@@ -61,7 +61,7 @@ void cuda_note_kernel_setting(CUkernel kernel, unsigned int which, int value, CU
         put(object, (uint64_t)device + 1, which, value);
 }
 
-/* Whether the kernel's attribute has that value already, because it was set to it: many applications make their settings
+/* True if the kernel's attribute has that value already, because it was set to it: many applications make their settings
  * before every launch. */
 int cuda_kernel_has_setting(CUkernel kernel, unsigned int which, int value, CUdevice device) {
     const struct cuda_code *object = cuda_code_of(kernel);
@@ -74,7 +74,7 @@ void cuda_note_context_setting(void) {
     __atomic_fetch_add(&settings_of_all, 1, __ATOMIC_RELEASE);
 }
 
-/* What the attributes of a function or a kernel, and its occupancy, depend on. */
+/* State on which the attributes and the occupancy of a function or a kernel depend. */
 uint64_t cuda_function_state(const void *handle) {
     const struct cuda_code *object = settings_object(handle);
     uint64_t state = cuda_mixed(cuda_functions_epoch()) + counted(&settings_of_all);
@@ -94,7 +94,7 @@ void cuda_note_new_code(void) {
     __atomic_fetch_add(&code_readied, 1, __ATOMIC_RELEASE);
 }
 
-/* What a context's limit depends on. The driver enlarges the stack by itself, for code that needs a larger one. */
+/* State on which a context's limit depends. The driver enlarges the stack by itself, for code that needs a larger one. */
 uint64_t cuda_limit_state(CUlimit limit) {
     uint64_t state = cuda_mixed(cuda_mixed((uintptr_t)cuda_current_context()) + counted(&contexts_ended));
     state = cuda_mixed(state + counted(&limits_set));
@@ -122,7 +122,7 @@ int cuda_is_kernel(CUfunction function) {
     return object && object->is_kernel;
 }
 
-/* What the kernel is in the current context, if that is known. Threads with different contexts take turns: a function is
+/* The function of the kernel in the current context, if it is known. Threads with different contexts take turns: a function is
  * believed only if it is the same before and after a look at whose it is. */
 static CUfunction known_function(const struct cuda_code *object) {
     CUfunction function = __atomic_load_n(&object->function, __ATOMIC_ACQUIRE);
@@ -154,7 +154,7 @@ void cuda_keep_function(CUkernel kernel, CUfunction function) {
     __atomic_store_n(&object->function, function, __ATOMIC_RELEASE);
 }
 
-/* What the kernel is in the current context; a function is itself. */
+/* The function of the kernel in the current context; a function is itself. */
 CUfunction cuda_function(CUfunction value) {
     const struct cuda_code *object = cuda_code_of(value);
     if (!object || !object->is_kernel)

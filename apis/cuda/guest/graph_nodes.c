@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a message needs of where a node belongs: either a new one, or one that exists (in `exec`, if that is not NULL). */
+/* The place of a node in a message: either a new one, or one that exists (in `exec`, if that is not NULL). */
 struct place {
     CUgraphNode *made;
     CUgraph graph;
@@ -132,7 +132,7 @@ CUresult cuda_get_host_node(CUgraphNode node, CUDA_HOST_NODE_PARAMS *wanted) {
 
 /* ---- Every kind ----------------------------------------------------------------------------- */
 
-/* Who owns the child afterwards: the graph has a copy of it, or has it itself. */
+/* The owner of the child afterwards: the graph has a copy of it, or has it itself. */
 static CUresult object_node(const struct place *place, CUgraphNodeType type, CUgraph child,
                             CUgraphChildGraphNodeOwnership ownership, CUevent event) {
     if (place->made)

@@ -7,7 +7,7 @@
 
 enum { PAGE = 4096 };
 
-/* Whether both sides see the same memory; asked once, a process has one server. */
+/* True if both sides see the same memory; asked once, a process has one server. */
 int cuda_shares_memory(void) {
     static int known;
     int answer = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -58,7 +58,7 @@ CUresult cuda_host_alloc(void **memory, size_t bytes, unsigned int flags) {
     CUresult status = CUDA_SUCCESS;
     if (whole < bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    /* What the driver allocates is good in every context, where addresses are unified. */
+    /* Memory that the driver allocates is valid in every context, where addresses are unified. */
     if (cuda_shares_memory())
         status = cuda_shared_alloc(&place, whole, CU_MEMHOSTREGISTER_PORTABLE);
     /* Kernels that look into any other (NCCL's do) would end with an illegal address. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the compilers put around a container of images in an executable. */
+/* The wrapper that compilers put around a container of images in an executable. */
 struct wrapper {
     uint32_t magic;
     uint32_t version;
@@ -140,7 +140,7 @@ static void fetch_logs(struct log_buffers *logs) {
     free(texts);
 }
 
-/* What the image becomes: one of the two. */
+/* The object that the image becomes: one of the two. */
 struct loaded {
     CUmodule *module;
     CUlibrary *library;

@@ -111,7 +111,7 @@ static uint64_t hashed(uint64_t hash, const void *data, size_t size) {
     return hash;
 }
 
-/* Whether clusters of that size fill the grid. */
+/* True if clusters of that size fill the grid. */
 static int fills(aviary_launch_shape shape, unsigned int x, unsigned int y, unsigned int z) {
     return x && y && z && shape.grid[0] % x == 0 && shape.grid[1] % y == 0 && shape.grid[2] % z == 0;
 }
@@ -145,7 +145,7 @@ static int is_accepted(const struct cuda_code *object, uint64_t wanted) {
     return 0;
 }
 
-/* Whether a device takes such a grid from everybody. */
+/* True if a device takes such a grid from every caller. */
 static int is_plain_grid(aviary_launch_shape shape) {
     return shape.grid[0] && shape.grid[1] && shape.grid[2] && shape.grid[0] < 1u << 31 && shape.grid[1] < 1u << 16
            && shape.grid[2] < 1u << 16 && shape.block[0] && shape.block[1] && shape.block[2] && shape.block[2] <= 64;
@@ -165,7 +165,7 @@ static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes,
     return shape.attribute_count == 0 || is_accepted(object, shape_hash(shape, attributes));
 }
 
-/* Whether this thread's launch under way is one of those: it teaches nothing new. */
+/* True if this thread's launch under way is one of those: it teaches nothing new. */
 static __thread int repeated;
 
 int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {

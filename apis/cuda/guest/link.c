@@ -31,7 +31,7 @@ CUresult cuda_link_create(unsigned int count, CUjit_option *options, void **valu
     return status;
 }
 
-/* What was said so far; the application's values tell how much. */
+/* The log so far; the application's values tell how much. */
 static void fetch_link_log(CUlinkState state, struct cuda_link *link) {
     struct log_buffer *information = &link->logs.information, *errors = &link->logs.errors;
     unsigned int first = information->text ? information->bytes : 0, second = errors->text ? errors->bytes : 0;

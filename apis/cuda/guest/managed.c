@@ -1,4 +1,4 @@
-/* Managed memory: one address for the processor and for the device, and nobody copies.
+/* Managed memory: one address for the CPU and for the device, and nobody copies.
  *
  * It is page-locked memory that both see. The driver's own would move to where it is used, which takes page faults of
  * this process into the API server's; here it stays in the host's memory, and the device reads and writes it over the

@@ -20,7 +20,7 @@ struct managed_variable {
     size_t bytes;
     /* The module or the library that it ends with; page-locked memory ends by itself. */
     const void *owner;
-    /* What both sides had when they were equal last. */
+    /* Contents of both sides when they were equal last. */
     unsigned char *twin;
     unsigned char *fetched;
     struct managed_variable *next;
@@ -28,7 +28,7 @@ struct managed_variable {
 
 static struct managed_variable *managed_variables;
 static pthread_mutex_t managed_variables_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Whether there are any, for who only has to know that; whether kernels may have changed them since they were fetched. */
+/* Non-zero if there are any, for callers that need no more; non-zero if kernels may have changed them since they were fetched. */
 static int have_variables, variables_used;
 
 /* Where it is in the list, or would be. */
@@ -45,7 +45,7 @@ static CUdeviceptr page_of(CUdeviceptr address) {
     return address & -(CUdeviceptr)VARIABLE_PAGE;
 }
 
-/* Whether another variable has a part of that page. */
+/* True if another variable has a part of that page. */
 static int in_use_by_others(CUdeviceptr page, const struct managed_variable *but) {
     for (const struct managed_variable *v = managed_variables; v; v = v->next)
         if (v != but && page_of(v->base) <= page && page < v->base + v->bytes)
@@ -196,7 +196,7 @@ CUresult cuda_mapped_alloc(void **memory, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
-/* Whether a kernel finds there what the application has there. */
+/* True if a kernel finds the application's contents there. */
 int cuda_is_mapped(const void *memory) {
     CUdeviceptr address = (CUdeviceptr)memory;
     int found = 0;
@@ -209,7 +209,7 @@ int cuda_is_mapped(const void *memory) {
     return found;
 }
 
-/* What cuda_mapped_alloc gave. */
+/* Memory of cuda_mapped_alloc. */
 CUresult cuda_mapped_free(void *memory) {
     pthread_mutex_lock(&managed_variables_lock);
     struct managed_variable **link = find_variable((CUdeviceptr)memory), *ended = *link;
@@ -301,7 +301,7 @@ static CUresult open_variable(CUdeviceptr base, size_t bytes, const void *owner)
         status = make_variable(base, bytes, owner);
     } else if (found->owner != owner) {
         /* The same by another name, of a library's module, or another in the place of one that has gone with its context:
-         * what cannot be sent any more is lost. */
+         * changes that cannot be sent any more are lost. */
         send_changes(found);
         fetch_changes(found);
         found->owner = owner;
@@ -310,7 +310,7 @@ static CUresult open_variable(CUdeviceptr base, size_t bytes, const void *owner)
     return status;
 }
 
-/* What was found, if `status` is good: a managed variable gets its place here, any other is the device's. */
+/* The variable that was found, if `status` is good: a managed variable gets its place here, any other is the device's. */
 static CUresult found_variable(CUresult status, CUdeviceptr *pointer, size_t *bytes, CUdeviceptr base, size_t size, int managed,
                                const void *owner) {
     if (status == CUDA_SUCCESS && managed)

@@ -19,7 +19,7 @@ static struct {
     int started;
     /* They sleep on this word while it is 0. */
     int active;
-    /* The piece: changed by the leader when all of it is done, so that whoever has taken a share may read it. */
+    /* The piece: changed by the leader when all of it is done, so that a helper with a share may read it. */
     char *to;
     const char *from;
     size_t bytes, share;
@@ -29,7 +29,7 @@ static struct {
     uint32_t done;
 } crew;
 
-/* Whether this thread leads the helpers. */
+/* True if this thread leads the helpers. */
 static __thread int leads;
 
 /* ---- One thread ----------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static void stream(char *to, const char *from, size_t bytes) {
         for (int i = 0; i < 64; i += 16)
             _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
     memcpy(to, from, bytes);
-    /* What comes after, a message to the API server first of all, comes after these bytes. */
+    /* Writes that come after, a message to the API server first of all, come after these bytes. */
     _mm_sfence();
 }
 
@@ -86,7 +86,7 @@ static void *help(void *unused) {
     return NULL;
 }
 
-/* Helpers block every signal, so that none of the application's is handled on them. None where processors are few. */
+/* Helpers block every signal, so that none of the application's is handled on them. None where CPUs are few. */
 static int start_helpers(void) {
     sigset_t all, before;
     int started = 0;
@@ -105,7 +105,7 @@ static int start_helpers(void) {
     return started;
 }
 
-/* Whether others help this thread until it dismisses them: with a copy of so many bytes, if nobody else leads them. */
+/* True if others help this thread until it dismisses them: with a copy of so many bytes, if nobody else leads them. */
 int cuda_gather_helpers(size_t bytes) {
     if (bytes < WORTH_GATHERING || __atomic_exchange_n(&crew.led, 1, __ATOMIC_ACQUIRE))
         return 0;
@@ -129,7 +129,7 @@ void cuda_dismiss_helpers(void) {
     __atomic_store_n(&crew.led, 0, __ATOMIC_RELEASE);
 }
 
-/* Copies up to 1 MiB with whoever was gathered. `streamed`: into memory that only the device reads. */
+/* Copies up to 1 MiB with the gathered helpers. `streamed`: into memory that only the device reads. */
 void cuda_copy_together(char *to, const char *from, size_t bytes, int streamed) {
     if (!leads || bytes < 2 * SMALLEST_SHARE) {
         move(to, from, bytes, streamed);

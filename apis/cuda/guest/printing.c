@@ -1,4 +1,4 @@
-/* Whether kernels may print. The driver writes what they print while it waits for them, before the application goes on, so
+/* Detection of kernels that may print. The driver writes their output while it waits for them, before the application goes on, so
  * a wait has to be the driver's own where such a kernel was launched, by whichever thread and in whichever stream. Nobody
  * says of a kernel that it prints; but the driver lets the size of the buffer for it be set only as long as none that does
  * was launched, by itself or by another kernel, or is part of a graph that can be launched. So the server can ask. What

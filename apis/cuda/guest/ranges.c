@@ -1,4 +1,4 @@
-/* What the guest knows of addresses: which belong to the device, which to page-locked memory that both sides share.
+/* The guest's knowledge of addresses: ranges of the device's, and of page-locked memory that both sides share.
  * Questions about pointers are answered from it, and a copy whose addresses are known to be good cannot fail. */
 #include "guest/guest.h"
 #include <pthread.h>
@@ -43,7 +43,7 @@ static size_t position(uintptr_t address) {
 static void insert(struct range range) {
     pthread_rwlock_wrlock(&ranges_lock);
     size_t at = position(range.base);
-    /* What overlaps is older knowledge of memory that was given back unseen. */
+    /* An overlapping range is older knowledge of memory that was given back unseen. */
     size_t end = at;
     while (end < range_count && ranges[end].base < range.base + range.bytes)
         end++;
@@ -156,7 +156,7 @@ void cuda_forget_device_ranges(CUdevice device) {
     pthread_rwlock_unlock(&ranges_lock);
 }
 
-/* Whether `bytes` from there lie in one piece of device memory. Asked before any copy or fill, so a managed variable that
+/* True if `bytes` from there lie in one piece of device memory. Asked before any copy or fill, so a managed variable that
  * is about to be used so gets what the application wrote into it. */
 int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
     struct range range;
@@ -167,7 +167,7 @@ int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
     return range.kind == RANGE_DEVICE && bytes <= range.base + range.bytes - pointer;
 }
 
-/* Whether an address is the device's: only then is it none of this process. */
+/* True if an address is the device's: only then is it none of this process. */
 int cuda_is_device_address(CUdeviceptr pointer) {
     struct range range;
     if (find_range(pointer, &range))
@@ -210,7 +210,7 @@ static int is_managed_origin(const struct range *range) {
     return range->kind == RANGE_HOST && (range->origin == HOST_MANAGED || range->origin == HOST_VARIABLE);
 }
 
-/* Whether all of it lies in one piece of managed memory. */
+/* True if all of it lies in one piece of managed memory. */
 int cuda_in_managed(CUdeviceptr pointer, size_t bytes) {
     struct range range;
     return find_range(pointer, &range) && is_managed_origin(&range) && bytes <= range.base + range.bytes - pointer;
@@ -249,7 +249,7 @@ CUresult cuda_host_flags(unsigned int *flags, const void *memory) {
     return CUDA_SUCCESS;
 }
 
-/* What cuMemAlloc made: the server can offer it to other processes. */
+/* Memory of cuMemAlloc: the server can offer it to other processes. */
 static int is_placed(CUdeviceptr pointer) {
     return cuda_is_device_address(pointer) && (pointer - CUDA_PLACES) % CUDA_PLACE_BYTES < CUDA_PLACE_BYTES / 2;
 }

@@ -1,7 +1,7 @@
 /* Large copies of ordinary memory: through page-locked buffers that both sides share, in chunks, so that the copying of
  * one chunk and the device's transfer of another go on at the same time.
  *
- * Nobody sends a message when a chunk is done: the device itself writes a word of the shared memory, behind the
+ * No side sends a message when a chunk is done: the device itself writes a word of the shared memory, behind the
  * transfer and in the stream's order, which the application's thread looks at. */
 #include "guest/guest.h"
 #include <pthread.h>
@@ -177,7 +177,7 @@ CUresult cuda_stage_in(CUdeviceptr to, const void *from, size_t bytes, CUstream 
 }
 
 CUresult cuda_stage_out(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    /* What the stream has to do first may take long: this waits without looking. */
+    /* Earlier work of the stream may take long: this waits without looking. */
     CUresult status = cuStreamSynchronize(stream);
     struct pool *pool = status == CUDA_SUCCESS ? enter_pool() : NULL;
     if (!pool)

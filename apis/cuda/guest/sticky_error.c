@@ -40,8 +40,8 @@ int cuda_no_sticky_error(void) {
     return !object || !__atomic_load_n(&object->sticky_error, __ATOMIC_ACQUIRE);
 }
 
-/* Whether work for a stream may be sent without waiting. While somebody captures, the driver may refuse any of it, and
- * whoever captures has to learn at which call. */
+/* True if work for a stream may be sent without waiting. While a thread captures, the driver may refuse any of it, and
+ * the capturing thread has to learn at which call. */
 int cuda_is_stream(CUstream stream) {
     return (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || aviary_is_handle(stream))
            && !cuda_capturing() && cuda_no_sticky_error();

@@ -41,7 +41,7 @@ static struct {
 } places[MOST_DEVICES];
 static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What the gate asked about, for the call that follows on the same thread. */
+/* The placement that the gate asked about, for the call that follows on the same thread. */
 static __thread struct {
     CUdeviceptr found;
     struct chunk *emptied;
@@ -368,7 +368,7 @@ uint64_t cuda_ordinal_of(CUdeviceptr pointer) {
 
 /* ---- Memory of the driver's pools ------------------------------------------------------------ */
 
-/* What was allocated in a stream's order, and how much; the pools place it themselves. */
+/* Memory that was allocated in a stream's order, and its size; the pools place it themselves. */
 static struct pooled {
     CUdeviceptr base;
     size_t bytes;

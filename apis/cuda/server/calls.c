@@ -154,7 +154,7 @@ CUresult cuda_put_sides(CUDA_MEMCPY3D *copy, void *from, size_t from_bytes, void
     return CUDA_SUCCESS;
 }
 
-/* Whether the stream executes its copies now, and keeps none for later. */
+/* True if the stream executes its copies now, and keeps none for later. */
 int cuda_may_pass(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE;

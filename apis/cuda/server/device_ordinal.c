@@ -19,7 +19,7 @@ uint64_t cuda_ordinal_here(void) {
     return cuCtxGetDevice(&device) == CUDA_SUCCESS ? cuda_ordinal_of_device(device) : 0;
 }
 
-/* What devices are called among all that the node shows, where this process sees some of them only, or in another order.
+/* Names of devices among all that the node shows, where this process sees some of them only, or in another order.
  * Written before anybody uses the driver. */
 static struct {
     int count;

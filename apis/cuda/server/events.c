@@ -1,4 +1,4 @@
-/* Events that other processes of the tenant open. Whoever knows the driver's own handle of one could open it, another tenant
+/* Events that other processes of the tenant open. A process that knows the driver's own handle of one could open it, another tenant
  * too; so it stays among API servers: it lies in a file, and that is offered. */
 #include "server.h"
 #include <pthread.h>

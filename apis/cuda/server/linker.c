@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What stands for a CUlinkState on this side. */
+/* The server's object for a CUlinkState. */
 struct link {
     CUlinkState state;
     struct compiler_log information, errors;

@@ -1,4 +1,4 @@
-/* The server's side of managed variables: read and written here for the application, as the driver allows every processor to.
+/* The server's side of managed variables: read and written here for the application, as the driver allows every CPU to.
  * Only what it has been told of is such memory, and only as long as its module or library is there. Page-locked memory of an
  * application that shares none with this process is kept here in the same way. */
 #include "server.h"
@@ -59,7 +59,7 @@ void cuda_forget_variables(const void *owner) {
     pthread_mutex_unlock(&mirrored_variables_lock);
 }
 
-/* Whether all of it lies in one variable. Where a context is current the driver is asked as well, which ends them with their
+/* True if all of it lies in one variable. Where a context is current the driver is asked as well, which ends them with their
  * contexts; the runtime looks at variables of libraries before it has any. */
 static int is_variable(CUdeviceptr pointer, size_t bytes) {
     CUcontext context = NULL;
@@ -74,7 +74,7 @@ static int is_variable(CUdeviceptr pointer, size_t bytes) {
     return found && (page_locked || !current || is_managed(pointer));
 }
 
-/* Whether processors may touch such memory while kernels run. */
+/* True if CPUs may touch such memory while kernels run. */
 static int may_share(void) {
     int count = 0, concurrent = 0;
     if (cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -107,7 +107,7 @@ void *cuda_write_variable_function(void) {
     return (void *)write_variable;
 }
 
-/* What the driver has found, if `status` is good. */
+/* The variable that the driver has found, if `status` is good. */
 static CUresult found_variable(CUresult status, const CUdeviceptr *pointer, const size_t *bytes, int managed, const void *owner,
                                enum variable_origin origin) {
     if (status != CUDA_SUCCESS || !managed)

@@ -1,4 +1,4 @@
-/* What the node's device scheduler needs to know: which device a call gives work, and when that device has done what this
+/* Queries for the node's device scheduler: the device to which a call gives work, and the completion of the work that this
  * process gave it. For the second each stream that has had work gets an event behind it once somebody asks, and the event is
  * asked until it is reached: so any thread can wait, for any stream, and a stream may end meanwhile.
  *
@@ -41,7 +41,7 @@ static int is_default(CUstream stream) {
     return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-/* Whether a call of the driver's makes a difference here at all. */
+/* True if a call of the driver's makes a difference here at all. */
 static int anybody_occupies(void) {
     return __atomic_load_n(&occupants, __ATOMIC_ACQUIRE) != NULL;
 }
@@ -114,7 +114,7 @@ static struct occupant *occupant_of(CUstream stream) {
     return found;
 }
 
-/* Whether an event can be put into the stream, and no capture is disturbed by that. Asking does not either. */
+/* True if an event can be put into the stream, and no capture is disturbed by that. Asking does not either. */
 static int takes_marks(CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     return cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE;
@@ -138,7 +138,7 @@ static void record_fence(struct occupant *occupant) {
         occupant->done = submissions;
 }
 
-/* Whether it still has work up to that submission. What it gets meanwhile is fenced when the fence of before is reached. */
+/* True if it still has work up to that submission. What it gets meanwhile is fenced when the fence of before is reached. */
 static int is_at_work(struct occupant *occupant, uint64_t submission) {
     if (occupant->fenced > occupant->done && cuEventQuery(occupant->fence) != CUDA_ERROR_NOT_READY)
         occupant->done = occupant->fenced;
@@ -264,7 +264,7 @@ int cuda_drain(const struct aviary_drain *request) {
 
 /* ---- Captures --------------------------------------------------------------------------------- */
 
-/* What streams have got until now is fenced: they, or the default stream, cannot be while somebody captures. */
+/* Fences the work that streams have so far: they, or the default stream, cannot be while somebody captures. */
 static void begin_to_capture(void) {
     CUstreamCaptureMode mode = begin_relaxed();
     pthread_mutex_lock(&occupants_lock);

@@ -1,10 +1,10 @@
-/* What this process offers to other API servers of its tenant: memory here, events in events.c. */
+/* Objects that this process offers to other API servers of its tenant: memory here, events in events.c. */
 #include "server.h"
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What is told of the memory beside its descriptor: how much it is, and above that the mark of its device. */
+/* The note about the memory beside its descriptor: its size, and above that the tag of its device. */
 enum { OFFERED_BYTES_BITS = 48 };
 /* Offers the descriptor, which it closes. */
 CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note) {
@@ -36,7 +36,7 @@ void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *na
     memcpy(name, &offer->name, sizeof *name);
 }
 
-/* Whether memory of that device can be offered at all; drivers of some platforms cannot. */
+/* True if memory of that device can be offered at all; drivers of some platforms cannot. */
 int cuda_is_offerable(int device) {
     static int known[64];
     if (device < 0 || device >= 64)

@@ -178,7 +178,7 @@ void cuda_drop_mappings(CUdeviceptr base, size_t bytes) {
     pthread_mutex_unlock(&physical_lock);
 }
 
-/* Whether anything is mapped there. */
+/* True if anything is mapped there. */
 int cuda_has_mappings(CUdeviceptr base, size_t bytes) {
     int found = 0;
     pthread_mutex_lock(&physical_lock);

@@ -28,7 +28,7 @@ extern __thread uint64_t cuda_asked_ordinal;
 
 /* ---- offers.c: memory and events for other processes of the tenant -------------------------------- */
 
-/* Whether something is offered, and under which name. */
+/* True if something is offered; its name. */
 struct cuda_offer {
     int stands;
     aviary_offer_name name;
@@ -44,7 +44,7 @@ CUresult cuda_offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandl
 /* To be called before memory is released: the offer holds on to it. */
 void cuda_end_offer(struct cuda_offer *offer);
 void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *name);
-/* Whether memory of that device can be offered at all; drivers of some platforms cannot. */
+/* True if memory of that device can be offered at all; drivers of some platforms cannot. */
 int cuda_is_offerable(int device);
 /* A descriptor that the caller closes; -1: there is no such offer. */
 int cuda_fetch_offer(const aviary_shared_name *name, uint64_t *note);
@@ -85,7 +85,7 @@ struct compiler_log {
     int option;
 };
 
-/* Whether all bytes that the image itself speaks of have arrived: the driver looks at as many. */
+/* True if all bytes that the image itself speaks of have arrived: the driver looks at as many. */
 int cuda_image_is_whole(const void *image, size_t bytes);
 void cuda_drop_log(struct compiler_log *log);
 /* The driver's options from those of a message; `options` and `values` have room for 2 * MOST_OPTIONS. */

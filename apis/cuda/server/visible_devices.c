@@ -20,7 +20,7 @@ enum { MOST_SHOWN = 64, UUID_TEXT = sizeof "GPU-00112233-4455-6677-8899-aabbccdd
 enum { LONGEST_LIST = 16384 };
 static const char VISIBLE[] = "CUDA_VISIBLE_DEVICES", ORDER[] = "CUDA_DEVICE_ORDER";
 
-/* What the node's own environment says. */
+/* The value in the node's own environment. */
 static struct {
     int known;
     /* The node serves one program, from that program's environment: it has no wishes of its own. */
@@ -101,7 +101,7 @@ static int begin_to_ask(struct question *question) {
     return question->child > 0;
 }
 
-/* What the devices are called among all of them is their name from now on. */
+/* The names of the devices among all of them are used from now on. */
 static int hear_devices(const struct question *question, struct shown *shown) {
     int good = read_devices(question->from, shown);
     for (int i = 0; good && i < shown->count; i++)
@@ -203,7 +203,7 @@ static CUresult initialize_with_names(const char *visible, const char *order) {
     if (status == CUDA_SUCCESS)
         status = cuInit(0);
     if (!asked || !hear_devices(&question, &shown)) {
-        /* Whoever the application is, it must not use a device by another's name. */
+        /* No application may use a device by another's name. */
         aviary_log("which devices this node has cannot be found out: the API server ends");
         _exit(1);
     }

@@ -11,14 +11,14 @@ static inline struct opencl_object *object_of(const void *handle) {
     return handle ? metadata(struct opencl_object, handle) : NULL;
 }
 
-/* Whether these bytes, at least one, lie in the buffer. */
+/* True if these bytes, at least one, lie in the buffer. */
 static inline int is_inside(const struct opencl_object *buffer, size_t offset, size_t size) {
     return size != 0 && offset <= buffer->size && size <= buffer->size - offset;
 }
 
 /* objects.c */
 void opencl_note_object(const void *handle, int kind);
-/* Whether all devices of the context compute in the host's memory. */
+/* True if all devices of the context compute in the host's memory. */
 int opencl_svm_possible(cl_context context);
 
 #endif

@@ -134,7 +134,7 @@ int opencl_idle(cl_command_queue queue) {
 
 /* ---- Reading and writing -------------------------------------------------------------------- */
 
-/* Who may do it: the queue and the buffer are followed, and the vendor would accept the call. */
+/* The conditions for it: the queue and the buffer are followed, and the vendor would accept the call. */
 static int accepts(const struct opencl_object *queue, const struct opencl_object *buffer, cl_mem_flags forbidden) {
     return queue && queue->in_order && buffer && buffer->place && queue->context == buffer->context
            && !(buffer->flags & forbidden);
@@ -143,7 +143,7 @@ static int accepts(const struct opencl_object *queue, const struct opencl_object
 /* From here on the vendor's library copies at least as well: it sees the application's bytes where they are. */
 enum { WORTH_SHOWING = 256 << 10 };
 
-/* Whether the queue's earlier commands are no obstacle: it is idle, or the call waits anyway and is large. */
+/* True if the queue's earlier commands are no obstacle: it is idle, or the call waits anyway and is large. */
 static int may_go(const struct opencl_object *queue, cl_bool blocking, const void *host, size_t size, cl_uint events,
                   const cl_event *wait_list, int wants_event) {
     if (blocking && size >= WORTH_SHOWING && aviary_is_shared(host, size))

@@ -1,4 +1,4 @@
-/* What the guest library knows without asking: where the application's own memory is, which objects
+/* Knowledge of the guest library: where the application's own memory is, which objects
  * can be kernel arguments, where its ICD entry points are. */
 #include "guest.h"
 #include <stdatomic.h>
@@ -147,7 +147,7 @@ void opencl_note_image(cl_mem image, cl_mem_flags flags, const cl_image_format *
 
 /* ---- Kernel arguments and launches that cannot fail ----------------------------------------- */
 
-/* What decides whether an argument is valid, beside its size. Images and sub-buffers have flags,
+/* The properties that make an argument valid, beside its size. Images and sub-buffers have flags,
  * formats and alignments of their own: they have no shape here. */
 enum { NO_SHAPE, SHAPE_LOCAL, SHAPE_VALUE, SHAPE_NULL, SHAPE_BUFFER };
 
@@ -201,7 +201,7 @@ void opencl_forget_launch(cl_kernel kernel) {
         object->launched_on = 0;
 }
 
-/* Whether the sizes of a launch are as good as those of the accepted one: the same local size, which
+/* True if the sizes of a launch are as good as those of the accepted one: the same local size, which
  * divides the global one, and numbers far from overflowing. */
 int opencl_launch_repeats(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, const size_t *offset,
                           const size_t *global, const size_t *local) {

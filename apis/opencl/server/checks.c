@@ -1,4 +1,4 @@
-/* What the API server checks and finds out with the vendor's own queries. */
+/* Checks and queries of the API server with the vendor's own queries. */
 #include "server.h"
 #include <errno.h>
 #include <pthread.h>
@@ -286,7 +286,7 @@ static int opaque_kind(const char *type) {
 
 enum { NO_SUCH_ARGUMENT = -1, LOCAL_MEMORY = -2, UNKNOWN = -3 };
 
-/* What the kernel takes there: a kind of object, OPENCL_NO_OBJECT for a value, or one of the above. */
+/* The kind of the kernel's argument: a kind of object, OPENCL_NO_OBJECT for a value, or one of the above. */
 static int argument_kind(cl_kernel kernel, cl_uint index) {
     cl_kernel_arg_address_qualifier space;
     cl_int status = clGetKernelArgInfo(kernel, index, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, NULL);
@@ -313,7 +313,7 @@ static int known_argument_kind(cl_kernel kernel, cl_uint index) {
     return object->arguments[index] - 4;
 }
 
-/* Whether all devices of the kernel's context are CPUs. */
+/* True if all devices of the kernel's context are CPUs. */
 static int runs_on_cpus(cl_kernel kernel) {
     struct opencl_object *object = metadata(struct opencl_object, kernel);
     if (object && object->reach)
@@ -334,13 +334,13 @@ static int runs_on_cpus(cl_kernel kernel) {
     return cpus;
 }
 
-/* Whether there is memory at an address. */
+/* True if there is memory at an address. */
 static int is_mapped(const void *p) {
     uintptr_t page = (uintptr_t)p & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1);
     return msync((void *)page, 1, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
-/* Whether an argument may be set: an object where the kernel takes an object, plain bytes where it
+/* True if an argument may be set: an object where the kernel takes an object, plain bytes where it
  * takes a value. The guest decided which of both it sent; a lie ends here. */
 cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const void *value, int kind) {
     /* Bytes of any other size cannot pass for an object: the vendor checks the size. */
@@ -402,7 +402,7 @@ void *opencl_exec_info_function(void) {
 
 /* ---- Transfers that end after their call ---------------------------------------------------- */
 
-/* The event that says when the data is there. Whoever asked for the event owns a reference: this
+/* The event that says when the data is there. The application that asked for the event owns a reference: this
  * adds one; otherwise the only reference is the transfer's own. */
 cl_event opencl_transfer_token(cl_event event, int wanted) {
     if (event && wanted)

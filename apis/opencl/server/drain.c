@@ -1,4 +1,4 @@
-/* What the node's device scheduler needs to know: which device a queue works for, and when that has done what this process gave it.
+/* Queries for the node's device scheduler: the device of a queue, and the completion of the work that this process gave it.
  * For the second each queue that has had work gets a marker behind it once somebody asks; the markers are waited for. */
 #include "server.h"
 #include <errno.h>

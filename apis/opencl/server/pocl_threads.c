@@ -1,8 +1,8 @@
-/* The threads that a runtime computes with, where sessions take turns: which processor they have, and when.
+/* The threads that a runtime computes with, where sessions take turns: which CPU they have, and when.
  *
- * PoCL's computing threads of one session begin where another's have just worked, and Linux may put two of them on the same processor, where
- * they stay for the whole slice: every launch takes twice as long. So they keep to a processor each where sessions take turns; not if the
- * node may use some of the machine's processors only, because PoCL would take the first ones. */
+ * PoCL's computing threads of one session begin where another's have just worked, and Linux may put two of them on the same CPU, where
+ * they stay for the whole slice: every launch takes twice as long. So they keep to a CPU each where sessions take turns; not if the
+ * node may use some of the machine's CPUs only, because PoCL would take the first ones. */
 #include "server.h"
 #include <pthread.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* Calls that wait for a device, awake: whoever sleeps over work of some microseconds is woken too late. */
+/* Calls that wait for a device, by polling: a thread that sleeps over work of some microseconds is woken too late. */
 #include "server.h"
 #include <time.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ int opencl_has_passed(struct timespec when) {
     return now.tv_sec > when.tv_sec || (now.tv_sec == when.tv_sec && now.tv_nsec >= when.tv_nsec);
 }
 
-/* Who watches a device that is all of this machine's processors takes one away from it. */
+/* A thread that polls a device which is all of this machine's CPUs takes one away from it. */
 static int takes_every_processor(cl_command_queue queue) {
     cl_device_id device;
     cl_device_type type = 0;
@@ -54,7 +54,7 @@ static int is_watching(struct timespec *until) {
     return 1;
 }
 
-/* Whatever comes of it, the queue is waited for afterwards. */
+/* The queue is waited for afterwards in any case. */
 void opencl_watch_queue(cl_command_queue queue) {
     struct timespec until;
     cl_event fence;

@@ -19,7 +19,7 @@ cl_context opencl_find_and_create(const cl_context_properties *properties, cl_de
 /* poll_wait.c */
 /* The time `ns` after `when`. */
 struct timespec opencl_later(struct timespec when, uint64_t ns);
-/* Whether that time of CLOCK_MONOTONIC has come. */
+/* True if that time of CLOCK_MONOTONIC has come. */
 int opencl_has_passed(struct timespec when);
 /* Polls until all commands of the queue are complete, for as long as the session may; the queue has to be waited for afterwards. */
 void opencl_watch_queue(cl_command_queue queue);

@@ -18,11 +18,11 @@ class Program:
     # "compute": time goes into kernels; "calls": into the API itself; "own": a test, not measured.
     kind: str
     run: Callable
-    # What of an outcome must be equal on both sides.
+    # The part of an outcome that must be equal on both sides.
     visible: Callable
     runtimes: tuple = RUNTIMES
     quick: bool = True
-    # Whether a first run compiles kernels that the second finds in the cache.
+    # True if a first run compiles kernels that the second finds in the cache.
     warm: bool = False
     # A suite of tests: some of them may fail, as long as the same ones fail on both sides.
     suite: bool = False
@@ -55,7 +55,7 @@ def clpeak_tests(*tests):
 
 def numbers_replaced(outcome):
     """The lines with every number as 0: all tests ran and printed one."""
-    # What is answered within a microsecond has infinite bandwidth to clpeak.
+    # A copy that is answered within a microsecond has infinite bandwidth to clpeak.
     return (outcome.status, re.sub(r"-?\d+(\.\d+)?|\binf\b", "0", outcome.output))
 
 

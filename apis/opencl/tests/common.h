@@ -1,4 +1,4 @@
-/* What every test program here starts with. Programs print what they observe; a run through Aviary
+/* Code that every test program here starts with. Programs print what they observe; a run through Aviary
  * must print the same as a native one. */
 #define CL_TARGET_OPENCL_VERSION 300
 #define CL_USE_DEPRECATED_OPENCL_1_0_APIS

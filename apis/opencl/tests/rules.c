@@ -1,4 +1,4 @@
-/* What the lexer behind slicing says of small programs: built and run by checks.py without OpenCL. */
+/* Answers of slicing's lexer for small programs: built and run by checks.py without OpenCL. */
 #include "../server/slicing/rewrite.h"
 #include <stdio.h>
 #include <stdlib.h>

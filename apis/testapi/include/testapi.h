@@ -65,7 +65,7 @@ ta_status ta_noop(void);
 /* Counts itself; see ta_noop_count. */
 ta_status ta_noop_async(void);
 uint64_t ta_noop_count(void);
-/* The processor's time stamp counter when the library was called; 0 where there is none. */
+/* The CPU's time stamp counter when the library was called; 0 where there is none. */
 uint64_t ta_ticks(void);
 int32_t ta_add(int32_t a, int32_t b);
 int32_t ta_add_three(int32_t a, int32_t b, int32_t c);
@@ -236,7 +236,7 @@ ta_marker ta_marker_greatest(uint32_t count, const ta_marker *markers);
 typedef struct { ta_marker marker; uint64_t value; } ta_note;
 /* Fills in the value of every note's marker. */
 ta_status ta_notes_read(uint32_t count, ta_note *notes);
-/* Whatever is on both sides of it: the first marker follows the last. */
+/* In any position: the first marker follows the last. */
 ta_status ta_marker_next(ta_marker marker, ta_marker *next);
 uint64_t ta_markers_live(void);
 /* A stream (a handle of another shape) like another one. */
@@ -273,7 +273,7 @@ ta_status ta_entry_bind(ta_entry entry, size_t bytes, const uint64_t *cells, siz
 ta_status ta_binding_sum(ta_binding binding, uint64_t *sum);
 ta_status ta_binding_end(ta_binding binding);
 
-/* What `object` is: a ta_buffer, or a ta_marker or ta_device in its place. */
+/* The type of `object`: a ta_buffer, or a ta_marker or ta_device in its place. */
 #define TA_IS_BUFFER 1
 #define TA_IS_MARKER 2
 #define TA_IS_DEVICE 3
@@ -485,7 +485,7 @@ ta_status ta_accelerator_submit(uint32_t client, uint64_t nanoseconds);
 /* Waits until everything is done that this process submitted. */
 ta_status ta_accelerator_finish(void);
 
-/* What the device did, oldest first: the layout of the file. */
+/* The records of the device, oldest first: the layout of the file. */
 typedef struct ta_accelerator_record {
     uint64_t begin, end; /* CLOCK_MONOTONIC, nanoseconds */
     uint32_t client, process;

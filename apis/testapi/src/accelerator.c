@@ -54,7 +54,7 @@ static ta_accelerator_record *record(uint64_t number) { return &device->records[
 
 static bool is_dead(uint32_t process) { return kill((pid_t)process, 0) != 0 && errno == ESRCH; }
 
-/* Held for microseconds; taken from whoever died with it. What that one was writing may be half done: a record too many. */
+/* Held for microseconds; taken from a process that died with it. A record of that process may be half done: a record too many. */
 static void lock(void) {
     for (uint64_t free = 0, me = (uint64_t)getpid();
          !__atomic_compare_exchange_n(&device->lock, &free, me, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);) {
@@ -68,7 +68,7 @@ static void lock(void) {
 
 static void unlock(void) { __atomic_store_n(&device->lock, 0, __ATOMIC_SEQ_CST); }
 
-/* What a process leaves behind on the device goes with it, as drivers do it; what others submitted comes sooner. */
+/* Work that a process leaves behind on the device goes with it, as drivers do it; what others submitted comes sooner. */
 static void drop_work_of_the_dead(uint64_t at) {
     uint64_t count = device->count, first = count;
     uint32_t me = (uint32_t)getpid(), checked = me;
@@ -82,7 +82,7 @@ static void drop_work_of_the_dead(uint64_t at) {
     }
     if (!dead)
         return;
-    /* Who died meanwhile is found the next time. */
+    /* A process that died meanwhile is found the next time. */
     uint64_t free_at = at;
     for (uint64_t n = first; n < count; n++) {
         ta_accelerator_record *r = record(n);
@@ -126,9 +126,9 @@ ta_status ta_accelerator_finish(void) {
         prctl(PR_SET_TIMERSLACK, 1L);
         spin = 50000;
     }
-    /* What other threads submit from now on is not waited for. */
+    /* Work that other threads submit from now on is not waited for. */
     uint64_t latest = done_at(), end = latest, at;
-    /* Who looks at the clock all the time learns nothing of how late a sleeper is, and would never sleep again. */
+    /* A thread that polls the clock learns nothing of a sleeper's delay, and would never sleep again. */
     if (now() + SHORTEST_SPIN < end && now() + spin >= end)
         spin -= spin / 16;
     for (; (at = now()) + spin < end; end = done_at() < latest ? done_at() : latest) {

@@ -213,7 +213,7 @@ ta_status ta_job_wait(ta_job job) {
 
 ta_status ta_job_destroy(ta_job job) {
     bool found;
-    /* A job that still writes is not gone: whoever asks meanwhile must not hear so. */
+    /* A job that still writes is not gone: a query meanwhile must not say so. */
     if (ta_job_wait(job) != TA_OK)
         return TA_INVALID_JOB;
     struct ta_job_st *j = object_release(job, KIND_JOB, &found);

@@ -1,4 +1,4 @@
-/* What ends after the call that began it: streams, jobs, mapped, wrapped and shared memory. */
+/* Objects that end after the call that began them: streams, jobs, mapped, wrapped and shared memory. */
 #include <unistd.h>
 
 #include "check.h"

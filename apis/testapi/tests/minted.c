@@ -1,5 +1,5 @@
 /* Objects that are created without waiting: the application has the handle before the library has the object.
- * What a native run shows as well.
+ * A native run shows the same lines.
  * minted [MARKERS]      so many markers are created and destroyed, with level memory (default: 10000) */
 #include <pthread.h>
 #include <unistd.h>

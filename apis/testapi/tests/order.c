@@ -1,4 +1,4 @@
-/* Order across threads, at length: a baton goes through four threads; whoever has it makes one call, which
+/* Order across threads, at length: a baton goes through four threads; the thread that has it makes one call, which
  * returns before the baton goes on. The library must see the calls in the order of the baton. */
 #include <pthread.h>
 #include <stdatomic.h>

@@ -33,7 +33,7 @@ static ta_status unload(ta_program program, int asynchronously) {
     return asynchronously ? ta_program_unload_async(program) : ta_program_unload(program);
 }
 
-/* What was known of an entry is not said of the next one in its place. */
+/* Metadata of an entry is not reported of the next one in its place. */
 static void again(int asynchronously) {
     ta_program program = NULL;
     uint64_t first_place = 0;

@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
         CHECK_EQ(ta_buffer_create(device, 1, &extra), TA_OK);
         CHECK_EQ(ta_buffer_destroy(extra), TA_OK);
         CHECK_EQ(ta_unreserve(rest - 1), TA_OK);
-        /* What the library itself refuses is not charged. */
+        /* A call that the library itself refuses is not charged. */
         for (int i = 0; i < 100; i++)
             ta_buffer_create(NULL, rest, &extra);
         CHECK_EQ(ta_buffer_create(device, rest, &extra), TA_OK);

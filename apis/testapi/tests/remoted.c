@@ -1,4 +1,4 @@
-/* What only a remoted run shows. Not run natively.
+/* Behaviour that only a remoted run shows. Not run natively.
  * remoted            deferred errors, remembered answers, the launch environment
  * remoted sync       the same under AVIARY_SYNC=1: errors come at once */
 #include "check.h"

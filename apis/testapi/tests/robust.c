@@ -131,7 +131,7 @@ static void exit_from_a_callback(void) {
     }
 }
 
-/* What daemons do at their start. A library cannot keep its connection then; it must not harm the program. */
+/* The steps of daemons at their start. A library cannot keep its connection then; it must not harm the program. */
 static void close_everything(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -141,7 +141,7 @@ static void close_everything(void) {
         int pipes[2], sockets[8][2];
         if (pipe(pipes) != 0)
             _exit(2);
-        /* Whatever numbers the library used are the program's own files now. */
+        /* The descriptor numbers that the library used are the program's own files now. */
         for (int i = 0; i < 8; i++)
             if (socketpair(AF_UNIX, SOCK_STREAM, 0, sockets[i]) != 0)
                 _exit(2);

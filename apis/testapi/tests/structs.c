@@ -47,7 +47,7 @@ static void application_lists(void) {
     CHECK_EQ(t.units, 7);
     CHECK(t.label && strcmp(t.label, "the library's") == 0);
     CHECK(strcmp(names[2], "c") == 0);
-    /* What the library gave once can be passed in again. */
+    /* A value that the library returned can be passed in again. */
     t.devices = NULL;
     t.names = NULL;
     t.device_count = 0;

@@ -34,7 +34,7 @@ static void a_dead_handle(void) {
     CHECK_EQ(ta_marker_value(marker, &value), TA_INVALID_MARKER);
     CHECK_EQ(ta_marker_destroy_async(marker), TA_OK);
     CHECK_EQ(told(), TA_INVALID_MARKER);
-    /* What is refused holds nothing, and what is created holds what it asked for. */
+    /* A refused object holds nothing, and a created one holds the amount that it asked for. */
     CHECK_EQ(ta_marker_create(&marker, 1, 992), TA_OK);
     CHECK_EQ(told(), TA_OK);
     CHECK_EQ(ta_marker_destroy(alive), TA_OK);

@@ -29,7 +29,7 @@ pub fn limits(amounts: &BTreeMap<String, Amount>) -> Limits {
     amounts.iter().map(|(name, amount)| (name.clone(), amount.0)).collect()
 }
 
-/// What a limit is of: `RESOURCE`, or `RESOURCE@DEVICE` on each device of that name.
+/// The subject of a limit: `RESOURCE`, or `RESOURCE@DEVICE` on each device of that name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitPlace {
     pub resource: String,

@@ -45,7 +45,7 @@ pub struct Api {
     pub resources: Vec<String>,
     /// Those that are counted by device.
     pub device_resources: Vec<String>,
-    /// What schedules devices where nothing else is said: an eBPF object.
+    /// The policy that schedules devices where nothing else is said: an eBPF object.
     pub policy: Option<PathBuf>,
     /// What its API servers need in a sandbox; `None`: the specification does not say.
     pub sandbox: Option<SandboxNeeds>,
@@ -64,7 +64,7 @@ pub struct SandboxNeeds {
     pub ioctls: Vec<String>,
 }
 
-/// What a program needs to find the guest library.
+/// The settings with which a program finds the guest library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launch {
     Environment { name: String, value: String },

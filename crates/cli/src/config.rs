@@ -154,7 +154,7 @@ struct TenantConfig {
     devices: BTreeMap<String, TenantsDevice>,
 }
 
-/// What a tenant may have of each device of a name.
+/// The amounts that a tenant may have of each device of a name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TenantsDevice {
@@ -162,7 +162,7 @@ struct TenantsDevice {
 }
 
 impl DeviceConfig {
-    /// Whether it says more than limits.
+    /// True if it says more than limits.
     fn schedules(&self) -> bool {
         let spans = [self.slice, self.linger, self.awake, self.hold_limit];
         self.limits.is_empty() || self.scheduler.is_some() || self.policy.is_some() || spans.iter().any(Option::is_some)

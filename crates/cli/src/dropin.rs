@@ -1,4 +1,4 @@
-//! Whether this machine has a library of a given name, without loading it.
+//! Search for a library of a given name, without loading it.
 
 use std::{
     env, fs,

@@ -87,7 +87,7 @@ fn compression(off: bool) -> Compression {
 }
 
 fn check_plain(address: &RemoteAddress) -> anyhow::Result<()> {
-    // What crosses a vsock never leaves the machine.
+    // Data that crosses a vsock never leaves the machine.
     if address.is_loopback() || matches!(address, RemoteAddress::Vsock { .. }) {
         return Ok(());
     }
@@ -199,7 +199,7 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
         Some(folder) => NodeSecurity::load(folder)?,
         None => NodeSecurity::plain(),
     };
-    // What this process reads comes from strangers.
+    // The input of this process comes from strangers.
     if let Err(error) = aviary_server::filter_system_calls() {
         eprintln!("aviary gateway: {error}");
     }
@@ -254,7 +254,7 @@ enum TlsSubcommand {
         token: bool,
     },
     /// Take back all certificates that were ever made for a tenant, and its tokens. Sessions go on (`aviary end --tenant`);
-    /// nobody attaches with them any more.
+    /// new ones are refused.
     Revoke {
         /// The folder that `aviary tls init` wrote.
         #[arg(value_name = "DIR")]

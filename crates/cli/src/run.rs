@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What shells use for a command that is not there, or that is no program.
+/// The exit status that shells use for a command that is not there, or that is no program.
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// After the program's end, before saying that its background processes are waited for.
@@ -67,7 +67,7 @@ pub struct RunCommand {
     /// Let the program use the devices of this name only, as the vendor's library gives it; it may end with * (repeatable).
     #[arg(long, value_name = "NAME", value_parser = crate::config::parse_device, conflicts_with = "server")]
     only_device: Vec<String>,
-    /// What the private node tells on standard error: error, warn, info or debug.
+    /// Level of the private node's lines on standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: Level,
     /// The program and its arguments.
@@ -124,7 +124,7 @@ fn keep_those_of_this_machine(apis: &mut Vec<apis::Api>) {
     }
 }
 
-/// What the program's connections go through in this process.
+/// The relay that the program's connections go through in this process.
 enum Backend {
     /// Nothing: a node's own socket.
     Direct,

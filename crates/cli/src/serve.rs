@@ -29,7 +29,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   mode = "660"
   spares = 2
   sessions_per_user = 64
-  attach_rate = 20              # processes of one user or VM that attach in a second; 0: no limit [5 for each processor]
+  attach_rate = 20              # processes of one user or VM that attach in a second; 0: no limit [5 for each CPU]
   log_level = "info"
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
@@ -56,7 +56,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   slice = "6ms"
   linger = "200us"
   hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
-  awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 processors]
+  awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 CPUs]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [sandbox]                     # of API servers with users of their own (api_server_users)
   mode = "auto"                 # the default: on where this machine can have sandboxes and all APIs say what they need in one;
@@ -131,7 +131,7 @@ pub struct ServeCommand {
     /// nothing, tell what would be) [default: as the configuration file says, else auto]
     #[arg(long, value_name = "MODE")]
     sandbox: Option<Mode>,
-    /// What is told on standard error: error, warn, info or debug [default: info]
+    /// Level of the lines on standard error: error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<Level>,
 }
@@ -147,7 +147,7 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     let node = Node::start(config)?;
     loop {
         match signals.take_noted() {
-            // What is wrong is in the log.
+            // The log says the reason.
             Some(SIGHUP) if reloads => drop(node.reload()),
             Some(_) => return Ok(ExitCode::SUCCESS),
             None if node.is_finished() => bail!("the node ended unexpectedly"),
@@ -156,14 +156,14 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What lies elsewhere then would be looked for in vain.
+/// A file that lies elsewhere then would be looked for in vain.
 pub fn warn_of_runtime_directory() {
     if let Err(error) = runtime_directory() {
         eprintln!("aviary: warning: {error}");
     }
 }
 
-/// What of the command line goes before what the file says about tenants, whenever it is read.
+/// Options of the command line that go before what the file says about tenants, whenever it is read.
 struct Source {
     file: Option<PathBuf>,
     limits: Vec<(LimitPlace, u64)>,
@@ -221,7 +221,8 @@ impl Source {
     }
 }
 
-/// What `AVIARY_SLICE_MS` says: how long a part of a kernel in parts shall take (apis/opencl/README.md). `None`: nothing.
+/// `AVIARY_SLICE_MS`: the time that one submission of a sliced kernel shall take (apis/opencl/README.md). `None`:
+/// nothing.
 pub fn launch_slice() -> anyhow::Result<Option<Duration>> {
     let Ok(text) = std::env::var("AVIARY_SLICE_MS") else { return Ok(None) };
     let seconds = text.trim().parse::<f64>().ok().map(|milliseconds| milliseconds / 1000.0);

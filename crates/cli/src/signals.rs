@@ -12,10 +12,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What happens to a signal now.
+/// The handling of signals at present.
 enum Target {
     Process(OwnedFd),
-    /// Nobody to forward to: the signal is noted.
+    /// No process to forward to: the signal is noted.
     Noted(Option<i32>),
 }
 

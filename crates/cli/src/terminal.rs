@@ -1,4 +1,4 @@
-//! What commands print of a node's answers.
+//! Output of commands: parts of a node's answers.
 
 use aviary_wire::Shown;
 use std::fmt::Display;

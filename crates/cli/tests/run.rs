@@ -137,8 +137,8 @@ fn the_transport_can_be_chosen() {
     assert_eq!(text(&output.stdout), "stream\n");
 }
 
-/// What a script starts in the background ignores SIGINT, also these tests; then neither aviary nor the program, a shell,
-/// would listen to it.
+/// A process that a script starts in the background ignores SIGINT, also these tests; then neither aviary nor the
+/// program, a shell, would listen to it.
 fn with_default_signals(command: &Command) -> Command {
     let mut wrapped = Command::new("env");
     wrapped.arg("--default-signal").arg(command.get_program()).args(command.get_args());

@@ -1,4 +1,4 @@
-//! What an API server is told about a session, and the descriptors that it gets for it.
+//! The assignment of a session to an API server, and the descriptors that it gets for it.
 
 use serde::{Deserialize, Serialize};
 use std::{
@@ -24,7 +24,7 @@ pub struct Assignment {
     pub limits: BTreeMap<String, u64>,
     /// Lanes, that is threads, of the session.
     pub threads: Option<usize>,
-    /// What the tenant may use; `None`: every API.
+    /// The APIs that the tenant may use; `None`: every API.
     pub apis: Option<Vec<String>>,
     pub functions: FunctionRule,
     /// Devices that the tenant may use, by their names, which may end with `*`; `None`: all.
@@ -41,7 +41,7 @@ pub struct Assignment {
     pub own: bool,
     /// The guest is the device of a virtual machine: only then may its arena be a window on a VM's memory.
     pub in_vm: bool,
-    /// Who the API server is from its first session on; `None`: who the node is.
+    /// The user of the API server from its first session on; `None`: the node's own user.
     pub user: Option<ServerUser>,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
@@ -77,7 +77,7 @@ pub struct FunctionRule {
     pub deny: Vec<String>,
 }
 
-/// What comes with an [`Assignment`]. All but the guest's socket the node has made.
+/// The descriptors that come with an [`Assignment`]. All but the guest's socket the node has made.
 #[derive(Debug)]
 pub struct SessionDescriptors<F> {
     /// The accepted socket.

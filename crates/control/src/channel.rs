@@ -22,7 +22,7 @@ pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Most descriptors of one message. The kernel closes those for which there is no room.
 pub const MAX_DESCRIPTORS: usize = 8;
 
-/// What a sender does while the other end does not read.
+/// Behaviour of a sender while the other end does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
     /// The node waits for no API server: the message is not sent.
@@ -31,7 +31,7 @@ pub enum Patience {
     Waits,
 }
 
-/// What is no message of this direction.
+/// Bytes that are no message of this direction.
 #[derive(Debug, thiserror::Error)]
 pub enum Garbage {
     /// a message of more than 65536 bytes
@@ -51,12 +51,12 @@ pub enum Garbage {
     Descriptors { came: usize, expected: RangeInclusive<usize> },
 }
 
-/// What [`receive`] found.
+/// Result of [`receive`].
 #[derive(Debug)]
 pub enum Received<M> {
     /// With as many descriptors as it may have.
     Message(M, Vec<OwnedFd>),
-    /// What came with it is closed.
+    /// Descriptors that came with it are closed.
     Garbage(Garbage),
     Nothing,
     Closed,
@@ -71,7 +71,7 @@ pub fn encode<M: Message>(message: &M) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What bytes say that came with so many descriptors.
+/// Decodes the bytes of a message that came with `descriptors` descriptors.
 pub fn decode<M: Message>(bytes: &[u8], descriptors: usize) -> Result<M, Garbage> {
     if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(Garbage::Long);

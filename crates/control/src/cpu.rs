@@ -1,15 +1,15 @@
-//! How soon a thread gets a processor when others want it too.
+//! The latency with which a thread gets a CPU while other threads are runnable.
 //!
-//! While a thread that hands a device on waits for a processor, the device stands still. Two things shorten that without
-//! giving anybody more processor time than others: short turns, and another processor than the program's. The node,
-//! where it may, does more: the thread that it grants a device to is a real-time thread as long as it has the device, but
-//! for no longer than the node allows.
+//! While a thread that hands a device over waits for a CPU, the device is idle. Two measures shorten that wait and give no
+//! thread more CPU time than others: a short scheduling quantum, and migration to another CPU than the program's. The
+//! node, where it may, also boosts: the thread that it grants a device to is a real-time thread for as long as it holds
+//! the device, within the bounds of the node's scheduler.
 
 use std::cell::Cell;
 use std::io;
 use std::time::{Duration, Instant};
 
-/// The shortest that Linux knows.
+/// The shortest quantum that Linux accepts, in nanoseconds.
 const SHORT_QUANTUM_NS: u64 = 100_000;
 
 /// The kernel's `struct sched_attr`, first version.
@@ -26,50 +26,49 @@ struct SchedulingAttributes {
     period: u64,
 }
 
-/// What this thread starts begins as usual: a vendor's threads that compute.
+/// Threads started by this one, such as a vendor's that compute, begin with the normal policy.
 const RESET_ON_FORK: u64 = 1;
 
-/// This thread gets short turns, and in exchange gets them soon (Linux 6.12 and newer; older ones do not care).
+/// Gives this thread a short quantum, which it gets sooner in exchange (Linux 6.12 and newer; older ones ignore it).
 pub fn request_short_quantum() {
     thread_local!(static ASKED: Cell<bool> = const { Cell::new(false) });
     if !ASKED.replace(true) {
-        // Where it is refused, things are as they were.
+        // A refusal leaves the thread as it was.
         let _ = set(libc::SCHED_OTHER, 0, SHORT_QUANTUM_NS);
     }
 }
 
-/// What [`boost`] makes of a thread.
+/// The policy of a thread after [`boost`].
 const BOOST_POLICY: libc::c_int = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-/// The lowest there is.
+/// The lowest real-time priority.
 const BOOST_PRIORITY: libc::c_int = 1;
-/// Before all who are in a hurry, so that it can always take that back.
+/// Above all boosted threads, so that the scheduler can always end a boost.
 const SCHEDULER_PRIORITY: u32 = BOOST_PRIORITY as u32 + 1;
 
-/// This thread runs whenever it can, before all ordinary ones and those in a hurry. It must do little. Refused to most
-/// users.
+/// Makes this thread run before all normal and all boosted ones. It must do little. Refused to most users.
 pub fn set_scheduler_priority() -> io::Result<()> {
     set(libc::SCHED_FIFO, SCHEDULER_PRIORITY, 0)
 }
 
-/// The number by which other processes know this thread.
+/// This thread's id, by which other processes know it.
 pub fn current_tid() -> u32 {
     thread_local!(static NUMBER: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
     NUMBER.with(|number| *number)
 }
 
-/// How another thread, or this one (0), gets its processor.
+/// The scheduling policy of another thread, or of this one (0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadPolicy {
-    /// As ordinary threads do.
+    /// The policy of ordinary threads.
     Normal,
-    /// As [`boost`] says, and nobody else makes threads like that.
+    /// The policy that [`boost`] sets, and no other program sets.
     Boosted,
-    /// In a way that is none of ours.
+    /// Any other policy, set by the program or its user.
     Other,
 }
 
 pub fn thread_policy(thread: u32) -> io::Result<ThreadPolicy> {
-    // SAFETY: a number in, a number out. A thread that is not there is an error.
+    // SAFETY: numbers in, a number out; no memory is touched. A thread that does not exist is an error.
     match unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) } {
         -1 => Err(io::Error::last_os_error()),
         policy if policy == libc::c_long::from(BOOST_POLICY) => Ok(ThreadPolicy::Boosted),
@@ -80,9 +79,9 @@ pub fn thread_policy(thread: u32) -> io::Result<ThreadPolicy> {
     }
 }
 
-/// For how long all threads of a process had a processor, ever; up to now, also of those that run.
+/// CPU time of all threads of a process since its start, that of running threads up to now included.
 pub fn process_cpu_time(process: u32) -> io::Result<Duration> {
-    // The kernel's name for that clock: all bits of the process's number inverted, and the kind in the last three.
+    // The kernel's id of a process's CPU clock: its number with all bits inverted, and the kind in the last three bits.
     const SCHEDULED: libc::clockid_t = 2;
     let clock = !(process as libc::clockid_t) << 3 | SCHEDULED;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -93,51 +92,51 @@ pub fn process_cpu_time(process: u32) -> io::Result<Duration> {
     }
 }
 
-/// That thread is a real-time thread from now on; what it starts is not. Refused to most users.
+/// Makes a thread a real-time thread; threads that it starts are not. Refused to most users.
 pub fn boost(thread: u32) -> io::Result<()> {
     set_policy(thread, BOOST_POLICY, BOOST_PRIORITY)
 }
 
-/// That thread, or this one (0), is an ordinary one again, as nice as it is and with turns as short as they were. Anybody
-/// may do that to threads of their own.
+/// Gives a thread, or this one (0), the normal policy again, with its niceness and quantum as they were. Any user may do
+/// that to threads of their own.
 pub fn set_normal_policy(thread: u32) -> io::Result<()> {
     set_policy(thread, libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
 }
 
-// Whether this thread is in a hurry, unless that was taken back.
+// True while this thread is boosted; stays true if the node ended the boost.
 thread_local!(static BOOSTED: Cell<bool> = const { Cell::new(false) });
 
-/// The node has hurried this thread.
+/// Notes that the node has boosted this thread.
 pub fn note_boosted() {
     BOOSTED.set(true);
 }
 
-/// Whether this thread goes before all ordinary ones, as far as it knows.
+/// True if this thread is boosted, as far as it knows.
 pub fn is_boosted() -> bool {
     BOOSTED.get()
 }
 
-/// This thread does nothing urgent any longer.
+/// Ends the boost of this thread.
 pub fn unboost() {
     if BOOSTED.replace(false) {
-        // Nobody is refused to be an ordinary thread; and the node would do it soon.
+        // The normal policy is refused to no thread, and the node would set it soon.
         let _ = set_normal_policy(0);
     }
 }
 
 fn set_policy(thread: u32, policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: priority };
-    // SAFETY: the parameters are valid and only read. The kernel's own call: musl's function of that name does nothing.
+    // SAFETY: the parameters are valid and only read. The system call is used: musl's function does nothing.
     match unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const parameters) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Moving takes some 20 us: not again within so long, if others bring this thread back.
+/// A migration costs some 20 us: this is the least time between two, if the kernel moves this thread back.
 const MIN_MIGRATION_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Moves this thread to another processor, if it may run on others: whether it did. Later it runs wherever it is put, as before.
+/// Moves this thread to another CPU, if it may run on others; true if it did. Its set of allowed CPUs stays.
 pub fn migrate_off_cpu() -> bool {
     thread_local!(static MOVED: Cell<Option<Instant>> = const { Cell::new(None) });
     if MOVED.get().is_some_and(|at| at.elapsed() < MIN_MIGRATION_INTERVAL) {
@@ -155,16 +154,16 @@ pub fn migrate_off_cpu() -> bool {
     moved
 }
 
-/// Whether this thread may run on more than one processor.
+/// True if this thread may run on more than one CPU.
 pub fn may_migrate() -> bool {
     rustix::thread::sched_getaffinity(None).is_ok_and(|allowed| allowed.count() > 1)
 }
 
-/// How nice a process is that yields: it gets about a thirtieth of what others get.
+/// Niceness of a process that yields: it gets about a thirtieth of the CPU time of others.
 const YIELDING_NICE: libc::c_int = 15;
 
-/// All of this process goes after others, or as everybody does. Where Linux shares the processors by sessions of
-/// processes (autogroup), the niceness of the session counts and that of threads does not.
+/// Makes this process yield to others, or ends that. Where Linux shares the CPUs by sessions of processes (autogroup),
+/// the niceness of the session counts and that of threads does not.
 pub fn set_yielding(yields: bool) -> io::Result<()> {
     let nice = if yields { YIELDING_NICE } else { 0 };
     match std::fs::write("/proc/self/autogroup", nice.to_string()) {
@@ -182,14 +181,14 @@ pub fn set_yielding(yields: bool) -> io::Result<()> {
     }
 }
 
-/// Allows this process, where it may, to be as nice as usual again whoever it is by then.
+/// Allows this process, where it may, to return to niceness 0 later, also under another user id.
 pub fn allow_nice_zero() {
     let usual = libc::rlimit { rlim_cur: NICE_ZERO_RLIMIT, rlim_max: NICE_ZERO_RLIMIT };
-    // SAFETY: `usual` is a valid limit that is only read. Refused to most users, who lose nothing.
+    // SAFETY: `usual` is a valid limit that is only read. A refusal, usual for most users, changes nothing.
     unsafe { libc::setrlimit(libc::RLIMIT_NICE, &raw const usual) };
 }
 
-/// Niceness 0, as the limit counts it.
+/// Niceness 0, as RLIMIT_NICE counts it.
 const NICE_ZERO_RLIMIT: libc::rlim_t = 20;
 
 fn may_be_less_nice() -> bool {
@@ -221,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_turns_are_this_threads_own() {
+    fn short_quantum_is_this_threads_own() {
         let policy = || {
             // SAFETY: asks about this thread.
             unsafe { libc::sched_getscheduler(0) }

@@ -1,8 +1,9 @@
-//! What the node and its API servers say to each other, typed once for both sides (docs/runtime.md, "The control socket").
+//! The messages between the node and its API servers, typed once for both sides (docs/runtime.md, "The control
+//! socket").
 //!
 //! The messages ([`ToServer`], [`ToZygote`], [`FromServer`]) and the descriptors that come with them travel over one
 //! SOCK_SEQPACKET pair per API server ([`send`], [`receive`]). Beside them both sides share pages of counters
-//! ([`stats`]) and an understanding of how threads get a processor ([`processor`]).
+//! ([`stats`]) and an understanding of how threads get a CPU ([`cpu`]).
 //!
 //! An API server may be taken over by its guest: what the node receives is bounded here in length, depth and number of
 //! descriptors, and is a value of a known type or [`Garbage`]. What the values mean is checked by the node.

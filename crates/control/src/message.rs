@@ -52,7 +52,7 @@ pub enum FromServer {
     Unfit { reason: String },
 }
 
-/// Who fetches which offer.
+/// A request to fetch an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wanted {
     /// A session of another API server.
@@ -95,7 +95,7 @@ impl Message for FromServer {
 /// Longest name of an API, in bytes.
 const API_NAME: usize = 64;
 
-/// Whether a text can be the name of an API: it becomes a part of file names and of lines in logs.
+/// True if a text can be the name of an API: it becomes a part of file names and of lines in logs.
 pub fn is_api_name(text: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     (1..=API_NAME).contains(&text.len()) && text.chars().all(plain)

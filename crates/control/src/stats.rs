@@ -1,4 +1,4 @@
-//! What a session did so far, in a page that the node makes and hands out with the session.
+//! Counters of a session, in a page that the node makes and hands out with the session.
 //!
 //! The API server writes, the node reads and shows; no decision depends on it, so an API server that lies shows wrong
 //! numbers of its own session. The guest never sees it.

@@ -25,7 +25,7 @@ pub struct Refused {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     pub limit: u64,
-    /// What is not used of it.
+    /// The unused part of the limit.
     pub left: u64,
 }
 

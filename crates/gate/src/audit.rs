@@ -16,7 +16,7 @@ pub struct RefusalLogWindow {
 }
 
 impl RefusalLogWindow {
-    /// Whether a refusal now gets a line, and how many before it got none.
+    /// Decides if a refusal gets a line now; `Some` holds the number of refusals before it that got none.
     pub fn admit(&self) -> Option<u64> {
         let second = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         self.admit_at(second)

@@ -1,4 +1,4 @@
-//! What a call or an object holds, so that exactly that is returned.
+//! Amounts that a call or an object holds, so that exactly these are returned.
 
 /// Amounts per resource, charged and not yet returned. Most objects hold one or none.
 #[derive(Debug, Default, PartialEq, Eq)]

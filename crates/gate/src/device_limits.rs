@@ -15,7 +15,7 @@ pub const DEVICE_NAME_WORDS: usize = 8;
 /// Longest name of a device, in bytes; longer ones are cut off.
 pub const DEVICE_NAME_BYTES: usize = 8 * DEVICE_NAME_WORDS;
 
-/// What a tenant may have of a resource on each device that has such a name.
+/// The amount that a tenant may have of a resource on each device that has such a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceLimit {
     /// As the API names it; may end with `*`.

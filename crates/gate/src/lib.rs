@@ -88,7 +88,8 @@ impl Gate {
         Ok(Gate { accounts, seat: Some(seat.clone()), ..Gate::default() })
     }
 
-    /// Whether a refusal now gets a line in the log, and how many of this tenant got none since the last line.
+    /// Decides if a refusal gets a line in the log now; `Some` holds the number of refusals of this tenant without a
+    /// line since the last one.
     pub fn admit_line(&self) -> Option<u64> {
         self.seat.as_ref().map_or(&self.audit, |seat| seat.page.audit()).admit()
     }
@@ -145,7 +146,8 @@ impl Gate {
         }
     }
 
-    /// What there is of a continuous resource on a device (`None`: wherever), also of one that this API does not declare;
+    /// The allowance of a continuous resource on a device (`None`: wherever), also of one that this API does not
+    /// declare;
     /// `None`: as much as the device has.
     pub fn allowance(&self, resource: &str, device: Option<&str>) -> Option<Allowance> {
         if let Some(seat) = &self.seat {
@@ -179,7 +181,7 @@ impl Gate {
     /// Returns `amount` of a continuous resource, which must have been charged before.
     pub fn uncharge(&self, item: usize, amount: u64) {
         let Some((account, place)) = self.parts(item).filter(|_| amount > 0) else { return };
-        // First here: whoever adds up what sessions hold never finds more than the tenant's account says.
+        // Lowered here first: the sum of the sessions' amounts never exceeds the tenant's account.
         account.lower(amount);
         place.iter().flat_map(|place| &place.accounts).for_each(|device| device.lower(amount));
         if let (Some(seat), Some(number)) = (&self.seat, account.number()) {

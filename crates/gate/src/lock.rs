@@ -16,7 +16,7 @@ const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub struct OwnedLock(AtomicU32);
 
 impl OwnedLock {
-    /// Who holds it; 0: nobody.
+    /// The holder; 0: none.
     pub fn owner(&self) -> u32 {
         self.0.load(Ordering::Acquire) & !HAS_WAITERS
     }
@@ -39,7 +39,7 @@ impl OwnedLock {
         }
         let since = Instant::now();
         loop {
-            // Who has slept once cannot know whether others still do: it leaves the mark.
+            // A thread that has slept once cannot know whether others still do: it leaves the mark.
             match self.0.compare_exchange(0, owner | HAS_WAITERS, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(held) if held & HAS_WAITERS == 0 => {

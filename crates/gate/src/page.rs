@@ -1,12 +1,12 @@
 //! The tenant page: the accounts of one tenant, shared by the node and that tenant's API servers.
 //!
-//! What each API server holds (`held`, by its slot) is the truth; `used` is its sum, kept at hand for the check
-//! against the limit. Both change under a lock that names its holder's slot. An API server may be killed between any
-//! two stores: once it is reaped, the node takes its lock over, forgets what it held and adds `used` up again.
+//! The amount that each API server holds (`held`, by its slot) is the truth; `used` is its sum, kept at hand for the
+//! check against the limit. Both change under a lock that names its holder's slot. An API server may be killed between
+//! any two stores: once it is reaped, the node takes its lock over, forgets what it held and adds `used` up again.
 //!
-//! Who shares the page is trusted as far as the tenant goes: an API server that was taken over can spoil the accounts
-//! of its own tenant, whose device it holds anyway. The node believes nothing here that would matter to others, and
-//! never waits for long.
+//! An API server that shares the page is trusted as far as the tenant goes: an API server that was taken over can spoil
+//! the accounts of its own tenant, whose device it holds anyway. The node believes nothing here that would matter to
+//! others, and never waits for long.
 
 use crate::account::{Allowance, Kind, Refused};
 use crate::audit::RefusalLogWindow;
@@ -57,7 +57,7 @@ struct SharedAccount {
     refused: AtomicU64,
 }
 
-/// What one account says, for people.
+/// Balance of one account, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Balance {
     pub name: String,
@@ -175,8 +175,8 @@ impl TenantPage {
         self.accounts().iter().position(|account| account.name.is(name) && account.device.is(device))
     }
 
-    /// A new account, on a device with the limit of that. It counts only once `count` says so: whoever dies before
-    /// leaves nothing.
+    /// A new account, on a device with the limit of that. It counts only once `count` says so: a process that dies
+    /// before leaves nothing.
     fn register(&self, owner: u32, patience: Duration, name: &str, device: &str) -> Result<usize, PageError> {
         if name.len() > Text::<RESOURCE_NAME_WORDS>::BYTES {
             return Err(PageError::LongName);
@@ -215,7 +215,7 @@ impl TenantPage {
         (limit != UNLIMITED).then_some(limit)
     }
 
-    /// What the limits of a continuous resource, and of what lies of it on a device, leave; `None`: there are no limits.
+    /// The part of a continuous resource that its limits, also those of a device, leave; `None`: there are no limits.
     pub(crate) fn allowance(&self, slot: u32, name: &str, device: Option<&str>) -> Option<Allowance> {
         let of = |index: usize| {
             let used = self.layout().accounts[index].used.load(Ordering::Relaxed);
@@ -383,7 +383,7 @@ impl TenantPage {
         let layout = self.layout();
         let Some(held) = self.rows().get(slot as usize) else { return };
         if layout.lock.owner() == slot + 1 {
-            // Nobody else is between two stores: `used` can be added up.
+            // No other process is between two stores: `used` can be added up.
             held.iter().for_each(|amount| amount.store(0, Ordering::Relaxed));
             let count = self.accounts().len();
             let mut sums = [0u64; ACCOUNTS];

@@ -276,7 +276,7 @@ fn the_node_does_not_wait_for_a_holder_that_does_not_go_on() {
     assert_eq!(page.set_limit("new", Some(1)), Err(PageError::Busy));
 }
 
-/// Whatever an API server writes into the page, the node's part neither panics nor hangs.
+/// With any bytes that an API server writes into the page, the node's part neither panics nor hangs.
 #[test]
 fn garbage_page_harms_no_other_tenant() {
     let page = page(2);
@@ -309,7 +309,7 @@ proptest! {
         page.account(0, "memory", Kind::Continuous).unwrap();
         page.device_account(0, "memory", "a").unwrap();
         page.device_account(0, "memory", "b").unwrap();
-        // What each slot holds in each place.
+        // The amounts that each slot holds in each place.
         let mut held = [[0u64; 4]; 4];
         let on = |held: &[[u64; 4]; 4], account: usize| -> u64 {
             let places = (0..4).filter(|place| PLACES[*place].contains(&account));

@@ -9,7 +9,7 @@ use aviary_ring::is_ordinary_memory;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// What such a page can be.
+/// Types that such a page can have.
 ///
 /// # Safety
 ///

@@ -17,12 +17,12 @@ impl<const WORDS: usize> Text<WORDS> {
         }
     }
 
-    /// Whether it is this text, cut off as [`Text::store`] does.
+    /// True if it is this text, cut off as [`Text::store`] does.
     pub fn is(&self, text: &str) -> bool {
         self.0.iter().zip(words::<WORDS>(text)).all(|(word, wanted)| word.load(Ordering::Relaxed) == wanted)
     }
 
-    /// What is printed on terminals, too: whoever shares the memory may have written anything.
+    /// Text that is safe on terminals: any process that shares the memory may have written any bytes.
     pub fn load(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect();
         let text = String::from_utf8_lossy(&bytes);

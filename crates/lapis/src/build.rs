@@ -58,15 +58,15 @@ pub enum BuildError {
 const POLICY: &str = "policy.o";
 /// The API server module.
 const MODULE: &str = "server.so";
-/// What nodes and `aviary run` read of an API.
+/// The description of an API that nodes and `aviary run` read.
 const DESCRIPTION: &str = "api.json";
 /// The generated crates and their C.
 const CRATES: &str = "gen";
 
-/// What a build calls its own files: no library and no file of a specification has such a name.
+/// Names of a build's own files: no library and no file of a specification has such a name.
 pub const OWN_NAMES: [&str; 5] = [POLICY, MODULE, DESCRIPTION, CRATES, commands::DATABASE];
 
-/// What a build produced.
+/// Result of a build.
 #[derive(Debug, Clone)]
 pub struct Built {
     pub directory: PathBuf,
@@ -98,7 +98,7 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
     Ok(Built { directory: folder.path().to_path_buf(), library, module, warnings })
 }
 
-/// What a build without a policy does not leave behind.
+/// Files that a build without a policy removes.
 fn write_policy(model: &Model, folder: &Folder) -> Result<(), BuildError> {
     match &model.policy {
         None => folder.remove(Path::new(POLICY)),
@@ -223,7 +223,7 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
             "ioctls": sandbox.ioctls,
         })),
         "policy": model.policy.as_ref().map(|_| POLICY),
-        // What a node's configuration may name.
+        // Resources that a node's configuration may name.
         "functions": model.functions.iter().map(|f| &f.name).collect::<Vec<_>>(),
         "resources": model.resources.iter().map(|r| &r.name).collect::<Vec<_>>(),
         "device_resources": model.resources.iter().filter(|r| r.devices.is_some()).map(|r| &r.name).collect::<Vec<_>>(),

@@ -1,5 +1,5 @@
 //! Rules that concern more than one descriptor: what an expression may use where it is evaluated,
-//! what must come in pairs, what cannot go together.
+//! descriptors that must come in pairs or exclude each other.
 
 mod availability;
 mod codes;
@@ -48,7 +48,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// What one plan cannot be.
+/// Combinations that no plan can have.
 fn shape(plan: &Plan, diagnostics: &mut Vec<Diagnostic>) {
     let created = matches!(plan.kind, Kind::Handle { .. } | Kind::Buffer(_) | Kind::Mapped { .. } | Kind::Number(_));
     let word = if plan.allocate { "allocate" } else { "deallocate" };
@@ -164,7 +164,7 @@ fn created_handle(plan: &Plan) -> Option<usize> {
     }
 }
 
-/// Whether an output is nothing but handles that the call creates, and how many is known before it. They are noted.
+/// True if an output is nothing but handles that the call creates, in a number that is known before it. They are noted.
 fn creates(plan: &Plan, created: &mut Vec<(usize, crate::source::Span)>) -> bool {
     let Kind::Buffer(buffer) = &plan.kind else { return false };
     let Rule::Plan(element) = &buffer.element else { return false };

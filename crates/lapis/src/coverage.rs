@@ -1,4 +1,4 @@
-//! What a specification covers of its API.
+//! The part of an API that a specification covers.
 
 use crate::model::{Function, Kind, Model, Rule, Support};
 use std::fmt;

@@ -17,7 +17,7 @@ pub struct Diagnostic {
     pub severity: Severity,
     pub message: String,
     pub span: Option<Span>,
-    /// What is wrong at the place itself.
+    /// The label of the place itself.
     pub label: String,
     /// Other places that matter, each with its explanation.
     pub related: Vec<(Span, String)>,

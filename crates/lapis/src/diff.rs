@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What changed between the header of a specification and another one.
+/// The changes between the header of a specification and another one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// New functions; they are unsupported until they are described.

@@ -1,4 +1,4 @@
-//! What libclang knows about the headers of an API.
+//! Declarations that libclang finds in the headers of an API.
 
 mod convert;
 pub mod macros;

@@ -132,7 +132,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What a function that ends objects does to its handles: one that did nothing would leave the handle of an
+    /// The effect of a function that ends objects on its handles: one that did nothing would leave the handle of an
     /// object that is gone.
     fn ended(&self, ending: Ending, parameters: &[(String, Type)], names: &[String]) -> Vec<String> {
         let handles: Vec<usize> = (0..parameters.len()).filter(|&n| self.is_handle(&parameters[n].1)).collect();
@@ -149,7 +149,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Whether a function adds a reference to handles of this type.
+    /// True if a function adds a reference to handles of this type.
     fn is_kept(&self, ty: &Type) -> bool {
         let name = canonical_name(self.header, ty);
         let takes =
@@ -166,7 +166,7 @@ impl<'a> Writer<'a> {
         self.handles.iter().any(|(canonical, _)| *canonical == name)
     }
 
-    /// What is known of a parameter; None: nothing needs to be said.
+    /// The facts known of a parameter; None: nothing needs to be said.
     fn parameter(&self, ty: &Type, name: &str, callback: bool) -> Option<String> {
         if self.is_handle(ty) {
             return None;
@@ -228,7 +228,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Whether a value holds pointers that are no handles.
+    /// True if a value holds pointers that are no handles.
     fn translated(&self, ty: &Type, depth: usize) -> bool {
         if self.is_handle(ty) || depth > 8 {
             return false;

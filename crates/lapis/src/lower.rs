@@ -259,7 +259,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Whether the value of `e`, needed to take the value `at` out of the request, must travel.
+    /// True if the value of `e`, needed to take the value `at` out of the request, must travel.
     fn carried(&self, e: &Expr, at: ValueLocation) -> bool {
         let mut used = Vec::new();
         parameters_of(e, &mut used);
@@ -267,7 +267,7 @@ impl<'a> Lowering<'a> {
         self.only_in_guest(e) || matches!(at, ValueLocation::Argument(i) if used.contains(&i))
     }
 
-    /// Whether only the guest can evaluate `e` before the call.
+    /// True if only the guest can evaluate `e` before the call.
     fn only_in_guest(&self, e: &Expr) -> bool {
         let mut guest = false;
         e.walk(&mut |e| {

@@ -116,7 +116,7 @@ pub struct Metadata {
     pub ty: Type,
 }
 
-/// What schedules devices where a node's configuration says `ebpf` and no more.
+/// The policy that schedules devices where a node's configuration says `ebpf` and no more.
 #[derive(Debug, Clone)]
 pub struct Policy {
     /// As the specification names it.
@@ -156,7 +156,7 @@ pub struct TableMember {
     pub function: Option<usize>,
 }
 
-/// What `aviary run` and `aviary spec build` do so that programs find the guest library.
+/// The steps of `aviary run` and `aviary spec build` so that programs find the guest library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launch {
     Environment { name: String, value: String },
@@ -546,9 +546,9 @@ pub struct Mapped {
     pub bytes: Expr,
     /// The guest address where it must appear, unless that is NULL.
     pub at: Option<Expr>,
-    /// Whether the application may have changed it.
+    /// True if the application may have changed it.
     pub write: Option<Expr>,
-    /// Whether its old content matters.
+    /// True if its old content matters.
     pub read: Option<Expr>,
 }
 
@@ -612,9 +612,9 @@ pub enum ExprKind {
     Parameter(usize),
     /// A contextual argument.
     Contextual(usize),
-    /// What the function returned.
+    /// The value that the function returned.
     Ret,
-    /// Whether the user allows more errors to be reported late; known in the guest only.
+    /// True if the user allows more errors to be reported late; known in the guest only.
     Relaxed,
     /// Index of the element at hand; 0 is the innermost enclosing `element`.
     Index(usize),

@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path};
 
-/// What a name may not be, in words for a label; None: it is the name of a file and nothing else.
+/// The fault of a name, in words for a label; None: it is the name of a file and nothing else.
 pub fn not_a_file_name(name: &str) -> Option<&'static str> {
     match name {
         "" => Some("no name"),

@@ -12,7 +12,7 @@ use crate::diagnostics::Diagnostic;
 use crate::lexer::{Lexeme, Token, lex};
 use crate::source::Span;
 
-/// What a file parsed to, and what was wrong with it.
+/// Result of parsing a file, with its diagnostics.
 #[derive(Debug, Default)]
 pub struct Parsed {
     pub items: Vec<Item>,

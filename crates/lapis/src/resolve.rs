@@ -21,7 +21,7 @@ use crate::model::Model;
 use crate::source::{SourceFiles, Span};
 use std::collections::{HashMap, HashSet};
 
-/// What resolution starts from.
+/// Input of resolution.
 pub struct Input<'a> {
     pub items: &'a [Item],
     pub sources: &'a SourceFiles,
@@ -96,9 +96,9 @@ struct Resolver<'a> {
 struct TypeRule<'a> {
     /// None: a handle type by default, without a `type` block.
     ty: Option<&'a TypeName>,
-    /// What concerns the type itself: error codes and the like.
+    /// Descriptors of the type itself: error codes and the like.
     codes: Vec<Piece<'a>>,
-    /// What holds for each of its values.
+    /// Descriptors of each of its values.
     body: Vec<Piece<'a>>,
     handle: Option<usize>,
     span: Span,

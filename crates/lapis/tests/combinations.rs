@@ -181,7 +181,7 @@ fn accepted_combinations_can_be_built() {
     let sources = generate::generate(&loaded.model, &program, 1);
     syn::parse_file(&sources.guest).expect("the guest library is Rust");
     syn::parse_file(&sources.server).expect("the server module is Rust");
-    // What surrounds the two sources, and their types, only the compiler knows.
+    // Only the compiler checks the code around the two sources, and their types.
     build::build(&path, &folder.0.join("out"), &Options::default()).unwrap_or_else(|e| panic!("{e}"));
     insta::assert_snapshot!(table);
 }

@@ -457,7 +457,7 @@ fn status_objects_never_look_like_success() {
     }
 }
 
-/// What `check` accepts is compiled on both sides: a code that one of them cannot compute is an error.
+/// A specification that `check` accepts is compiled on both sides: a code that one of them cannot compute is an error.
 #[test]
 fn codes_are_known_where_they_are_wanted() {
     let wanted = [

@@ -194,7 +194,7 @@ fn a_pointer_to_an_unknown_struct_is_one_handle_type_const_or_not() {
     assert!(!provisional.contains("placeholder("), "{provisional}");
 }
 
-/// What is said of a specification with these lines, and these files beside it.
+/// Diagnostics of a specification with these lines, and these files beside it.
 fn with_files(lines: &str, files: &[(&str, &str)]) -> Result<aviary_lapis::Loaded, String> {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

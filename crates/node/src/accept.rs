@@ -209,7 +209,7 @@ impl Core {
             Ok(tenant) => tenant,
             Err(why) => return self.turn_down(state, &pending, &why, &why),
         };
-        // Who its API server will be must be clear before there is one.
+        // The user of the API server must be known before the server is started.
         if let Err(error) = state.user_for(&tenant, own) {
             let told = "the node has no user id for the tenant's API servers; its log says why";
             return self.turn_down(state, &pending, told, &error.to_string());

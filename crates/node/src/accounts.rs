@@ -21,7 +21,7 @@ pub struct AssignedSlot {
 enum TenantPageState {
     InUse {
         page: TenantPage,
-        /// What API servers get.
+        /// The descriptor that API servers get.
         descriptor: OwnedFd,
         taken: BTreeSet<u32>,
     },

@@ -16,7 +16,7 @@ const MAX_ANSWER_BYTES: u64 = 64 << 20;
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 const ADMIN_IO_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a node can be asked; one line of JSON.
+/// A request to a node; one line of JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {

@@ -49,7 +49,7 @@ pub struct EndReport {
 
 impl Core {
     pub(crate) fn reap(&self, id: u64) {
-        // What it said before it ended counts.
+        // Messages that it sent before it ended count.
         self.receive_last_events(id);
         let mut state = self.state();
         let orphans = state.registry.sessions_of(id);
@@ -254,8 +254,8 @@ impl Core {
     }
 }
 
-/// What its sessions held is returned when it is reaped; the guests are told that the device is lost. Whoever attaches
-/// meanwhile gets another one.
+/// The amounts of its sessions are returned when it is reaped; the guests are told that the device is lost. A guest
+/// that attaches meanwhile gets another one.
 fn end_server(registry: &mut Registry, id: u64) {
     registry.retire(id);
     if let Some(server) = registry.servers.get(&id) {

@@ -1,4 +1,4 @@
-//! What of the node's environment its API servers get.
+//! The part of the node's environment that API servers get.
 //!
 //! A node that is a system's service has secrets of that service in its environment. An API server is one `getenv` away
 //! from a tenant's native code, so it gets what vendors' libraries look at and nothing else.
@@ -33,7 +33,7 @@ const PASSED: &[&str] = &[
     // Aviary's own for API servers: another vendor library, and how long launches are divided.
     "AVIARY_VENDOR_*",
     "AVIARY_SLICE_*",
-    // What a crash says.
+    // The text of a crash.
     "RUST_BACKTRACE",
 ];
 
@@ -41,7 +41,7 @@ const PASSED: &[&str] = &[
 /// own command says.
 const NEVER: &[&str] = &["AVIARY_SERVER", "AVIARY_PRIVATE_NODE"];
 
-/// What passes of an environment.
+/// The part of an environment that passes.
 #[derive(Debug, Clone, Copy)]
 pub enum Passing<'a> {
     /// Everything: a private node's API servers serve the one program that has this environment itself.

@@ -1,4 +1,4 @@
-//! What the node waits for: a typed face of epoll. Cost does not grow with idle sessions.
+//! Events that the node waits for: a typed face of epoll. Cost does not grow with idle sessions.
 
 use crate::NodeError;
 use rustix::event::{

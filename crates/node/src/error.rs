@@ -1,4 +1,4 @@
-//! What can go wrong in a node; the doc comments are the messages.
+//! Errors of a node; the doc comments are the messages.
 
 use aviary_transport::RemoteAddress;
 use std::{io, path::PathBuf};

@@ -1,4 +1,4 @@
-//! What API servers say.
+//! Messages of API servers.
 //!
 //! An API server speaks for its own sessions only, and each of them starts and ends once. One that says anything else was
 //! taken over or is broken: it is ended.
@@ -20,7 +20,7 @@ use std::{
 /// Longest reason of a session's end that is told, in bytes.
 const REASON: usize = 512;
 
-/// What no honest API server says.
+/// Messages that no honest API server sends.
 #[derive(Debug, displaydoc::Display)]
 pub(crate) enum Lie {
     /// it sent {0}
@@ -56,7 +56,7 @@ impl Core {
         }
     }
 
-    /// What an API server said before it ended.
+    /// Applies the messages that an API server sent before it ended.
     pub(crate) fn receive_last_events(&self, id: u64) {
         loop {
             let mut state = self.state();

@@ -18,7 +18,7 @@ impl Core {
         }
     }
 
-    /// What that other one says, which is a session of this API server.
+    /// The answer of the other session, which is one of this API server.
     pub(crate) fn hand_over(
         &self,
         state: &mut CoreState,

@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-/// What may change while a node runs.
+/// Settings that may change while a node runs.
 #[derive(Debug, Clone)]
 pub struct Settings {
     pub tenants: Tenants,
@@ -40,9 +40,9 @@ pub struct Settings {
     pub attach_rate: u32,
     /// How devices are scheduled; `None`: as before.
     pub devices: Option<Rules>,
-    /// Who may attach as a VM. Of those that are not here any more the devices end.
+    /// The VMs that may attach. Of those that are not here any more the devices end.
     pub vms: Vec<VmSettings>,
-    /// What whoever asked for the change should know.
+    /// Notes for the caller of the change.
     pub notes: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Reload {
     }
 }
 
-/// What sandboxed API servers see of the host beside what every one of them needs.
+/// Paths of the host that sandboxed API servers see beside what every one of them needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxSettings {
     /// Files and directories that they can read.
@@ -122,7 +122,7 @@ pub struct NodeConfig {
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
     /// Virtual machines that may attach.
     pub vms: Vec<VmSettings>,
-    /// What is each VM's device.
+    /// The command of each VM's device.
     pub vm_device: VmDeviceCommand,
     pub log: Level,
 }
@@ -155,7 +155,7 @@ impl NodeConfig {
 }
 
 impl NodeConfig {
-    /// Whether devices are scheduled, or may be when the configuration is read again: sessions are prepared for it.
+    /// True if devices are scheduled, or may be when the configuration is read again: sessions are prepared for it.
     pub(crate) fn may_schedule(&self) -> bool {
         !self.devices.0.is_empty() || self.reload.is_some()
     }
@@ -240,7 +240,7 @@ impl Node {
         self.ended.as_fd()
     }
 
-    /// Whether the node has ended (after `drain`).
+    /// True if the node has ended (after `drain`).
     pub fn is_finished(&self) -> bool {
         self.threads.first().is_none_or(|thread| thread.is_finished())
     }

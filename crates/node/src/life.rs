@@ -1,7 +1,7 @@
 //! The lives of sessions and of API servers: their states, and all changes between them.
 //!
-//! What an API server says moves its own sessions along these tables and nothing else. What the tables do not have is a lie,
-//! and ends the API server.
+//! Messages of an API server move its own sessions along these tables and nothing else. What the tables do not have is
+//! a lie, and ends the API server.
 
 use std::{
     os::fd::OwnedFd,
@@ -23,14 +23,14 @@ pub enum SessionState {
     Running,
 }
 
-/// What an API server says of a session.
+/// A message of an API server about a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionNotice {
     Started,
     Ended,
 }
 
-/// What becomes of a session.
+/// Effect of a message on a session.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Transition {
     Begins,
@@ -75,7 +75,7 @@ pub enum EndReason {
     HungUp,
 }
 
-/// What happens to an API server.
+/// Events in the life of an API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerEvent {
     SessionGiven,

@@ -16,7 +16,7 @@ pub struct LineLimit {
 }
 
 impl LineLimit {
-    /// Whether one more line may be told.
+    /// True if one more line may be logged.
     pub fn admit(&mut self, now: Instant) -> bool {
         if self.over(now) && self.left_out == 0 {
             *self = Self { since: Some(now), ..Self::default() };

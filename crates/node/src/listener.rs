@@ -98,7 +98,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
-        // Last, and while still locked: whoever waits for the lock checks that
+        // Last, and while still locked: a process that waits for the lock checks that
         // the file it locked is still the one in the directory.
         let _ = fs::remove_file(&self.lock_path);
     }
@@ -148,7 +148,7 @@ fn remove_stale(path: &Path) -> Result<(), NodeError> {
     fs::remove_file(path).map_err(failed)
 }
 
-/// Nobody can connect before the permissions are `mode`.
+/// No process can connect before the permissions are `mode`.
 pub fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
     let failed = |errno: rustix::io::Errno| NodeError::Listen(path.into(), errno.into());
     let socket = stream_socket().map_err(failed)?;

@@ -41,7 +41,7 @@ impl Log {
         Self { level: None }
     }
 
-    /// Whether lines of this level are written.
+    /// True if lines of this level are written.
     pub fn tells(&self, level: Level) -> bool {
         self.level.is_some_and(|told| level <= told)
     }

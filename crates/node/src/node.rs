@@ -30,7 +30,7 @@ use std::{
     time::Instant,
 };
 
-/// What the node works towards.
+/// The state that the node works towards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
 #[repr(u8)]
 pub enum Goal {
@@ -84,7 +84,7 @@ pub(crate) struct CoreState {
 }
 
 impl CoreState {
-    /// Who this tenant's API servers are; `None`: who the node is.
+    /// The user of this tenant's API servers; `None`: the node's own.
     /// `own`: the kernel says that the guest is the node's own user.
     pub fn user_for(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
         self.server_users.as_mut().map_or(Ok(None), |users| users.of(tenant, own))

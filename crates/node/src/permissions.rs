@@ -1,4 +1,4 @@
-//! What a session is told when it begins that it may do, and that its API server keeps to until it ends.
+//! Permissions of a session: fixed when it begins, enforced by its API server until it ends.
 
 use crate::Tenant;
 use aviary_control::FunctionRule;
@@ -45,7 +45,7 @@ fn permits(rule: &FunctionRule, function: &String) -> bool {
     !rule.deny.contains(function) && rule.allow.as_ref().is_none_or(|allowed| allowed.contains(function))
 }
 
-/// Whether there is a function that `had` permits and `now` does not.
+/// True if there is a function that `had` permits and `now` does not.
 fn exceeds(had: &FunctionRule, now: &FunctionRule) -> bool {
     if now.deny.iter().any(|function| permits(had, function)) {
         return true;

@@ -90,7 +90,7 @@ impl Core {
         if let Some(ServerRecord { guest_exit: Some(exit), process, .. }) = state.registry.servers.get(&id)
             && let Err(error) = self.epoll.add(exit.as_fd(), Token::GuestExit(id))
         {
-            // Nobody would ever end it.
+            // No event would ever end it.
             process.signal(Signal::KILL);
             state.registry.retire(id);
             state.registry.change(id, ServerEvent::Killed, Instant::now());

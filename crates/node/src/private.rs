@@ -49,7 +49,7 @@ impl PrivateDir {
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
-        // What cannot be removed now is found by a later `remove_stale`.
+        // A directory that cannot be removed now is found by a later `remove_stale`.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -73,7 +73,7 @@ pub fn runtime_directory() -> Result<Option<PathBuf>, NodeError> {
     }
 }
 
-/// Whether only this user can put files there.
+/// True if only this user can put files there.
 fn check_own(directory: &Path, user: u32) -> Result<(), String> {
     let found = fs::metadata(directory).map_err(|error| error.to_string())?;
     match found.mode() & 0o777 {
@@ -93,7 +93,7 @@ fn random_name() -> io::Result<String> {
 }
 
 fn lock(directory: &Path) -> io::Result<File> {
-    // Who may enter the directory cannot hold the lock.
+    // A process that may enter the directory cannot hold the lock.
     let file = File::options().create(true).truncate(true).write(true).mode(0o600).open(directory.join(LOCK))?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     Ok(file)

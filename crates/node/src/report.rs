@@ -1,4 +1,4 @@
-//! What `aviary ps` and `aviary tenant` are told.
+//! Reports for `aviary ps` and `aviary tenant`.
 
 use crate::{
     DeviceReport, Tenant,
@@ -92,7 +92,7 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
     }
 }
 
-/// What `aviary tenant` shows of one tenant.
+/// The report of one tenant that `aviary tenant` shows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TenantReport {
     pub name: String,
@@ -138,7 +138,7 @@ pub struct AccountReport {
     pub used: u64,
     pub peak: u64,
     pub refused: u64,
-    /// What the API servers hold, added up: differs from `used` only while one of them changes both.
+    /// The sum of the amounts that the API servers hold: differs from `used` only while one of them changes both.
     pub held: u64,
 }
 

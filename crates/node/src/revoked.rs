@@ -9,7 +9,8 @@ const MAX_NAMED_SESSIONS: usize = 20;
 impl CoreState {
     /// Why a process that attached like this one did would get something else now; `None`: it would not.
     pub fn revoked(&self, session: &Session) -> Option<String> {
-        // Who has no tenant is a VM that was struck off: its device has ended, and so do its sessions.
+        // A guest without a tenant is a VM that was removed from the configuration: its device has ended, and so do its
+        // sessions.
         let owner = self.owner(&session.identity, session.guest.uid)?;
         let name = owner.name.escape_debug();
         if owner.name != session.tenant {
@@ -25,7 +26,7 @@ impl CoreState {
         outdated.map(|(id, _)| *id).collect()
     }
 
-    /// For whoever changed the configuration.
+    /// Notes for the caller that changed the configuration.
     pub fn revocation_notes(&self) -> Vec<String> {
         let mut found: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
         for (id, session) in &self.registry.sessions {

@@ -1,4 +1,4 @@
-//! What an API server says in the node's log.
+//! Lines of API servers in the node's log.
 //!
 //! It holds the write end of a pipe, never the log itself: whatever a tenant's native code does with it cannot truncate,
 //! rewrite or imitate the node's lines. The node reads a bounded number of bytes a second, prefixes each line, and tells
@@ -96,7 +96,7 @@ impl ServerLog {
     }
 }
 
-/// Whether there may be more.
+/// True if there may be more.
 #[derive(Debug, PartialEq, Eq)]
 enum Heard {
     /// Not now.
@@ -118,7 +118,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Whether a new second begins.
+    /// True if a new second begins.
     fn begin(&mut self, now: Instant) -> bool {
         let over = self.since.is_none_or(|since| now.saturating_duration_since(since) >= SECOND);
         if over {
@@ -159,7 +159,7 @@ impl Lines {
         lines
     }
 
-    /// What has no end yet; nothing of an empty line.
+    /// The text without a line end so far; nothing of an empty line.
     fn take(&mut self) -> Option<String> {
         let (bytes, cut) = (std::mem::take(&mut self.begun), std::mem::take(&mut self.cut));
         let text = String::from_utf8_lossy(&bytes);

@@ -1,7 +1,7 @@
 //! User ids of API servers: each tenant's run as a user of their own.
 //!
-//! Whoever takes one tenant's API server over can then neither signal another's nor read its memory or its files; only
-//! root could have. Ids belong to tenants for as long as the node runs.
+//! An attacker who takes one tenant's API server over can then neither signal another's nor read its memory or its
+//! files; only root could have. Ids belong to tenants for as long as the node runs.
 
 use crate::{
     NodeError, PrivateDir,
@@ -44,17 +44,18 @@ impl FromStr for UserRange {
 }
 
 impl UserRange {
-    /// Whether a user is one that API servers have.
+    /// True if a user is one that API servers have.
     pub fn has(&self, uid: u32) -> bool {
         self.0.contains(&uid)
     }
 }
 
-/// What it takes to give ids, files and signals to processes of other users: CHOWN, DAC_OVERRIDE, KILL, SETGID, SETUID.
+/// The capabilities that are needed to give ids, files and signals to processes of other users: CHOWN, DAC_OVERRIDE,
+/// KILL, SETGID, SETUID.
 const CAPABILITIES: u64 = 1 | 1 << 1 | 1 << 5 | 1 << 6 | 1 << 7;
 
 impl UserRange {
-    /// Whether this process may start API servers under these ids; if not, why.
+    /// Checks that this process may start API servers under these ids; the error says why not.
     pub fn check(&self) -> Result<(), String> {
         let status = fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -80,7 +81,7 @@ impl UserRange {
     }
 }
 
-/// Who has which id.
+/// The tenant of each id.
 #[derive(Debug)]
 pub struct ServerUsers {
     range: UserRange,
@@ -91,7 +92,7 @@ pub struct ServerUsers {
     by_tenant: BTreeMap<String, ServerUser>,
     /// Groups that devices belong to.
     groups: Vec<u32>,
-    /// What vendors' libraries keep in files, such as compiled kernels, a folder for each tenant.
+    /// Files of vendors' libraries, such as compiled kernels, a folder for each tenant.
     homes: PrivateDir,
     /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
@@ -115,14 +116,14 @@ impl ServerUsers {
         self.homes.path()
     }
 
-    /// Whether no other node of this machine can have the same ids.
+    /// True if no other node of this machine can have the same ids.
     pub fn are_claimed(&self) -> bool {
         self.claims.is_some()
     }
 
-    /// Who a tenant's API servers are; `None`: as the node. That holds only where the kernel says that the guest is the
-    /// node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name alone
-    /// decides nothing: another guest that got it would be root.
+    /// The user of a tenant's API servers; `None`: the node's own. That holds only where the kernel says that the guest
+    /// is the node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name
+    /// alone decides nothing: another guest that got it would be root.
     pub fn of(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
         if own && tenant == self.own {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Who is served by whom. Plain bookkeeping: no I/O but what dropping a descriptor does.
+//! The sessions, and the API servers that serve them. Plain bookkeeping: no I/O but what dropping a descriptor does.
 
 use crate::{
     accounts::AssignedSlot,
@@ -55,7 +55,7 @@ pub struct Session {
     pub state: SessionState,
     /// Empty until it has started.
     pub api: String,
-    /// What it shares with its API server; `None`: it was given to none yet.
+    /// The memory that it shares with its API server; `None`: it was given to none yet.
     pub pages: Option<SessionPages>,
 }
 

@@ -1,4 +1,4 @@
-//! Who a user is to this node, and what that tenant's sessions may use.
+//! The tenant of a user on this node, and the limits of that tenant's sessions.
 
 use crate::scheduling::Share;
 use aviary_control::FunctionRule;
@@ -56,7 +56,7 @@ impl Tenant {
         }
     }
 
-    /// What it is entitled to where devices are scheduled.
+    /// Its share of scheduled devices.
     pub fn share(&self) -> Share {
         Share { weight: self.weight, priority: self.priority }
     }
@@ -80,7 +80,7 @@ impl Tenant {
     }
 }
 
-/// What `aviary tenant set` changes until the configuration is read again.
+/// The settings that `aviary tenant set` changes until the configuration is read again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TenantChange {
@@ -94,7 +94,7 @@ pub struct TenantChange {
     pub priority: Option<i32>,
 }
 
-/// What holds on each device of a name from now on.
+/// The limit on each device of a name from now on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceLimitChange {
     /// May end with `*`.

@@ -1,4 +1,4 @@
-//! What the node does for its tenants: whose a guest is, what it is told about that, changes while it runs.
+//! The node's tenants: the tenant of a guest, the assignment of a session, changes while the node runs.
 
 use crate::{
     NodeError, Settings, Tenant, TenantChange,
@@ -15,22 +15,22 @@ use aviary_gate::{DEVICE_LIMITS, GrantPage, PageError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Who says whose a new session is, beside the kernel.
+/// The source of a new session's identity, beside the kernel.
 #[derive(Debug)]
 pub(crate) enum Identity {
-    /// Nobody: a process of this machine, and the kernel says whose.
+    /// No other: a process of this machine, and the kernel says whose.
     User,
-    /// Nobody, and the kernel does not say either (`--plain-loopback`): any process of this machine.
+    /// Neither another nor the kernel (`--plain-loopback`): any process of this machine.
     Loopback,
-    /// What a certificate or token from another machine shows.
+    /// The name in a certificate or token from another machine.
     Remote(String),
     /// The socket at which a virtual machine attached.
     Vm(VmGuest),
 }
 
 impl Identity {
-    /// Whether the kernel says that the guest, of user `uid`, is the node's own user, who may end the node and read what
-    /// it reads. A tenant's name, which others choose, decides nothing here.
+    /// True if the kernel says that the guest, of user `uid`, is the node's own user, who may end the node and see
+    /// its reports. A tenant's name, which others choose, decides nothing here.
     pub fn is_nodes_own(&self, uid: u32) -> bool {
         matches!(self, Self::User) && uid == rustix::process::geteuid().as_raw()
     }
@@ -145,8 +145,8 @@ impl Core {
         }
     }
 
-    /// What one session shares with one API server. Each time new: a process that an earlier one has left behind may
-    /// still have the last ones.
+    /// The memory that one session shares with one API server; new each time: a process that an earlier one has left
+    /// behind may still have the last ones.
     fn new_pages(&self) -> rustix::io::Result<(SessionPages, NewPages)> {
         let stats = StatsPage::create()?;
         let shown = StatsPage::open(stats.as_fd())?;

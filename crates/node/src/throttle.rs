@@ -1,6 +1,6 @@
 //! How often one user may attach.
 //!
-//! An API server costs processor time to start and to end. Who starts programs without end would take the processors
+//! An API server costs CPU time to start and to end. Who starts programs without end would take the CPUs
 //! from everybody: beyond a burst its connections wait for their turn, also those that are refused then.
 
 use std::{
@@ -8,17 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Attachments a second for each processor: at 10 to 30 ms each, a tenth of it.
+/// Attachments a second for each CPU: at 10 to 30 ms each, a tenth of it.
 const ATTACHES_PER_SECOND_PER_CPU: u32 = 5;
 /// As many as are due in this time cost no waiting when they come at once.
 const BURST_WINDOW: Duration = Duration::from_millis(6400);
 /// Users remembered at a time, before those are forgotten that have a whole burst again.
 const MAX_REMEMBERED_USERS: usize = 1024;
 
-/// As many as leave the processors to others.
+/// As many as leave the CPUs to others.
 pub fn usual_rate() -> u32 {
-    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-    u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(ATTACHES_PER_SECOND_PER_CPU)
+    let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
+    u32::try_from(cpus).unwrap_or(u32::MAX).saturating_mul(ATTACHES_PER_SECOND_PER_CPU)
 }
 
 /// Further connections of processes that have an API server already, in a second: none costs more than a thread there.

@@ -79,7 +79,8 @@ pub struct Vms {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmGuest {
     pub vm: String,
-    /// What the VM's driver says. It decides which connections of this VM share an API server, and nothing else.
+    /// The identity that the VM's driver claims. It decides which connections of this VM share an API server, and
+    /// nothing else.
     pub origin: Origin,
 }
 

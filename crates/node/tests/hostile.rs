@@ -1,8 +1,8 @@
 //! A node whose API servers were taken over: they say and write whatever they like. The node answers, ends them, and serves
 //! others.
 //!
-//! This test program, started again, is the API server: it greets a guest with its process id, answers `p` with `p`, and does
-//! what the guest's other bytes say.
+//! This test program, started again, is the API server: it greets a guest with its process id, answers `p` with `p`, and
+//! takes the guest's other bytes for orders.
 
 use aviary_control::{
     Assignment, FromServer, MAX_MESSAGE_BYTES, OfferName, Patience, Received, SessionDescriptors, ToServer, receive,
@@ -181,7 +181,7 @@ impl Guest {
         guest
     }
 
-    /// What the next line says that begins like this.
+    /// The rest of the next line that begins like this.
     fn line(&mut self, begins: &str) -> String {
         let mut line = String::new();
         while self.output.read_line(&mut line).is_ok_and(|count| count > 0) {

@@ -1,5 +1,6 @@
-//! Who may be what at a node, and what its API servers may say: node, API servers, gateways and guests are processes, this
-//! test program started again. The node's standard error is a file, which an API server could truncate if it had it.
+//! Identities at a node, and the messages that its API servers may send: node, API servers, gateways and guests are
+//! processes, this test program started again. The node's standard error is a file, which an API server could truncate
+//! if it had it.
 
 use aviary_control::{FromServer, Patience, Received, SessionDescriptors, ToServer, receive, send};
 use aviary_node::{ApiServerCommand, GatewayCommand, Level, Node, NodeConfig, PrivateDir};
@@ -278,7 +279,7 @@ fn a_name_makes_nobody_root() {
     assert!(answer.contains("`uid-1001` is the name of a local user"), "{answer}");
     let answer = fixture.attach_as("alice").1;
     assert!(answer.starts_with("710") && answer.ends_with(" false"), "{answer}");
-    // What shows nothing (--plain-loopback) is not the node's user, though its gateway is.
+    // A peer that shows nothing (--plain-loopback) is not the node's user, though its gateway is.
     let answer = fixture.attach_as("").1;
     assert!(answer.starts_with("710") && answer.ends_with(" false"), "{answer}");
 }

@@ -152,7 +152,7 @@ fn fake_guest() {
     std::process::exit(0);
 }
 
-// What the tests use.
+// The API of the tests.
 
 struct Guest {
     server: u32,
@@ -172,7 +172,7 @@ impl Guest {
         self.socket.get_mut().write_all(&[byte]).unwrap();
     }
 
-    /// Whether it gets 2 of `memory`.
+    /// True if it gets 2 of `memory`.
     fn allocate(&mut self) -> bool {
         self.send(b'a');
         let mut answer = [0];
@@ -180,7 +180,7 @@ impl Guest {
         answer == *b"y"
     }
 
-    /// Whether its session gets what the one of that number offers.
+    /// True if its session gets what the one of that number offers.
     fn fetch(&mut self, session: u8) -> bool {
         self.send(b'f');
         self.send(session);

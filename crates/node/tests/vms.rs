@@ -138,7 +138,7 @@ impl Vmm {
 
 struct Fixture {
     node: Option<Node>,
-    /// What the configuration says when it is read again.
+    /// The configuration when it is read again.
     vms: Arc<Mutex<Vec<VmSettings>>>,
     directory: PrivateDir,
 }
@@ -276,7 +276,7 @@ fn vms_come_and_go_while_the_node_runs() {
     stays.attach(2, 1, "y");
     let tenants: Vec<_> = fixture.node().report().sessions.into_iter().map(|session| session.tenant).collect();
     assert_eq!(tenants, ["a", "d", "c"]);
-    // What cannot be has no effect on the others.
+    // An impossible setting has no effect on the others.
     std::fs::create_dir(fixture.socket("no")).unwrap();
     let notes = fixture.reload(&[("stays", "c"), ("no", "e"), ("goes", "b")]);
     assert!(notes.len() == 3 && notes[0].starts_with("VM no: "), "{notes:?}");

@@ -36,7 +36,7 @@ const DELIVERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the other end gets to finish.
 const PEER_END_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What ended first.
+/// The end that came first.
 enum Event {
     /// The local peer hung up.
     Local,
@@ -56,7 +56,8 @@ pub(crate) struct Carrier {
     /// Which end of the local lanes this process holds.
     side: Side,
     arena: Arc<Arena>,
-    /// What the peer makes this process's arena hold. `None`: the peer is the node, which is trusted that far.
+    /// The memory that the peer makes this process's arena hold. `None`: the peer is the node, which is trusted that
+    /// far.
     touched: Option<Touched>,
     control: ControlSocket,
     pub outbox: Outbox,
@@ -188,7 +189,7 @@ impl Carrier {
         };
         self.finish_deliveries();
         self.output.close(DELIVERY_TIMEOUT);
-        // What is queued may still be on its way out; a link that takes nothing ends by itself.
+        // Queued frames may still be on their way out; a link that takes nothing ends by itself.
         let _ = socket.shutdown(Shutdown::Read);
         let _ = rustix::net::shutdown(self.control.as_fd(), rustix::net::Shutdown::Both);
         self.outbox.finish();
@@ -222,7 +223,7 @@ impl Carrier {
         }
     }
 
-    /// What was published in local rings is still taken.
+    /// Takes the messages that are still in local rings.
     fn finish_pumps(&self) {
         let pumps: Vec<_> = locked(&self.lanes).values_mut().filter_map(CarriedLane::finish_pump).collect();
         for pump in pumps {
@@ -230,7 +231,7 @@ impl Carrier {
         }
     }
 
-    /// What arrived is still put into local rings, unless these stay full.
+    /// Messages that arrived are still put into local rings, unless these stay full.
     fn finish_deliveries(&self) {
         let inboxes: Vec<_> = locked(&self.lanes).values().map(|lane| lane.inbox.clone()).collect();
         inboxes.iter().for_each(|inbox| inbox.finish());
@@ -296,7 +297,7 @@ impl Carrier {
 
     fn open_lane(self: &Arc<Self>, open: Control) -> Result<(), LaneError> {
         let number = open.lane;
-        // Held until the lane is known: its first answer may arrive before this function is through, and what
+        // Held until the lane is known: its first answer may arrive before this function returns, and what
         // arrives for an unknown lane is dropped.
         let mut lanes = locked(&self.lanes);
         if lanes.len() >= MAX_LANES || lanes.contains_key(&number) {
@@ -353,7 +354,7 @@ impl Carrier {
             if regions.iter().any(|r| self.arena.pointer(r.offset, r.length).is_err()) {
                 return self.broken("a message of the local peer names memory outside the arena");
             }
-            // What the API server answers it has written there, because the peer asked for it.
+            // The API server has written its answer there, because the peer asked for it.
             if let Err(why) = regions.iter().try_for_each(|region| self.touch(region.offset, region.length)) {
                 return self.broken(&why);
             }
@@ -416,7 +417,7 @@ impl Carrier {
         self.outbox.finish();
     }
 
-    // What arrives.
+    // Handles the frames that arrive.
 
     pub fn arrived_region(&self, payload: &[u8]) -> Result<(), String> {
         let (offset, data) = payload.split_first_chunk::<8>().ok_or("a region without an offset")?;
@@ -490,7 +491,7 @@ impl CarriedLane {
     }
 }
 
-/// Whether a request's sender waits for an answer: everything but an asynchronous call without acknowledgement.
+/// True if a request's sender waits for an answer: everything but an asynchronous call without acknowledgement.
 fn somebody_waits(message: &[u8]) -> bool {
     match message.get(4..8) {
         Some([a, b, c, d]) => u16::from_le_bytes([*a, *b]) != kind::CALL_ASYNC || u16::from_le_bytes([*c, *d]) != 0,

@@ -7,7 +7,8 @@ use crate::link::NetReader;
 
 const MEMORY: usize = 4 << 20;
 
-/// What stands on a node for a guest of another machine; the API server's end of the control socket is never read.
+/// The carrier that stands on a node for a guest of another machine; the API server's end of the control socket is
+/// never read.
 struct Gateway {
     carrier: Arc<Carrier>,
     reader: NetReader,

@@ -7,7 +7,7 @@ use crate::frame::{Kind, put_frame};
 /// A reason for people is cut here.
 const LONGEST_REASON: usize = 200;
 
-/// What waits to go first. However many frames the peer asks for, at most one of a kind waits, and at most one credit for
+/// Frames that go first. However many frames the peer asks for, at most one of a kind waits, and at most one credit for
 /// each lane: a peer that sends pings without end and reads nothing makes this process hold a few bytes.
 #[derive(Default)]
 pub struct First {

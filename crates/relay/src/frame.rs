@@ -1,4 +1,4 @@
-//! What goes over the wire between two carriers: packets of frames.
+//! The format on the wire between two carriers: packets of frames.
 //!
 //! A packet is a word with its length and whether it is compressed, then whole frames. A frame is a
 //! header of 12 bytes (kind, flags, lane, length) and a payload. Everything may come from a hostile
@@ -17,7 +17,7 @@ const COMPRESSED: u32 = 1 << 31;
 const EXPANSION: usize = 255;
 const MORE: u8 = 1;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {

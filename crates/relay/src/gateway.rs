@@ -134,7 +134,7 @@ fn refuse<T>(link: &mut Link, why: &str) -> Result<T, String> {
     Err(why.to_owned())
 }
 
-/// What bounds a session's arena.
+/// The limits of a session's arena.
 struct Limits {
     report: File,
     memory: usize,

@@ -57,7 +57,7 @@ pub enum IdentityError {
     Certificate(#[from] rcgen::Error),
 }
 
-/// What was written.
+/// The files that were written.
 #[derive(Debug, Default)]
 pub struct Written {
     /// For `aviary serve --tls-dir`; `None`: it was there already.
@@ -118,7 +118,7 @@ pub fn write_identities(
     Ok(written)
 }
 
-/// What exists already may have a reserved name, and can be revoked.
+/// An identity that exists already may have a reserved name, and can be revoked.
 fn check_new_name(tenant: &str) -> Result<(), IdentityError> {
     check_name(tenant)?;
     if is_reserved(tenant) { Err(IdentityError::Reserved(tenant.to_owned())) } else { Ok(()) }
@@ -132,7 +132,7 @@ fn check_name(tenant: &str) -> Result<(), IdentityError> {
     Ok(())
 }
 
-/// What was taken back.
+/// The revoked credentials.
 #[derive(Debug)]
 pub struct Revoked {
     /// Fingerprints (SHA-256, hexadecimal) of the tenant's certificates, old ones and revoked ones included.

@@ -18,7 +18,7 @@ impl Folder {
         write_identities(&self.0, &["localhost".into()], tenant, DAYS, token).unwrap()
     }
 
-    /// Who the bearer of the tenant's present certificate is.
+    /// The tenant that the bearer of the present certificate is.
     fn identify(&self, file: &Path, token: &[u8]) -> Identity {
         let security = NodeSecurity::load(&self.0.join("node")).unwrap();
         security.identify(Some(security.named_by(&certificates(file).unwrap()[0])), token)

@@ -1,4 +1,4 @@
-//! What arrived for one lane and waits for room in its ring.
+//! Parcels that arrived for one lane and wait for room in its ring.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use aviary_wire::Control;
 
-/// What a parcel takes in memory besides its bytes.
+/// Memory of a parcel besides its payload, in bytes.
 const PARCEL_COST: usize = 128;
 /// A batch that is shorter takes what arrives next, too.
 const SHORT_BATCH: usize = 4 << 10;
@@ -90,7 +90,7 @@ impl InboxState {
     }
 }
 
-/// What all inboxes of one connection hold, in bytes of memory.
+/// Memory of all inboxes of one connection, in bytes.
 #[derive(Debug, Default, Clone)]
 pub struct Total(Arc<AtomicUsize>);
 
@@ -165,7 +165,7 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Whoever takes parcels out has stopped.
+    /// The consumer of parcels has stopped.
     pub fn ended(&self) {
         let mut state = self.state();
         (state.ended, state.busy) = (true, false);

@@ -132,7 +132,7 @@ impl Index {
     }
 }
 
-/// Whether a certificate lets its tenant in.
+/// True if a certificate lets its tenant in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     Valid,
@@ -140,7 +140,7 @@ pub enum Standing {
     Revoked,
 }
 
-/// What was issued.
+/// The issued certificates and tokens.
 #[derive(Debug)]
 pub struct Listing {
     pub certificates: Vec<(Certificate, Standing)>,
@@ -150,7 +150,7 @@ pub struct Listing {
     pub adopted: Option<usize>,
 }
 
-/// What the CA of this folder has issued to tenants, as it stands at `now`.
+/// Certificates and tokens that the CA of this folder has issued to tenants, as it stands at `now`.
 pub fn list(directory: &Path, now: OffsetDateTime) -> Result<Listing, IdentityError> {
     let node = node_folder(directory);
     if !node.join("node.pem").exists() {

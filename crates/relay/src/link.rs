@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// What was sent last still arrives: a socket that is closed with unread data forgets it.
+    /// The data that was sent last still arrives: a socket that is closed with unread data forgets it.
     pub fn end(&mut self) {
         self.writer.end();
         drain(&mut self.socket);

@@ -11,7 +11,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"AVrelay1");
 pub const VERSION: u64 = 1;
 const MAX_TOKEN: usize = 1024;
 
-/// What the guest's side says first.
+/// The first message of the guest's side.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Open {
     pub version: u64,

@@ -1,4 +1,4 @@
-//! What waits to be sent: order within lanes, turns between them, credits.
+//! Frames that wait to be sent: order within lanes, turns between them, credits.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,14 +19,14 @@ const MAX_GATHERED_BYTES: usize = 32 << 10;
 const BATCH_BYTES: usize = 4 << 10;
 /// When so much is gathered a packet is full.
 const FULL_PACKET_BYTES: usize = 64 << 10;
-/// What a region counts for besides its bytes.
+/// Cost of a region in bytes besides its own.
 const REGION_COST: usize = 32;
 /// Bytes of messages that may wait on one lane before its sender waits, too.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
 /// Bytes that may wait on all lanes together before every sender waits: a peer that reads nothing makes this process hold
 /// no more, however many lanes it has opened. Honest peers stay far below it, because they read.
 const ALL_QUEUED: usize = 512 << 20;
-/// What an entry of a queue takes in memory besides its bytes, its lane's entry included.
+/// Memory of a queue's entry besides its payload, in bytes, its lane's entry included.
 const ITEM_COST: usize = 256;
 
 /// the connection is over
@@ -100,7 +100,7 @@ struct OutboxState {
     writer_waits: bool,
     /// The writer waits for more to come before it sends what there is.
     lingers: bool,
-    /// What remains is sent, then no more.
+    /// Remaining frames are sent, then no more.
     finished: bool,
     dead: bool,
 }
@@ -148,7 +148,7 @@ impl Default for Outbox {
     }
 }
 
-/// What the writer has to do.
+/// The writer's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Packet,
@@ -195,7 +195,7 @@ impl Outbox {
         self.first(|first| first.grant(lane, bytes));
     }
 
-    /// Says why the connection ends. Whatever comes behind it the peer does not read.
+    /// Says why the connection ends. The peer reads nothing after it.
     pub fn farewell(&self, reason: &str) {
         self.first(|first| first.part(reason));
     }
@@ -286,7 +286,7 @@ impl Outbox {
         state.held + state.lanes.len() * size_of::<OutboxLane>() + state.first.held()
     }
 
-    /// What is queued is still sent.
+    /// Queued frames are still sent.
     pub fn finish(&self) {
         let mut state = self.state();
         state.finished = true;

@@ -1,4 +1,5 @@
-//! What the vendor's library prints for the application: out of the API server's pipes, into the guest's descriptors.
+//! Output that the vendor's library prints for the application: out of the API server's pipes, into the guest's
+//! descriptors.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -186,7 +187,7 @@ fn write_patiently(file: &mut File, mut bytes: &[u8]) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                 let _ = poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None);
             }
-            // Nobody reads it any more.
+            // It has no reader any more.
             Err(_) => return,
         }
     }

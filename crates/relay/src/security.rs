@@ -1,4 +1,4 @@
-//! Who may talk to whom: certificates, tokens, and what went wrong in plain words.
+//! Authentication of peers: certificates, tokens, and their errors in plain words.
 
 use std::io;
 use std::net::TcpStream;
@@ -77,7 +77,7 @@ pub struct NodeSecurity {
     revoked: Vec<[u8; 32]>,
 }
 
-/// Who a guest is, or why it is nobody.
+/// The identity of a guest, or the reason that it has none.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Identity {
     Tenant(String),
@@ -268,7 +268,7 @@ fn fingerprint(text: &str) -> Result<[u8; 32], SecurityError> {
     Ok(bytes)
 }
 
-/// Recognizes one certificate, whoever signed it.
+/// Recognizes one certificate, signed by any CA.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: [u8; 32],
@@ -313,7 +313,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// What a TLS error means and what to do, for the guest's side.
+/// The meaning of a TLS error and its remedy, for the guest's side.
 pub(crate) fn explain(error: &io::Error, node: &RemoteAddress) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let Some(inner) = inner else { return error.to_string() };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustls::Connection;
 
-/// What one read of the socket brings at most.
+/// Most bytes that one read of the socket brings.
 const CHUNK: usize = 256 << 10;
 
 type SharedTls = Arc<Mutex<Connection>>;
@@ -51,7 +51,7 @@ impl Reader {
             return Ok(n);
         };
         let before = into.len();
-        // What came along with the end of the handshake.
+        // Bytes that came with the end of the handshake.
         drain(&mut lock(tls), into)?;
         while into.len() == before {
             let n = self.socket.read(&mut self.chunk)?;

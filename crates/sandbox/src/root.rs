@@ -40,7 +40,7 @@ pub const SYSTEM: &[&str] = &[
 /// Device nodes without which the C library and compilers do not work. They hold no state of anybody.
 const PLAIN_DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
-/// What the root of one API server contains.
+/// Contents of the root of one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outline {
     /// Files and directories of the host that can be read, and executed or mapped where their modes allow it.

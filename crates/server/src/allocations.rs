@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 thread_local!(static HELD: Cell<isize> = const { Cell::new(0) });
 
-/// What this thread allocated and did not free, in bytes; what it freed for others counts against it.
+/// Bytes that this thread allocated and did not free; bytes that it freed for others count against it.
 pub fn held_by_this_thread() -> isize {
     HELD.get()
 }

@@ -1,4 +1,4 @@
-//! What a generated module says about its API.
+//! The description of an API in its generated module.
 
 use crate::call::Call;
 
@@ -58,7 +58,7 @@ pub enum Reject {
     Failed(i64),
 }
 
-/// What the reply does with a handle.
+/// The treatment of a handle by the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Mentions an object that exists on its own.

@@ -67,7 +67,7 @@ pub(crate) struct UsedHandle {
     pub ending: bool,
 }
 
-/// What happens if, and only if, the call succeeds.
+/// Effects that take place only if the call succeeds.
 #[derive(Default)]
 pub(crate) struct OnSuccess {
     pub created: Option<u64>,
@@ -100,7 +100,7 @@ pub struct Call {
     /// (0: it returns it).
     minted: Vec<(usize, u64)>,
     next_minted: usize,
-    /// What the object ends with that the reply mentions next.
+    /// The owners of the object that the reply mentions next.
     pub(crate) owners: Vec<u64>,
     /// The id because of which the call was rejected.
     pub(crate) invalid: u64,
@@ -121,7 +121,7 @@ pub struct Call {
     stay: Option<Stay>,
     /// The device that it may be waiting for.
     wait: Option<usize>,
-    /// What that cost, if the library says so.
+    /// The cost of the call, if the library reports it.
     device_time: Option<Duration>,
     vendor_since: u64,
     /// Ticks inside the vendor library.
@@ -316,7 +316,7 @@ impl Call {
         }
     }
 
-    /// Whether an address lies in memory that the guest's request was decoded to.
+    /// True if an address lies in memory that the guest's request was decoded to.
     pub(crate) fn is_of_this_call(&self, address: u64) -> bool {
         let pointer = address as usize as *const u8;
         let message = self.request.as_ptr_range();
@@ -454,7 +454,7 @@ impl Call {
         if self.session.policy.has_only_some_devices() {
             self.session.check_devices(self.header.function, &devices)?;
         }
-        // What nobody could name has no account.
+        // Memory on a device without a name has no account.
         devices.retain(|name| !name.is_empty());
         let item = self.session.place(self.header.function, resource as usize, &devices)?;
         Ok(item as u32)
@@ -516,7 +516,7 @@ impl Call {
         Ok(self.stay.is_some())
     }
 
-    /// What the call cost the device, as the specification measures it.
+    /// The cost of the call on the device, as the specification measures it.
     pub fn device_time(&mut self, ns: u64) {
         self.device_time = Some(Duration::from_nanos(ns));
         self.session.stats.device_ns.fetch_add(ns, Ordering::Relaxed);

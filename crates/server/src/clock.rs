@@ -11,11 +11,11 @@ static BASE: OnceLock<(Instant, u64)> = OnceLock::new();
 /// Nanoseconds per tick, as the bits of an f64; 0: not known yet.
 static RATE: AtomicU64 = AtomicU64::new(0);
 
-/// Counts up at a constant rate. Differences between processors are possible, so only
+/// Counts up at a constant rate. Differences between CPUs are possible, so only
 /// statistics may depend on it.
 #[cfg(target_arch = "x86_64")]
 pub fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; it reads a counter.
+    // SAFETY: every x86-64 CPU has the instruction; it reads a counter.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

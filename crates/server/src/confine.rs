@@ -1,4 +1,4 @@
-//! What an API server process gives up before it meets a guest.
+//! Privileges that an API server process gives up before it meets a guest.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -41,7 +41,7 @@ const MAX_EXTENTS: usize = 4096;
 /// Shadow threads run vendor code that expects a main thread's stack.
 const SHADOW_STACK_BYTES: usize = 8 << 20;
 
-/// What a connection starts from.
+/// Configuration of a connection.
 pub struct Connection {
     pub socket: Option<OwnedFd>,
     pub arena: Option<OwnedFd>,
@@ -370,7 +370,7 @@ impl Connected {
         Err(format!("the guest has more than {} threads that call, which its tenant may not", self.threads))
     }
 
-    /// What was published before the hang-up still runs; then nobody waits any longer.
+    /// Calls published before the hang-up still run; then no thread waits any longer.
     fn conclude(mut self) {
         let mut shadows: Vec<Shadow> = self.lanes.drain().map(|(_, shadow)| shadow).collect();
         shadows.append(&mut self.closing);

@@ -1,4 +1,4 @@
-//! What a lane counts for itself and adds to the session's statistics when nobody waits for it.
+//! Counts of one lane, added to the session's statistics when no caller waits for it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! A session that floods its API server with calls yields the processors to others.
+//! A session that floods its API server with calls yields the CPUs to others.
 //!
-//! Linux shares the processors by threads or by groups of processes, and a process that sleeps and wakes all the time
+//! Linux shares the CPUs by threads or by groups of processes, and a process that sleeps and wakes all the time
 //! gets far more than its share. Other tenants' devices would stand still while their threads wait. So an API server
-//! whose lanes want a lot goes after the others, for as long as that lasts. Where processors are idle it makes no
+//! whose lanes want a lot goes after the others, for as long as that lasts. Where CPUs are idle it makes no
 //! difference. What a session wants while it has a device does not count: that time is shared already.
 
 use std::cell::{Cell, OnceCell};
@@ -16,9 +16,9 @@ use aviary_control::cpu;
 
 /// How often a lane that is busy looks.
 const DEMAND_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// What is averaged.
+/// The time over which demand is averaged.
 const DEMAND_WINDOW: Duration = Duration::from_millis(100);
-/// Who had more than so much of one processor, for all lanes together, yields.
+/// An API server whose lanes together used more than this part of one CPU yields.
 const YIELD_ABOVE_CPUS: f64 = 0.4;
 /// Until it wants less than this, had or not: who yields does not get what it wants. Beginning to yield is another
 /// matter: on a busy machine everybody waits for longer than it runs.
@@ -37,14 +37,14 @@ struct CpuWindow {
     yields: bool,
 }
 
-/// What threads had of the processors.
+/// CPU time of threads.
 #[derive(Debug, Default, Clone, Copy)]
 struct CpuTimes {
     ran: Duration,
     waited: Duration,
 }
 
-/// What a lane's thread had when it looked last.
+/// The CPU time of a lane's thread at its last look.
 #[derive(Default)]
 pub struct LaneCpuDemand {
     last: Cell<Option<(Instant, CpuTimes)>>,
@@ -128,7 +128,7 @@ impl Statistics {
 mod tests {
     use super::*;
 
-    /// What a session did about its demand, by the milliseconds that it ran and waited in each tenth of a second.
+    /// The yields of a session, by the milliseconds that it ran and waited in each tenth of a second.
     fn yields(times: &[(u64, u64)], allowed: bool) -> Vec<bool> {
         let (demand, start) = (CpuDemand::default(), Instant::now());
         demand.add(CpuTimes::default(), start, |_| Ok(()));

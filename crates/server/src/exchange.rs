@@ -1,15 +1,15 @@
 //! Descriptors that API servers of one tenant hand each other: what several processes of an application share of a device.
 //!
-//! A module offers a descriptor and gets a name for it, which its guest passes to another process of the application. Whoever
-//! knows the name can fetch the descriptor as long as the offer stands. The process around the module does the rest
-//! ([`crate::process`]); this is what both sides know.
+//! A module offers a descriptor and gets a name for it, which its guest passes to another process of the application.
+//! A process that knows the name can fetch the descriptor as long as the offer stands. The process around the module
+//! does the rest ([`crate::process`]); this is what both sides know.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use aviary_control::OfferName;
 
-/// What the process does for its modules. The functions may be called on any thread, at any time.
+/// Functions of the process for its modules. The functions may be called on any thread, at any time.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ExchangeAbi {

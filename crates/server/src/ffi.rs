@@ -1,4 +1,4 @@
-//! What utility code of a specification may call, and what keeps panics inside.
+//! Functions that utility code of a specification may call; panics stay inside.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -59,7 +59,7 @@ pub unsafe fn function(name: *const c_char) -> *mut c_void {
     guarded(|| crate::module::vendor().map_or(std::ptr::null_mut(), |v| v.symbol(name)), std::ptr::null_mut())
 }
 
-/// Whether a pointer lies in memory shared with the guest.
+/// True if a pointer lies in memory shared with the guest.
 ///
 /// # Safety
 /// None: the pointer is compared, not followed. `unsafe` because C calls it.
@@ -76,12 +76,12 @@ pub unsafe fn zerocopy_return(pointer: *const c_void) {
     guarded(|| owner().into_iter().for_each(|s| s.return_memory(pointer.cast())), ());
 }
 
-/// Whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
+/// True if an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
 pub fn owes_error() -> c_int {
     guarded(|| c_int::from(lane::has_deferred_error()), 0)
 }
 
-/// For how many nanoseconds the calling thread should look whether a device is through before it sleeps over that.
+/// Nanoseconds for which the calling thread should poll a device's completion before it sleeps.
 pub fn watch_time() -> u64 {
     crate::lane::completion_poll_time().as_nanos() as u64
 }
@@ -92,17 +92,17 @@ pub fn slice_time() -> u64 {
     guarded(|| session().map_or(0, |s| s.devices.slice()), 0)
 }
 
-/// Whether the session of the call under way takes turns on devices with others.
+/// True if the session of the call under way takes turns on devices with others.
 pub fn takes_turns() -> c_int {
     guarded(|| c_int::from(session().is_some_and(|s| s.devices.scheduled())), 0)
 }
 
-/// Whether the node serves one program only, that of the call under way, and has its environment.
+/// True if the node serves one program only, that of the call under way, and has its environment.
 pub fn is_private_node() -> c_int {
     guarded(|| c_int::from(session().is_some_and(|s| s.policy.private_node)), 0)
 }
 
-/// Whether a call of some thread is about to give the device work, or has just done so.
+/// True if a call of some thread is about to give the device work, or has just done so.
 pub fn device_gets_work(device: u64) -> c_int {
     let is_given = || session().is_some_and(|s| s.devices.is_given_work(device));
     guarded(|| c_int::from(is_given()), 1)
@@ -118,11 +118,11 @@ pub unsafe fn device_pause(device: u64) {
 }
 
 thread_local! {
-    /// What `charge_keep` said during the call under way.
+    /// The number that `charge_keep` was given during the present call.
     static KEPT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// What the call under way charges stays charged until [`charge_return`] is called with this number, instead of until
+/// The charges of the present call stay until [`charge_return`] is called with this number, instead of until
 /// the end of the object that it creates: the vendor's library may use the memory longer. For `after_server`; the
 /// number must be new.
 ///
@@ -136,7 +136,7 @@ pub(crate) fn take_kept() -> Option<u64> {
     KEPT.take()
 }
 
-/// What was charged under this number is free. On any thread, also inside the vendor's library.
+/// Returns the charges kept under this number. On any thread, also inside the vendor's library.
 ///
 /// # Safety
 /// None. `unsafe` because C calls it.
@@ -174,7 +174,7 @@ pub unsafe fn allowance(resource: *const c_char, device: *const c_char, limit: *
     1
 }
 
-/// Whether the tenant may use the device of this name; NULL: whether it may use every device that there is.
+/// True if the tenant may use the device of this name; NULL: every device that there is.
 ///
 /// # Safety
 /// `device` is a NUL-terminated string or NULL.

@@ -94,7 +94,7 @@ impl HandleTableState {
         entry.map(|entry| id_of(ty, entry.generation, index))
     }
 
-    /// Whether a call is under way that may end this live object, or one that it ends with.
+    /// True if a call is under way that may end this live object, or one that it ends with.
     fn about_to_end(&mut self, id: u64) -> bool {
         let mut ids = vec![id];
         let mut at = 0;
@@ -110,7 +110,7 @@ impl HandleTableState {
         false
     }
 
-    /// Whether the vendor uses the native value of a live object again, whose end, because of that of an owner, is
+    /// True if the vendor uses the native value of a live object again, whose end, because of that of an owner, is
     /// still on its way here.
     fn superseded(&mut self, id: u64, role: Role, owners: &[u64]) -> bool {
         // The new one belongs to something that stays, or nothing may have its address at the same time.
@@ -127,11 +127,11 @@ pub struct HandleTable {
     types: &'static [HandleTypeInfo],
 }
 
-/// What an object leaves behind.
+/// Remains of an ended object.
 pub struct Ended {
     pub id: u64,
     pub holding: Charges,
-    /// What ended with it.
+    /// The objects that ended with it.
     pub along: Vec<Ended>,
 }
 
@@ -170,7 +170,7 @@ impl HandleTable {
         }
     }
 
-    /// Whether the specification says that this value of the type is no object and crosses as it is.
+    /// True if the specification says that this value of the type is no object and crosses as it is.
     fn is_predefined(&self, ty: u32, value: u64) -> bool {
         value <= MAX_PREDEFINED && self.types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
     }
@@ -239,7 +239,7 @@ impl HandleTable {
         ended.is_empty()
     }
 
-    /// Whether the guest may give this id to a new object: it is one of its own, and newer than all that had its index.
+    /// True if the guest may give this id to a new object: it is one of its own, and newer than all that had its index.
     pub fn may_adopt(&self, ty: u32, id: u64) -> bool {
         let _state = self.lock();
         self.choice(ty, id).is_some()

@@ -33,7 +33,7 @@ thread_local! {
 /// wait for a kernel.
 const MIN_PRINTING_CALL_TICKS: u64 = 20_000;
 
-/// What a guest's thread needs to wake up.
+/// The time that a guest's thread needs to wake up.
 const GUEST_WAKE_UP_TIME: Duration = Duration::from_micros(30);
 /// How long it must be until the answer for this thread to look where the guest's has woken up, and to go elsewhere.
 const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
@@ -114,7 +114,7 @@ pub fn wake_guest(wait: Duration) {
     });
 }
 
-/// Whether an asynchronous call of the guest's thread that is served here has failed, and the guest was not told yet.
+/// True if an asynchronous call of the guest's thread that is served here has failed, and the guest was not told yet.
 pub fn has_deferred_error() -> bool {
     CURRENT.with_borrow(|lane| lane.as_ref().is_some_and(|lane| lane.deferred.get().is_some()))
 }
@@ -247,7 +247,7 @@ impl Lane {
         outcome
     }
 
-    /// Whatever an asynchronous call failed with is reported by the next synchronous one.
+    /// The error of an asynchronous call is reported by the next synchronous one.
     fn defer(&self, call: &Call, outcome: Outcome) {
         let error = match outcome {
             Outcome::Done { success: true, .. } => return,
@@ -347,7 +347,7 @@ impl Lane {
         sent
     }
 
-    /// Whether the guest's thread shall stay awake for the next answer, and this one for the next call.
+    /// Decides if the guest's thread shall stay awake for the next answer, and this one for the next call.
     #[cold]
     fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> WaitAdvice {
         let awake = self.session.devices.answering();
@@ -355,7 +355,7 @@ impl Lane {
         if awake.is_zero() {
             return WaitAdvice::default();
         }
-        // It will wait by spinning, and the program's thread may want this very processor.
+        // It will wait by spinning, and the program's thread may want this very CPU.
         cpu::unboost();
         // Before the answer: with that the guest's wait is over, and what it says of itself in it.
         let (guest_sleeps, guest_is_here) = (end.peer_sleeps(), end.shares_cpu());
@@ -367,7 +367,7 @@ impl Lane {
         WaitAdvice { awake, guest_sleeps, guest_is_here }
     }
 
-    /// What a reply tells beside what was asked.
+    /// Notices of a reply beside its result.
     #[inline]
     fn piggyback(&self) -> Piggyback {
         let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
@@ -415,7 +415,8 @@ struct WaitAdvice {
     guest_is_here: bool,
 }
 
-/// Whoever spins keeps others from its processor. A guest's thread that had to be woken may have come to this one.
+/// A thread that spins keeps others from its CPU. A guest's thread that had to be woken may have come to this
+/// one.
 #[cold]
 fn apply_advice(advice: WaitAdvice, end: &mut LaneEnd) {
     let apart = || if advice.guest_is_here { cpu::migrate_off_cpu() } else { !advice.guest_sleeps };
@@ -423,7 +424,7 @@ fn apply_advice(advice: WaitAdvice, end: &mut LaneEnd) {
     end.set_spin_window(stays);
 }
 
-/// What a message tells the guest beside its body.
+/// Notices of a message to the guest beside its body.
 #[derive(Debug, Default)]
 pub struct Piggyback {
     /// An asynchronous call of this lane failed.

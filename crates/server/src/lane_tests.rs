@@ -69,7 +69,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
     (Lane::new(session, server), guest)
 }
 
-/// What a synchronous call costs apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.
+/// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.
 #[test]
 #[ignore = "a measurement"]
 fn call_costs() {
@@ -90,7 +90,7 @@ fn call_costs() {
     println!("{:?} per call", start.elapsed() / CALLS);
 }
 
-/// What `bench/callcost.py` counts instructions in.
+/// The loop in which `bench/callcost.py` counts instructions.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn aviary_counted_service(lane: &Rc<Lane>) {

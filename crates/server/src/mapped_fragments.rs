@@ -2,8 +2,8 @@
 //!
 //! Each piece is a mapping of this process, of which Linux allows 65,530 by default; in a guest whose free memory is
 //! fragmented, every page of a buffer is a piece. At the limit nothing could be mapped any more, not even to undo
-//! what was: the session would end. So part of them is kept for the arena and the vendor's library, and a guest that
-//! wants more is refused before, and copies.
+//! the former mapping: the session would end. So part of them is kept for the arena and the vendor's library, and a
+//! guest that wants more is refused before, and copies.
 
 use std::collections::BTreeMap;
 

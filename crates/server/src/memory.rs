@@ -51,7 +51,7 @@ impl SessionMemory {
         (end <= self.size).then_some(offset)
     }
 
-    /// Whether a pointer lies in the arena.
+    /// True if a pointer lies in the arena.
     pub fn contains(&self, pointer: *const u8) -> bool {
         let offset = (pointer.addr() as u64).wrapping_sub(self.base.addr() as u64);
         !self.base.is_null() && offset < self.size

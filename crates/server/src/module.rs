@@ -39,7 +39,7 @@ unsafe impl Send for ModuleAbi {}
 // SAFETY: as above.
 unsafe impl Sync for ModuleAbi {}
 
-/// What happened, for [`ServeArguments::event`].
+/// Events, for [`ServeArguments::event`].
 pub mod event {
     pub const STARTED: u32 = 1;
     /// With the reason as its text.

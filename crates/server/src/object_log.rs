@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What one call notes while it runs.
+/// Notes of one call while it runs.
 #[derive(Default, Debug, Clone)]
 pub struct CallRecording {
     /// The whole request, header included, as it came: handlers translate values in place.
@@ -34,7 +34,7 @@ pub struct RecordedCall {
 }
 
 impl RecordedCall {
-    /// What the block at `offset` contained, if the call read `length` bytes from it.
+    /// Contents of the block at `offset`, if the call read `length` bytes from it.
     pub fn block(&self, offset: u64, length: usize) -> Option<*const u8> {
         let found = self.recording.blocks.iter().find(|(at, bytes)| *at == offset && bytes.len() == length);
         found.map(|(_, bytes)| bytes.as_ptr())
@@ -71,7 +71,7 @@ impl ObjectLog {
         ObjectLog { on: true, ..ObjectLog::off() }
     }
 
-    /// Whether calls have to be recorded for it.
+    /// True if calls have to be recorded for it.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on

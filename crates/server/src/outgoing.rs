@@ -21,7 +21,7 @@ pub struct Outgoing {
     outputs: Vec<(*mut u8, usize)>,
 }
 
-/// What the guest's function answered.
+/// The answer of the guest's function.
 pub struct Answer {
     session: Arc<Session>,
     message: Vec<u8>,

@@ -5,7 +5,7 @@ use aviary_gate::{DEVICE_NAME_BYTES, fits};
 use crate::api::ApiDescriptor;
 use aviary_control::Assignment;
 
-/// Who a session belongs to and what it may not do, for the gate and the log.
+/// The tenant of a session and its limits, for the gate and the log.
 #[derive(Debug, Default)]
 pub struct Policy {
     pub tenant: String,

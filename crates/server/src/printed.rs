@@ -1,4 +1,4 @@
-//! What the vendor's library prints for a guest whose descriptors cannot come here, because it is in a virtual machine:
+//! Output of the vendor's library for a guest whose descriptors cannot come here, because it is in a virtual machine:
 //! it goes into pipes, and with replies to the guest.
 
 use std::io;
@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-/// What is printed during one call and exceeds this is lost: nobody reads meanwhile, and who prints must not wait.
+/// Output of one call beyond this is lost: it has no reader meanwhile, and the printing thread must not wait.
 const MAX_PRINTED_BYTES: usize = 1 << 20;
 
 /// A pipe that neither end waits for: the end to read, the end to write.
@@ -22,10 +22,10 @@ pub fn pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
-/// What was printed on standard output, and on standard error.
+/// Text printed on standard output, and on standard error.
 pub type Texts = [Vec<u8>; 2];
 
-/// What the watcher is at.
+/// The watcher's state.
 mod state {
     /// It waits until something is printed.
     pub const STATE_WATCHING: u32 = 0;
@@ -53,7 +53,7 @@ impl Printed {
         Ok(Printed { ends, state, watcher: watcher.thread().clone() })
     }
 
-    /// What has been printed since; `None`: nothing that is known. `look`: the call that has just ended may have printed.
+    /// Text printed since; `None`: none that is known. `look`: the call that has just ended may have printed.
     #[inline]
     pub fn take(&self, look: bool) -> Option<Box<Texts>> {
         if !look && self.state.load(Ordering::Relaxed) != state::STATE_READY {

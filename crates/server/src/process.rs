@@ -28,7 +28,7 @@ use node::Node;
 use sandboxing::Sandbox;
 use zygote::Copied;
 
-/// What the connections' threads and the main thread share.
+/// State that the connections' threads and the main thread share.
 struct ProcessState {
     node: Node,
     /// Where the node reads lines for its log, kept when the guest's standard error takes that place.
@@ -37,7 +37,7 @@ struct ProcessState {
     sandbox: Option<Sandbox>,
     active: AtomicUsize,
     served: AtomicBool,
-    /// What the first guest gave, or its pipes: once per process.
+    /// The output descriptors of the first guest, or its pipes: once per process.
     output: OnceLock<Option<[OwnedFd; 2]>>,
     attaching: Attaching,
     exchange: Exchange,
@@ -182,7 +182,7 @@ fn attend(shared: &Arc<ProcessState>) -> i32 {
                 Received::Garbage(why) => note(shared, 0, &format!("the node sent {why}")),
             }
         }
-        // Nobody accounts for what goes on without the node, and a new node would give the device away again:
+        // Work that goes on without the node is in no account, and a new node would give the device away again:
         // the guests see the hang-up.
         if shared.node.is_gone() {
             return 0;
@@ -215,7 +215,7 @@ fn take_leave(shared: &Arc<ProcessState>, accepts: bool) -> bool {
                     heed(shared, message, descriptors);
                     found = true;
                 }
-                // What was offered has gone with its connection.
+                // The offers of a session end with its connection.
                 Received::Message(..) => {}
                 Received::Nothing | Received::Closed | Received::Garbage(_) => break,
             }

@@ -25,7 +25,7 @@ impl AttachRefusal {
         AttachRefusal::new(welcome_status::FAILED, format!("{what}: {error}"))
     }
 
-    /// What names files of the server.
+    /// The part that names files of the server.
     pub fn detail(self, detail: impl Into<String>) -> AttachRefusal {
         AttachRefusal { detail: detail.into(), ..self }
     }

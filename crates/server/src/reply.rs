@@ -235,7 +235,7 @@ impl Call {
     /// With `ready`, its content is valid only once that poll says so.
     pub fn reply_mapped(&mut self, p: *mut u8, n: usize, ready: Option<(u64, Poll)>) {
         if let Some(offset) = self.session.memory.shared_offset(p, n) {
-            // Nobody will fetch it, but a poll may hold something that only a final answer releases.
+            // No caller will fetch it, but a poll may hold something that only a final answer releases.
             if ready.is_some() {
                 self.later(DeferredOutput { until: ready, delivery: None, copy: None, keep: None });
             }

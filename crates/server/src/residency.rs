@@ -1,4 +1,4 @@
-//! What a specification says about where memory lies.
+//! The devices on which memory lies, as a specification says.
 
 use std::ffi::{CStr, c_char, c_uint};
 

@@ -51,7 +51,7 @@ impl Scratch {
         Some(start)
     }
 
-    /// Whether an address lies in memory that was allocated and has not ended.
+    /// True if an address lies in memory that was allocated and has not ended.
     pub fn contains(&self, pointer: *const u8) -> bool {
         let within = |c: &Chunk| (pointer.addr()).checked_sub(c.start.addr()).is_some_and(|at| at < c.used);
         self.chunks.iter().any(within)

@@ -1,4 +1,4 @@
-//! What all lanes of one connection share.
+//! State that all lanes of one connection share.
 
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -49,7 +49,7 @@ impl Journal {
         let line = format!("{}\n", &line[..line.floor_char_boundary(LONGEST_LINE)]);
         // SAFETY: the process keeps this descriptor open until it ends; ManuallyDrop leaves it open here.
         let mut out = ManuallyDrop::new(unsafe { std::fs::File::from_raw_fd(self.fd) });
-        // Nobody can be told that the log is gone.
+        // No reader can be told that the log is gone.
         let _ = out.write_all(line.as_bytes());
     }
 }
@@ -69,7 +69,7 @@ pub struct Session {
     pub callback_lane: CallbackLane,
     pub devices: Devices,
     pub demand: CpuDemand,
-    /// What goes to the guest with replies, if its own descriptors cannot be here.
+    /// Printed text that goes to the guest with replies, if its own descriptors cannot be here.
     pub printed: Option<Printed>,
     journal: Journal,
     /// `None` in replay.
@@ -93,7 +93,7 @@ struct Closures {
     lasting: HashMap<u64, ClosureKey>,
 }
 
-/// What a session is made of.
+/// Parts of a session.
 pub struct Parts {
     pub api: &'static ApiDescriptor,
     pub vendor: &'static Vendor,
@@ -176,7 +176,7 @@ impl Session {
         self.farewell();
     }
 
-    /// Nobody waits for anything any longer.
+    /// All waits of the session end.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
         self.tickets.interrupt();
@@ -228,7 +228,7 @@ impl Session {
         })
     }
 
-    /// What the tenant's limits leave of a continuous resource; `None`: there are none.
+    /// The part that the tenant's limits leave of a continuous resource; `None`: there are none.
     pub fn allowance(&self, resource: &str, device: Option<&str>) -> Option<Allowance> {
         self.gate.allowance(resource, device)
     }

@@ -132,7 +132,7 @@ fn objects_live_under_the_ids_that_the_guest_chose() {
         let first = lane.call(GET, fields(|e| e.word(a))).word();
         let second = lane.call(GET, fields(|e| e.word(b))).word();
         assert_eq!((second - first, used()), (16, 200));
-        // What fails, or is refused, leaves its ids dead, and they may be used later.
+        // A call that fails, or is refused, leaves its ids dead, and they may be used later.
         spawn(&mut lane, chosen(5, 1), chosen(6, 1), 333);
         assert_eq!(lane.deferred, Some(5));
         spawn(&mut lane, chosen(5, 1), chosen(6, 1), 5000);

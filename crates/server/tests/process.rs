@@ -203,7 +203,7 @@ fn a_guest_survives_the_death_of_its_server() {
 fn a_server_does_not_wait_for_a_vendor_library_that_loads_for_ever_once_its_guest_has_gone() {
     for mirrored in [false, true] {
         let mut node = Node::start(&format!("loading-{mirrored}"));
-        // Whoever opens it to read waits for a writer.
+        // A reader that opens it waits for a writer.
         let library = node.folder.join("library.so");
         rustix::fs::mknodat(rustix::fs::CWD, &library, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a fifo");
         node.vendor = Some(library);

@@ -1,8 +1,9 @@
-//! What generated code of both sides computes with: exact counts, arithmetic that cannot trap, and loads that stay in bounds.
+//! Arithmetic of generated code on both sides: exact counts, arithmetic that cannot trap, and loads that stay in
+//! bounds.
 //!
 //! Expressions of a specification are computed as `i128`, so that hostile 64-bit values cannot wrap.
 
-/// What an output handle slot holds until the vendor writes it.
+/// The value of an output handle's slot until the vendor writes it.
 pub const UNWRITTEN: u64 = 0xA5A5_A5A5_A5A5_A5A5;
 
 /// Bytes. No buffer is larger: a larger size is a mistake or an attack.

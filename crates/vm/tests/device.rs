@@ -248,8 +248,10 @@ fn reset_ends_all_sessions() {
     let ending = std::thread::spawn(move || {
         let told = server.is_told_the_end();
         std::thread::sleep(Duration::from_millis(100));
+        // Taken before: the reset may go on before this thread runs again.
+        let let_go = std::time::Instant::now();
         drop(server);
-        (told, std::time::Instant::now())
+        (told, let_go)
     });
     machine.driver.stop_queues();
     let stopped = std::time::Instant::now();

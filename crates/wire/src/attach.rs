@@ -69,7 +69,7 @@ pub enum GreetingError {
     Text(&'static str),
 }
 
-/// What a guest library says first.
+/// The first message of a guest library.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hello {
     pub wire_version: u32,
@@ -82,7 +82,7 @@ pub struct Hello {
     pub api_version: String,
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Welcome {
     pub wire_version: u32,

@@ -1,6 +1,6 @@
 //! Messages on the control socket after the attachment.
 
-/// What a control message is about.
+/// The kind of a control message.
 pub mod control_kind {
     pub const LANE_OPEN: u32 = 1;
     pub const LANE_CLOSE: u32 = 2;
@@ -13,7 +13,7 @@ pub mod control_kind {
     pub const MEMORY_UNMAP: u32 = 6;
     /// To a VM's device, in the order of its requests: done at `offset`; `lane` is 0 or an errno value.
     pub const MEMORY_DONE: u32 = 7;
-    /// To and from a VM's device: whoever sleeps at the word at `offset` is to be woken.
+    /// To and from a VM's device: a sleeper at the word at `offset` is to be woken.
     pub const WAKE: u32 = 8;
     /// From a guest library, before its first lane: the file that is the message's descriptor, where the application's
     /// large allocations lie, appears at `offset`, `length` bytes.

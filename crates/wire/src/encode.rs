@@ -122,7 +122,7 @@ impl Encoder {
         &self.bytes
     }
 
-    /// What was written after the header.
+    /// The bytes written after the header.
     #[inline]
     pub fn body(&self) -> &[u8] {
         self.bytes.get(HEADER_SIZE..).unwrap_or(&[])

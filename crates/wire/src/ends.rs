@@ -20,7 +20,7 @@ impl Ends {
         }
     }
 
-    /// What the handle ends with, not counting what that ends with in turn.
+    /// The direct owners of the handle, without their owners.
     pub fn owners(&self, handle: u64) -> &[u64] {
         self.owners.get(&handle).map_or(&[], Vec::as_slice)
     }

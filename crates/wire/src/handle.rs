@@ -75,7 +75,7 @@ impl HandleId {
     }
 }
 
-/// What the guest sees of an id when the handle type has 4 bytes.
+/// The part of an id that the guest sees when the handle type has 4 bytes.
 ///
 /// A table that issues ids for such types leaves out the generations whose low byte is 0
 /// ([`HandleId::later_generation`]), so that no short value is a predefined one.

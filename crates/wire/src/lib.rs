@@ -1,4 +1,4 @@
-//! What crosses between a guest library and an API server.
+//! Messages between a guest library and an API server.
 //!
 //! This crate knows bytes only: it does no I/O and contains no `unsafe`. The
 //! normative description is `docs/runtime.md`. Everything that is decoded here

@@ -3,7 +3,7 @@
 /// A user of the node's machine that belongs to no tenant is the tenant `uid-NUMBER`.
 pub const LOCAL_USER: &str = "uid-";
 
-/// Whether a name can only be that of a local user without a tenant. The kernel says who that is, so no certificate,
+/// True if a name can only be that of a local user without a tenant. The kernel says who that is, so no certificate,
 /// token, configuration or VM may choose such a name: it would share account, user id and files with that user.
 pub fn is_reserved(name: &str) -> bool {
     name.starts_with(LOCAL_USER)

@@ -35,7 +35,7 @@ impl Write for Escaper<'_, '_> {
     }
 }
 
-/// Whether a terminal or a reader of lines does something other than show it.
+/// True if a terminal or a reader of lines does something other than show it.
 fn acts(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,

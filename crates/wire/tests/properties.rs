@@ -1,4 +1,4 @@
-//! What is written can be read back, and nothing that is read can hurt.
+//! Written messages can be read back, and no bytes that are read can hurt.
 
 use aviary_wire::attach::PREFIX;
 use aviary_wire::{BufferRef, Decoder, Encoder, Hello, ReplyHeader, RequestHeader, Welcome};

@@ -5,7 +5,7 @@ import re
 from harness.process import HANG, Wrong, wait_until
 
 # A call while both sides are awake needs no kick, no sleep, no request and no system call. On a machine with few processors
-# somebody else wants one now and then, and whoever waits longer than a moment goes to sleep: so of many short rounds the
+# somebody else wants one now and then, and a thread that waits longer than a moment goes to sleep: so of many short rounds the
 # quietest are counted, 20,000 calls together, and five events are left to each of them. One per call would be 200 times that.
 ROUNDS, CALLS, QUIETEST = 200, 1000, 20
 INTERRUPTIONS = 5 * QUIETEST

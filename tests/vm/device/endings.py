@@ -43,7 +43,7 @@ def a_process_is_killed(world):
 def cycles(world):
     """Processes that attach and die, again and again."""
     vm = world.one()
-    # What the guest's kernel keeps for itself is there then.
+    # Objects that the guest's kernel keeps are there then.
     vm.expect("/opt/testapi/cycles 20 2")
     before = world.settle()
     count = 1000 if world.long else 100
@@ -113,7 +113,7 @@ def a_device_is_killed(world):
 def told(world, vm):
     began = time.monotonic()
     said = wait_until(HANG, "the guest is told", lambda: "lost" in (text := vm.expect("cat /tmp/held")) and text)
-    # What this session had in the guest stays pinned: only a device could say that nobody on the host uses it any more.
+    # Memory of this session in the guest stays pinned: only a device could say that no process on the host uses it any more.
     world.log(f"the guest was told after {time.monotonic() - began:.2f} s: {said.splitlines()[-1]}")
 
 

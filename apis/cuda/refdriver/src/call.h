@@ -1,4 +1,4 @@
-/* What every exported function does before and after its implementation. */
+/* Code of every exported function before and after its implementation. */
 #ifndef REFDRIVER_CALL_H
 #define REFDRIVER_CALL_H
 
@@ -28,7 +28,7 @@ extern bool trace_wanted;
 __attribute__((format(printf, 2, 3))) void trace_call(CUresult result, const char *format, ...);
 const char *trace_kernel(CUfunction function);
 const char *trace_stream(CUstream stream);
-/* What a launch is told beyond its sizes: numbers of attributes, with their values where these are numbers. */
+/* Attributes of a launch: numbers of attributes, with their values where these are numbers. */
 const char *trace_attributes(const CUlaunchConfig *config);
 /* A kernel's parameters, two hexadecimal digits for each four bytes. Of an address of device memory counts what is below the
  * alignment of allocations, as that does not depend on who chose the address; of one of the process itself nothing (`~`). */

@@ -388,7 +388,7 @@ CUresult cuDevicePrimaryCtxReset(CUdevice device)
     context = devices[device].primary;
     if (context->active)
         reset(context);
-    /* Who had retained it has a context that is destroyed, until somebody retains it again: so NVIDIA's driver does. */
+    /* Its earlier users have a destroyed context until it is retained again: so NVIDIA's driver does. */
     return CUDA_SUCCESS;
 }
 

@@ -8,7 +8,7 @@
 /* Of a symbol: a kernel, and not a function that kernels call. */
 enum { STO_CUDA_ENTRY = 0x10 };
 
-/* What `.nv.info` (of the file) and `.nv.info.KERNEL` say: a format and a number, then a value or its size. */
+/* Entries of `.nv.info` (of the file) and `.nv.info.KERNEL`: a format and a number, then a value or its size. */
 enum {
     FORMAT_SIZED = 4,
     INFO_MAX_THREADS = 0x05,

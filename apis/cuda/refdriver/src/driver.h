@@ -1,4 +1,4 @@
-/* What the parts of the driver share: the lock, objects, devices and contexts. */
+/* Declarations that the parts of the driver share: the lock, objects, devices and contexts. */
 #ifndef REFDRIVER_DRIVER_H
 #define REFDRIVER_DRIVER_H
 

@@ -1,4 +1,4 @@
-/* What a stream calls on the host, and values in memory that it writes or waits for. */
+/* Functions that a stream calls on the host, and values in memory that it writes or waits for. */
 #include "memory.h"
 #include "stream.h"
 

@@ -1,4 +1,4 @@
-/* What a module is loaded from: PTX text, machine code, or a fat binary with some of both in it. */
+/* The image that a module is loaded from: PTX text, machine code, or a fat binary with some of both in it. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>

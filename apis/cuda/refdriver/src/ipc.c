@@ -20,7 +20,7 @@ _Static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "a handle fits")
 
 static const char mark[8] = "refcuda";
 
-/* What is open, how often, and where its bytes are mapped. */
+/* Opened memory: the number of opens, and the address of its mapping. */
 struct opened {
     struct handle handle;
     CUdeviceptr reserved, address;

@@ -231,7 +231,7 @@ CUresult memory_allocate(CUdeviceptr *address, size_t size, size_t alignment, CU
     return CUDA_SUCCESS;
 }
 
-/* Nobody may ever read what another allocation left. Whole pages go back to the system, which zeroes them. */
+/* No allocation may read the contents of an earlier one. Whole pages go back to the system, which zeroes them. */
 static void scrub(char *bytes, size_t size)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)bytes, end = start + size;

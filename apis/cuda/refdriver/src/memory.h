@@ -14,7 +14,7 @@ enum block_kind {
     BLOCK_MAPPED,     /* physical memory at a reserved address */
     BLOCK_HOST,       /* allocated pinned host memory */
     BLOCK_REGISTERED, /* the application's memory, pinned */
-    BLOCK_MANAGED,    /* memory that the processor uses, too; it stays where it is */
+    BLOCK_MANAGED,    /* memory that the CPU uses, too; it stays where it is */
 };
 
 struct block {

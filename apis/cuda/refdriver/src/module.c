@@ -132,7 +132,7 @@ bool module_has_managed(CUmodule module, const char *name)
 
 /* --- the driver's functions --- */
 
-/* What the just-in-time compiler would say goes to the application's buffer. */
+/* The just-in-time compiler's log goes to the application's buffer. */
 static void write_log(const char *message, unsigned count, CUjit_option *options, void **values)
 {
     char *buffer = NULL;

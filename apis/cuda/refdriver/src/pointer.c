@@ -1,4 +1,4 @@
-/* What can be asked about an address. */
+/* Queries about an address. */
 #include <string.h>
 
 #include "driver.h"

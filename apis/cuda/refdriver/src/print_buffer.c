@@ -23,7 +23,7 @@ static struct printed *take_first(struct print_buffer *buffer)
     return first;
 }
 
-/* Nobody sets the limit any more: a kernel that prints was launched. */
+/* The limit cannot be set any more: a kernel that prints was launched. */
 void print_add(CUcontext context, bool to_errors, const char *text, size_t length)
 {
     struct print_buffer *buffer = &context->printed;

@@ -1,4 +1,4 @@
-/* What kernels print stays with their context until the host waits, as on a device. */
+/* Output of kernels stays with their context until the host waits, as on a device. */
 #ifndef REFDRIVER_PRINT_BUFFER_H
 #define REFDRIVER_PRINT_BUFFER_H
 

@@ -37,7 +37,7 @@ enum ptx_compare {
     COMPARE_EQU, COMPARE_NEU, COMPARE_LTU, COMPARE_LEU, COMPARE_GTU, COMPARE_GEU, COMPARE_NUM, COMPARE_NAN,
 };
 
-/* What atom and red do, how setp combines, how vote and shfl work, what is called. */
+/* The operations of atom and red, how setp combines, how vote and shfl work, what is called. */
 enum ptx_action {
     ACTION_NONE,
     ACTION_ADD, ACTION_AND, ACTION_OR, ACTION_XOR, ACTION_MIN, ACTION_MAX, ACTION_EXCH, ACTION_CAS, ACTION_INC,
@@ -92,7 +92,7 @@ struct ptx_global {
     char *name;
     CUdeviceptr address;
     size_t size;
-    bool managed; /* memory that the processor uses, too */
+    bool managed; /* memory that the CPU uses, too */
 };
 
 struct ptx_program {

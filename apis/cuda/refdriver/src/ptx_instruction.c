@@ -49,7 +49,7 @@ static const struct word roundings[] = {
     {"rn", ROUND_NEAREST}, {"rz", ROUND_ZERO},   {"rm", ROUND_DOWN},  {"rp", ROUND_UP}, {"rni", ROUND_NEAREST},
     {"rzi", ROUND_ZERO},   {"rmi", ROUND_DOWN},  {"rpi", ROUND_UP},   {NULL, 0},
 };
-/* What changes nothing for an interpreter that runs one thread at a time with full precision. */
+/* Modifiers that change nothing for an interpreter that runs one thread at a time with full precision. */
 static const struct word ignored[] = {
     {"approx", 0}, {"full", 0}, {"ftz", 0},     {"sync", 0},    {"aligned", 0}, {"uni", 0},     {"gpu", 0},
     {"cta", 0},    {"sys", 0},  {"relaxed", 0}, {"acquire", 0}, {"release", 0}, {"acq_rel", 0}, {"sc", 0},

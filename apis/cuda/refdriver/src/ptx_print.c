@@ -8,7 +8,7 @@
 #include "print_buffer.h"
 #include "ptx_run.h"
 
-/* What a device prints of one call at most, besides its format. */
+/* Most bytes that a device prints of one call, besides its format. */
 enum { MOST_ARGUMENTS = 32, WIDEST = 1 << 20 };
 
 /* %[flags][width][.precision][size]type */
@@ -162,7 +162,7 @@ static void print_conversion(FILE *out, const struct conversion *conversion, str
     }
 }
 
-/* What is no conversion, or would need one argument more than there can be, is printed as it is. */
+/* Text that is no conversion, or would need one argument more than there can be, is printed as it is. */
 static void print_format(FILE *out, const char *format, struct arguments *arguments)
 {
     while (*format && arguments->run->fault == CUDA_SUCCESS) {

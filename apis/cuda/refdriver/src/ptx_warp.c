@@ -1,4 +1,4 @@
-/* What the 32 threads of a warp do together: exchanging values (shfl), voting, waiting for each other. */
+/* Operations of the 32 threads of a warp together: exchanging values (shfl), voting, waiting for each other. */
 #include "ptx_run.h"
 
 enum { WARP = 32 };

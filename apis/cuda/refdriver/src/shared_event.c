@@ -96,7 +96,7 @@ static uint64_t loaded(const uint64_t *number) { return __atomic_load_n(number, 
 
 uint64_t shared_event_latest(const struct shared_event *event) { return loaded(&event->content->recorded); }
 
-/* What a process that has ended had not done will not be done. */
+/* Work that an ended process had not done will not be done. */
 static bool is_given_up(uint64_t author, uint64_t number)
 {
     return author >> 32 == (uint32_t)number && kill((pid_t)(uint32_t)author, 0) != 0 && errno == ESRCH;

@@ -74,7 +74,7 @@ CUevent event_new(CUcontext context, unsigned flags, struct shared_event *shared
 /* --- shared_event.c --- */
 
 struct shared_event *shared_event_new(void);
-/* Nobody can open it any more. */
+/* No process can open it any more. */
 void shared_event_close(struct shared_event *event);
 void shared_event_end(struct shared_event *event);
 /* The number of the last record. */
@@ -92,17 +92,17 @@ void shared_event_complete(const struct operation *operation);
 
 /* Adds a node to the graph that the stream captures; takes the operation over. */
 CUresult capture_add(CUstream stream, struct operation *operation);
-/* What a call that waits for the stream, or uses it without a node, answers while it captures. */
+/* The answer of a call that waits for the stream, or uses it without a node, while it captures. */
 CUresult capture_forbids(CUstream stream);
 /* An event recorded in, or a stream joined to, a capture. */
 CUresult capture_record(CUstream stream, CUevent event);
 CUresult capture_wait(CUstream stream, CUevent event);
-/* What a call answers whose outcome a graph would not repeat, such as asking for an event, in a thread that has not said that
+/* The answer of a call whose outcome a graph would not repeat, such as asking for an event, in a thread that has not said that
  * it is careful (cuThreadExchangeStreamCaptureMode). */
 CUresult capture_forbids_unsafe(void);
-/* What a call answers that waits for all streams of a context. */
+/* The answer of a call that waits for all streams of a context. */
 CUresult capture_forbids_all(CUcontext context);
-/* Whether using the default stream would break into a capture of the same context. */
+/* True if using the default stream would break into a capture of the same context. */
 CUresult capture_implicit(CUcontext context);
 /* The stream takes no further part in a capture. */
 void capture_leave(CUstream stream);

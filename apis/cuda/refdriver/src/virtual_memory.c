@@ -168,7 +168,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 
     if (result != CUDA_SUCCESS)
         return result;
-    /* Who imports it reads in the name on which device it is. */
+    /* An importer reads the device of the memory in the name. */
     snprintf(name, sizeof(name), FILE_NAME "%d", devices[properties->location.id].number);
     file = memfd_create(name, MFD_CLOEXEC);
     if (file >= 0 && ftruncate(file, (off_t)size) != 0) {

@@ -1,4 +1,4 @@
-/* What the test programs share. Each prints deterministic lines, the same directly and remoted. */
+/* Code that the test programs share. Each prints deterministic lines, the same directly and remoted. */
 #ifndef CUDA_TESTS_COMMON_H
 #define CUDA_TESTS_COMMON_H
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What was printed before a crash shall be seen. */
+/* Lines printed before a crash shall be seen. */
 __attribute__((constructor)) static void print_lines(void) { setvbuf(stdout, NULL, _IOLBF, 0); }
 
 static inline const char *error_name(CUresult error)

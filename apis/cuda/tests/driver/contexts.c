@@ -118,7 +118,7 @@ static void memory_limits(void)
     MUST(cuStreamDestroy(stream));
 }
 
-/* Nobody sees what another allocation left. */
+/* No allocation shows the contents of an earlier one. */
 static void scrubbed(void)
 {
     enum { SIZE = 3 << 20 };
@@ -204,7 +204,7 @@ static bool copies_are_right(CUdeviceptr device, char *here, char *back, char *p
     return right;
 }
 
-/* What copies pass through is the context's, and goes with it. */
+/* The buffers of copies belong to the context, and go with it. */
 static void copies_after_reset(void)
 {
     enum { ROOM = 3 << 20 };

@@ -57,7 +57,7 @@ int main(void)
     MUST(cuStreamAddCallback(stream, told, &answer, 0));
     MUST(cuStreamSynchronize(stream));
 
-    /* What a copy brought is there when the next function looks. */
+    /* Data that a copy brought is there when the next function looks. */
     MUST(cuMemAlloc(&memory, 4));
     MUST(cuMemAllocHost((void **)&pinned, 4 * 5));
     for (unsigned i = 0; i < 5; i++) {

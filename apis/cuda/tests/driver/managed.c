@@ -1,4 +1,4 @@
-/* Managed memory: one pointer for the processor and for kernels, copies and fills; what may be said and asked about it. */
+/* Managed memory: one pointer for the CPU and for kernels, copies and fills; what may be said and asked about it. */
 #include "common.h"
 #include "kernels.h"
 
@@ -61,7 +61,7 @@ int main(void)
         CHECK(c[i] == a[i] + b[i]);
     printf("vector_add: %016llx\n", (unsigned long long)checksum(c, COUNT * 4));
 
-    /* The processor reads what a kernel wrote, again and again, and the other way round. */
+    /* The CPU reads what a kernel wrote, again and again, and the other way round. */
     for (int round = 0; round < 20; round++) {
         a[round] = 1000;
         launch(add, parameters);

@@ -1,4 +1,4 @@
-/* What kernels print is there when the host has waited for them, whoever waits and however: the program's own lines stand behind
+/* Output of kernels is there when the host has waited for them, in any thread and in any way: the program's own lines stand behind
  * it. Each part is a process of its own that has first waited for kernels that do not print: how it waits then may depend on what
  * was launched before. */
 #include "common.h"
@@ -260,7 +260,7 @@ static void wait_lines(void)
     MUST(cuMemcpy2D(&copy));
 }
 
-/* What is no waiting, but writes what was printed before. */
+/* Calls that do not wait but write earlier output. */
 static void load_module(void)
 {
     ask();
@@ -474,7 +474,7 @@ static void limits(int in_graph)
     MUST(cuCtxDestroy(world.context));
 }
 
-/* What does not fit is lost, the oldest first. */
+/* Output that does not fit is lost, the oldest first. */
 static void overflow(int nothing)
 {
     int number = 1;

@@ -59,7 +59,7 @@ static void launched(CUfunction function, int count)
     MUST(cuMemFree(memory));
 }
 
-/* What the function of such a kernel is like; asked twice, as the second answer may be a remembered one. */
+/* Attributes of such a kernel's function; asked twice, as the second answer may be a remembered one. */
 static void look(CUfunction function, int count)
 {
     for (int twice = 0; twice < 2; twice++) {
@@ -118,7 +118,7 @@ static void libraries(void)
     puts("ok libraries");
 }
 
-/* Nobody unloads the modules. */
+/* No thread unloads the modules. */
 static void contexts(void)
 {
     CUcontext context, before;
@@ -144,7 +144,7 @@ static void contexts(void)
     puts("ok contexts");
 }
 
-/* What is remembered of a function follows its settings. */
+/* Remembered answers about a function follow its settings. */
 static void settings(void)
 {
     CUmodule module;

@@ -1,4 +1,4 @@
-/* What NVIDIA's libraries do before every launch: they ask for the kernel's function and for all its attributes, set an
+/* Calls of NVIDIA's libraries before every launch: they ask for the kernel's function and for all its attributes, set an
  * attribute to what it is, and launch with attributes whose unused bytes are whatever was on the stack. */
 #include "common.h"
 #include "kernels.h"

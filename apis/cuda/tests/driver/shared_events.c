@@ -256,7 +256,7 @@ static void record_first(int to_second, int to_third)
     hand_over(to_second);
 }
 
-/* What was complete here no longer is. */
+/* The event that was complete here no longer is. */
 static void wait_for_second(int line)
 {
     await(line);

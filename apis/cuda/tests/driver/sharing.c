@@ -1,5 +1,5 @@
 /* Memory of one process in another: by a descriptor, and by a handle. The program starts itself again as that other one.
- * What both print goes through the first, line by line.
+ * The output of both goes through the first, line by line.
  *   sharing stranger USER: the other process is another user's and shall get nothing */
 #include "common.h"
 #include "kernels.h"

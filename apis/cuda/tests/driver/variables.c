@@ -1,4 +1,4 @@
-/* Managed variables of modules: the processor and kernels use them at one address. */
+/* Managed variables of modules: the CPU and kernels use them at one address. */
 #include "common.h"
 
 static const char text[] =

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What a device is called depends on its ordinal; which one it is tell its UUID's last byte and its place on the bus. */
+/* The name of a device depends on its ordinal; its identity is in its UUID's last byte and its place on the bus. */
 static void show_device(int ordinal)
 {
     CUdevice device, back = -1;

@@ -1,4 +1,4 @@
-/* What NVIDIA's compiler makes of `__managed__` variables, written by hand: code in the executable, registered before main,
+/* The code that NVIDIA's compiler makes of `__managed__` variables, written by hand: code in the executable, registered before main,
  * with variables whose address the runtime puts where the program looks for them. */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -78,7 +78,7 @@ int main(void)
 {
     int copied[100] = {0};
 
-    /* What compiled code does before it first touches such a variable. */
+    /* Calls of compiled code before it first touches such a variable. */
     __cudaInitModule(handle);
     printf("at first %d\n", *counter);
     for (int round = 1; round <= 3; round++) {

@@ -88,7 +88,7 @@ def few_waits(path, per_step, in_all):
             steps.append([])
         elif steps and waited:
             steps[-1].append(name)
-    # What follows the last question is no step.
+    # Anything after the last question is no step.
     *before, last = steps[:-1] or [["no step"] * (per_step + 1)]
     counts = f"a step waits {len(last)} times (at most {per_step}); the steps before: {[len(step) for step in before]}"
     good = verdict(len(last) <= per_step, counts, last[:20])

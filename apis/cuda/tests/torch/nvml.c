@@ -1,4 +1,4 @@
-/* What PyTorch and NCCL ask of NVML, answered for the devices of the reference driver: how many there are, which one it is, who
+/* The queries of PyTorch and NCCL to NVML, answered for the devices of the reference driver: how many there are, which one it is, who
  * uses it when memory is out, whether they reach each other. */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include <nvml.h>

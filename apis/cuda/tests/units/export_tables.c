@@ -118,7 +118,7 @@ static void integrity(void)
     printf("another process differs, or is refused: %d\n", WIFEXITED(status) && WEXITSTATUS(status) == 7);
 }
 
-/* What NVRTC compiled is found again by source and options, and only so. */
+/* Results of NVRTC are found again by source and options, and only so. */
 static void compiled(void)
 {
     void *const *cache = table(COMPILED);

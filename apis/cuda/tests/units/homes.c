@@ -39,7 +39,7 @@ static void release(int kind, int device, CUdeviceptr piece)
     }
 }
 
-/* What the driver says of the current context's device, in MiB, before and after a piece is taken. */
+/* The driver's answer for the current context's device, in MiB, before and after a piece is taken. */
 static void report(int device)
 {
     size_t total, available[2], whole;

@@ -115,7 +115,7 @@ static void launch(CUmodule module)
     MUST(cuMemFree(memory));
 }
 
-/* What a fat binary has for these devices: its machine code rather than its text, and none for others. */
+/* The image of a fat binary for these devices: its machine code rather than its text, and none for others. */
 static void choose(const struct cubin *cubin)
 {
     static const char text[88] = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry text()\n{\nret;\n}\n";

@@ -1,4 +1,4 @@
-/* What slicing remembers of programs and kernels: whether their source allows it, the values of arguments, what a work-group
+/* State of slicing for programs and kernels: if their source allows it, the values of arguments, what a work-group
  * costs. Nothing is remembered while slicing is off. */
 #include "slicing.h"
 #include "../server.h"
@@ -83,7 +83,7 @@ static void sweep_slice_records(void) {
     slice_sweep_at = 2 * slice_records + 64;
 }
 
-/* What is known of an object of the application's; NULL: slicing is off. */
+/* The state of an object of the application; NULL: slicing is off. */
 static struct opencl_object *sliced_object(void *handle) {
     return slice_is_on() ? metadata(struct opencl_object, handle) : NULL;
 }

@@ -207,7 +207,7 @@ size_t slice_unit_named(const struct slice_text *t, const char *name, size_t len
     return found;
 }
 
-/* What is answered differently in a part of an NDRange. */
+/* Built-ins whose answer differs in a submission of an NDRange. */
 const char *const slice_geometry[] = {"get_group_id",      "get_num_groups",       "get_global_size",
                                              "get_global_offset", "get_global_linear_id", NULL};
 static const char *const untouchable[] = {"get_group_id",      "get_num_groups",       "get_global_size", "get_global_offset",
@@ -230,7 +230,7 @@ static int is_attribute(const struct slice_text *t, size_t i) {
     return slice_token_in(t, i, words) && slice_token_is(t, i + 1, "(");
 }
 
-/* Whether a declaration at file scope, of these tokens, makes no variable that kernels could write. */
+/* True if a declaration at file scope, of these tokens, makes no variable that kernels could write. */
 static int harmless_declaration(const struct slice_text *t, size_t first, size_t end) {
     static const char *const constants[] = {"constant", "__constant", NULL};
     static const char *const globals[] = {"global", "__global", "=", NULL};
@@ -293,7 +293,7 @@ static int read_function(struct slice_text *t, size_t first, size_t brace, size_
     return found != 0;
 }
 
-/* Whether a brace at file scope opens a type's members or a variable's values. */
+/* True if a brace at file scope opens a type's members or a variable's values. */
 static int is_data(const struct slice_text *t, size_t first, size_t brace) {
     static const char *const kinds[] = {"struct", "union", "enum", NULL};
     int names = 0, is_type = 1, is_value = 0;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* What was late and has not been looked at. Callbacks of the vendor's write here, so no function of the vendor's is called under the lock. */
+/* The late submission that has not been looked at. Callbacks of the vendor's write here, so no function of the vendor's is called under the lock. */
 enum { SLICE_LATE = 64 };
 static struct {
     unsigned long code;

@@ -126,7 +126,7 @@ static struct slice_job *slice_job_for(struct slice_kernel *kernel, cl_device_id
     return job;
 }
 
-/* Whether the launch is on its way in parts. If not, nothing of it has happened. */
+/* True if the launch is on its way in submissions. If not, nothing of it has happened. */
 static int launch_sliced(struct slice_job *job, cl_command_queue queue, cl_device_id device, cl_uint waits, const cl_event *wait_list,
                            cl_event *event) {
     static unsigned long serials;

@@ -1,6 +1,6 @@
-/* Whether a kernel may be run in parts, by what its program's source says, and the source for those that need another one.
+/* Decides from a program's source if a kernel may be run in submissions, and makes the source for those that need another one.
  *
- * Every name that a kernel mentions is followed to all functions and macros of that name (lexer.c). Whoever is in doubt is not
+ * Every name that a kernel mentions is followed to all functions and macros of that name (lexer.c). A kernel in doubt is not
  * sliced. This is not there to see through a program that disguises itself: that program would only get wrong results of its own. */
 #include "rewrite.h"
 #include "lexer.h"
@@ -168,7 +168,7 @@ static int names_needy(const struct slice_text *t, size_t i, int functions_only)
     return 0;
 }
 
-/* Whoever mentions a built-in of the list, or someone who does. */
+/* Functions that mention a built-in of the list, or another such function. */
 static void find_needy(struct slice_text *t) {
     for (int changed = 1; changed;) {
         changed = 0;

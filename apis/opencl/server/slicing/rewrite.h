@@ -1,4 +1,4 @@
-/* Whether a kernel may run in parts, and the source for kernels that need another one (rewrite.c). Needs no OpenCL. */
+/* The decision if a kernel may run in submissions, and the source for kernels that need another one (rewrite.c). Needs no OpenCL. */
 #ifndef OPENCL_SLICING_REWRITE_H
 #define OPENCL_SLICING_REWRITE_H
 

@@ -253,7 +253,7 @@ struct slice_worker *slice_worker_of(cl_device_id device) {
     return worker;
 }
 
-/* What comes before the launch has finished, or failed. */
+/* The work before the launch has finished, or failed. */
 void CL_CALLBACK slice_may_begin(cl_event event, cl_int status, void *argument) {
     struct slice_job *job = argument;
     (void)event;

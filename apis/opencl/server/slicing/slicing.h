@@ -109,7 +109,7 @@ struct slice_job {
     unsigned long serial;
     struct slice_worker *worker;
     cl_int status;
-    /* What came of it. */
+    /* Its outcome. */
     size_t launches, late; /* Late: longer than two slices. */
     size_t longest_groups;
     cl_ulong first_start;

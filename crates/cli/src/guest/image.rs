@@ -67,7 +67,7 @@ pub struct ImageCommand {
     output: PathBuf,
 }
 
-/// What users put into a guest.
+/// The files that users put into a guest.
 #[derive(Args, Default)]
 pub struct Additions {
     /// Put a file or folder in, at TARGET or where it lies here (repeatable).

@@ -75,7 +75,7 @@ if port status >/dev/null; then
     err=$!
     (cd /root && exec setsid sh /etc/aviary/command <"$(port in)" >/run/out 2>/run/err 7>&-)
     status=$?
-    # What the command left in the background ends with it, so that the pipes come to their ends. Who is killed may have
+    # Processes that the command left in the background end with it, so that the pipes end. A killed process may have
     # started another process a moment before: again, until nobody is left. Threads of the kernel have no program.
     tries=0 left=yes
     while [ -n "$left" ] && [ $tries -lt 100 ]; do

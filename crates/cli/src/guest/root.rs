@@ -96,7 +96,7 @@ impl GuestRoot {
         self.replace(&folder, path, |new| {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&folder, new, flags, Mode::from_raw_mode(mode))?;
-            // Whatever the umask is.
+            // Independent of the umask.
             rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
             File::from(file).write_all(data)
         })

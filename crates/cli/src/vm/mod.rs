@@ -36,7 +36,7 @@ struct VmRunCommand {
     /// The VM's memory.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_memory)]
     memory: u64,
-    /// The VM's processors.
+    /// The VM's CPUs.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1024))]
     cpus: u32,
     /// Hardware virtualization, emulation, or what this machine has.
@@ -62,7 +62,7 @@ struct VmRunCommand {
     /// Print QEMU's command line and do not run it.
     #[arg(long, conflicts_with_all = ["command", "add", "program"])]
     print: bool,
-    /// What runs in the guest.
+    /// The command that runs in the guest.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD", requires = "image")]
     command: Vec<OsString>,
 }

@@ -7,7 +7,7 @@ use std::fmt::Debug;
 
 fn check<M: Message + PartialEq + Debug>(bytes: &[u8], descriptors: usize) {
     if let Ok(message) = decode::<M>(bytes, descriptors) {
-        // What is escaped may get longer than a message can be.
+        // Escaped text may get longer than a message can be.
         if let Ok(again) = encode(&message) {
             assert_eq!(decode::<M>(&again, descriptors).expect("its own message"), message);
         }

@@ -18,7 +18,7 @@ extern "C" {
 void *aviary_metadata(const void *handle, unsigned int kind);
 #define metadata(T, h) ((T *)aviary_metadata((const void *)(h), aviary_metadata_kind(T)))
 
-/* Whether an address lies in memory that guest and API server share at the same address. */
+/* True if an address lies in memory that guest and API server share at the same address. */
 int aviary_is_zerocopy(const void *pointer);
 
 /* Guest: the library's own stub of that name, also of a function that is not virtualized. Server: the vendor's function.

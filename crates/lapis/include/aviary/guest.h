@@ -19,11 +19,11 @@ void *aviary_zerocopy_alloc_uninitialized(size_t size);
 /* The vendor's library uses the memory from now on, until the server's utility code returns it. */
 void aviary_zerocopy_lend(void *pointer);
 
-/* Whether the server sees these bytes where the application has them (`aviary run --share-heap`, or a VM's pinned memory): moving
+/* True if the server sees these bytes where the application has them (`aviary run --share-heap`, or a VM's pinned memory): moving
  * them in parts gains nothing then. */
 int aviary_is_shared(const void *pointer, size_t size);
 
-/* Whether a value is a live handle. */
+/* True if a value is a live handle. */
 int aviary_is_handle(const void *handle);
 
 /* False once the API server is gone. Calls that are answered without a message would not notice. */

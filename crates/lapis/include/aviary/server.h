@@ -16,7 +16,7 @@ void aviary_zerocopy_return(void *pointer);
 void aviary_charge_keep(uint64_t number);
 void aviary_charge_return(uint64_t number);
 
-/* Whether an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet: to be asked before a
+/* True if an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet: to be asked before a
  * guest is allowed to go on without an answer. */
 int aviary_owes_error(void);
 
@@ -30,7 +30,7 @@ struct aviary_drain {
     uint64_t patience_ns;
 };
 
-/* Whether a call of some thread is about to give the device work, or has just done so. */
+/* True if a call of some thread is about to give the device work, or has just done so. */
 int aviary_device_gets_work(uint64_t device);
 
 /* ns for which a call that waits for a device should poll it before it sleeps. Above 0 only for programs that have the device, call
@@ -54,7 +54,7 @@ void aviary_device_pause(uint64_t device);
  * `address` can name a function that lowers the vendor library's answers about its memory to that. */
 int aviary_allowance(const char *resource, const char *device, uint64_t *limit, uint64_t *left);
 
-/* Whether the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
+/* True if the tenant may use the device of this name, in the spelling of the names for `continuous_rc` and `occupies`; NULL: every
  * device that there is. Work and memory on other devices are refused anyway: this allows telling programs of their tenant's devices
  * only. */
 int aviary_may_use(const char *device);

@@ -254,7 +254,7 @@ impl AvailabilityChecker<'_> {
     }
 }
 
-/// Whether the server has the memory behind a pointer during the call.
+/// True if the server has the memory behind a pointer during the call.
 fn travels(plan: &Plan) -> bool {
     match &plan.kind {
         Kind::Buffer(buffer) => !buffer.no_copy,

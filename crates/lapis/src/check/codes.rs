@@ -1,4 +1,4 @@
-//! What refused, unsupported and lost calls return: known when nothing else works, and never what success is.
+//! Codes that refused, unsupported and lost calls return: known when nothing else works, and never the code of success.
 
 use crate::diagnostics::Diagnostic;
 use crate::model::{Callee, ErrorPlace, Expr, ExprKind, Function, Model, StatusType};
@@ -64,7 +64,7 @@ impl CodeChecker<'_> {
         }
     }
 
-    /// What a function that returns a status object cannot do: its errors are objects, and no later call has one for them.
+    /// Checks a function that returns a status object: its errors are objects, and no later call has one for them.
     fn status(&mut self, function: &Function, status: usize) {
         let name = &self.model.handle_types[self.model.statuses[status].handle].name;
         if let Some(condition) = &function.asynchronous {

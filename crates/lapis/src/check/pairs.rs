@@ -1,4 +1,4 @@
-//! What begins must be able to end.
+//! Objects, charges and mappings that begin must be able to end.
 
 use super::plans;
 use crate::diagnostics::Diagnostic;

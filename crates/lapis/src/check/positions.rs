@@ -1,4 +1,4 @@
-//! What a value can be where it stands: a description that no generator could keep is refused here.
+//! Kinds that a value can have in its position: a description that no generator could keep is refused here.
 
 use crate::diagnostics::Diagnostic;
 use crate::lower::reads_memory;
@@ -268,7 +268,7 @@ fn name(at: Position) -> &'static str {
     }
 }
 
-/// Whether values of a type that cross as they are would carry addresses or handles.
+/// True if values of a type that cross as they are would carry addresses or handles.
 fn translated(ty: &Type) -> bool {
     match &ty.kind {
         TypeKind::Array { of, .. } => {

@@ -1,4 +1,4 @@
-//! What surrounds the printed Rust: the crates' build files.
+//! Files around the printed Rust: the crates' build files.
 
 use crate::model::{Model, Side};
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use crate::model::{Count, Expr};
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
-/// Whether a NULL result means failure when nothing else tells.
+/// True if a NULL result means failure when nothing else tells.
 pub fn returns_object(result: &Instruction) -> bool {
     matches!(
         result.operation,
@@ -86,7 +86,7 @@ pub fn remember_end(cx: Context, request: TokenStream) -> TokenStream {
     }
 }
 
-/// What `remember_end` has remembered: names for the end of the queue and of the outputs.
+/// The positions that `remember_end` keeps: names for the end of the queue and of the outputs.
 pub fn recall_end() -> TokenStream {
     let (trail, outputs) = (next_remembered(), next_remembered());
     quote!(let (trail_end, outputs_end) = (#trail as usize, #outputs as usize);)

@@ -227,7 +227,7 @@ impl Handler<'_> {
         quote!(#(#requirements)* #(#charges)*)
     }
 
-    /// What is charged, and how it is found out: a resource, or a resource on devices.
+    /// The charged item, and the expression that finds it: a resource, or a resource on devices.
     fn item(&self, charge: &Charge) -> (TokenStream, Option<TokenStream>) {
         let resource = charge.resource as u32;
         let names =

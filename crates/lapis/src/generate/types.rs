@@ -188,7 +188,7 @@ pub fn utility_declarations(model: &Model, skip: crate::model::Side) -> TokenStr
     quote!(unsafe extern "C" { #(#declarations)* })
 }
 
-/// What the handles of a type carry: kind and size of a structure, if any.
+/// The metadata that the handles of a type carry: kind and size of a structure, if any.
 pub fn metadata(handle: &HandleType) -> TokenStream {
     match &handle.metadata {
         None => quote!(None),

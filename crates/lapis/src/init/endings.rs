@@ -1,6 +1,6 @@
 //! Functions that end an object, by their names.
 
-/// What the name of a function says about the end of objects.
+/// The end of objects, as a function's name tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// Nothing, or it asks: `get_free_bytes`.

@@ -47,7 +47,7 @@ impl Loader<'_> {
         Some(code)
     }
 
-    /// What stands in the specification itself. The runtime's functions count as its own.
+    /// Functions that stand in the specification itself. The runtime's functions count as its own.
     fn inline_unit(&self, folder: &Path, items: &[Item], model: &Model, side: Side) -> Unit {
         let mut unit = self.header_unit(folder, items, &mut Vec::new());
         unit.path = folder.join(if side == Side::Guest { "(guest utilities).c" } else { "(server utilities).c" });

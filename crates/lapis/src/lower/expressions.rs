@@ -7,7 +7,7 @@ pub fn is_value(contextual: &Contextual) -> bool {
     matches!(&contextual.rule, Rule::Plan(p) if matches!(p.kind, Kind::Scalar | Kind::Number(_)))
 }
 
-/// Whether evaluating `e` as an address already follows a pointer.
+/// True if evaluating `e` as an address already follows a pointer.
 pub fn reads_memory(e: &Expr) -> bool {
     match &e.kind {
         ExprKind::Element(..) => true,

@@ -1,4 +1,4 @@
-//! What a function is lowered to.
+//! The instructions that a function is lowered to.
 
 use crate::model::*;
 
@@ -19,7 +19,7 @@ pub struct Lowered {
     pub arguments: Vec<Instruction>,
     /// The returned value; it travels at the head of the reply.
     pub result: Instruction,
-    /// Whether this call belongs to an object's log.
+    /// True if this call belongs to an object's log.
     pub recorded: bool,
     /// Conditions that only the guest can evaluate, and the sites at which their values travel:
     /// there the server finds them when it needs them again.
@@ -196,7 +196,7 @@ pub struct Elements {
 }
 
 impl Elements {
-    /// Whether the server keeps what it passed beside what the vendor's function left: pointers among the elements
+    /// True if the server keeps what it passed beside what the vendor's function left: pointers among the elements
     /// that are looked at again after the call.
     pub fn kept_twice(&self) -> bool {
         self.input && self.element.iter().any(|i| i.holds_pointer() && (self.output || i.replies()))
@@ -204,7 +204,7 @@ impl Elements {
 }
 
 impl Instruction {
-    /// Whether the value is, or has as a member, the address of memory that the server provides.
+    /// True if the value is, or has as a member, the address of memory that the server provides.
     fn holds_pointer(&self) -> bool {
         match &self.operation {
             Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) => true,
@@ -214,7 +214,7 @@ impl Instruction {
         }
     }
 
-    /// Whether the reply pass has anything to do for this value.
+    /// True if the reply pass has something to do for this value.
     pub fn replies(&self) -> bool {
         match &self.operation {
             Operation::Bytes(b) => {
@@ -227,7 +227,7 @@ impl Instruction {
         }
     }
 
-    /// Whether the guest may choose the ids of what the call creates here.
+    /// True if the guest may choose the ids of what the call creates here.
     pub fn mints(&self) -> bool {
         match &self.operation {
             Operation::Handle(h) => h.minted,
@@ -237,7 +237,7 @@ impl Instruction {
         }
     }
 
-    /// Whether a successful call changes the life of handles or shadows passed here.
+    /// True if a successful call changes the life of handles or shadows passed here.
     pub fn has_effects(&self) -> bool {
         match &self.operation {
             Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,

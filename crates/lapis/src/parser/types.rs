@@ -9,7 +9,7 @@ const TAGS: [&str; 3] = ["struct", "union", "enum"];
 const QUALIFIERS: [&str; 4] = ["const", "volatile", "restrict", "__restrict"];
 
 impl Parser<'_> {
-    /// Whether the token `ahead` certainly or (by the header) presumably begins a type.
+    /// True if the token `ahead` certainly or (by the header) presumably begins a type.
     pub(super) fn begins_type(&self, ahead: usize) -> bool {
         let word = self.word(ahead);
         self.peek_at(ahead) == Token::Name && (is_type_keyword(word) || self.is_known_type(word))

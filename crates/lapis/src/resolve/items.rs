@@ -293,7 +293,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// What concerns a handle type, whether or not it tells of errors. False: not such a descriptor.
+    /// A descriptor of a handle type, with or without status. False: not such a descriptor.
     fn handle_code(&mut self, handle: Option<usize>, d: &Descriptor) -> bool {
         match d.name.text.as_str() {
             "boxed" => {
@@ -412,7 +412,7 @@ fn is_code(piece: &Piece) -> bool {
         if info(d).is_some_and(|i| i.scopes.contains(&DescriptorScope::Type) && !i.scopes.contains(&DescriptorScope::Value)))
 }
 
-/// Whether a descriptor of that name stands in a block, conditions included.
+/// True if a descriptor of that name stands in a block, conditions included.
 pub(super) fn has(body: &[Piece], name: &str) -> bool {
     body.iter().any(|piece| match piece {
         Piece::Statement(Statement::Descriptor(d)) => d.name.text == name,

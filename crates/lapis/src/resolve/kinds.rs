@@ -1,4 +1,4 @@
-//! What kind of value the descriptors make: one plan from one list of descriptors.
+//! The kind of value that descriptors make: one plan from one list of descriptors.
 
 use super::scope::{Scope, shift};
 use super::types::{describe, size_t};

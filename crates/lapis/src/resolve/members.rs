@@ -140,7 +140,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Whether values of a type cannot simply be copied to another process.
+    /// True if values of a type cannot simply be copied to another process.
     pub(super) fn needs_rule(&self, ty: &Type) -> bool {
         if ty.handle.is_some() || self.type_rule(ty).is_some_and(|r| !self.type_rules[r].body.is_empty()) {
             return true;

@@ -1,4 +1,4 @@
-//! What names mean at a place.
+//! Meaning of names at a place.
 
 use crate::model::{Expr, ExprKind, Struct, Type};
 

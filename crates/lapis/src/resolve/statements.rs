@@ -192,7 +192,7 @@ impl<'a> Resolver<'a> {
         let (Some(resource), Some(amount)) = (resource, amount) else { return };
         let placed = d.arguments.as_ref().is_some_and(|arguments| arguments.len() > 2);
         let named = self.model.resources[resource].devices.is_some();
-        // What was charged to a device is returned to that device, or accounts would drift.
+        // Amounts charged to a device are returned to that device, or accounts would drift.
         if kind != ChargeKind::Consume && placed != named {
             let name = &self.model.resources[resource].name;
             let word = &d.name.text;

@@ -22,7 +22,7 @@ fn headers() -> &'static (Header, Header) {
     })
 }
 
-/// What resolution says to a specification of the small API.
+/// Diagnostics of resolution for a specification of the small API.
 fn resolved(text: &str) -> (Model, Vec<Diagnostic>) {
     let (header, utilities) = headers();
     let mut sources = SourceFiles::default();

@@ -18,7 +18,7 @@ pub struct Value {
     pub input: bool,
     pub output: bool,
     pub role: Role,
-    /// What to call it in messages, and where it is.
+    /// Its name in messages, and its location.
     pub name: String,
     pub span: Span,
     pub hidden: Option<Hidden>,
@@ -256,7 +256,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// What `aviary spec init` could not know.
+    /// A fact that `aviary spec init` could not know.
     pub(super) fn placeholder(&mut self, d: &Descriptor) {
         let what = match d.arguments.as_deref() {
             Some([Argument::Expr(crate::ast::AstExpr { kind: crate::ast::AstExprKind::String(text), .. })]) => {

@@ -1,5 +1,5 @@
-//! What the process's modules offer to, and fetch from, other API servers of their tenant. The node carries the questions
-//! and decides who may ask; the descriptors stay with whoever offers them until somebody does.
+//! Descriptors that the process's modules offer to, and fetch from, other API servers of their tenant. The node carries
+//! the questions and decides who may ask; the descriptors stay with the process that offers them until one asks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -87,7 +87,7 @@ impl Exchange {
     }
 }
 
-/// What modules call names no connection that could have ended: the process is there as long as they are.
+/// The functions that modules call name no connection that could have ended: the process is there as long as they are.
 static PROCESS: OnceLock<Arc<ProcessState>> = OnceLock::new();
 
 pub fn open(shared: &Arc<ProcessState>) {

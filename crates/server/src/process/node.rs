@@ -62,7 +62,7 @@ impl Node {
         self.tell(&FromServer::Unfit { reason: reason.to_owned() }, &[]);
     }
 
-    /// Whether the node is gone, also after `refuse_more`.
+    /// True if the node is gone, also after `refuse_more`.
     pub fn is_gone(&self) -> bool {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];

@@ -22,7 +22,7 @@ use crate::session::Journal;
 /// Bytes that `/tmp` and `/dev/shm` of one API server can take, each.
 const SCRATCH_BYTES: u64 = 256 << 20;
 
-/// What vendors' libraries open beside libraries: lists of implementations, linkers of kernels, data files.
+/// Files that vendors' libraries open beside libraries: lists of implementations, linkers of kernels, data files.
 pub const VENDORS: &[&str] =
     &["/etc/OpenCL", "/etc/vulkan", "/etc/nvidia", "/usr/bin/ld", "/usr/share/pocl", "/usr/share/nvidia"];
 
@@ -86,7 +86,7 @@ impl Sandbox {
         Journal { fd: self.journal, session: 0 }.note(text);
     }
 
-    /// What the copies' roots contain: computed once, after the vendors' libraries are loaded.
+    /// Contents of the copies' roots: computed once, after the vendors' libraries are loaded.
     pub fn outline(&self) -> &Outline {
         self.outline.get_or_init(|| {
             let mut read: BTreeSet<PathBuf> = VENDORS.iter().map(PathBuf::from).collect();

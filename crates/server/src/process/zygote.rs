@@ -15,7 +15,7 @@ use super::attach;
 use super::node::Node;
 use super::sandboxing::Sandbox;
 
-/// What a copy of the zygote begins with.
+/// The state that a copy of the zygote begins with.
 pub struct Copied {
     /// Its control socket.
     pub control: OwnedFd,

@@ -1,4 +1,4 @@
-//! A guest in a VM, as the API server sees it: the arena is memory of another file, in pieces, and whoever sleeps is
+//! A guest in a VM, as the API server sees it: the arena is memory of another file, in pieces, and a sleeper is
 //! woken by messages. A pair of threads stands for the device between the two.
 
 use std::os::fd::{AsFd, OwnedFd};

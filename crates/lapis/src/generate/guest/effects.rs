@@ -1,4 +1,4 @@
-//! What a successful call changes in the guest: reference counts, metadata.
+//! Effects of a successful call in the guest: reference counts, metadata.
 
 use super::Stub;
 use crate::generate::expression::Context;
@@ -8,7 +8,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Stub<'_> {
-    /// What a successful call changes in the guest.
+    /// Effects of a successful call in the guest.
     pub(super) fn effects(&self) -> TokenStream {
         let cx = self.cx();
         let handles = self.lowered.arguments.iter().filter(|i| i.has_effects());

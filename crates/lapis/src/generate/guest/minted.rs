@@ -10,7 +10,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Stub<'_> {
-    /// Whether the call may have to choose ids.
+    /// True if the call may have to choose ids.
     pub(super) fn mints(&self) -> bool {
         self.lowered.arguments.iter().chain([&self.lowered.result]).any(Instruction::mints)
     }
@@ -72,7 +72,7 @@ impl Stub<'_> {
         }
     }
 
-    /// What an asynchronous call returns.
+    /// The value that an asynchronous call returns.
     pub(super) fn success(&self) -> TokenStream {
         let code = self.code(Code::Success);
         let minted = self.lowered.result.mints();

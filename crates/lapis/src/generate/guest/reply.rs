@@ -12,7 +12,7 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
 impl Stub<'_> {
-    /// What the guest takes out of the reply for one argument.
+    /// The data that the guest takes out of the reply for one argument.
     pub(super) fn reply(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         if !instruction.replies() {
             return quote!();

@@ -10,7 +10,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Stub<'_> {
-    /// What goes into the request for one value.
+    /// The data that goes into the request for one value.
     pub(super) fn request(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         let value = || read(instruction);
         match &instruction.operation {

@@ -1,4 +1,4 @@
-//! What a successful call changes on the server: handles, object log, metadata.
+//! Effects of a successful call on the server: handles, object log, metadata.
 
 use super::Handler;
 use crate::generate::expression::Context;
@@ -8,7 +8,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Handler<'_> {
-    /// What a successful call changes on the server, after its handles are known.
+    /// Effects of a successful call on the server, after its handles are known.
     pub(super) fn effects(&self) -> TokenStream {
         let cx = self.cx();
         let after = self.function.after_server.iter().map(|g| {

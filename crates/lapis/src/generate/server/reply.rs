@@ -17,7 +17,7 @@ use quote::{format_ident, quote};
 const SMALL_OUTPUT: usize = 256;
 
 impl Handler<'_> {
-    /// What goes into the reply for one argument.
+    /// The data that goes into the reply for one argument.
     pub(super) fn reply(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         if !instruction.replies() {
             return quote!();
@@ -253,7 +253,7 @@ impl Handler<'_> {
         quote!(#(#owners)* #reply #record)
     }
 
-    /// What goes into the reply for the returned value.
+    /// The data that goes into the reply for the returned value.
     pub(super) fn result(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         let ty = &self.function.signature.result;
         match &instruction.operation {

@@ -34,7 +34,7 @@ impl Handler<'_> {
         quote!(#n = #length; #h = #present;)
     }
 
-    /// What the server takes out of the request for one value.
+    /// The data that the server takes out of the request for one value.
     pub(super) fn request(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
@@ -120,7 +120,7 @@ impl Handler<'_> {
         quote!({ let value = call.word()?; #store #note })
     }
 
-    /// Whatever the guest says and wrote, the vendor's library gets NULL.
+    /// For any bytes that the guest sent, the vendor's library gets NULL.
     fn request_null(&self, instruction: &Instruction) -> TokenStream {
         match instruction.at {
             ValueLocation::Argument(_) => self.note(instruction.at, quote!(0), quote!(call.word()? != 0)),
