@@ -47,7 +47,7 @@ pub struct Api {
     pub device_resources: Vec<String>,
     /// The policy that schedules devices where nothing else is said: an eBPF object.
     pub policy: Option<PathBuf>,
-    /// What its API servers need in a sandbox; `None`: the specification does not say.
+    /// Needs of its API servers in a sandbox; `None`: the specification does not say.
     pub sandbox: Option<SandboxNeeds>,
 }
 

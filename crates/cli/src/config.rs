@@ -622,6 +622,7 @@ mod tests {
             resources: vec!["memory".into()],
             device_resources: Vec::new(),
             policy: None,
+            sandbox: None,
         };
         let text = "[limits]\nmemry = 1\n[tenants.a]\napis = [\"x\", \"y\"]\nfunctions = { deny = [\"f\"] }\n";
         let config = read(text).unwrap();

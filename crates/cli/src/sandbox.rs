@@ -17,7 +17,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What a node does about sandboxes.
+/// Answer of a node to the question of sandboxes.
 #[derive(Debug, PartialEq)]
 pub enum Choice {
     /// As the settings say.
@@ -86,7 +86,7 @@ fn check(file: &SandboxConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the APIs' specifications and the configuration say together.
+/// Sum of the APIs' specifications and the configuration.
 fn settings(file: &SandboxConfig, apis: &[Api], records: bool) -> SandboxSettings {
     let needs = needs(apis.iter().map(|api| api.sandbox.as_ref()));
     let both = |a: &[PathBuf], b: &[PathBuf]| a.iter().chain(b).cloned().collect::<BTreeSet<_>>().into_iter().collect();
@@ -121,8 +121,8 @@ fn needs<'a>(apis: impl Iterator<Item = Option<&'a SandboxNeeds>>) -> SandboxNee
 
 /// Makes a sandbox in a process of its own.
 pub fn try_one() -> Result<(), String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let tried = Command::new(program).args(["doctor", "--probe-sandbox"]).stdin(Stdio::null()).output();
+    // The link survives the replacement of the file.
+    let tried = Command::new("/proc/self/exe").args(["doctor", "--probe-sandbox"]).stdin(Stdio::null()).output();
     match tried {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
@@ -213,7 +213,7 @@ mod tests {
         assert!(reason(choose(None, true, &silent, Ok(()))).contains("three"));
         assert_eq!(reason(choose(None, true, &good, Err("no namespaces".into()))), "no namespaces");
         assert!(reason(choose(None, false, &good, Ok(()))).contains("no users"));
-        // What the operator says holds.
+        // The operator's word holds.
         assert_eq!(choose(Some(Mode::Off), true, &good, Ok(())).unwrap(), Choice::None(None));
         assert!(matches!(choose(Some(Mode::On), true, &silent, Ok(())), Ok(Choice::Sandboxes(_))));
         assert!(choose(Some(Mode::On), false, &good, Ok(())).is_err());

@@ -27,7 +27,7 @@ pub struct Model {
     pub registries: Vec<String>,
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
-    /// What the vendor's library needs of its machine; `None`: the specification does not say.
+    /// Needs of the vendor's library in a sandbox; `None`: the specification does not say.
     pub sandbox: Option<Sandbox>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
@@ -164,7 +164,7 @@ pub enum Launch {
     DropIn { soname: String, only_if_missing: bool },
 }
 
-/// What API servers of this API need in a sandbox beside what all of them have. Checked, as the specification spells it.
+/// Needs of API servers of this API in a sandbox, beside what all API servers have. Checked, as the specification spells it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sandbox {
     /// Absolute paths of files and directories that they read.

@@ -1,4 +1,4 @@
-//! Whether this machine lets this process make sandboxes: it makes one.
+//! A trial of sandboxes on this machine: one is made.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ pub struct NoSandbox(String);
 /// Makes a process in a sandbox that shows `homes`, and waits for its end.
 ///
 /// # Errors
-/// What failed, or that the caller has more than one thread.
+/// A step that failed, or a caller with more than one thread.
 pub fn try_here(homes: &Path) -> Result<(), NoSandbox> {
     let failed = |what: &str, error: &dyn std::fmt::Display| NoSandbox(format!("{what}: {error}"));
     if std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) != 1 {

@@ -1,4 +1,4 @@
-//! What the sandbox would refuse, found out while nothing is refused (`--sandbox log`).
+//! Findings: calls and files that the sandbox would refuse, noted while nothing is refused (`--sandbox log`).
 //!
 //! The process has the namespaces of a sandbox, and the root that it would have is built, but it goes on in the host's.
 //! The kernel tells a thread without a filter of each call that the allow-list does not have and of each path that is
@@ -176,7 +176,7 @@ fn judge(notice: &Notice, paths: &Paths) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    /// What a process tells that is recorded while it runs `act`, whose result is its status.
+    /// Status and told lines of a process that is recorded while it runs `act`.
     fn recorded(act: impl FnOnce() -> bool) -> (i32, String) {
         let (read, write) = rustix::pipe::pipe().expect("a pipe");
         // SAFETY: the child of a test with several threads makes system calls and allocates little, in memory that the C

@@ -116,7 +116,7 @@ pub fn enter(outline: &Outline) -> Result<(), RootError> {
     seal("/dev", MountFlags::NOSUID | MountFlags::NOEXEC)
 }
 
-/// Builds what `outline` says and stays in the tree of `host`, a descriptor of the host's root directory that was opened in
+/// Builds the root of `outline` and stays in the tree of `host`, a descriptor of the host's root directory that was opened in
 /// the host's mount namespace. Returns a descriptor of the root that [`enter`] would have changed to.
 ///
 /// Requires and fails as [`enter`] does.

@@ -38,7 +38,7 @@ impl Loader<'_> {
 
 type Checked = Result<(), Diagnostic>;
 
-/// What is shown must be meant: whole and without a way up.
+/// A path is absolute and has no way up in it.
 fn path(text: &Text) -> Checked {
     let path = Path::new(&text.value);
     let wrong = |label: &str| Err(Diagnostic::error(text.span, "a sandbox shows absolute paths").label(label));

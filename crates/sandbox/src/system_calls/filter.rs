@@ -22,7 +22,7 @@ pub(crate) fn failed(error: impl std::fmt::Display) -> FilterError {
     FilterError(error.to_string())
 }
 
-/// What a process may call.
+/// Calls that a process may make.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allowed {
     pub calls: Vec<Call>,
@@ -101,7 +101,7 @@ fn chain(parts: &[BpfProgram]) -> BpfProgram {
     whole
 }
 
-/// What fails with EPERM: all of [`NEVER`], and what of [`REFUSED`] is not allowed.
+/// Calls that fail with EPERM: all of [`NEVER`], and those of [`REFUSED`] that are not allowed.
 fn refusals(allowed: &Allowed) -> Result<Rules, FilterError> {
     let refused = REFUSED.iter().filter(|call| allowed.calls.iter().all(|other| other.number != call.number));
     let mut rules = any(NEVER.iter().chain(refused).map(|call| call.number));
@@ -162,7 +162,7 @@ fn decisions(
     Ok(parts)
 }
 
-/// What is refused fails with EPERM; a call in no list raises SIGSYS.
+/// A refused call fails with EPERM; a call in no list raises SIGSYS.
 pub fn enforcing(allowed: &Allowed) -> Result<BpfProgram, FilterError> {
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     Ok(chain(&decisions(allowed, refused, SeccompAction::Trap)?))

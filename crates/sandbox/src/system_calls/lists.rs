@@ -24,12 +24,12 @@ impl Call {
         Sysno::iter().map(|call| call.name())
     }
 
-    /// Whether a call of this name exists on an architecture that sandboxes are made for.
+    /// True if a call of this name exists on an architecture that sandboxes are made for.
     pub fn is_known(name: &str) -> bool {
         syscalls::x86_64::Sysno::from_str(name).is_ok() || syscalls::aarch64::Sysno::from_str(name).is_ok()
     }
 
-    /// Whether it leads out of a sandbox: no API's list can have it.
+    /// True if it leads out of a sandbox: no API's list can have it.
     pub fn is_never_allowed(&self) -> bool {
         NEVER.iter().any(|call| call.number == self.number)
     }
@@ -141,12 +141,11 @@ pub const ALLOWED: &[Call] = calls![
     // Time and identity.
     SYS_clock_nanosleep,
     SYS_clock_gettime,
+    SYS_gettimeofday,
     SYS_getpid,
     SYS_gettid,
     SYS_getuid,
     SYS_geteuid,
-    SYS_getgid,
-    SYS_getegid,
     SYS_uname,
     SYS_sysinfo,
     SYS_getrandom,
@@ -176,6 +175,116 @@ pub const REFUSED: &[Call] = calls![
     SYS_nanosleep,
     SYS_execve,
     SYS_pidfd_open,
+    SYS_setsockopt,
+    SYS_getsockopt,
+    SYS_getsockname,
+    SYS_getpeername,
+    SYS_accept,
+    SYS_epoll_create1,
+    SYS_epoll_ctl,
+    SYS_epoll_pwait,
+    SYS_timerfd_create,
+    SYS_timerfd_settime,
+    SYS_timer_create,
+    SYS_renameat,
+    SYS_renameat2,
+    SYS_mkdirat,
+    SYS_unlinkat,
+    SYS_flock,
+    SYS_fsync,
+    SYS_fdatasync,
+    SYS_sync_file_range,
+    SYS_fallocate,
+    SYS_fchmod,
+    SYS_fchmodat,
+    SYS_fchown,
+    SYS_utimensat,
+    SYS_pipe2,
+    SYS_mincore,
+    SYS_mlock,
+    SYS_munlock,
+    SYS_mlock2,
+    SYS_msync,
+    SYS_membarrier,
+    SYS_sched_get_priority_max,
+    SYS_sched_get_priority_min,
+    SYS_sched_getparam,
+    SYS_sched_setparam,
+    SYS_sched_getscheduler,
+    SYS_sched_getattr,
+    SYS_getppid,
+    SYS_getpgid,
+    SYS_getsid,
+    SYS_setpgid,
+    SYS_getresuid,
+    SYS_getresgid,
+    SYS_getgroups,
+    SYS_capget,
+    SYS_getrusage,
+    SYS_times,
+    SYS_clock_getres,
+    SYS_getgid,
+    SYS_getegid,
+    SYS_getcpu,
+    SYS_getcwd,
+    SYS_chdir,
+    SYS_fchdir,
+    SYS_statfs,
+    SYS_umask,
+    SYS_readv,
+    SYS_preadv,
+    SYS_pwrite64,
+    SYS_pwritev,
+    SYS_faccessat2,
+    SYS_wait4,
+    SYS_waitid,
+    SYS_copy_file_range,
+    SYS_sendfile,
+    SYS_splice,
+    #[cfg(target_arch = "x86_64")]
+    SYS_symlink,
+    #[cfg(target_arch = "x86_64")]
+    SYS_link,
+    #[cfg(target_arch = "x86_64")]
+    SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
+    SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    SYS_getdents,
+    #[cfg(target_arch = "x86_64")]
+    SYS_epoll_create,
+    #[cfg(target_arch = "x86_64")]
+    SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    SYS_inotify_init,
+    #[cfg(target_arch = "x86_64")]
+    SYS_eventfd,
+    #[cfg(target_arch = "x86_64")]
+    SYS_signalfd,
+    #[cfg(target_arch = "x86_64")]
+    SYS_pipe,
+    #[cfg(target_arch = "x86_64")]
+    SYS_creat,
+    #[cfg(target_arch = "x86_64")]
+    SYS_mknod,
+    #[cfg(target_arch = "x86_64")]
+    SYS_lchown,
+    #[cfg(target_arch = "x86_64")]
+    SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    SYS_getpgrp,
+    #[cfg(target_arch = "x86_64")]
+    SYS_time,
+    #[cfg(target_arch = "x86_64")]
+    SYS_getrlimit,
 ];
 
 /// Calls that lead out of a sandbox, or into parts of the kernel that no library needs.

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use aviary_control::ServerUser;
-use aviary_sandbox::namespaces::{NAMESPACES, end_at_sigterm};
+use aviary_sandbox::namespaces::{NAMESPACES, Namespace, end_at_sigterm};
 use aviary_sandbox::recording::Recording;
 use aviary_sandbox::root::{self, Outline, RootError};
 use aviary_sandbox::system_calls::{self, Allowed};
@@ -38,7 +38,7 @@ const VENDOR_LIBRARY: &str = "AVIARY_VENDOR_";
 /// Directories that are never shown whole because a library lies in them.
 const TOO_WIDE: &[&str] = &["/", "/etc", "/home", "/root", "/tmp", "/var", "/usr", "/usr/bin", "/opt", "/srv", "/mnt"];
 
-/// What happens to a process that would leave its sandbox.
+/// Treatment of a process that would leave its sandbox.
 enum Door {
     /// It is locked.
     Locked,
@@ -46,7 +46,7 @@ enum Door {
     Open(Recorder),
 }
 
-/// What a recording needs and has.
+/// Parts of a recording.
 struct Recorder {
     /// The host's root directory, opened by the zygote in the host's mount namespace.
     host: OwnedFd,
@@ -79,7 +79,12 @@ impl Sandbox {
 
     /// Flags of `clone` for its namespaces.
     pub fn namespaces(&self) -> libc::c_int {
-        self.options.shared.iter().fold(NAMESPACES, |flags, shared| flags & !shared.flag())
+        let own = self.options.shared.iter().fold(NAMESPACES, |flags, shared| flags & !shared.flag());
+        match self.door {
+            Door::Locked => own,
+            // It sees the host's /proc, where its threads have the host's ids, which drivers look for.
+            Door::Open(_) => own & !Namespace::Pid.flag(),
+        }
     }
 
     pub fn note(&self, text: &str) {
