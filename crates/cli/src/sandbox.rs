@@ -157,7 +157,7 @@ pub fn text(apis: &[Api]) -> String {
         "{} system calls are allowed:\n{}\n\nRequests of ioctl, by their type or number: {}; others fail with EPERM.\n\n\
          {} calls fail with EPERM, all others end the process:\n{}\n\n\
          Readable: {}\nand the directories of the vendors' libraries and API modules, and [sandbox] read of node.toml.\n\
-         Writable: /tmp and /dev/shm of its own, the tenant's home.\n\
+         Writable: /tmp of its own, /dev/shm and the home of its tenant.\n\
          Devices: {} and [sandbox] devices of node.toml.\n",
         allowed.calls.len(),
         names(&allowed.calls),

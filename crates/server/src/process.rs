@@ -270,11 +270,15 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let user = assignment.user.as_ref();
     let become_user =
         || user.map_or(Ok(()), |user| become_user(user, &assignment.modules)).map_err(|error| error.to_string());
+    let join_tenant = || match shared.sandbox.as_ref().filter(|_| first).zip(user) {
+        Some((sandbox, user)) => sandbox.join_tenant(user),
+        None => Ok(()),
+    };
     let lock = || match shared.sandbox.as_ref().filter(|_| first) {
         Some(sandbox) => sandbox.lock(user),
         None => Ok(()),
     };
-    if let Err(error) = become_user().and_then(|()| lock()) {
+    if let Err(error) = join_tenant().and_then(|()| become_user()).and_then(|()| lock()) {
         let text = format!("this API server cannot be confined: {error}");
         note(shared, session, &text);
         send_welcome(descriptors.guest.as_fd(), welcome_status::FAILED, 0, session, &text);

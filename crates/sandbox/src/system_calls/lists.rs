@@ -35,6 +35,23 @@ impl Call {
     }
 }
 
+/// The call that does what one of this name does, on architectures that never had the older one.
+fn successor(name: &str) -> Option<&'static str> {
+    match name {
+        "mkdir" => Some("mkdirat"),
+        "unlink" | "rmdir" => Some("unlinkat"),
+        "rename" | "renameat" => Some("renameat2"),
+        "chmod" => Some("fchmodat"),
+        "link" => Some("linkat"),
+        "symlink" => Some("symlinkat"),
+        "readlink" => Some("readlinkat"),
+        "pipe" => Some("pipe2"),
+        "dup2" => Some("dup3"),
+        "poll" => Some("ppoll"),
+        _ => None,
+    }
+}
+
 /// `{0}` is no system call of this architecture
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no system call of this architecture")]
@@ -44,7 +61,8 @@ impl FromStr for Call {
     type Err = UnknownCall;
 
     fn from_str(name: &str) -> Result<Self, UnknownCall> {
-        let found = Sysno::from_str(name).map_err(|_| UnknownCall(name.to_owned()))?;
+        let found = Sysno::from_str(name).or_else(|error| successor(name).map_or(Err(error), Sysno::from_str));
+        let found = found.map_err(|_| UnknownCall(name.to_owned()))?;
         Ok(Call { number: libc::c_long::from(found.id()), name: found.name() })
     }
 }

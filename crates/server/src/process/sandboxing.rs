@@ -122,6 +122,13 @@ impl Sandbox {
         }
     }
 
+    /// When the tenant is known and before the process becomes its user: processes of the tenant share memory by names, as
+    /// drivers do for events between processes.
+    pub fn join_tenant(&self, user: &ServerUser) -> Result<(), String> {
+        let Door::Locked = self.door else { return Ok(()) };
+        root::share_memory_names(&user.shared_memory()).map_err(|error| error.to_string())
+    }
+
     /// Before the first byte of the first guest: from here on the system calls are those of the allow-list. `user` is the
     /// tenant's, which the process is already; `None`: the node's own.
     pub fn lock(&self, user: Option<&ServerUser>) -> Result<(), String> {
