@@ -64,7 +64,11 @@ fn obstacle(users: bool, apis: &[Api], tried: impl FnOnce() -> Result<(), String
     if !silent.is_empty() {
         return Some(format!("no `sandbox` block in the specification of {}", silent.join(", ")));
     }
-    tried().err()
+    let broken = |api: &Api| {
+        let breaks = &api.sandbox.as_ref()?.breaks;
+        (!breaks.is_empty()).then(|| format!("in one {} does not have {}", api.name, breaks.join(", ")))
+    };
+    apis.iter().find_map(broken).or_else(|| tried().err())
 }
 
 fn check(file: &SandboxConfig) -> anyhow::Result<()> {
@@ -212,6 +216,10 @@ mod tests {
         assert!(on.devices.contains(&"/dev/one".into()) && on.devices.contains(&"/dev/dri".into()), "{on:?}");
         assert!(reason(choose(None, true, &silent, Ok(()))).contains("three"));
         assert_eq!(reason(choose(None, true, &good, Err("no namespaces".into()))), "no namespaces");
+        let breaks = SandboxNeeds { breaks: vec!["events".into()], ..SandboxNeeds::default() };
+        let broken = [good[0].clone(), api("four", Some(breaks))];
+        assert_eq!(reason(choose(None, true, &broken, Ok(()))), "in one four does not have events");
+        assert!(matches!(choose(Some(Mode::On), true, &broken, Ok(())), Ok(Choice::Sandboxes(_))));
         assert!(reason(choose(None, false, &good, Ok(()))).contains("no users"));
         // The operator's word holds.
         assert_eq!(choose(Some(Mode::Off), true, &good, Ok(())).unwrap(), Choice::None(None));
