@@ -5,15 +5,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -59,7 +62,19 @@ static long environment_of_node(void) {
 
 static long internet(void) { return socket(AF_INET, SOCK_STREAM, 0); }
 static long internet6(void) { return socket(AF_INET6, SOCK_DGRAM, 0); }
-static long unix_socket(void) { return socket(AF_UNIX, SOCK_STREAM, 0); }
+// Some drivers need unix sockets, so that an API's list may have them: none leads to the node.
+static long unix_socket(void) {
+    int end = socket(AF_UNIX, SOCK_STREAM, 0);
+    glob_t found;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (end < 0) return -1;
+    if (glob("/tmp/aviary-hostile.*/node.sock", 0, NULL, &found) != 0) {
+        errno = ENOENT;
+        return -1;
+    }
+    strncpy(address.sun_path, found.gl_pathv[0], sizeof address.sun_path - 1);
+    return connect(end, (struct sockaddr *)&address, sizeof address);
+}
 static long netlink(void) { return socket(AF_NETLINK, SOCK_RAW, 12); }
 static long packets(void) { return socket(AF_PACKET, SOCK_RAW, 0); }
 static long vsock(void) { return socket(AF_VSOCK, SOCK_STREAM, 0); }
@@ -100,6 +115,40 @@ static long personalities(void) { return syscall(SYS_personality, 0x0040000); }
 static long watches(void) { return syscall(SYS_fanotify_init, 0, 0); }
 static long kernel_messages(void) { return syscall(SYS_syslog, 3, 0, 0); }
 static long secrets(void) { return syscall(SYS_memfd_secret, 0); }
+static long takes_descriptor(void) { return syscall(SYS_pidfd_getfd, 0, 0, 0); }
+static long types_into_terminal(void) { return ioctl(0, TIOCSTI, "x"); }
+// Requests that reach drivers, of descriptors that the API server gave away.
+static long odd_request(void) { return ioctl(1, 0x5421 + 0x70000000, 0); }
+// The node's log is a pipe: there is nothing to rewrite.
+static long rewrites_log(void) { return ftruncate(2, 0) < 0 && pwrite(2, "x", 1, 0) < 0 ? -1 : 0; }
+// Signals reach processes of the sandbox only, and are refused there.
+static long signals_all(void) { return kill(-1, SIGKILL); }
+static long watches_files(void) { return syscall(SYS_inotify_init1, 0); }
+static long remaps(void) { return syscall(SYS_remap_file_pages, 0, 4096, 0, 1, 0); }
+static long sees_host_devices(void) {
+    DIR *folder = opendir("/dev");
+    if (!folder) return -1;
+    for (struct dirent *entry; (entry = readdir(folder));)
+        if (!strcmp(entry->d_name, "vda") || !strcmp(entry->d_name, "kvm") || !strcmp(entry->d_name, "vsock")) return 0;
+    errno = ENOENT;
+    return -1;
+}
+// More than a private /tmp takes.
+static long fills_disk(void) {
+    int file = open("/tmp/filler", O_WRONLY | O_CREAT, 0600);
+    if (file < 0) return -1;
+    static char block[1 << 20];
+    memset(block, 1, sizeof block);
+    for (int i = 0; i < 400; i++) {
+        if (write(file, block, sizeof block) == sizeof block) continue;
+        int error = errno;
+        unlink("/tmp/filler");
+        errno = error;
+        return -1;
+    }
+    unlink("/tmp/filler");
+    return 0;
+}
 static long becomes_root(void) { return setuid(0); }
 static long old_calls(void) {
     long result;
@@ -127,7 +176,9 @@ static const struct {
     {"perf_event_open", performance}, {"userfaultfd", faults}, {"io_uring", rings}, {"keyctl", keys},
     {"modify_ldt", descriptors_table}, {"personality", personalities}, {"fanotify", watches}, {"syslog", kernel_messages},
     {"memfd_secret", secrets}, {"setuid-root", becomes_root}, {"int80", old_calls}, {"write-usr", writes_system},
-    {"write-root", writes_root}, {"mknod", makes_device},
+    {"write-root", writes_root}, {"mknod", makes_device}, {"pidfd_getfd", takes_descriptor}, {"terminal", types_into_terminal},
+    {"ioctl", odd_request}, {"rewrite-log", rewrites_log}, {"kill-all", signals_all}, {"inotify", watches_files},
+    {"remap_file_pages", remaps}, {"host-devices", sees_host_devices}, {"fill-disk", fills_disk},
 };
 
 static void tries(const char *name, attempt attempt) {

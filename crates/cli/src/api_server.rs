@@ -1,5 +1,9 @@
 //! `aviary api-server`: the process that holds the device for one guest. Started by a node only.
 
+use aviary_sandbox::{
+    namespaces::Namespace,
+    system_calls::{Allowed, Call, Requests},
+};
 use aviary_server::process::SandboxOptions;
 use clap::Args;
 use std::path::PathBuf;
@@ -23,6 +27,18 @@ pub struct ApiServerCommand {
     /// Device node, or file that stands for a device, that sandboxed API servers can use (repeatable).
     #[arg(long, value_name = "PATH", requires = "sandbox_homes")]
     sandbox_device: Vec<PathBuf>,
+    /// System call that sandboxed API servers can make beside the usual ones (repeatable).
+    #[arg(long, value_name = "NAME", requires = "sandbox_homes")]
+    sandbox_call: Vec<Call>,
+    /// Requests of ioctl that sandboxed API servers can make beside the usual ones (repeatable).
+    #[arg(long, value_name = "TYPE or NUMBERS", requires = "sandbox_homes")]
+    sandbox_ioctl: Vec<Requests>,
+    /// Namespace that sandboxed API servers share with the node (repeatable).
+    #[arg(long, value_name = "KIND", requires = "sandbox_homes")]
+    sandbox_share: Vec<Namespace>,
+    /// Refuse nothing, and tell what the sandbox would refuse.
+    #[arg(long, requires = "sandbox_homes")]
+    sandbox_log: bool,
 }
 
 pub fn run(command: &ApiServerCommand) -> anyhow::Result<ExitCode> {
@@ -30,6 +46,9 @@ pub fn run(command: &ApiServerCommand) -> anyhow::Result<ExitCode> {
         homes,
         readable: command.sandbox_read.clone(),
         devices: command.sandbox_device.clone(),
+        allowed: Allowed { calls: command.sandbox_call.clone(), requests: command.sandbox_ioctl.clone() },
+        shared: command.sandbox_share.clone(),
+        records: command.sandbox_log,
     });
     let status = match command.zygote {
         true => aviary_server::process::zygote(command.control_fd, sandbox),

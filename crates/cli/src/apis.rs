@@ -47,6 +47,24 @@ pub struct Api {
     pub device_resources: Vec<String>,
     /// The policy that schedules devices where nothing else is said: an eBPF object.
     pub policy: Option<PathBuf>,
+    /// Needs of its API servers in a sandbox; `None`: the specification does not say.
+    pub sandbox: Option<SandboxNeeds>,
+}
+
+/// The `sandbox` block of a specification.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct SandboxNeeds {
+    #[serde(default)]
+    pub read: Vec<PathBuf>,
+    #[serde(default)]
+    pub devices: Vec<PathBuf>,
+    #[serde(default)]
+    pub system_calls: Vec<String>,
+    #[serde(default)]
+    pub ioctls: Vec<String>,
+    /// Uses of the API that do not work in a sandbox, in words.
+    #[serde(default)]
+    pub breaks: Vec<String>,
 }
 
 /// The settings with which a program finds the guest library.
@@ -79,6 +97,7 @@ struct Description {
     #[serde(default)]
     device_resources: Vec<String>,
     policy: Option<PathBuf>,
+    sandbox: Option<SandboxNeeds>,
 }
 
 #[derive(Deserialize)]
@@ -106,8 +125,20 @@ impl Api {
         let launch = description.launch.iter().filter_map(|step| places.launch(step).transpose());
         let launch = launch.collect::<Result<_, _>>().map_err(malformed)?;
         let policy = description.policy.map(|file| directory.join(file));
-        let Description { name, version, soname, functions, resources, device_resources, .. } = description;
-        Ok(Self { name, version, soname, directory, library, launch, functions, resources, device_resources, policy })
+        let Description { name, version, soname, functions, resources, device_resources, sandbox, .. } = description;
+        Ok(Self {
+            name,
+            version,
+            soname,
+            directory,
+            library,
+            launch,
+            functions,
+            resources,
+            device_resources,
+            policy,
+            sandbox,
+        })
     }
 }
 

@@ -104,7 +104,7 @@ pub struct FileConfig {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxConfig {
-    /// `on` or `off`.
+    /// `on`, `log` or `off`.
     pub mode: Option<String>,
     /// Files and directories that API servers can read beside the usual ones; absolute paths.
     #[serde(default)]
@@ -112,6 +112,15 @@ pub struct SandboxConfig {
     /// Device nodes beside those of known accelerators, and files that stand for devices; absolute paths.
     #[serde(default)]
     pub devices: Vec<PathBuf>,
+    /// Names of system calls that API servers can make beside the usual ones.
+    #[serde(default)]
+    pub system_calls: Vec<String>,
+    /// Requests of ioctl that API servers can make beside the usual ones: the letter of a type, a number or two.
+    #[serde(default)]
+    pub ioctls: Vec<String>,
+    /// Namespaces that API servers share with the node.
+    #[serde(default)]
+    pub share: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -630,6 +639,7 @@ mod tests {
             resources: vec!["memory".into()],
             device_resources: Vec::new(),
             policy: None,
+            sandbox: None,
         };
         let text = "[limits]\nmemry = 1\n[tenants.a]\napis = [\"x\", \"y\"]\nfunctions = { deny = [\"f\"] }\n";
         let config = read(text).unwrap();

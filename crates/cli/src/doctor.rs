@@ -1,11 +1,6 @@
 //! `aviary doctor`: what this machine lacks.
 
-use crate::{apis, dropin::find_library};
-use aviary_sandbox::{
-    root::SYSTEM,
-    system_calls::{ALLOWED, Call, REFUSED},
-};
-use aviary_server::process::sandboxing::{DEVICES, VENDORS};
+use crate::{apis, dropin::find_library, sandbox};
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
@@ -20,9 +15,13 @@ pub struct DoctorCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// Print what API servers in a sandbox can do on this machine: system calls, files, devices.
-    #[arg(long)]
-    sandbox: bool,
+    /// Print what API servers in a sandbox can do on this machine: system calls, files, devices. With the name of an API,
+    /// those of this API, otherwise of all.
+    #[arg(long, value_name = "API", num_args = 0..=1, default_missing_value = "")]
+    sandbox: Option<String>,
+    /// Make a sandbox and exit.
+    #[arg(long, hide = true)]
+    probe_sandbox: bool,
     /// Load this library and exit: a vendor's library may misbehave, so that it is tried in a process of its own.
     #[arg(long, hide = true, value_name = "SONAME")]
     probe: Option<String>,
@@ -44,8 +43,19 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
     if let Some(soname) = &command.probe {
         return Ok(probe(soname));
     }
-    if command.sandbox {
-        print!("{}", sandbox_text());
+    if command.probe_sandbox {
+        return Ok(match sandbox::probe() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => {
+                eprintln!("{reason}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    if let Some(name) = &command.sandbox {
+        let names = if name.is_empty() { Vec::new() } else { vec![name.clone()] };
+        let apis = apis::search_path(&command.api_dir).and_then(|search| apis::select(&search, &names))?;
+        print!("{}", sandbox::text(&apis));
         return Ok(ExitCode::SUCCESS);
     }
     let mut findings = vec![
@@ -103,42 +113,14 @@ fn pidfd() -> Finding {
     }
 }
 
-/// CAP_SYS_ADMIN in `CapEff`.
-const SYS_ADMIN: u64 = 1 << 21;
-
 fn sandboxes() -> Finding {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
-    let missing = ["pid", "mnt", "net", "ipc", "uts", "cgroup"]
-        .into_iter()
-        .find(|name| !Path::new("/proc/self/ns").join(name).exists());
-    match (missing, capabilities & SYS_ADMIN != 0) {
-        (Some(name), _) => Weak(format!("the kernel has no {name} namespaces: `aviary serve` needs --sandbox off")),
-        (None, false) => Weak(
-            "a node of this user has none: all its API servers run as this user, for tenants that trust each other"
-                .into(),
-        ),
-        (None, true) => Good("namespaces, a root of their own, an allow-list of system calls".into()),
+    match sandbox::try_one() {
+        Ok(()) => Good("namespaces, a root of their own, an allow-list of system calls".into()),
+        Err(reason) if !rustix::process::geteuid().is_root() => Weak(format!(
+            "a node of this user has none: all its API servers run as this user, for tenants that trust each other ({reason})"
+        )),
+        Err(reason) => Weak(format!("a node here has none: a user id is all that confines an API server ({reason})")),
     }
-}
-
-/// The walls of a sandbox in words (`aviary doctor --sandbox`).
-fn sandbox_text() -> String {
-    let names = |calls: &[Call]| calls.iter().map(Call::name).collect::<Vec<_>>().join(" ");
-    let (allowed, refused) = (ALLOWED, REFUSED);
-    format!(
-        "{} system calls are allowed:\n{}\n\n{} fail with EPERM, all others end the process:\n{}\n\n\
-         Readable: {}\nand the directories of the vendors' libraries and API modules, and [sandbox] read of node.toml.\n\
-         Writable: /tmp and /dev/shm of its own, the tenant's home.\n\
-         Devices: {} and [sandbox] devices of node.toml.\n",
-        allowed.len(),
-        names(allowed),
-        refused.len(),
-        names(refused),
-        SYSTEM.iter().chain(VENDORS).copied().collect::<Vec<_>>().join(" "),
-        DEVICES.join(" "),
-    )
 }
 
 fn libclang() -> Finding {

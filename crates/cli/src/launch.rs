@@ -133,6 +133,7 @@ mod tests {
             resources,
             device_resources: Vec::new(),
             policy: None,
+            sandbox: None,
         }
     }
 

@@ -16,6 +16,7 @@ mod policy;
 mod ps;
 mod remote;
 mod run;
+mod sandbox;
 mod serve;
 mod signals;
 mod spec;

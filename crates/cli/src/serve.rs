@@ -3,14 +3,15 @@
 use crate::{
     amount::{LimitPlace, add_limits, parse_limit},
     apis,
-    config::{FileConfig, Fixed, SandboxConfig, check_names, parse_device, parse_mode, parse_span, parse_vm},
+    config::{FileConfig, Fixed, check_names, parse_device, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
+    sandbox::{self, Choice},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, DeviceSettings, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules,
-    SandboxSettings, Scheduler, Settings, Tenants, UserRange, VmSettings, default_socket, runtime_directory,
+    ApiServerCommand, DeviceSettings, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules, Scheduler,
+    Settings, Tenants, UserRange, VmSettings, default_socket, runtime_directory,
 };
 use aviary_sandbox::Mode;
 use clap::Args;
@@ -58,9 +59,14 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 CPUs]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [sandbox]                     # of API servers with users of their own (api_server_users)
-  mode = "on"                   # or "off", the default: a user of their own is then all that confines them
+  mode = "auto"                 # the default: on where this machine can have sandboxes and all APIs say what they need in one;
+                                # "on"; "off": a user of their own is then all that confines them; "log": nothing is refused,
+                                # and the log tells what "on" would refuse
   read = ["/opt/vendor"]        # what they can read beside the usual libraries
   devices = ["/dev/xdma0*"]     # device nodes that they can use beside those of known accelerators
+  system_calls = ["mincore"]    # calls that they can make beside the usual ones
+  ioctls = ["F", "0x30000001", "1-80"]   # requests of ioctl: all of a type, one number, or a range of them
+  share = ["ipc"]               # namespaces of the node, for a driver that does not work in one of its own: pid, net, ipc, uts, cgroup
   [vms.build]                   # a virtual machine may attach (docs/virtual-machines.md)
   socket = "/run/aviary/build.sock"    # where its VMM connects
   tenant = "research"           # whose all its processes are [the VM's name]
@@ -121,7 +127,8 @@ pub struct ServeCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// Confine API servers that have users of their own: on or off [default: as the configuration file says, else off]
+    /// Confine API servers that have users of their own: auto (if this machine and all APIs can), on, off or log (refuse
+    /// nothing, tell what would be) [default: as the configuration file says, else auto]
     #[arg(long, value_name = "MODE")]
     sandbox: Option<Mode>,
     /// Level of the lines on standard error: error, warn, info or debug [default: info]
@@ -263,9 +270,18 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.pass_environment =
         command.pass_environment.into_iter().chain(file.pass_environment.iter().cloned()).collect();
     config.server_users = server_users(file.api_server_users.as_deref())?;
-    config.sandbox = sandbox(command.sandbox, &file.sandbox, config.server_users.is_some())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     let apis = apis::select(&config.modules, &[])?;
+    let users = config.server_users.is_some();
+    config.sandbox = match sandbox::choose(command.sandbox, &file.sandbox, users, &apis, sandbox::try_one)? {
+        Choice::Sandboxes(settings) => Some(settings),
+        Choice::None(reason) => {
+            if let Some(reason) = reason {
+                eprintln!("aviary: warning: API servers are not sandboxed (--sandbox auto): {reason}");
+            }
+            None
+        }
+    };
     config.devices = file.devices(path.as_deref(), &Rules::default(), &apis)?;
     let told = command.scheduler.is_some() || command.slice.is_some();
     if told {
@@ -321,23 +337,6 @@ fn server_users(text: Option<&str>) -> anyhow::Result<Option<UserRange>> {
             Ok(Some(usual))
         }
     }
-}
-
-/// The sandbox of API servers. `possible`: they have users of their own, without which nothing would keep them in.
-fn sandbox(told: Option<Mode>, file: &SandboxConfig, possible: bool) -> anyhow::Result<Option<SandboxSettings>> {
-    let text =
-        file.mode.as_deref().map(str::parse).transpose().map_err(|error: String| anyhow!("[sandbox] mode: {error}"))?;
-    if let Some(path) = file.read.iter().chain(&file.devices).find(|path| !path.is_absolute()) {
-        bail!("[sandbox]: {}: expected an absolute path", path.display());
-    }
-    let wanted = told.or(text);
-    if wanted == Some(Mode::On) && !possible {
-        bail!(
-            "--sandbox on: API servers of this node have no users of their own (api_server_users), so that nothing would keep them in"
-        );
-    }
-    let on = possible && wanted.unwrap_or_default() == Mode::On;
-    Ok(on.then(|| SandboxSettings { read: file.read.clone(), devices: file.devices.clone() }))
 }
 
 /// A session costs the node a few descriptors.

@@ -68,6 +68,13 @@ pub struct ServerUser {
     pub home: PathBuf,
 }
 
+impl ServerUser {
+    /// The folder that API servers of this user have as `/dev/shm` in a sandbox.
+    pub fn shared_memory(&self) -> PathBuf {
+        self.home.with_extension("shm")
+    }
+}
+
 /// Names of functions, of whatever API: those of other APIs are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -13,6 +13,7 @@ mod channel;
 pub mod cpu;
 mod message;
 mod offer;
+mod pid_namespace;
 mod spawn;
 pub mod stats;
 
@@ -22,4 +23,5 @@ pub use channel::{
 };
 pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
 pub use offer::OfferName;
+pub use pid_namespace::PidNamespace;
 pub use spawn::prepare_to_spawn;

@@ -75,7 +75,18 @@ pub enum Item {
         only_if_missing: bool,
     },
     Program(Text),
+    Sandbox {
+        rules: Vec<SandboxRule>,
+        span: Span,
+    },
     Function(FunctionItem),
+}
+
+/// `read("...", "...");` in a `sandbox` block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxRule {
+    pub name: Name,
+    pub texts: Vec<Text>,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -218,6 +218,13 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
         "soname": model.api.soname,
         "library": model.api.soname,
         "launch": launch,
+        "sandbox": model.sandbox.as_ref().map(|sandbox| json!({
+            "read": sandbox.read,
+            "devices": sandbox.devices,
+            "system_calls": sandbox.system_calls,
+            "ioctls": sandbox.ioctls,
+            "breaks": sandbox.breaks,
+        })),
         "policy": model.policy.as_ref().map(|_| POLICY),
         // Resources that a node's configuration may name.
         "functions": model.functions.iter().map(|f| &f.name).collect::<Vec<_>>(),

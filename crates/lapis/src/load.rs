@@ -14,6 +14,7 @@ use crate::source::{SourceFile, SourceFiles, Span};
 use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
+mod sandbox;
 mod utilities;
 
 /// How a specification is to be read.
@@ -341,6 +342,7 @@ impl Loader<'_> {
                     self.build_file(path);
                     model.launch.push(Launch::File { path: path.value.clone(), content: content.value.clone() });
                 }
+                Item::Sandbox { rules, .. } => self.sandbox(rules, model.sandbox.get_or_insert_default()),
                 Item::DropIn { soname, only_if_missing } => {
                     self.soname(soname);
                     model

@@ -27,6 +27,8 @@ pub struct Model {
     pub registries: Vec<String>,
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
+    /// Needs of the vendor's library in a sandbox; `None`: the specification does not say.
+    pub sandbox: Option<Sandbox>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
@@ -175,6 +177,21 @@ pub enum Launch {
     File { path: String, content: String },
     DropIn { soname: String, only_if_missing: bool },
     Program { name: String },
+}
+
+/// Needs of API servers of this API in a sandbox, beside what all API servers have. Checked, as the specification spells it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Absolute paths of files and directories that they read.
+    pub read: Vec<String>,
+    /// Paths of device nodes; `*` may end one.
+    pub devices: Vec<String>,
+    /// Names of system calls.
+    pub system_calls: Vec<String>,
+    /// Requests of `ioctl`: the letter of a type, a number or two.
+    pub ioctls: Vec<String>,
+    /// Uses of the API that do not work in a sandbox, in words.
+    pub breaks: Vec<String>,
 }
 
 /// The type with which functions report errors, and its codes.

@@ -4,6 +4,7 @@ mod body;
 mod expressions;
 mod items;
 mod literals;
+mod sandbox;
 mod types;
 
 pub use items::is_item;

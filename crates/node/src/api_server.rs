@@ -42,6 +42,13 @@ impl ApiServerCommand {
         arguments.extend(options("--sandbox-read", modules));
         arguments.extend(options("--sandbox-read", &settings.read));
         arguments.extend(options("--sandbox-device", &settings.devices));
+        let words = |name: &'static str, words: &[String]| -> Vec<OsString> {
+            words.iter().flat_map(|word| [name.into(), word.into()]).collect()
+        };
+        arguments.extend(words("--sandbox-call", &settings.system_calls));
+        arguments.extend(words("--sandbox-ioctl", &settings.ioctls));
+        arguments.extend(words("--sandbox-share", &settings.share));
+        arguments.extend(settings.records.then(|| "--sandbox-log".into()));
         let mut command = self.clone();
         // Behind the name of the subcommand.
         command.arguments.splice(1..1, arguments);

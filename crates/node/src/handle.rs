@@ -75,6 +75,14 @@ pub struct SandboxSettings {
     pub read: Vec<PathBuf>,
     /// Device nodes beside those of known accelerators, and files that stand for devices; `*` may end a name.
     pub devices: Vec<PathBuf>,
+    /// Names of system calls that they can make.
+    pub system_calls: Vec<String>,
+    /// Requests of `ioctl` that they can make: the letter of a type, a number or two.
+    pub ioctls: Vec<String>,
+    /// Namespaces that they share with the node: pid, net, ipc, uts, cgroup.
+    pub share: Vec<String>,
+    /// Nothing is refused, and what would be is told in the log.
+    pub records: bool,
 }
 
 #[derive(Debug, Clone)]

@@ -94,7 +94,11 @@ impl CoreState {
 /// How an API server in a sandbox begins, if the node has sandboxes.
 fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServerCommand> {
     let (settings, users) = (config.sandbox.as_ref()?, users?);
-    let command = config.zygote.clone().or_else(|| ApiServerCommand::own_zygote().ok())?;
+    let alone = || {
+        let environment = config.api_server.environment.clone();
+        Some(ApiServerCommand { environment, ..ApiServerCommand::own_zygote().ok()? })
+    };
+    let command = config.zygote.clone().or_else(alone)?;
     Some(command.sandboxed(users.homes(), &config.modules, settings))
 }
 

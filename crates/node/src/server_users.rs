@@ -138,6 +138,10 @@ impl ServerUsers {
         let made = DirBuilder::new().mode(0o700).create(&home).and_then(|()| chown(&home, Some(id), Some(id)));
         made.map_err(|error| failed(format!("{}: {error}", home.display())))?;
         let user = ServerUser { id, groups: self.groups.clone(), home };
+        // Beside the home, where the tenant cannot put anything in its place.
+        let shared = user.shared_memory();
+        let made = DirBuilder::new().mode(0o700).create(&shared).and_then(|()| chown(&shared, Some(id), Some(id)));
+        made.map_err(|error| failed(format!("{}: {error}", shared.display())))?;
         self.by_tenant.insert(tenant.to_owned(), user.clone());
         Ok(Some(user))
     }
@@ -220,6 +224,8 @@ mod tests {
         assert_eq!((one.id, two.id), (70_000, 70_001));
         let home = fs::metadata(&two.home).unwrap();
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
+        let shared = fs::metadata(two.shared_memory()).unwrap();
+        assert_eq!((shared.uid(), shared.mode() & 0o777), (70_001, 0o700));
         assert!(matches!(users.of("three", false), Err(NodeError::ServerUser(..))));
         assert_eq!(users.of(&own, true).unwrap(), None, "the kernel says so");
         // Another node of this machine.

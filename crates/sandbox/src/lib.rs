@@ -14,6 +14,8 @@
 
 pub mod namespaces;
 pub mod privileges;
+pub mod probe;
+pub mod recording;
 pub mod root;
 pub mod system_calls;
 
@@ -22,9 +24,13 @@ use std::str::FromStr;
 /// How far a node confines its API servers (`aviary serve --sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// A user id of their own and a short list of refused system calls only.
+    /// On where this machine can have sandboxes and every API of the node says what it needs in one, otherwise off.
     #[default]
+    Auto,
+    /// A user id of their own and a short list of refused system calls only.
     Off,
+    /// Nothing is refused; what the walls would refuse is told in the log.
+    Log,
     /// All walls.
     On,
 }
@@ -34,9 +40,11 @@ impl FromStr for Mode {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
+            "auto" => Ok(Mode::Auto),
             "off" => Ok(Mode::Off),
+            "log" => Ok(Mode::Log),
             "on" => Ok(Mode::On),
-            _ => Err(format!("`{text}` is no sandbox mode: expected on or off")),
+            _ => Err(format!("`{text}` is no sandbox mode: expected auto, off, log or on")),
         }
     }
 }
@@ -45,7 +53,9 @@ impl Mode {
     /// The word that [`Mode::from_str`] reads.
     pub fn name(self) -> &'static str {
         match self {
+            Mode::Auto => "auto",
             Mode::Off => "off",
+            Mode::Log => "log",
             Mode::On => "on",
         }
     }

@@ -1,5 +1,7 @@
 //! A process in namespaces of its own.
 
+use std::str::FromStr;
+
 use rustix::io::Errno;
 
 /// Flags of `clone` for the namespaces of an API server; a user namespace is not among them, because the node is root
@@ -10,6 +12,46 @@ pub const NAMESPACES: libc::c_int = libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
+
+/// A kind of namespace that an API server can share with the node, for a driver that does not work in one of its own. Mounts
+/// are never shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Namespace {
+    Pid,
+    Net,
+    Ipc,
+    Uts,
+    Cgroup,
+}
+
+impl Namespace {
+    /// As a flag of `clone`.
+    pub fn flag(self) -> libc::c_int {
+        match self {
+            Namespace::Pid => libc::CLONE_NEWPID,
+            Namespace::Net => libc::CLONE_NEWNET,
+            Namespace::Ipc => libc::CLONE_NEWIPC,
+            Namespace::Uts => libc::CLONE_NEWUTS,
+            Namespace::Cgroup => libc::CLONE_NEWCGROUP,
+        }
+    }
+}
+
+impl FromStr for Namespace {
+    type Err = String;
+
+    /// As the files in `/proc/PID/ns` are called.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "pid" => Ok(Namespace::Pid),
+            "net" => Ok(Namespace::Net),
+            "ipc" => Ok(Namespace::Ipc),
+            "uts" => Ok(Namespace::Uts),
+            "cgroup" => Ok(Namespace::Cgroup),
+            _ => Err(format!("`{text}` is no namespace that can be shared: expected pid, net, ipc, uts or cgroup")),
+        }
+    }
+}
 
 /// The two returns of [`fork_for_parent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +74,19 @@ pub enum Forked {
 /// The caller has one thread, so that no lock is held in the child that no thread of it releases. The C library's fork
 /// handlers do not run.
 pub unsafe fn fork_for_parent(namespaces: libc::c_int) -> Result<Forked, Errno> {
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD | namespaces;
+    // SAFETY: the requirements are the caller's.
+    unsafe { fork_with(libc::CLONE_PARENT | namespaces) }
+}
+
+/// Forks a process with more flags of `clone`.
+///
+/// # Errors
+/// As [`fork_for_parent`].
+///
+/// # Safety
+/// As [`fork_for_parent`].
+pub(crate) unsafe fn fork_with(flags: libc::c_int) -> Result<Forked, Errno> {
+    let flags = flags | libc::SIGCHLD;
     // SAFETY: like fork; a stack of 0 means a copy of the caller's. The other requirements are the caller's.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         0 => Ok(Forked::Child),

@@ -7,9 +7,11 @@ use std::collections::VecDeque;
 use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
     mount_remount, unmount,
@@ -112,6 +114,28 @@ pub fn enter(outline: &Outline) -> Result<(), RootError> {
     rustix::process::chdir("/").map_err(at("/"))?;
     seal("/", MountFlags::NOSUID | MountFlags::NODEV)?;
     seal("/dev", MountFlags::NOSUID | MountFlags::NOEXEC)
+}
+
+/// Builds the root of `outline` and stays in the tree of `host`, a descriptor of the host's root directory that was opened in
+/// the host's mount namespace. Returns a descriptor of the root that [`enter`] would have changed to.
+///
+/// Requires and fails as [`enter`] does.
+pub fn enter_beside(outline: &Outline, host: BorrowedFd<'_>) -> Result<OwnedFd, RootError> {
+    enter(outline)?;
+    let own = open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(at("/"))?;
+    rustix::process::fchdir(host).map_err(at("the host's root"))?;
+    rustix::process::chroot(".").map_err(at("the host's root"))?;
+    Ok(own)
+}
+
+/// Makes `folder` this root's `/dev/shm`: processes of one tenant share memory by names there.
+///
+/// Requires CAP_SYS_ADMIN and a root that [`enter`] made.
+pub fn share_memory_names(folder: &Path) -> Result<(), RootError> {
+    let place = Path::new("/dev/shm");
+    mount_bind(folder, place).map_err(at(place))?;
+    let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
+    mount_remount(place, flags, "").map_err(at(place))
 }
 
 /// Makes a mount read-only.

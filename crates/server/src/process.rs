@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, ToServer};
+use aviary_sandbox::{namespaces::Namespace, system_calls::Allowed};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
@@ -53,6 +54,12 @@ pub struct SandboxOptions {
     pub readable: Vec<PathBuf>,
     /// Device nodes and files that stand for devices, beside those of known accelerators.
     pub devices: Vec<PathBuf>,
+    /// System calls and requests of `ioctl`, beside the usual ones.
+    pub allowed: Allowed,
+    /// Namespaces of the node.
+    pub shared: Vec<Namespace>,
+    /// Refuse nothing, and tell what would be refused.
+    pub records: bool,
 }
 
 /// A connection that the node hands over.
@@ -84,7 +91,13 @@ pub fn zygote(control_fd: RawFd, options: Option<SandboxOptions>) -> i32 {
     if options.is_none() {
         refuse_system_calls(journal);
     }
-    let sandbox = options.map(|options| Sandbox::new(options, journal));
+    let sandbox = match options.map(|options| Sandbox::new(options, journal)).transpose() {
+        Ok(sandbox) => sandbox,
+        Err(error) => {
+            eprintln!("aviary api-server: the host's root directory: {error}");
+            return 1;
+        }
+    };
     match zygote::run(Node::new(control), sandbox.as_ref()) {
         Ok(Copied { control, log, pid }) => {
             let node = Node::new(control);
@@ -116,6 +129,9 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
     exchange::open(&shared);
     let status = attend(&shared);
     flush_output();
+    if let Some(sandbox) = &shared.sandbox {
+        sandbox.finish();
+    }
     // Vendor libraries' exit handlers may wait for threads that a dead guest left behind.
     // SAFETY: ends the process; everything worth keeping was flushed.
     unsafe { libc::_exit(status) }
@@ -254,11 +270,15 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let user = assignment.user.as_ref();
     let become_user =
         || user.map_or(Ok(()), |user| become_user(user, &assignment.modules)).map_err(|error| error.to_string());
+    let join_tenant = || match shared.sandbox.as_ref().filter(|_| first).zip(user) {
+        Some((sandbox, user)) => sandbox.join_tenant(user),
+        None => Ok(()),
+    };
     let lock = || match shared.sandbox.as_ref().filter(|_| first) {
         Some(sandbox) => sandbox.lock(user),
         None => Ok(()),
     };
-    if let Err(error) = become_user().and_then(|()| lock()) {
+    if let Err(error) = join_tenant().and_then(|()| become_user()).and_then(|()| lock()) {
         let text = format!("this API server cannot be confined: {error}");
         note(shared, session, &text);
         send_welcome(descriptors.guest.as_fd(), welcome_status::FAILED, 0, session, &text);

@@ -147,6 +147,7 @@ mod tests {
             resources: Vec::new(),
             device_resources: Vec::new(),
             policy: None,
+            sandbox: None,
         }
     }
 

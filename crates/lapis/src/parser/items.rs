@@ -142,6 +142,7 @@ impl Parser<'_> {
                 let span = self.since(start);
                 Ok(Item::Type { ty, body: self.block()?, span })
             }
+            "sandbox" if self.peek_at(1) == Token::OpenBrace => self.sandbox(start),
             "utility" => self.utility(start),
             "typedef" => self.declaration(start),
             "struct" | "union" | "enum" if self.declares_tag() => self.declaration(start),
@@ -366,7 +367,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 20] = [
+const ITEMS: [&str; 21] = [
     "api",
     "import",
     "override",
@@ -387,6 +388,7 @@ const ITEMS: [&str; 20] = [
     "dropin",
     "dropin_if_missing",
     "program",
+    "sandbox",
 ];
 
 /// True if an item of the language begins with that word.

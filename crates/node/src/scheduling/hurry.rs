@@ -17,6 +17,7 @@
 //! the id of one that has just ended is undone at once.
 
 use crate::log::Log;
+use aviary_control::PidNamespace;
 use aviary_control::cpu::{self, ThreadPolicy};
 use aviary_gate::DeviceSeat;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, open};
@@ -47,6 +48,10 @@ const REMEMBERED: usize = 256;
 pub trait Threads: Debug + Send + Sync {
     /// Whether this is the id of a thread of that process, now.
     fn owns(&self, thread: u32) -> bool;
+    /// The node's id for a thread that its own process knows by `named`: in a sandbox ids are others.
+    fn outer(&self, named: u32) -> Option<u32> {
+        Some(named)
+    }
     /// Of any thread.
     fn pace(&self, thread: u32) -> io::Result<ThreadPolicy>;
     fn hurry(&self, thread: u32) -> io::Result<()>;
@@ -63,19 +68,29 @@ pub struct Process {
     id: u32,
     /// Its `/proc/PID/task`, which never becomes that of another process with this id.
     tasks: OwnedFd,
+    /// `None`: it is the node's own.
+    namespace: Option<PidNamespace>,
 }
 
 impl Process {
     pub fn new(id: u32) -> io::Result<Process> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let tasks = open(format!("/proc/{id}/task"), flags, Mode::empty())?;
-        Ok(Process { id, tasks })
+        Ok(Process { id, tasks, namespace: PidNamespace::of(id).unwrap_or_default() })
     }
 }
 
 impl Threads for Process {
     fn owns(&self, thread: u32) -> bool {
         accessat(&self.tasks, thread.to_string(), Access::EXISTS, AtFlags::empty()).is_ok()
+    }
+
+    fn outer(&self, named: u32) -> Option<u32> {
+        match &self.namespace {
+            None => Some(named),
+            // Any thread of the namespace; `owns` says whose it is.
+            Some(namespace) => namespace.outer(named).ok(),
+        }
     }
 
     fn pace(&self, thread: u32) -> io::Result<ThreadPolicy> {
@@ -153,11 +168,12 @@ impl Hurry {
 
     /// Before the seat's grant is opened, or at its slice's end: the thread that sleeps there will wait for no processor.
     pub fn before_waking(&mut self, runner: &Runner, seat: &DeviceSeat, now: u64) {
-        let thread = seat.sleeper.load(SeqCst);
-        if !self.allowed || thread == 0 || !self.may(&runner.tenant, now) {
+        let named = seat.sleeper.load(SeqCst);
+        if !self.allowed || named == 0 || !self.may(&runner.tenant, now) {
             return;
         }
         let threads = &runner.threads;
+        let Some(thread) = threads.outer(named) else { return };
         let known = self.hurried.iter().any(|hurried| hurried.thread == thread);
         if known || !threads.owns(thread) || !matches!(threads.pace(thread), Ok(ThreadPolicy::Normal)) {
             return;
@@ -166,7 +182,7 @@ impl Hurry {
         match threads.hurry(thread) {
             Ok(()) if !threads.owns(thread) => give_back(&**threads, thread),
             Ok(()) => {
-                seat.hurried.store(thread, SeqCst);
+                seat.hurried.store(named, SeqCst);
                 self.hurried.push(Hurried { runner: runner.clone(), thread, since: now, look: now + LOOK, before });
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

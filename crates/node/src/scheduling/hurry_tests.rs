@@ -17,6 +17,8 @@ pub struct Simulated {
     replaced: bool,
     /// Nanoseconds.
     used: AtomicU64,
+    /// By how much the process's own ids of its threads are smaller than the node's.
+    shift: u32,
 }
 
 impl Simulated {
@@ -38,6 +40,10 @@ impl Simulated {
 impl Threads for Simulated {
     fn owns(&self, thread: u32) -> bool {
         self.threads.lock().unwrap().contains_key(&thread)
+    }
+
+    fn outer(&self, named: u32) -> Option<u32> {
+        named.checked_add(self.shift)
     }
 
     fn pace(&self, thread: u32) -> io::Result<ThreadPolicy> {
@@ -121,6 +127,19 @@ impl Bench {
 }
 
 const ENDS: u64 = 1000 + LONGEST;
+
+#[test]
+fn thread_in_a_sandbox_is_boosted_and_told_by_its_own_id() {
+    let mut bench = Bench::new(Simulated { shift: 1, ..Simulated::with(&ORDINARY) });
+    bench.wake("t", 1, 1000);
+    assert_eq!([1, 2].map(|t| bench.pace(t)), [ThreadPolicy::Normal, ThreadPolicy::Boosted]);
+    assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 1);
+    // An id that the process has no thread for.
+    bench.wake("t", 7, 1000);
+    bench.wake("t", u32::MAX, 1000);
+    bench.hurry.end(2000);
+    assert_eq!(bench.pace(2), ThreadPolicy::Normal);
+}
 
 #[test]
 fn a_sleeper_hurries_for_a_bounded_time() {

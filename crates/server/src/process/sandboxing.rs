@@ -2,16 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::RawFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use aviary_control::ServerUser;
-use aviary_sandbox::namespaces::end_at_sigterm;
+use aviary_sandbox::namespaces::{NAMESPACES, Namespace, end_at_sigterm};
+use aviary_sandbox::recording::Recording;
 use aviary_sandbox::root::{self, Outline, RootError};
-use aviary_sandbox::system_calls;
+use aviary_sandbox::system_calls::{self, Allowed};
 
 use super::SandboxOptions;
 use crate::confine;
@@ -36,15 +38,53 @@ const VENDOR_LIBRARY: &str = "AVIARY_VENDOR_";
 /// Directories that are never shown whole because a library lies in them.
 const TOO_WIDE: &[&str] = &["/", "/etc", "/home", "/root", "/tmp", "/var", "/usr", "/usr/bin", "/opt", "/srv", "/mnt"];
 
+/// Treatment of a process that would leave its sandbox.
+enum Door {
+    /// It is locked.
+    Locked,
+    /// Nothing is refused, and what would be is told (`--sandbox log`).
+    Open(Recorder),
+}
+
+/// Parts of a recording.
+struct Recorder {
+    /// The host's root directory, opened by the zygote in the host's mount namespace.
+    host: OwnedFd,
+    /// Of a copy: the root that its sandbox would have.
+    root: OnceLock<OwnedFd>,
+    recording: OnceLock<Recording>,
+}
+
 pub struct Sandbox {
     options: SandboxOptions,
     journal: RawFd,
     outline: OnceLock<Outline>,
+    door: Door,
 }
 
 impl Sandbox {
-    pub fn new(options: SandboxOptions, journal: RawFd) -> Sandbox {
-        Sandbox { options, journal, outline: OnceLock::new() }
+    /// # Errors
+    /// The host's root directory cannot be opened, which only a recording needs.
+    pub fn new(options: SandboxOptions, journal: RawFd) -> io::Result<Sandbox> {
+        let door = match options.records {
+            false => Door::Locked,
+            true => Door::Open(Recorder {
+                host: fs::File::open("/")?.into(),
+                root: OnceLock::new(),
+                recording: OnceLock::new(),
+            }),
+        };
+        Ok(Sandbox { options, journal, outline: OnceLock::new(), door })
+    }
+
+    /// Flags of `clone` for its namespaces.
+    pub fn namespaces(&self) -> libc::c_int {
+        let own = self.options.shared.iter().fold(NAMESPACES, |flags, shared| flags & !shared.flag());
+        match self.door {
+            Door::Locked => own,
+            // It sees the host's /proc, where its threads have the host's ids, which drivers look for.
+            Door::Open(_) => own & !Namespace::Pid.flag(),
+        }
     }
 
     pub fn note(&self, text: &str) {
@@ -71,7 +111,22 @@ impl Sandbox {
     /// In a copy, before the node knows it. After an error the copy has no usable file system and must end.
     pub fn enter(&self, outline: &Outline) -> Result<(), RootError> {
         end_at_sigterm();
-        root::enter(outline)
+        match &self.door {
+            Door::Locked => root::enter(outline),
+            Door::Open(recorder) => {
+                let root = root::enter_beside(outline, recorder.host.as_fd())?;
+                // A copy enters once.
+                let _ = recorder.root.set(root);
+                Ok(())
+            }
+        }
+    }
+
+    /// When the tenant is known and before the process becomes its user: processes of the tenant share memory by names, as
+    /// drivers do for events between processes.
+    pub fn join_tenant(&self, user: &ServerUser) -> Result<(), String> {
+        let Door::Locked = self.door else { return Ok(()) };
+        root::share_memory_names(&user.shared_memory()).map_err(|error| error.to_string())
     }
 
     /// Before the first byte of the first guest: from here on the system calls are those of the allow-list. `user` is the
@@ -84,8 +139,36 @@ impl Sandbox {
                 confine::keep_caches_in(&own);
             }
         }
-        JOURNAL.store(self.journal, Ordering::SeqCst);
-        system_calls::restrict(report_violation).map_err(|error| error.to_string())
+        let mut allowed = Allowed::usual();
+        allowed.join(&self.options.allowed);
+        match &self.door {
+            Door::Locked => {
+                JOURNAL.store(self.journal, Ordering::SeqCst);
+                system_calls::restrict(&allowed, report_violation).map_err(|error| error.to_string())
+            }
+            Door::Open(recorder) => recorder.begin(&allowed, self.journal),
+        }
+    }
+
+    /// Before the process ends.
+    pub fn finish(&self) {
+        if let Door::Open(Recorder { recording, .. }) = &self.door
+            && let Some(recording) = recording.get()
+        {
+            recording.finish();
+        }
+    }
+}
+
+impl Recorder {
+    fn begin(&self, allowed: &Allowed, journal: RawFd) -> Result<(), String> {
+        let root = self.root.get().ok_or("there is no root to compare with")?;
+        let root = root.try_clone().map_err(|error| error.to_string())?;
+        let journal = Journal { fd: journal, session: 0 };
+        let recording = Recording::begin(allowed, root, Box::new(move |line| journal.note(line)));
+        // A process is locked once.
+        let _ = self.recording.set(recording.map_err(|error| error.to_string())?);
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use aviary_control::{Received, ToZygote};
-use aviary_sandbox::namespaces::{Forked, NAMESPACES, fork_for_parent, outer_pid};
+use aviary_sandbox::namespaces::{Forked, fork_for_parent, outer_pid};
 use rustix::event::{PollFd, PollFlags};
 
 use super::attach;
@@ -67,7 +67,7 @@ fn copy(control: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, 
     // SAFETY: this process has one thread (a copy has only that one), so no lock is held that no thread releases. The C
     // library's fork handlers do not run; nothing registered any that would have work before a first call of the vendor's
     // library. The copy's parent is the node, which watches and reaps it.
-    match unsafe { fork_for_parent(outline.map_or(0, |_| NAMESPACES)) } {
+    match unsafe { fork_for_parent(sandbox.map_or(0, Sandbox::namespaces)) } {
         Ok(Forked::Child) => {
             let pid = outer_pid().unwrap_or_else(std::process::id);
             match sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline)) {

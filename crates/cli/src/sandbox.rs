@@ -1,0 +1,254 @@
+//! The sandbox of API servers, as `aviary serve` and `aviary doctor` see it.
+
+use crate::apis::{Api, SandboxNeeds};
+use crate::config::SandboxConfig;
+use anyhow::{anyhow, bail};
+use aviary_node::SandboxSettings;
+use aviary_sandbox::{
+    Mode,
+    namespaces::Namespace,
+    root::SYSTEM,
+    system_calls::{Allowed, Call, NEVER, REFUSED, Requests},
+};
+use aviary_server::process::sandboxing::{DEVICES, VENDORS};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// Answer of a node to the question of sandboxes.
+#[derive(Debug, PartialEq)]
+pub enum Choice {
+    /// As the settings say.
+    Sandboxes(SandboxSettings),
+    /// None, and the reason if the operator did not choose that.
+    None(Option<String>),
+}
+
+/// `told` by the command line; `users`: API servers have users of their own; `tried`: whether this machine can have
+/// sandboxes.
+pub fn choose(
+    told: Option<Mode>,
+    file: &SandboxConfig,
+    users: bool,
+    apis: &[Api],
+    tried: impl FnOnce() -> Result<(), String>,
+) -> anyhow::Result<Choice> {
+    check(file)?;
+    let text =
+        file.mode.as_deref().map(str::parse).transpose().map_err(|error: String| anyhow!("[sandbox] mode: {error}"))?;
+    let mode = told.or(text).unwrap_or_default();
+    match mode {
+        Mode::Off => return Ok(Choice::None(None)),
+        Mode::On | Mode::Log if !users => bail!(
+            "--sandbox {}: API servers of this node have no users of their own (api_server_users), so that nothing would keep them in",
+            mode.name()
+        ),
+        Mode::On | Mode::Log => {}
+        Mode::Auto => {
+            if let Some(reason) = obstacle(users, apis, tried) {
+                return Ok(Choice::None(Some(reason)));
+            }
+        }
+    }
+    Ok(Choice::Sandboxes(settings(file, apis, mode == Mode::Log)))
+}
+
+/// Why a node that may choose has no sandboxes.
+fn obstacle(users: bool, apis: &[Api], tried: impl FnOnce() -> Result<(), String>) -> Option<String> {
+    if !users {
+        return Some("API servers of this node have no users of their own".into());
+    }
+    let silent: Vec<&str> = apis.iter().filter(|api| api.sandbox.is_none()).map(|api| api.name.as_str()).collect();
+    if !silent.is_empty() {
+        return Some(format!("no `sandbox` block in the specification of {}", silent.join(", ")));
+    }
+    let broken = |api: &Api| {
+        let breaks = &api.sandbox.as_ref()?.breaks;
+        (!breaks.is_empty()).then(|| format!("in one {} does not have {}", api.name, breaks.join(", ")))
+    };
+    apis.iter().find_map(broken).or_else(|| tried().err())
+}
+
+fn check(file: &SandboxConfig) -> anyhow::Result<()> {
+    if let Some(path) = file.read.iter().chain(&file.devices).find(|path| !path.is_absolute()) {
+        bail!("[sandbox]: {}: expected an absolute path", path.display());
+    }
+    for name in &file.system_calls {
+        let call: Call = name.parse().map_err(|error| anyhow!("[sandbox] system_calls: {error}"))?;
+        if call.is_never_allowed() {
+            bail!("[sandbox] system_calls: `{name}` would lead out of the sandbox");
+        }
+    }
+    for name in &file.share {
+        name.parse::<Namespace>().map_err(|error| anyhow!("[sandbox] share: {error}"))?;
+    }
+    for text in &file.ioctls {
+        text.parse::<Requests>().map_err(|error| anyhow!("[sandbox] ioctls: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Sum of the APIs' specifications and the configuration.
+fn settings(file: &SandboxConfig, apis: &[Api], records: bool) -> SandboxSettings {
+    let needs = needs(apis.iter().map(|api| api.sandbox.as_ref()));
+    let both = |a: &[PathBuf], b: &[PathBuf]| a.iter().chain(b).cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    let words = |a: &[String], b: &[String]| a.iter().chain(b).cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    SandboxSettings {
+        read: both(&needs.read, &file.read),
+        devices: both(&needs.devices, &file.devices),
+        system_calls: words(&needs.system_calls, &file.system_calls),
+        ioctls: words(&needs.ioctls, &file.ioctls),
+        share: file.share.clone(),
+        records,
+    }
+}
+
+/// The sum of what some APIs need. One that names no files or no devices gets the usual ones.
+fn needs<'a>(apis: impl Iterator<Item = Option<&'a SandboxNeeds>>) -> SandboxNeeds {
+    let mut sum = SandboxNeeds::default();
+    for api in apis {
+        let api = api.cloned().unwrap_or_default();
+        let usual = |paths: Vec<PathBuf>, usual: &[&str]| match paths.is_empty() {
+            true => usual.iter().map(PathBuf::from).collect(),
+            false => paths,
+        };
+        sum.read.extend(usual(api.read, VENDORS));
+        sum.devices.extend(usual(api.devices, DEVICES));
+        // A specification may name calls of several architectures.
+        sum.system_calls.extend(api.system_calls.into_iter().filter(|name| name.parse::<Call>().is_ok()));
+        sum.ioctls.extend(api.ioctls);
+    }
+    sum
+}
+
+/// Makes a sandbox in a process of its own.
+pub fn try_one() -> Result<(), String> {
+    // The link survives the replacement of the file.
+    let tried = Command::new("/proc/self/exe").args(["doctor", "--probe-sandbox"]).stdin(Stdio::null()).output();
+    match tried {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(text.lines().next().unwrap_or("a process in a sandbox crashes").to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The hidden half of [`try_one`].
+pub fn probe() -> Result<(), String> {
+    aviary_sandbox::probe::try_here(Path::new("/tmp")).map_err(|error| error.to_string())
+}
+
+/// The walls of a sandbox in words (`aviary doctor --sandbox`): of API servers of `apis`.
+pub fn text(apis: &[Api]) -> String {
+    let names = |calls: &[Call]| calls.iter().map(Call::name).collect::<Vec<_>>().join(" ");
+    let needs = needs(apis.iter().map(|api| api.sandbox.as_ref()));
+    let mut allowed = Allowed::usual();
+    let calls = needs.system_calls.iter().filter_map(|name| name.parse().ok()).collect();
+    let requests = needs.ioctls.iter().filter_map(|text| text.parse().ok()).collect();
+    allowed.join(&Allowed { calls, requests });
+    let refused: Vec<Call> =
+        REFUSED.iter().chain(NEVER).filter(|call| !allowed.calls.contains(call)).copied().collect();
+    let paths = |usual: &[&str], more: &[PathBuf]| {
+        let more = more.iter().map(|path| path.display().to_string());
+        usual.iter().map(|path| (*path).to_owned()).chain(more).collect::<Vec<_>>().join(" ")
+    };
+    let requests: Vec<String> = allowed.requests.iter().map(Requests::to_string).collect();
+    format!(
+        "{} system calls are allowed:\n{}\n\nRequests of ioctl, by their type or number: {}; others fail with EPERM.\n\n\
+         {} calls fail with EPERM, all others end the process:\n{}\n\n\
+         Readable: {}\nand the directories of the vendors' libraries and API modules, and [sandbox] read of node.toml.\n\
+         Writable: /tmp of its own, /dev/shm and the home of its tenant.\n\
+         Devices: {} and [sandbox] devices of node.toml.\n",
+        allowed.calls.len(),
+        names(&allowed.calls),
+        requests.join(" "),
+        refused.len(),
+        names(&refused),
+        paths(SYSTEM, &needs.read),
+        paths(&[], &needs.devices),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn api(name: &str, sandbox: Option<SandboxNeeds>) -> Api {
+        Api {
+            name: name.into(),
+            version: "1".into(),
+            soname: "libx.so.1".into(),
+            directory: PathBuf::new(),
+            library: PathBuf::new(),
+            launch: Vec::new(),
+            functions: Vec::new(),
+            resources: Vec::new(),
+            device_resources: Vec::new(),
+            policy: None,
+            sandbox,
+        }
+    }
+
+    fn needing(calls: &[&str], devices: &[&str]) -> SandboxNeeds {
+        SandboxNeeds {
+            system_calls: calls.iter().map(|name| (*name).to_owned()).collect(),
+            devices: devices.iter().map(PathBuf::from).collect(),
+            ..SandboxNeeds::default()
+        }
+    }
+
+    #[test]
+    fn sandbox_is_on_where_every_api_says_what_it_needs() {
+        let file = SandboxConfig::default();
+        let good = [api("one", Some(needing(&["flock"], &["/dev/one"]))), api("two", Some(SandboxNeeds::default()))];
+        let silent = [good[0].clone(), api("three", None)];
+        let choose = |told, users, apis: &[Api], tried: Result<(), String>| choose(told, &file, users, apis, || tried);
+        let reason = |choice| match choice {
+            Ok(Choice::None(Some(reason))) => reason,
+            other => panic!("{other:?}"),
+        };
+        let Ok(Choice::Sandboxes(on)) = choose(None, true, &good, Ok(())) else { panic!("on by itself") };
+        assert_eq!(on.system_calls, ["flock"]);
+        assert!(on.devices.contains(&"/dev/one".into()) && on.devices.contains(&"/dev/dri".into()), "{on:?}");
+        assert!(reason(choose(None, true, &silent, Ok(()))).contains("three"));
+        assert_eq!(reason(choose(None, true, &good, Err("no namespaces".into()))), "no namespaces");
+        let breaks = SandboxNeeds { breaks: vec!["events".into()], ..SandboxNeeds::default() };
+        let broken = [good[0].clone(), api("four", Some(breaks))];
+        assert_eq!(reason(choose(None, true, &broken, Ok(()))), "in one four does not have events");
+        assert!(matches!(choose(Some(Mode::On), true, &broken, Ok(())), Ok(Choice::Sandboxes(_))));
+        assert!(reason(choose(None, false, &good, Ok(()))).contains("no users"));
+        // The operator's word holds.
+        assert_eq!(choose(Some(Mode::Off), true, &good, Ok(())).unwrap(), Choice::None(None));
+        assert!(matches!(choose(Some(Mode::On), true, &silent, Ok(())), Ok(Choice::Sandboxes(_))));
+        assert!(choose(Some(Mode::On), false, &good, Ok(())).is_err());
+    }
+
+    #[test]
+    fn configuration_cannot_open_the_sandbox() {
+        for (calls, ioctls, read) in
+            [(&["ptrace"][..], &[][..], "/opt"), (&["nosuch"], &[], "/opt"), (&[], &["FF"], "/opt"), (&[], &[], "opt")]
+        {
+            let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+            let file = SandboxConfig {
+                read: vec![read.into()],
+                system_calls: owned(calls),
+                ioctls: owned(ioctls),
+                ..SandboxConfig::default()
+            };
+            assert!(check(&file).is_err(), "{file:?}");
+        }
+    }
+
+    #[test]
+    fn text_names_what_an_api_adds() {
+        let needs = SandboxNeeds { ioctls: vec!["F".into()], ..needing(&["flock", "socket"], &[]) };
+        let text = text(&[api("one", Some(needs))]);
+        let (allowed, refused) = text.split_once("calls fail with EPERM").unwrap();
+        assert!(allowed.contains(" flock ") && allowed.contains(" socket ") && allowed.contains(" F"), "{text}");
+        assert!(!refused.contains(" socket ") && refused.contains(" socketpair "), "{text}");
+    }
+}

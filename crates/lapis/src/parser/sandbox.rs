@@ -1,0 +1,27 @@
+//! `sandbox { ... }`: what the vendor's library needs of its machine.
+
+use super::{Parse, Parser};
+use crate::ast::{Item, SandboxRule};
+use crate::lexer::Token;
+use crate::source::Span;
+
+impl Parser<'_> {
+    /// The rules are calls with strings; which ones there are is the loader's business.
+    pub(super) fn sandbox(&mut self, start: Span) -> Parse<Item> {
+        self.advance();
+        self.expect(Token::OpenBrace, "`{`")?;
+        let mut rules = Vec::new();
+        while !self.eat(Token::CloseBrace) {
+            let name = self.name("a rule or `}`")?;
+            self.expect(Token::OpenParen, "`(`")?;
+            let mut texts = vec![self.string("a string")?];
+            while self.eat(Token::Comma) {
+                texts.push(self.string("a string")?);
+            }
+            self.expect(Token::CloseParen, "`)`")?;
+            self.semicolon()?;
+            rules.push(SandboxRule { name, texts });
+        }
+        Ok(Item::Sandbox { rules, span: self.since(start) })
+    }
+}
