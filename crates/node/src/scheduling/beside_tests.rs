@@ -82,7 +82,7 @@ fn sessions_of_a_tenant_that_is_alone_may_wait_for_each_other() {
         let due = shared.wait(1, S).unwrap();
         assert_eq!((shared.grant(1), due), (grant::CLOSED, S + 56 * MS));
         shared.step(due);
-        assert_eq!([shared.grant(0), shared.grant(1)], [grant::ALONE, grant::SLICE], "{kind:?}");
+        assert_eq!([shared.grant(0), shared.grant(1)], [grant::SLICE, grant::SLICE], "{kind:?}");
         shared.give_back(1, MS, due + MS);
         assert_eq!(shared.grant(1), grant::CLOSED);
         shared.wait(1, due + 2 * MS);
