@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """CUDA through Aviary beside CUDA itself, in one run on a machine with an NVIDIA device.
 
-First what programs print is compared, then calls, copies and steps of models are timed, native and remoted in turns.
+First what programs print is compared, then calls, copies and steps of models are timed, native and through Aviary in turns.
 Needs nvcc and, for the frameworks' programs, a Python that has them.
 """
 
@@ -37,7 +37,7 @@ class Bench:
     def __init__(self, aviary, api_dirs, scratch, models=MODELS, rounds=3, seconds=8.0, experiments=(), settings=()):
         folders = [word for folder in api_dirs for word in ("--api-dir", folder)]
         self.serve = [aviary, "serve", *folders]
-        self.remote = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
+        self.aviary_run = [aviary, "run", *folders, "--api", "cuda", "--api", "nvml", "--"]
         self.aviary, self.api_dirs = aviary, api_dirs
         self.scratch = Path(scratch)
         self.models, self.rounds, self.seconds = models, rounds, seconds
@@ -52,7 +52,7 @@ class Bench:
             shutil.rmtree(self.scratch / folder, ignore_errors=True)
         begin = time.monotonic()
         try:
-            done = subprocess.run((self.remote if remoted else []) + command, capture_output=True, text=True,
+            done = subprocess.run((self.aviary_run if remoted else []) + command, capture_output=True, text=True,
                                   timeout=timeout, env=environment, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
             return None, time.monotonic() - begin, "took too long"
@@ -99,7 +99,7 @@ class Bench:
             try:
                 native, remoted = (subprocess.run([*command, binary], capture_output=True, text=True, errors="replace",
                                                   timeout=60, stdin=subprocess.DEVNULL, check=False)
-                                   for command in ([], self.remote))
+                                   for command in ([], self.aviary_run))
             except subprocess.TimeoutExpired as late:
                 self.figures["cuda.different"] = self.figures.get("cuda.different", 0) + 1
                 print(f"driver/{source.stem:25} DIFFERENT: {'Aviary' if len(late.cmd) > 1 else 'natively it'} takes longer than 60 s", flush=True)
@@ -141,7 +141,7 @@ class Bench:
             for number in range(rounds):
                 for remoted in (False, True):
                     # A measurement that counts looks at the node twice in each measurement: the last round only.
-                    counting = {"COUNT_WITH": self.remote[0]} if remoted and number == rounds - 1 else {}
+                    counting = {"COUNT_WITH": self.aviary_run[0]} if remoted and number == rounds - 1 else {}
                     for name, milliseconds, _, *counted in self.step_lines(model, remoted, counting):
                         results[remoted].setdefault(name, []).append(float(milliseconds))
                         counts[name] = [float(word) for word in counted]
@@ -174,7 +174,7 @@ class Bench:
         names = ["tiny_mlp", "resnet50"]
         sums = ({}, {})
         for remoted in (False, True):
-            command = (self.remote if remoted else []) + [sys.executable, str(HERE / "cuda/steps.py"), *names]
+            command = (self.aviary_run if remoted else []) + [sys.executable, str(HERE / "cuda/steps.py"), *names]
             running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                        for _ in range(processes)]
             for process in running:

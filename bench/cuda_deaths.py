@@ -65,7 +65,7 @@ def measure(bench):
         try:
             if seconds_until(lambda: os.path.exists(f"{folder}/node.sock"), 20) == float("inf"):
                 raise RuntimeError("deaths: the node does not start")
-            remote = [bench.remote[0], "run", "--server", address, *bench.remote[2:], binary]
+            remote = [bench.aviary_run[0], "run", "--server", address, *bench.aviary_run[2:], binary]
             steady = subprocess.Popen([*remote, "steady"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             if steady.stdout.readline() != "steady\n":
                 raise RuntimeError("deaths: the steady program does not run")

@@ -322,6 +322,16 @@ def program_case(name, *arguments, transports=("", "stream")):
     return case
 
 
+def raced_handles(tools):
+    """Threads of a guest use objects that another one ends: its API server lives, and calls are refused at worst."""
+    with running(tools.testapi) as node, guest_environment("opencl", {}, node.address) as guests:
+        for _ in range(10):
+            # A crash of the guest itself is its own.
+            guest = start([tools.program("race_cl"), "300"], guests)
+            end(guest, FINE, -signal.SIGSEGV, -signal.SIGABRT, what="a guest that races its own calls")
+        node.settle()
+
+
 def many_sessions(tools):
     """A thousand sessions at a time: all work, and all that they had is given back."""
     with node_and_guests(tools) as (node, guests):
@@ -414,5 +424,6 @@ ALL = {
     "awkward": program_case("robust"),
     "unload": program_case("unload"),
     "sharers": sharers_are_killed,
+    "raced-handles": raced_handles,
     "thousand": many_sessions,
 }

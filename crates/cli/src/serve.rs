@@ -93,7 +93,7 @@ pub struct ServeCommand {
     /// API servers kept ready for new guests [default: 1]
     #[arg(long, value_name = "N")]
     spares: Option<usize>,
-    /// Connections that one user may have at a time [default: 4096]
+    /// Sessions that one user may have at a time [default: 4096]
     #[arg(long, value_name = "N")]
     sessions_per_user: Option<usize>,
     /// Start every API server by itself instead of copying one that has all vendors' libraries loaded.

@@ -54,6 +54,8 @@ pub enum Reject {
     Unsupported,
     /// A quota or policy said no.
     Refused,
+    /// The call would end an object that a call of another thread still uses.
+    Busy,
     /// The call fails with this value of the API's error type.
     Failed(i64),
 }

@@ -17,6 +17,7 @@ use crate::clock;
 use crate::closures::{ClosureKey, ClosureLifetime};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Drain, Name, Stay, device_name};
+use crate::in_use::LaneUses;
 use crate::lane;
 use crate::object_log::{CallRecording, RecordedCall};
 use crate::residency::{ResidencyDevices, as_shown, devices_of};
@@ -63,7 +64,7 @@ pub(crate) struct UsedHandle {
     pub ty: u32,
     pub native: u64,
     pub id: u64,
-    /// Marked in the table as about to end.
+    /// Marked in the table as given back by this call.
     pub ending: bool,
 }
 
@@ -96,6 +97,10 @@ pub struct Call {
     scratch: Scratch,
     pub(crate) reply: Encoder,
     pub(crate) handles: Vec<UsedHandle>,
+    /// The ids that this call and those around it use, for threads that end objects.
+    uses: Arc<LaneUses>,
+    /// How many of them are not this call's.
+    outer_uses: usize,
     /// Ids that the guest chose for what the call creates, by the address where the vendor's function writes it
     /// (0: it returns it).
     minted: Vec<(usize, u64)>,
@@ -131,9 +136,12 @@ pub struct Call {
 }
 
 impl Call {
-    pub(crate) fn new(session: Arc<Session>) -> Call {
+    /// `uses`: of the lane whose thread executes the call.
+    pub(crate) fn new(session: Arc<Session>, uses: Arc<LaneUses>) -> Call {
         Call {
             session,
+            outer_uses: uses.len(),
+            uses,
             header: RequestHeader::default(),
             request: Vec::new(),
             at: 0,
@@ -169,6 +177,7 @@ impl Call {
     pub(crate) fn start(&mut self, header: RequestHeader) {
         self.header = header;
         self.at = 0;
+        self.outer_uses = self.uses.len();
         self.reply.start();
         self.next_output = 0;
         self.next_until = 0;
@@ -249,16 +258,46 @@ impl Call {
 
     fn use_handle(&mut self, ty: u32, ends: Option<bool>) -> Result<u64, Reject> {
         let id = self.word()?;
+        // A predefined value has nothing that could end or be noted.
+        if id > MAX_PREDEFINED {
+            self.uses.announce(id);
+        }
         let Some(native) = self.session.handles.native(ty, id) else {
             self.invalid = id;
             return Err(Reject::InvalidHandle(ty));
         };
-        // A predefined value has nothing that could end or be noted.
         if id > MAX_PREDEFINED {
-            let ending = ends.is_some_and(|all| self.session.handles.ending(id, all));
+            let ending = match ends {
+                Some(all) => self.begin_ending(id, all)?,
+                None => false,
+            };
             self.handles.push(UsedHandle { ty, native, id, ending });
         }
         Ok(native)
+    }
+
+    /// True: the object is marked as given back by this call. A program that is in order never gives a last reference
+    /// back while another thread's call uses it: the wait is for those that are not, and bounded, since the other call
+    /// may wait for what this thread does next.
+    #[cold]
+    fn begin_ending(&self, id: u64, all: bool) -> Result<bool, Reject> {
+        let mut rounds = 0..END_WAIT_ROUNDS;
+        let wait = || {
+            std::thread::sleep(END_WAIT_ROUND);
+            rounds.next().is_some() && !self.session.is_dead()
+        };
+        match self.session.handles.ending(id, all, &self.uses, wait) {
+            Ok(ending) => Ok(ending.is_some()),
+            Err(busy) => {
+                self.session.note(&format!("{}: {busy}; it stays until the session ends", self.function_name()));
+                Err(Reject::Busy)
+            }
+        }
+    }
+
+    /// The vendor's function is done with the handles.
+    pub(crate) fn forget_uses(&mut self) {
+        self.uses.forget_from(self.outer_uses);
     }
 
     /// The id under which the guest already knows the object that the vendor's function will write to `at`, or
@@ -535,7 +574,11 @@ impl Call {
     /// The metadata of this kind of an object; NULL if there is no such object, or it carries another kind. An argument may be an object of another
     /// type than its declaration says (`type_cast`): as in the guest, the metadata is that object's.
     pub fn metadata(&self, ty: u32, native: u64, kind: u32) -> *mut u8 {
-        self.object(ty, native).and_then(|id| self.session.handles.metadata(id, kind)).unwrap_or(std::ptr::null_mut())
+        let Some(id) = self.object(ty, native) else { return std::ptr::null_mut() };
+        if !self.handles.iter().any(|used| used.id == id) {
+            self.uses.announce(id);
+        }
+        self.session.handles.metadata(id, kind).unwrap_or(std::ptr::null_mut())
     }
 
     /// The id of an object that may be of another type than the one that an expression has.
@@ -616,6 +659,10 @@ impl Call {
         Buffer { ptr: copy, len: buffer.len }
     }
 }
+
+/// How often and how long a call that ends an object waits for calls of other threads that use it: 200 ms in all.
+const END_WAIT_ROUNDS: u32 = 4000;
+const END_WAIT_ROUND: Duration = Duration::from_micros(50);
 
 /// Memory that a call keeps for the next one.
 const MAX_KEPT_BYTES: usize = 64 << 10;

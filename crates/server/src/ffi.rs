@@ -1,12 +1,13 @@
 //! Functions that utility code of a specification may call; panics stay inside.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::exchange;
+use crate::in_use::LaneUses;
 use crate::lane::{self, current_session};
 use crate::residency;
 use crate::session::Session;
@@ -29,6 +30,25 @@ fn session() -> Option<Arc<Session>> {
     current_session().or_else(|| sessions().last()?.upgrade())
 }
 
+/// The calling thread will have a pointer to the structure of this object.
+fn announce_use(session: &Arc<Session>, id: u64) {
+    thread_local! {
+        /// Of a thread that executes no calls: its session, and what it has looked at there.
+        static LOOKED_AT: RefCell<Option<(Weak<Session>, Arc<LaneUses>)>> = const { RefCell::new(None) };
+    }
+    if lane::announce(id) {
+        return;
+    }
+    LOOKED_AT.with_borrow_mut(|looked_at| {
+        if !looked_at.as_ref().is_some_and(|(of, _)| Weak::as_ptr(of) == Arc::as_ptr(session)) {
+            *looked_at = Some((Arc::downgrade(session), session.handles.in_use.other_thread()));
+        }
+        if let Some((_, uses)) = looked_at {
+            uses.announce_last(id);
+        }
+    });
+}
+
 /// Runs `body`; a panic in it gives `otherwise`, because nothing may unwind into C.
 pub fn guarded<R>(body: impl FnOnce() -> R, otherwise: R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
@@ -41,7 +61,7 @@ pub fn guarded<R>(body: impl FnOnce() -> R, otherwise: R) -> R {
 pub unsafe fn metadata(handle: *const c_void, kind: u32) -> *mut c_void {
     let look = || {
         let session = session()?;
-        session.handles.metadata_of_any(handle.addr() as u64, kind)
+        session.handles.metadata_of_any(handle.addr() as u64, kind, |id| announce_use(&session, id))
     };
     guarded(look, None).map_or(std::ptr::null_mut(), |block| block.cast())
 }

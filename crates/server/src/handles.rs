@@ -4,7 +4,7 @@
 //! call does it; creating and ending objects takes the lock.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use aviary_gate::Charges;
@@ -13,9 +13,13 @@ use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
 use crate::api::{HandleTypeInfo, Role};
 use crate::guest_ids::GuestSlots;
+use crate::in_use::{InUse, LaneUses};
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
+
+/// Structures of ended objects before the table looks for those that can be freed.
+const MIN_RETIRED: usize = 32;
 
 const FIRST_SEGMENT: usize = 1024;
 const SEGMENTS: usize = 12;
@@ -29,15 +33,33 @@ const SEGMENTS: usize = 12;
 pub(crate) struct HandleSlot {
     key: AtomicU64,
     native: AtomicU64,
+    /// Calls under way that end the object, or one that it ends with: no other call may begin to use it. Changes under
+    /// the table's lock.
+    ending: AtomicU32,
 }
 
 impl HandleSlot {
     fn fill(&self, native: u64, id: u64) {
         // Release: who sees this value also sees the key's zero before it.
         self.native.store(native, Ordering::Release);
+        self.ending.store(0, Ordering::Relaxed);
         self.key.store(id, Ordering::Release);
     }
 }
+
+/// The part of a call that gives a reference of an object back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It gives the last reference back: the object ends, and until then no other call begins to use it.
+    Last,
+    /// Others remain.
+    OneOfMany,
+}
+
+/// calls of other threads still use the object
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("calls of other threads still use the object")]
+pub struct Busy;
 
 /// One object as writers see it, under the lock.
 struct HandleEntry {
@@ -45,19 +67,30 @@ struct HandleEntry {
     references: u64,
     /// Known from a query, not from a call that created it: the guest owns no reference of it.
     borrowed: bool,
-    /// Calls that are about to end it.
-    ending: u32,
+    /// Calls under way that give references back, [`Ending::Last`] among them.
+    releasing: u32,
+    /// A call is under way that ends it. What ends along with it, and cannot be used either until that has happened.
+    ending: Option<Vec<u64>>,
     holding: Charges,
-    metadata: Option<Box<[u64]>>,
+    metadata: Option<Metadata>,
 }
 
+/// The structure that C code keeps with an object.
+type Metadata = Box<[u64]>;
+
 impl HandleEntry {
+    /// True: a reference that is given back now is the last one, once the calls under way have given theirs back.
+    fn is_last(&self) -> bool {
+        self.references <= u64::from(self.releasing.max(1)) && !self.borrowed
+    }
+
     fn of(generation: u32) -> HandleEntry {
         HandleEntry {
             generation,
             references: 0,
             borrowed: false,
-            ending: 0,
+            releasing: 0,
+            ending: None,
             holding: Charges::default(),
             metadata: None,
         }
@@ -76,6 +109,10 @@ struct HandleTableState {
     ends: Ends,
     /// Replay: the ids that the next replies must produce, in order.
     bind: Option<VecDeque<u64>>,
+    /// Structures of ended objects that a call under way may still have a pointer to, by the objects' ids.
+    retired: Vec<(u64, Metadata)>,
+    /// Length of `retired` at which it is looked through.
+    retired_limit: usize,
 }
 
 impl HandleTableState {
@@ -99,7 +136,7 @@ impl HandleTableState {
         let mut ids = vec![id];
         let mut at = 0;
         while let Some(id) = ids.get(at).copied() {
-            if index_of(id).and_then(|index| self.entry(index)).is_some_and(|entry| entry.ending > 0) {
+            if index_of(id).and_then(|index| self.entry(index)).is_some_and(|entry| entry.ending.is_some()) {
                 return true;
             }
             let owners = self.ends.owners(id).iter().filter(|owner| !ids.contains(owner));
@@ -125,6 +162,8 @@ pub struct HandleTable {
     minted: GuestSlots,
     state: Mutex<HandleTableState>,
     types: &'static [HandleTypeInfo],
+    /// The objects that the calls under way use.
+    pub in_use: InUse,
 }
 
 /// Remains of an ended object.
@@ -167,6 +206,7 @@ impl HandleTable {
             minted: GuestSlots::default(),
             state: Mutex::default(),
             types,
+            in_use: InUse::default(),
         }
     }
 
@@ -175,7 +215,8 @@ impl HandleTable {
         value <= MAX_PREDEFINED && self.types.get(ty as usize).is_some_and(|t| t.predefined.contains(&value))
     }
 
-    /// The native value of a live handle of type `ty`; a NULL handle is 0, a predefined one itself.
+    /// The native value of a live handle of type `ty` that no call is about to end; a NULL handle is 0, a predefined one
+    /// itself. The object stays as long as the caller's lane announces the id, if it did so before.
     pub fn native(&self, ty: u32, id: u64) -> Option<u64> {
         if id <= MAX_PREDEFINED {
             return (id == 0 || self.is_predefined(ty, id)).then_some(id);
@@ -189,7 +230,9 @@ impl HandleTable {
         }
         // Acquire keeps the second look at the key behind this load.
         let native = slot.native.load(Ordering::Acquire);
-        (slot.key.load(Ordering::Relaxed) == id).then_some(native)
+        // Sequentially consistent, after the lane's announcement: see `in_use`.
+        let ending = slot.ending.load(Ordering::SeqCst) > 0;
+        (slot.key.load(Ordering::Relaxed) == id && !ending).then_some(native)
     }
 
     /// The id of a native value that a reply mentions; creates it if it is new.
@@ -210,7 +253,7 @@ impl HandleTable {
         let known = known.filter(|(_, id)| !state.superseded(*id, role, owners));
         if let Some((entry, id)) = known.and_then(|(index, id)| Some((state.entry(index)?, id))) {
             // The vendor may reuse the address of an object whose end is still on its way here.
-            if role == Role::Borrow || entry.ending == 0 {
+            if role == Role::Borrow || entry.ending.is_none() {
                 if role == Role::Allocate {
                     entry.references += 1;
                     entry.borrowed = false;
@@ -294,18 +337,83 @@ impl HandleTable {
         self.with(id, |entry| entry.references += 1);
     }
 
-    /// A call that may end the object is under way, until [`HandleTable::spared`] or [`HandleTable::release_ending`].
-    pub fn ending(&self, id: u64, all: bool) -> bool {
-        self.with(id, |entry| {
-            let last = all || (entry.references <= 1 && !entry.borrowed);
-            entry.ending += u32::from(last);
+    /// A call that gives a reference (or `all`) back is under way, until [`HandleTable::spared`] or
+    /// [`HandleTable::release_ending`]. If that is the last one, no other call begins to use the object from now on, nor
+    /// objects that end with it, and calls of other lanes than `own` that use them are waited for: `wait` sleeps a
+    /// little, and answers false when it is enough. `None`: there is no such object.
+    pub fn ending(
+        &self,
+        id: u64,
+        all: bool,
+        own: &LaneUses,
+        mut wait: impl FnMut() -> bool,
+    ) -> Result<Option<Ending>, Busy> {
+        let begun = self.with(id, |entry| {
+            entry.releasing += 1;
+            let last = all || entry.is_last();
+            if last {
+                entry.ending.get_or_insert_default();
+            }
             last
-        })
-        .unwrap_or(false)
+        });
+        match begun {
+            None => return Ok(None),
+            Some(false) => return Ok(Some(Ending::OneOfMany)),
+            Some(true) => {}
+        }
+        self.mark(&self.lock(), id);
+        let mut along = Vec::new();
+        loop {
+            if self.in_use.uses(id, &along, own) {
+                if !wait() {
+                    self.spared(id);
+                    return Err(Busy);
+                }
+                continue;
+            }
+            let mut state = self.lock();
+            // A call that was waited for may have retained the object, or made another one that ends with it.
+            let Some(index) = self.live(&state, id) else { return Ok(None) };
+            let below = state.ends.below(id);
+            let Some(entry) = state.entry(index) else { return Ok(None) };
+            if !all && !entry.is_last() {
+                self.unmark(&mut state, index, id);
+                return Ok(Some(Ending::OneOfMany));
+            }
+            let new: Vec<u64> = below.into_iter().filter(|id| !along.contains(id)).collect();
+            if new.is_empty() {
+                return Ok(Some(Ending::Last));
+            }
+            entry.ending.get_or_insert_default().extend(&new);
+            new.iter().for_each(|id| self.mark(&state, *id));
+            along.extend(new);
+        }
     }
 
+    /// The call that was to give references back has failed.
     pub fn spared(&self, id: u64) {
-        self.with(id, |entry| entry.ending = entry.ending.saturating_sub(1));
+        let mut state = self.lock();
+        let Some(index) = self.live(&state, id) else { return };
+        self.unmark(&mut state, index, id);
+        if let Some(entry) = state.entry(index) {
+            entry.releasing = entry.releasing.saturating_sub(1);
+        }
+    }
+
+    fn mark(&self, _locked: &HandleTableState, id: u64) {
+        if let Some(slot) = index_of(id).and_then(|index| self.slot(index)) {
+            slot.ending.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The object does not end after all, nor what would have ended along with it.
+    fn unmark(&self, state: &mut HandleTableState, index: u32, id: u64) {
+        let Some(along) = state.entry(index).and_then(|entry| entry.ending.take()) else { return };
+        for id in along.into_iter().chain([id]) {
+            let Some(slot) = self.live(state, id).and_then(|index| self.slot(index)) else { continue };
+            // Saturating: an object that has taken the slot over since was never marked.
+            let _ = slot.ending.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| count.checked_sub(1));
+        }
     }
 
     /// The guest gave a reference (or `all`) back. Answers what is left if that was the last.
@@ -322,8 +430,12 @@ impl HandleTable {
         let mut state = self.lock();
         let index = self.live(&state, id)?;
         let entry = state.entry(index)?;
-        entry.ending = entry.ending.saturating_sub(1);
-        self.release_locked(&mut state, id, all)
+        entry.releasing = entry.releasing.saturating_sub(1);
+        let ended = self.release_locked(&mut state, id, all);
+        if ended.is_none() {
+            self.unmark(&mut state, index, id);
+        }
+        ended
     }
 
     fn release_locked(&self, state: &mut HandleTableState, id: u64, all: bool) -> Option<Ended> {
@@ -346,8 +458,9 @@ impl HandleTable {
         self.with(id, |entry| entry.holding.take(resource, amount)).unwrap_or(0)
     }
 
-    /// The zero-initialised structure of the object; stays where it is until the object ends. `None` for an object whose
-    /// type carries another kind of structure: it may be smaller.
+    /// The zero-initialised structure of the object; stays where it is until the object has ended and the caller's lane
+    /// does not announce the id any longer. `None` for an object whose type carries another kind of structure: it may be
+    /// smaller.
     pub fn metadata(&self, id: u64, kind: u32) -> Option<*mut u8> {
         let carried = self.types.get(HandleId::type_of_word(id))?.metadata?;
         if carried.kind != kind {
@@ -361,9 +474,11 @@ impl HandleTable {
     }
 
     /// The structure of the object with this native value, of the first type that carries this kind and has such an object.
-    pub fn metadata_of_any(&self, native: u64, kind: u32) -> Option<*mut u8> {
+    /// `announce` is given the object's id before its structure is looked up.
+    pub fn metadata_of_any(&self, native: u64, kind: u32, announce: impl FnOnce(u64)) -> Option<*mut u8> {
         let carriers = self.types.iter().zip(0..).filter(|(info, _)| info.metadata.is_some_and(|m| m.kind == kind));
         let id = carriers.filter_map(|(_, ty)| self.id(ty, native)).next()?;
+        announce(id);
         self.metadata(id, kind)
     }
 
@@ -455,20 +570,35 @@ impl HandleTable {
         if state.by_native.get(&key) == Some(&index) {
             state.by_native.remove(&key);
         }
-        if index & HandleId::MINTED != 0 {
+        let entry = if index & HandleId::MINTED != 0 {
             // The slot remembers the generation; when its index is used again is up to the guest.
-            let holding = state.minted.remove(&index).map(|entry| entry.holding).unwrap_or_default();
-            return Ended { id, holding, along: Vec::new() };
+            state.minted.remove(&index)
+        } else {
+            let entry = &mut state.entries[index as usize];
+            let generation = HandleId::later_generation(entry.generation);
+            let entry = std::mem::replace(entry, HandleEntry::of(generation));
+            // A slot whose generations are used up is retired: an old id must never become valid again.
+            if generation <= HandleId::MAX_GENERATION {
+                state.free.push_back(index);
+            }
+            Some(entry)
+        };
+        let Some(entry) = entry else { return Ended { id, holding: Charges::default(), along: Vec::new() } };
+        if let Some(metadata) = entry.metadata {
+            self.retire(state, id, metadata);
         }
-        let entry = &mut state.entries[index as usize];
-        let holding = std::mem::take(&mut entry.holding);
-        let generation = HandleId::later_generation(entry.generation);
-        *entry = HandleEntry::of(generation);
-        // A slot whose generations are used up is retired: an old id must never become valid again.
-        if generation <= HandleId::MAX_GENERATION {
-            state.free.push_back(index);
+        Ended { id, holding: entry.holding, along: Vec::new() }
+    }
+
+    /// Frees the structure of an ended object when no call has a pointer to it any longer. There are never more of them
+    /// than announced ids, and as many again that nobody has looked at yet.
+    fn retire(&self, state: &mut HandleTableState, id: u64, metadata: Metadata) {
+        state.retired.push((id, metadata));
+        if state.retired.len() > state.retired_limit {
+            let used = self.in_use.ids();
+            state.retired.retain(|(id, _)| used.contains(id));
+            state.retired_limit = 2 * state.retired.len() + MIN_RETIRED;
         }
-        Ended { id, holding, along: Vec::new() }
     }
 }
 

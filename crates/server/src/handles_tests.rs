@@ -81,7 +81,7 @@ fn a_borrowed_handle_survives_retain_and_release() {
 fn a_reused_native_value_gets_its_own_id_while_the_old_one_is_ending() {
     let table = HandleTable::new(&[]);
     let old = table.publish(0, 1, Role::Allocate).unwrap();
-    assert!(table.ending(old, false));
+    assert!(table.ending(old, false, &table.in_use.lane(), || false).is_ok());
     let new = table.publish(0, 1, Role::Allocate).unwrap();
     assert_ne!(old, new);
     assert!(table.release(old, false).is_some());
@@ -95,13 +95,14 @@ fn threads_that_share_an_address_have_an_object_each() {
     let table = HandleTable::new(&[]);
     let taken = AtomicBool::new(false);
     let use_address = || {
+        let own = table.in_use.lane();
         for _ in 0..50_000 {
             while taken.swap(true, Ordering::Acquire) {
                 std::hint::spin_loop();
             }
             let id = table.publish(0, 1, Role::Allocate).unwrap();
-            assert!(table.ending(id, false), "it is nobody else's");
-            assert_eq!(table.native(0, id), Some(1));
+            assert_eq!(table.native(0, id), Some(1), "no other thread's object");
+            assert_eq!(table.ending(id, false, &own, || false), Ok(Some(Ending::Last)));
             taken.store(false, Ordering::Release);
             assert!(table.release_ending(id, false).is_some());
         }
@@ -114,9 +115,96 @@ fn threads_that_share_an_address_have_an_object_each() {
 fn a_spared_handle_is_shared_again() {
     let table = HandleTable::new(&[]);
     let id = table.publish(0, 1, Role::Allocate).unwrap();
-    assert!(table.ending(id, false));
+    assert_eq!(table.ending(id, false, &table.in_use.lane(), || false), Ok(Some(Ending::Last)));
+    assert_eq!(table.native(0, id), None, "no call begins to use an object that is about to end");
     table.spared(id);
+    assert_eq!(table.native(0, id), Some(1));
     assert_eq!(table.publish(0, 1, Role::Allocate).unwrap(), id);
+}
+
+#[test]
+fn an_object_ends_after_the_calls_that_use_it() {
+    let table = HandleTable::new(&[]);
+    let (user, own) = (table.in_use.lane(), table.in_use.lane());
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    let owned = table.publish_owned(0, 2, Role::Allocate, &[id]).unwrap();
+    user.announce(owned);
+    assert_eq!(table.native(0, owned), Some(2));
+    assert_eq!(table.ending(id, false, &own, || false), Err(Busy), "what ends along with it is used");
+    assert_eq!((table.native(0, id), table.native(0, owned)), (Some(1), Some(2)));
+    let mut waits = 0;
+    let wait = || {
+        waits += 1;
+        assert!(table.native(0, id).is_none() && table.native(0, owned).is_none(), "no new user");
+        user.forget_from(0);
+        true
+    };
+    assert_eq!(table.ending(id, false, &own, wait), Ok(Some(Ending::Last)));
+    assert_eq!(waits, 1);
+    assert!(table.release_ending(id, false).is_some() && table.is_empty());
+}
+
+#[test]
+fn a_lane_does_not_wait_for_itself() {
+    let table = HandleTable::new(&[]);
+    let own = table.in_use.lane();
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    own.announce(id);
+    assert_eq!(table.ending(id, false, &own, || unreachable!()), Ok(Some(Ending::Last)));
+}
+
+#[test]
+fn an_object_that_was_retained_meanwhile_does_not_end() {
+    let table = HandleTable::new(&[]);
+    let (user, own) = (table.in_use.lane(), table.in_use.lane());
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    user.announce(id);
+    let retain = || {
+        table.retain(id);
+        user.forget_from(0);
+        true
+    };
+    assert_eq!(table.ending(id, false, &own, retain), Ok(Some(Ending::OneOfMany)));
+    assert_eq!(table.native(0, id), Some(1));
+    assert!(table.release_ending(id, false).is_none());
+    assert_eq!(table.native(0, id), Some(1));
+}
+
+#[test]
+fn the_last_of_two_releases_at_a_time_waits_for_the_other() {
+    let table = HandleTable::new(&[]);
+    let (first, second) = (table.in_use.lane(), table.in_use.lane());
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    table.retain(id);
+    first.announce(id);
+    assert_eq!(table.ending(id, false, &first, || false), Ok(Some(Ending::OneOfMany)));
+    let finish_first = || {
+        assert!(table.release_ending(id, false).is_none());
+        first.forget_from(0);
+        true
+    };
+    second.announce(id);
+    assert_eq!(table.ending(id, false, &second, finish_first), Ok(Some(Ending::Last)));
+    assert!(table.release_ending(id, false).is_some());
+}
+
+#[test]
+fn a_structure_stays_while_a_call_has_a_pointer_to_it() {
+    let table = HandleTable::new(&CARRIERS);
+    let user = table.in_use.lane();
+    let id = table.publish(0, 1, Role::Allocate).unwrap();
+    user.announce(id);
+    let block = table.metadata(id, 1).unwrap();
+    table.release(id, true);
+    for native in 2..200 {
+        let other = table.publish(0, native, Role::Allocate).unwrap();
+        table.metadata(other, 1).unwrap();
+        table.release(other, true);
+    }
+    // SAFETY: the block stays as long as the id is announced.
+    unsafe { block.write_bytes(0xff, 8) };
+    assert!(table.lock().retired.len() <= 2 * MIN_RETIRED, "the others are freed");
+    assert!(table.lock().retired.iter().any(|(retired, _)| *retired == id));
 }
 
 #[test]
@@ -141,7 +229,7 @@ fn metadata_is_zero_stable_and_gone_with_the_object() {
         table.publish(0, 100 + i, Role::Allocate).unwrap();
     }
     assert_eq!(table.metadata(id, 1), Some(block));
-    assert_eq!(table.metadata_of_any(1, 1), Some(block));
+    assert_eq!(table.metadata_of_any(1, 1, drop), Some(block));
     table.release(id, false);
     assert_eq!(table.metadata(id, 1), None);
 }
@@ -155,12 +243,12 @@ fn metadata_of_another_kind_is_not_found() {
     assert!(table.metadata(first, 1).is_some() && table.metadata(second, 2).is_some());
     for (id, native, other) in [(first, 1, 2), (second, 2, 1)] {
         assert_eq!((table.metadata(id, other), table.metadata(id, 0)), (None, None));
-        assert_eq!((table.metadata_of_any(native, other), table.metadata_of_any(native, 0)), (None, None));
+        assert_eq!((table.metadata_of_any(native, other, drop), table.metadata_of_any(native, 0, drop)), (None, None));
     }
     // One native value, objects of both types: each kind finds its own.
     let same = table.publish(1, 1, Role::Allocate).unwrap();
-    assert_eq!(table.metadata_of_any(1, 2), table.metadata(same, 2));
-    assert_eq!(table.metadata_of_any(1, 1), table.metadata(first, 1));
+    assert_eq!(table.metadata_of_any(1, 2, drop), table.metadata(same, 2));
+    assert_eq!(table.metadata_of_any(1, 1, drop), table.metadata(first, 1));
 }
 
 #[test]
@@ -316,7 +404,7 @@ fn an_address_used_again_while_its_owner_is_ending_is_another_object() {
         let old = table.publish(0, 1, Role::Allocate).unwrap();
         let inner = table.publish_owned(1, 2, Role::Borrow, &[old]).unwrap();
         let below = table.publish_owned(1, 3, role, &[inner]).unwrap();
-        assert!(table.ending(old, true));
+        assert!(table.ending(old, true, &table.in_use.lane(), || false).is_ok());
         let new = table.publish(0, 5, Role::Allocate).unwrap();
         let other = table.publish_owned(1, 3, role, &[new]).unwrap();
         assert_ne!(below, other);

@@ -19,6 +19,7 @@ use crate::counters::{Counters, add};
 use crate::cpu_demand::LaneCpuDemand;
 use crate::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use crate::ffi;
+use crate::in_use::LaneUses;
 use crate::object_log::RecordedCall;
 use crate::printed::Texts;
 use crate::session::Session;
@@ -58,6 +59,8 @@ pub struct Lane {
     // Boxed: a call is large, and moves in and out for every message.
     #[allow(clippy::vec_box)]
     spare: RefCell<Vec<Box<Call>>>,
+    /// The handles that the calls under way use.
+    uses: Arc<LaneUses>,
 }
 
 /// Why a lane stops.
@@ -125,6 +128,11 @@ pub fn completion_poll_time() -> Duration {
     CURRENT.with_borrow(|lane| lane.as_ref().map_or(Duration::ZERO, |lane| lane.completion_poll_time.get()))
 }
 
+/// The calling thread's calls use this object until the one under way ends. False: the thread executes no calls.
+pub fn announce(id: u64) -> bool {
+    CURRENT.with_borrow(|lane| lane.as_ref().map(|lane| lane.uses.announce(id)).is_some())
+}
+
 /// The session whose calls this thread executes.
 pub fn current_session() -> Option<Arc<Session>> {
     CURRENT.with_borrow(|lane| lane.as_ref().map(|l| l.session.clone()))
@@ -133,6 +141,7 @@ pub fn current_session() -> Option<Arc<Session>> {
 impl Lane {
     fn new(session: Arc<Session>, end: LaneEnd) -> Rc<Lane> {
         Rc::new(Lane {
+            uses: session.handles.in_use.lane(),
             session,
             end: RefCell::new(end),
             guest_waits: Cell::new(false),
@@ -192,7 +201,7 @@ impl Lane {
     }
 
     fn take_call(&self) -> Box<Call> {
-        self.spare.borrow_mut().pop().unwrap_or_else(|| Box::new(Call::new(self.session.clone())))
+        self.spare.borrow_mut().pop().unwrap_or_else(|| Box::new(Call::new(self.session.clone(), self.uses.clone())))
     }
 
     fn keep_call(&self, mut call: Box<Call>) {
@@ -462,6 +471,11 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded>
             Ok(Outcome::Done { success, error })
         }
         Err(Reject::Malformed(what)) => broken(call, function.name, what),
+        // The program has been told that the object is gone; that it stays is said in the log.
+        Err(Reject::Busy) if call.is_async() => {
+            conclude(call, false);
+            Ok(Outcome::Done { success: true, error: 0 })
+        }
         Err(why) => Ok(reject(call, why)),
     }
 }
@@ -487,6 +501,8 @@ fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, LaneEn
 fn conclude(call: &mut Call, success: bool) {
     // A call that was rejected after it had got the device.
     call.vacate();
+    // Before the guest has its answer, upon which another thread of it may end what this call has used.
+    call.forget_uses();
     for used in call.handles.iter().filter(|h| h.ending) {
         call.session.handles.spared(used.id);
     }

@@ -25,6 +25,7 @@ pub mod exports;
 pub mod ffi;
 mod guest_ids;
 mod handles;
+mod in_use;
 mod lane;
 mod mapped_fragments;
 mod mappings;

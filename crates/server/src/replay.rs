@@ -32,7 +32,7 @@ fn replay_one(session: &Arc<Session>, number: usize, record: &RecordedCall) -> R
     let damaged = |reason: String| ReplayError::Damaged { number, function, reason };
     let (header, _) = RequestHeader::parse(&record.recording.request).map_err(|e| damaged(e.to_string()))?;
     session.handles.bind(Some(record.recording.replied.clone()));
-    let mut call = Call::new(session.clone());
+    let mut call = Call::new(session.clone(), session.handles.in_use.lane());
     call.replayed = Some(Arc::new(record.clone()));
     call.request = record.recording.request.clone();
     match run(&mut call, header) {

@@ -112,7 +112,7 @@ fn perform(session: &Arc<Session>, function: u32, write: impl FnOnce(&mut Encode
     let mut body = Encoder::new();
     body.start();
     write(&mut body);
-    let mut call = Call::new(session.clone());
+    let mut call = Call::new(session.clone(), session.handles.in_use.lane());
     call.request = body.finish_request(RequestHeader { kind: kind::CALL, function, ..Default::default() }).to_vec();
     let (header, _) = RequestHeader::parse(&call.request).unwrap();
     assert!(matches!(run(&mut call, header), Ok(Outcome::Done { success: true, .. })));
@@ -181,7 +181,7 @@ fn bytes_kept_by(calls: usize, log: ObjectLog) -> isize {
     body.word(b);
     let request = body.finish_request(RequestHeader { kind: kind::CALL, function: 1, ..Default::default() }).to_vec();
     let (header, _) = RequestHeader::parse(&request).unwrap();
-    let mut call = Call::new(session);
+    let mut call = Call::new(session.clone(), session.handles.in_use.lane());
     let mut repeat = || {
         for _ in 0..calls {
             call.request.clear();

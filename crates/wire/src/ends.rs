@@ -25,6 +25,21 @@ impl Ends {
         self.owners.get(&handle).map_or(&[], Vec::as_slice)
     }
 
+    /// The handles that would end with this one, directly or not: each once, owners first.
+    pub fn below(&self, handle: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut seen = HashSet::from([handle]);
+        let mut next = Some(handle);
+        let mut at = 0;
+        while let Some(owner) = next {
+            let owned = self.owned.get(&owner).into_iter().flatten().copied();
+            found.extend(owned.filter(|handle| seen.insert(*handle)));
+            next = found.get(at).copied();
+            at += 1;
+        }
+        found
+    }
+
     /// The handle has ended. Answers what ends with it, directly or not: each once, owners first.
     pub fn end(&mut self, handle: u64) -> Vec<u64> {
         let mut ended = Vec::new();
@@ -75,6 +90,7 @@ mod tests {
         ends.tie(5, 9);
         ends.tie(3, 1);
         assert_eq!(ends.owners(4), [3]);
+        assert_eq!((sorted(ends.below(1)), ends.below(4)), (vec![2, 3, 4], vec![]));
         let ended = ends.end(1);
         assert_eq!(ended.last(), Some(&4), "owners first");
         assert_eq!(sorted(ended), [2, 3, 4]);

@@ -19,8 +19,9 @@ fuzz_target!(|steps: Vec<(u8, u16, u64)>| {
     live.kill();
     let (mut tx, mut rx) = (Producer::new(a, live.clone(), LIMIT), Consumer::new(b, live, LIMIT));
     let mut got = Vec::new();
-    for (what, place, value) in steps {
-        match what % 4 {
+    for (action, place, value) in steps {
+        // Half of all steps: the hostile peer writes. The others: the honest side sends or receives.
+        match action % 4 {
             0 | 1 => block.scribble(place, value),
             2 => drop(tx.send(&vec![7; usize::from(place) % (LIMIT + 100)])),
             _ => drop(rx.try_receive(&mut got)),
