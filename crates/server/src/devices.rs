@@ -340,13 +340,16 @@ impl Devices {
             }
             return;
         }
+        // Read once: the node may cut the slice at any moment.
+        let enough = budget(seat);
         let state = &mut entry.state;
         match measured {
             Some(time) => state.account(seat, time),
             None => {
                 state.under_way += 1;
                 let alone = seat.grant.load(Ordering::SeqCst) == grant::ALONE;
-                if state.unmeasured > 0 {
+                // A slice that was cut ends with this call, and what is in flight is measured first.
+                if state.unmeasured > 0 && !enough.is_zero() {
                     state.unmeasured -= 1;
                 } else if alone {
                     if state.is_due() || !state.runs_ahead(ahead(seat)) {
@@ -362,7 +365,7 @@ impl Devices {
         if entry.state.under_way == 0 && entry.state.active == 0 {
             entry.state.busy_since = None;
         }
-        if entry.state.used >= budget(seat) || entry.state.closing {
+        if entry.state.used >= enough || entry.state.closing {
             self.close(entry, seat, grant::ENDED);
         }
     }

@@ -145,7 +145,7 @@ impl Holding {
     /// Whether what is under way uses the budget up, as far as known. Half a call too little is as good as half a call
     /// too much.
     pub(super) fn fills(&self, budget: Duration) -> bool {
-        self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
+        budget.is_zero() || self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
     }
 
     /// Whether the device is late with what it got, but got the first of that less than `most` ago, and has no more than that to do
