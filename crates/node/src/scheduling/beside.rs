@@ -30,14 +30,14 @@ impl Device {
         Some(last.max(holder.progress_at))
     }
 
-    /// Whether sessions of other tenants were admitted beside the holder.
+    /// True if sessions of other tenants were admitted beside the holder.
     pub(super) fn has_others_beside(&self, tenant: Tenant) -> bool {
         let is_beside = |entry: &&Entry| self.beside.contains(&entry.place());
         self.entries.iter().filter(is_beside).any(|entry| entry.tenant != tenant)
     }
 
-    /// Who was admitted beside the holder and has given the device back. If the holder has done so, one of them takes its
-    /// place.
+    /// Drops those that were admitted beside the holder and have given the device back. If the holder has done so, one of
+    /// them takes its place.
     pub(super) fn review_beside(&mut self, now: u64) {
         let expected = now.saturating_add(self.linger());
         for at in 0..self.entries.len() {
@@ -81,7 +81,7 @@ impl Device {
             let next = self.entries.iter_mut().find(|e| e.place() == place && e.is_paid);
             if let Some(next) = next {
                 next.is_paid = false;
-                // What it has there from before came behind the other one's.
+                // Its work from before came behind the other one's.
                 next.seat().free_at.store(now.max(1), SeqCst);
             }
         }

@@ -66,7 +66,7 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Device {
     settings: DeviceSettings,
-    /// What it is where the settings do not say.
+    /// Its kind where the settings do not say.
     usual_kind: DeviceKind,
     discipline: Box<dyn Discipline>,
     entries: Vec<Entry>,

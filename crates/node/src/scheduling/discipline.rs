@@ -65,7 +65,7 @@ pub trait Discipline: fmt::Debug + Send {
     fn has_first_ones(&self) -> bool {
         false
     }
-    /// Whether `tenant` is admitted at once beside `holder` on a device that preempts.
+    /// True if `tenant` is admitted at once beside `holder` on a device that preempts.
     fn precedes(&mut self, tenant: Tenant, holder: Tenant, now: u64) -> bool {
         self.preempts(tenant, holder, now)
     }
@@ -74,7 +74,7 @@ pub trait Discipline: fmt::Debug + Send {
     }
 }
 
-/// What a device does with the work of several processes.
+/// The way of a device with the work of several processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
@@ -131,7 +131,7 @@ pub struct DeviceSettings {
     /// How long beyond its slice a holder may keep the device from others before its session is ended; zero: as long
     /// as it likes.
     pub hold_limit: Duration,
-    /// What a session may have in flight that another one can come before; zero: as much as fits into its slice.
+    /// Work that a session may have in flight which another one can come before; zero: as much as fits into its slice.
     pub latency: Duration,
     /// `None`: as the API's specification says.
     pub kind: Option<DeviceKind>,

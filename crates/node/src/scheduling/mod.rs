@@ -307,7 +307,7 @@ impl State {
     }
 }
 
-/// What the API server says of the device. One that lies about a device's name first can make the node admit sessions
+/// The kind that the API server says. One that lies about a device's name first can make the node admit sessions
 /// beside each other where the device does one's work after the other's: they wait for each other there.
 fn usual_kind(seat: &DeviceSeat) -> DeviceKind {
     if seat.preempts() { DeviceKind::Preemptive } else { DeviceKind::Exclusive }

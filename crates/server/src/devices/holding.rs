@@ -49,7 +49,7 @@ pub(super) struct Holding {
     /// The others that were measured, and what they cost together.
     samples: u32,
     sampled: Duration,
-    /// What may be in flight; zero: as much as fits into the slice.
+    /// Work that may be in flight; zero: as much as fits into the slice.
     pub(super) depth: Duration,
     /// Calls to let pass before the next measurement.
     pub(super) unmeasured: u32,
@@ -115,7 +115,7 @@ impl Holding {
     pub(super) fn fill(&mut self, budget: Duration) {
         let mut left = budget.saturating_sub(self.used);
         if !self.depth.is_zero() {
-            // What is measured is in flight until its end is seen, and as much comes behind it.
+            // The measured calls are in flight until its end is seen, and as much comes behind it.
             left = left.min(self.depth / 2);
         }
         let left = left.as_nanos();
