@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(state.unmeasured, 4, "half of a millisecond, and the last of these is measured");
         state.depth = us(0);
         state.fill(BUDGET);
-        assert_eq!(state.unmeasured, 54);
+        assert_eq!(state.unmeasured, 59);
     }
 
     #[test]
