@@ -146,6 +146,12 @@ def turns(make_stage, name, quick):
         high = [Tenant(1, BATCH, priority=2), Tenant(1, BATCH, priority=1)]
         outcome = stage.run("priority", high, length)
         results[f"fair.{name}.priority.share_of_the_highest"] = outcome.busy(0) / outcome.busy()
+        pause_us = 20_000
+        pair = [Tenant(1, Load(1000, pause_us=pause_us), priority=2), Tenant(1, Load(500, batch=200), priority=1)]
+        for scheduler in chosen(("priority", "fair")):
+            ends = [end for _, end, tenant in stage.run(scheduler, pair, length).records if tenant == 0]
+            waits = [(end - before) / 1e6 - pause_us / 1000 for before, end in itertools.pairwise(ends)]
+            results[f"fair.{name}.{scheduler}.latency_beside_batches_ms"] = median(waits)
     return results
 
 
@@ -215,6 +221,7 @@ FIGURES = {
     "median": "... the median of them",
     "hostile": "... the hostile one",
     "share_of_the_highest": "what the higher priority got",
+    "latency_beside_batches_ms": "of a kernel of 1 ms beside batches of 500 us of a lower priority, median (target <= 2)",
 }
 SHARED = {
     "w123": w123,

@@ -111,6 +111,8 @@ static struct occupant *occupant_of(CUstream stream) {
         found->context = context;
         found->thread = pthread_self();
         found->ordinal = ordinal;
+        /* CUDA devices do since Pascal. */
+        aviary_device_preempts(ordinal);
     }
     return found;
 }

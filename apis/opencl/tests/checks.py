@@ -263,6 +263,21 @@ def sharing(work):
         verdict("sharing: a part is scheduled as its device", len(devices) == 1, devices)
 
 
+def waiting_for_each_other(work):
+    """Two processes of one user, the only tenant, of which one blocks until the other's kernel has run: both end, and no session is ended."""
+    binary = compile_c(HERE / "waits.c", CACHE / "opencl-programs")
+    # With the usual limit: it would be over long before the program's time.
+    with scheduled(work, 'scheduler = "fair"', f'hold_limit = "{HANG / 2:.0f}s"') as (_, address):
+        program = Place("pocl", True, work, ("--server", address)).start([binary, 3])
+        try:
+            told = program.communicate(timeout=2 * HANG)
+        except subprocess.TimeoutExpired:
+            os.killpg(program.pid, 9)
+            told = program.communicate()
+        log = (work / "scheduled.log").read_text()
+        verdict("sharing: two processes of a tenant wait for each other", program.returncode == 0 and "hold_limit" not in log, f"{told}\n{log}")
+
+
 # Launches, and how often they are counted at most, until a count is as small as asked for: the machine may be busy with
 # something else in most of them.
 LAUNCHES, TRIES = 400, 20
@@ -411,6 +426,7 @@ CHECKS = {
     "limits": limits,
     "devices": devices,
     "sharing": sharing,
+    "waits": waiting_for_each_other,
     "awake": awake,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),

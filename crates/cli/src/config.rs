@@ -3,8 +3,8 @@
 use crate::amount::{Amount, limits};
 use crate::apis::{self, Api, PolicyChoice};
 use aviary_node::{
-    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy, Rules,
-    Scheduler, Tenant, Tenants, VmSettings, precedence,
+    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy,
+    Rules, Scheduler, Tenant, Tenants, VmSettings, precedence,
 };
 use aviary_wire::tenant::is_reserved;
 use serde::Deserialize;
@@ -167,8 +167,9 @@ struct TenantsDevice {
 impl DeviceConfig {
     /// True if it says more than limits.
     fn schedules(&self) -> bool {
-        let spans = [self.slice, self.linger, self.awake, self.hold_limit];
-        self.limits.is_empty() || self.scheduler.is_some() || self.policy.is_some() || spans.iter().any(Option::is_some)
+        let spans = [self.slice, self.linger, self.awake, self.hold_limit, self.latency];
+        let others = self.scheduler.is_some() || self.policy.is_some() || self.kind.is_some();
+        self.limits.is_empty() || others || spans.iter().any(Option::is_some)
     }
 }
 
@@ -212,6 +213,8 @@ struct DeviceConfig {
     linger: Option<Span>,
     awake: Option<Span>,
     hold_limit: Option<Span>,
+    latency: Option<Span>,
+    kind: Option<DeviceKind>,
     /// For the scheduler `ebpf`; relative to the configuration file.
     policy: Option<PathBuf>,
 }
@@ -334,7 +337,12 @@ impl FileConfig {
             let linger = device.linger.map_or(usual.linger, |span| span.0);
             let awake = device.awake.map_or(usual.awake, |span| span.0);
             let hold_limit = device.hold_limit.map_or(usual.hold_limit, |span| span.0);
-            rules.push((name.clone(), DeviceSettings { scheduler, slice, linger, awake, hold_limit, policy }));
+            let latency = device.latency.map_or(usual.latency, |span| span.0);
+            let kind = device.kind;
+            rules.push((
+                name.clone(),
+                DeviceSettings { scheduler, slice, linger, awake, hold_limit, latency, kind, policy },
+            ));
         }
         rules.sort_by_key(|(name, _)| precedence(name));
         Ok(Rules(rules))

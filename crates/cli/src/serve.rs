@@ -56,6 +56,8 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   slice = "6ms"
   linger = "200us"
   hold_limit = "10s"            # who keeps a device from others for so long beyond a slice is ended; "0s": nobody
+  latency = "1ms"               # priority, ebpf: work that a tenant may have in flight that another can come before; "0s": a slice
+  kind = "exclusive"            # or preemptive: does one tenant's work at a time, or gives each parts of its time [as its API says]
   awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 CPUs]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
   [sandbox]                     # of API servers with users of their own (api_server_users)

@@ -63,6 +63,9 @@ pub struct DeviceSeat {
     pub hurried: AtomicU32,
     /// See [`Manner`].
     manner: AtomicU32,
+    /// 1: the device gives several processes parts of its time by itself. Written by the API server before it takes the
+    /// seat.
+    preempts: AtomicU32,
     /// Nanoseconds that a `SLICE` lasts.
     pub budget: AtomicU64,
     /// Nanoseconds that a holder without work keeps a slice, because more work usually follows.
@@ -70,6 +73,9 @@ pub struct DeviceSeat {
     /// Nanoseconds for which the threads of a program that calls often stay awake while it has the device; 0: they
     /// sleep when they think best.
     pub awake: AtomicU64,
+    /// Nanoseconds of work that the session may have in flight, because another tenant can come before it at any time;
+    /// 0: as much as it likes within its slice. Written by the node.
+    pub depth: AtomicU64,
     /// Nanoseconds that the device was occupied, ever.
     pub used: AtomicU64,
     /// Calls that gave the device work, ever.
@@ -114,6 +120,15 @@ impl DeviceSeat {
     pub fn take(&self, name: &str) {
         self.name.store(name);
         self.taken.store(1, Ordering::Release);
+    }
+
+    /// Before [`DeviceSeat::take`]: the device gives several processes parts of its time by itself.
+    pub fn set_preempts(&self) {
+        self.preempts.store(1, Ordering::Relaxed);
+    }
+
+    pub fn preempts(&self) -> bool {
+        self.preempts.load(Ordering::Relaxed) != 0
     }
 
     /// The device's name; `None`: the seat is not taken.
@@ -188,8 +203,10 @@ mod tests {
         let fd = GrantPage::create().unwrap();
         let (node, server) = (GrantPage::open(fd.as_fd()).unwrap(), GrantPage::open(fd.as_fd()).unwrap());
         assert_eq!(node.seats()[3].name(), None);
+        server.seats()[3].set_preempts();
         server.seats()[3].take("a device\u{7} of ours");
         assert_eq!(node.seats()[3].name().unwrap(), "a device of ours");
+        assert!(node.seats()[3].preempts() && !node.seats()[4].preempts());
         let name = "ä".repeat(40);
         server.seats()[4].take(&name);
         assert_eq!(node.seats()[4].name().unwrap(), "ä".repeat(32));

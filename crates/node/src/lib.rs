@@ -53,7 +53,7 @@ pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
 pub use private::{PrivateDir, private_nodes, runtime_directory};
 pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
-pub use scheduling::{DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
+pub use scheduling::{DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
 pub use server_users::UserRange;
 pub use tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants};
 pub use vms::{VmDeviceCommand, VmSettings};

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_gate::{DeviceSeat, GrantPage, Manner, grant, monotonic};
+use aviary_gate::{DEVICE_SEATS, DeviceSeat, GrantPage, Manner, grant, monotonic};
 
 use aviary_control::cpu;
 use habits::{Interactive, Lingering, Waiting};
@@ -69,6 +69,8 @@ pub struct Devices {
     page: Option<GrantPage>,
     bell: Option<OwnedFd>,
     known: Mutex<Vec<Known>>,
+    /// See [`Devices::note_preemptive`].
+    preemptive: Mutex<Vec<u64>>,
     interactive: Interactive,
     /// See [`Devices::slice`].
     slice: u64,
@@ -111,7 +113,14 @@ enum Entry {
 impl Devices {
     /// `page` and `bell`: none if the node schedules nothing.
     pub fn new(page: Option<GrantPage>, bell: Option<OwnedFd>, slice: u64) -> Devices {
-        Devices { page, bell, known: Mutex::default(), interactive: Interactive::default(), slice }
+        Devices {
+            page,
+            bell,
+            known: Mutex::default(),
+            preemptive: Mutex::default(),
+            interactive: Interactive::default(),
+            slice,
+        }
     }
 
     /// Nanoseconds that a part of long work shall take; 0: work goes whole.
@@ -162,6 +171,7 @@ impl Devices {
         let first = self.spins(seat) && state.since.is_none();
         let answers_after = state.each().filter(|each| first && *each <= SOON);
         state.active += 1;
+        state.depth = Duration::from_nanos(seat.depth.load(Ordering::Relaxed));
         let now = Instant::now();
         if state.busy_since.is_none() {
             (state.busy_since, state.woke) = (Some(now), !comes_behind_another(seat));
@@ -196,7 +206,7 @@ impl Devices {
                 grant::ALONE
                     if !known[at].state.late
                         || known[at].state.active > 0
-                        || known[at].state.runs_ahead(AHEAD)
+                        || known[at].state.runs_ahead(ahead(seat))
                         || came.elapsed() > ENOUGH =>
                 {
                     // What was to be given back is not wanted any more.
@@ -330,16 +340,19 @@ impl Devices {
             }
             return;
         }
+        // Read once: the node may cut the slice at any moment.
+        let enough = budget(seat);
         let state = &mut entry.state;
         match measured {
             Some(time) => state.account(seat, time),
             None => {
                 state.under_way += 1;
                 let alone = seat.grant.load(Ordering::SeqCst) == grant::ALONE;
-                if state.unmeasured > 0 {
+                // A slice that was cut ends with this call, and what is in flight is measured first.
+                if state.unmeasured > 0 && !enough.is_zero() {
                     state.unmeasured -= 1;
                 } else if alone {
-                    if state.is_due() || !state.runs_ahead(AHEAD) {
+                    if state.is_due() || !state.runs_ahead(ahead(seat)) {
                         known = self.measure_last(known, stay.known, seat, Duration::ZERO);
                     }
                 } else {
@@ -352,7 +365,7 @@ impl Devices {
         if entry.state.under_way == 0 && entry.state.active == 0 {
             entry.state.busy_since = None;
         }
-        if entry.state.used >= budget(seat) || entry.state.closing {
+        if entry.state.used >= enough || entry.state.closing {
             self.close(entry, seat, grant::ENDED);
         }
     }
@@ -435,6 +448,14 @@ impl Devices {
             if message((budget(seat) - passed).min(LOOK)) {
                 return self.known();
             }
+        }
+    }
+
+    /// The device gives several processes parts of its time by itself. Counts for devices that have had no work yet.
+    pub fn note_preemptive(&self, device: u64) {
+        let mut preemptive = self.preemptive.lock().unwrap_or_else(PoisonError::into_inner);
+        if !preemptive.contains(&device) && preemptive.len() < DEVICE_SEATS {
+            preemptive.push(device);
         }
     }
 
@@ -554,7 +575,11 @@ impl Devices {
             return Some(at);
         }
         let seat = known.len();
-        page.seats().get(seat)?.take(&device_name(device, name));
+        let taken = page.seats().get(seat)?;
+        if self.preemptive.lock().unwrap_or_else(PoisonError::into_inner).contains(&device) {
+            taken.set_preempts();
+        }
+        taken.take(&device_name(device, name));
         known.push(Known {
             device,
             seat,
@@ -607,6 +632,14 @@ fn is_awake(seat: &DeviceSeat) {
     // If the node hurries it only now, the node takes that back.
     if seat.hurried.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
         cpu::note_boosted();
+    }
+}
+
+/// How far a session that is alone may be ahead of the device.
+fn ahead(seat: &DeviceSeat) -> Duration {
+    match seat.depth.load(Ordering::Relaxed) {
+        0 => AHEAD,
+        depth => AHEAD.min(Duration::from_nanos(depth)),
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use aviary_gate::NOT_YET;
 
 /// A device of the tests' own: every submission takes so many microseconds once somebody waits for it.
-static QUEUED_US: [AtomicU64; 20] = [const { AtomicU64::new(0) }; 20];
-static DRAINS: [AtomicU32; 20] = [const { AtomicU32::new(0) }; 20];
+static QUEUED_US: [AtomicU64; 24] = [const { AtomicU64::new(0) }; 24];
+static DRAINS: [AtomicU32; 24] = [const { AtomicU32::new(0) }; 24];
 
 unsafe extern "C" fn drain(asked: *const DrainRequest) -> c_int {
     let device = request(asked).device;
@@ -81,6 +81,20 @@ fn a_call_waits_for_its_grant() {
     assert!(caller.join().unwrap() >= Duration::from_millis(20));
     assert_eq!(node.seats()[0].waiting.load(Ordering::SeqCst), 0);
     assert!(node.seats()[0].waited.load(Ordering::SeqCst) >= 20_000_000);
+}
+
+#[test]
+fn slice_that_is_cut_is_measured_before_it_is_given_back() {
+    let (node, devices) = page();
+    let seat = &node.seats()[0];
+    open(&node, grant::SLICE, Duration::from_secs(1000));
+    // The last of these are not measured: many more would fit.
+    (0..20).for_each(|_| call(&devices, 20, 100));
+    assert!(QUEUED_US[20].load(Ordering::SeqCst) > 0);
+    seat.budget.store(0, Ordering::SeqCst);
+    call(&devices, 20, 100);
+    assert_eq!((seat.grant.load(Ordering::SeqCst), QUEUED_US[20].load(Ordering::SeqCst)), (grant::ENDED, 0));
+    assert!(seat.used.load(Ordering::SeqCst) >= 21 * 100_000);
 }
 
 #[test]

@@ -47,6 +47,10 @@ macro_rules! utility_exports {
             $crate::ffi::device_gets_work(device)
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_device_preempts(device: u64) {
+            $crate::ffi::device_preempts(device)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_device_pause(device: u64) {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::ffi::device_pause(device) }

@@ -129,6 +129,11 @@ pub fn device_gets_work(device: u64) -> c_int {
     guarded(|| c_int::from(is_given()), 1)
 }
 
+/// The device of the call under way gives several processes parts of its time by itself.
+pub fn device_preempts(device: u64) {
+    guarded(|| session().into_iter().for_each(|s| s.devices.note_preemptive(device)), ());
+}
+
 /// Work of many parts is between two of them on a device: waits if the session's slice of it is used up.
 ///
 /// # Safety

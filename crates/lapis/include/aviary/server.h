@@ -30,6 +30,10 @@ struct aviary_drain {
     uint64_t patience_ns;
 };
 
+/* In a call, before it answers which device it occupies: this device gives several processes parts of its time by itself, also in the
+ * middle of long work, so the node admits other tenants beside the one that has it. Counts for devices that had no work yet. */
+void aviary_device_preempts(uint64_t device);
+
 /* True if a call of some thread is about to give the device work, or has just done so. */
 int aviary_device_gets_work(uint64_t device);
 

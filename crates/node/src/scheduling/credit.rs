@@ -64,9 +64,10 @@ impl Discipline for Credit {
 
     fn charge(&mut self, tenant: Tenant, spent: Spent, _now: u64) {
         let entry = &mut self.tenants[tenant];
-        // Whoever is on the device when the tick comes pays for a whole one, as in Xen.
-        let paid = spent.held.checked_next_multiple_of(self.slice).and_then(|paid| i64::try_from(paid).ok());
-        entry.credit = entry.credit.saturating_sub(paid.unwrap_or(i64::MAX)).max(-(PERIOD as i64));
+        // Exactly the time for which it held the device. Rounded up to whole slices, every tenant that overruns one by a
+        // microsecond pays for two, all sink to the floor, and weights mean nothing.
+        let paid = i64::try_from(spent.held).unwrap_or(i64::MAX);
+        entry.credit = entry.credit.saturating_sub(paid).max(-(PERIOD as i64));
     }
 
     fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick {

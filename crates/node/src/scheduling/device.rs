@@ -1,11 +1,13 @@
 //! One device: who holds it, who wants it.
 
-use super::discipline::{DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
+#[path = "beside.rs"]
+mod beside;
+
+use super::discipline::{DeviceKind, DeviceSettings, Discipline, Pick, Share, Spent, Tenant};
 use super::hurry::{Hurry, Runner};
 use super::meter::{self, Meter};
 use aviary_gate::{DeviceSeat, GrantPage, NOT_YET, grant};
 use std::sync::{Arc, atomic::Ordering::Relaxed, atomic::Ordering::SeqCst};
-use std::time::Duration;
 
 /// A session on this device.
 #[derive(Debug)]
@@ -24,6 +26,14 @@ struct Entry {
     since: u64,
     /// What `meter` said then.
     used_before: u64,
+    /// Since when it waits.
+    waits_since: Option<u64>,
+    /// The budget of its present slice, unless that ends early.
+    budget: u64,
+    /// When it was last seen to get on, or when it got its present slice.
+    progress_at: u64,
+    /// It was admitted beside another session of its tenant, whose slice is charged already.
+    is_paid: bool,
     /// It ended a slice a moment ago and probably comes back: until then its tenant counts as awake.
     expected: u64,
 }
@@ -56,6 +66,8 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Device {
     settings: DeviceSettings,
+    /// Its kind where the settings do not say.
+    usual_kind: DeviceKind,
     discipline: Box<dyn Discipline>,
     entries: Vec<Entry>,
     tenants: Vec<Known>,
@@ -63,7 +75,12 @@ pub struct Device {
     holder: Option<Place>,
     /// Who held it before, while the device is still at its last work; the holder's comes behind that.
     leaving: Option<Place>,
-    /// Since when other sessions wait for what the holder has.
+    /// Sessions that were admitted beside the holder: others of its tenant, because its work may wait for theirs, and
+    /// on a device that preempts those of other tenants.
+    beside: Vec<Place>,
+    /// The holder's slice was found to last so long that others of its tenant are admitted beside it at once.
+    is_stuck: bool,
+    /// Since when sessions of other tenants wait for what the holder has.
     contested: Option<u64>,
     /// Since when nobody waits for it, and what all had used of it by then.
     calm: Option<(u64, u64)>,
@@ -121,16 +138,19 @@ impl Entry {
 
 impl Device {
     /// `None`: the device is not scheduled.
-    pub fn new(settings: DeviceSettings) -> Option<Device> {
+    pub fn new(settings: DeviceSettings, usual_kind: DeviceKind) -> Option<Device> {
         let discipline = settings.discipline()?;
         let (entries, tenants) = (Vec::new(), Vec::new());
         Some(Device {
             settings,
+            usual_kind,
             discipline,
             entries,
             tenants,
             holder: None,
             leaving: None,
+            beside: Vec::new(),
+            is_stuck: false,
             contested: None,
             calm: None,
             told: 0,
@@ -162,9 +182,13 @@ impl Device {
             last: self.turn,
             since: 0,
             used_before: 0,
+            waits_since: None,
+            budget: 0,
+            progress_at: now,
+            is_paid: false,
             expected: 0,
         };
-        tell(entry.seat(), &self.settings, &*self.discipline);
+        self.settings.tell(entry.seat(), &*self.discipline);
         self.entries.push(entry);
     }
 
@@ -186,7 +210,7 @@ impl Device {
             }
         }
         self.settings = settings;
-        self.entries.iter().for_each(|entry| tell(entry.seat(), &self.settings, &*self.discipline));
+        self.entries.iter().for_each(|entry| self.settings.tell(entry.seat(), &*self.discipline));
     }
 
     /// Nobody schedules the device any longer.
@@ -214,11 +238,11 @@ impl Device {
         }
         for entry in self.entries.iter_mut().filter(|e| e.session == session) {
             let place = Some(entry.place());
-            let holds = self.holder == place || self.leaving == place;
+            let holds = self.holder == place || self.leaving == place || self.beside.contains(&entry.place());
             let held = if holds { now.saturating_sub(entry.since) } else { 0 };
             charge(entry, &mut self.tenants, &mut *self.discipline, held, now);
             // Who came behind another one has kept nobody waiting yet.
-            let kept_others = if self.leaving.is_some() { self.leaving == place } else { holds };
+            let kept_others = if self.leaving.is_some() { self.leaving == place } else { self.holder == place };
             if let (true, Some(contested)) = (kept_others, self.contested) {
                 // An API server that was killed has not told what its last work took. Others waited for that; otherwise
                 // who dies in every slice would get the device for nothing.
@@ -231,6 +255,7 @@ impl Device {
             }
         }
         self.entries.retain(|e| e.session != session);
+        self.beside.retain(|(beside, _)| *beside != session);
         if self.leaving.is_some_and(|(leaving, _)| leaving == session) {
             (self.leaving, self.contested) = (None, None);
         }
@@ -261,23 +286,29 @@ impl Device {
         self.close_others();
         self.hear(now);
         self.review_leaving(now);
+        self.review_beside(now);
         let mut look = self.review_holder(now, hurry);
         if self.holder.is_none() && self.leaving.is_none() {
             look = self.grant_next(now, hurry);
         }
+        let admits = self.admit_beside(now, hurry);
         if self.calm.is_none() && !self.entries.iter().any(|e| e.waits() && !self.has(e)) {
             self.calm = Some((now, self.used()));
         }
         // Whoever is beyond it may pretend for a moment to have given the device back.
         let limit = self.limit().map(|at| at.max(now.saturating_add(SOON)));
-        [look, limit].into_iter().flatten().min()
+        [look, admits, limit].into_iter().flatten().min()
+    }
+
+    fn kind(&self) -> DeviceKind {
+        self.settings.kind.unwrap_or(self.usual_kind)
     }
 
     /// The session that has kept the device from others beyond its limit, and for how many nanoseconds they wait.
     pub fn overdue(&self, now: u64) -> Option<(u64, u64)> {
         // The others' work is behind that of who is leaving.
         let place = self.leaving.or(self.holder)?;
-        let waiting = now.saturating_sub(self.contested?);
+        let waiting = now.saturating_sub(self.kept_since()?);
         let entry = self.entries.iter().find(|e| e.place() == place)?;
         let has_it = !matches!(entry.seat().grant.load(SeqCst), grant::CLOSED | grant::ENDED);
         (has_it && self.limit()? <= now).then_some((place.0, waiting))
@@ -294,7 +325,7 @@ impl Device {
     fn limit(&self) -> Option<u64> {
         let beyond = Some(self.settings.hold_limit).filter(|limit| !limit.is_zero())?;
         let allowed = u64::try_from((self.settings.slice + beyond).as_nanos()).unwrap_or(u64::MAX);
-        self.contested.map(|since| since.max(self.told).saturating_add(allowed))
+        self.kept_since().map(|since| since.max(self.told).saturating_add(allowed))
     }
 
     /// An API server that writes a grant which the node did not give has none: otherwise it could neither be given the
@@ -313,6 +344,9 @@ impl Device {
         for entry in &mut self.entries {
             // Who holds a slice is charged at its end as well.
             charge(entry, &mut self.tenants, &mut *self.discipline, 0, now);
+            let place = entry.place();
+            let has = self.holder == Some(place) || self.leaving == Some(place) || self.beside.contains(&place);
+            entry.waits_since = (!has && entry.waits()).then(|| entry.waits_since.unwrap_or(now));
         }
         let awake = |tenant: Tenant| {
             let mut of = self.entries.iter().filter(|e| e.tenant == tenant);
@@ -347,7 +381,7 @@ impl Device {
 
     fn has(&self, entry: &Entry) -> bool {
         let place = Some(entry.place());
-        self.holder == place || self.leaving == place
+        self.holder == place || self.leaving == place || self.beside.contains(&entry.place())
     }
 
     /// Whether the device has done the last work of who had it before.
@@ -387,15 +421,19 @@ impl Device {
     /// Whether the holder keeps the device. The result is when to look again, if that depends on the holder.
     fn review_holder(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
         let at = self.entries.iter().position(|e| Some(e.place()) == self.holder)?;
-        let others = self.entries.iter().enumerate().any(|(i, e)| i != at && e.waits());
         let holder = &self.entries[at];
+        let beside = self.has_others_beside(holder.tenant);
+        let waits = |e: &Entry| e.waits() && !self.has(e);
+        let others = beside || self.entries.iter().enumerate().any(|(i, e)| i != at && waits(e));
         if self.leaving.is_none() {
-            let contested = self.entries.iter().any(|e| e.session != holder.session && e.waits());
+            let contested = self.entries.iter().any(|e| e.tenant != holder.tenant && waits(e));
             self.contested = contested.then(|| self.contested.unwrap_or(now));
         }
         let seat = holder.seat();
         let over = match seat.grant.load(SeqCst) {
             grant::SLICE if !others => {
+                // It may have been cut for who has gone.
+                seat.budget.store(holder.budget, Relaxed);
                 seat.change(grant::SLICE, grant::ALONE);
                 false
             }
@@ -403,11 +441,12 @@ impl Device {
                 self.preempt(at, now);
                 false
             }
-            // One at a time comes behind another.
-            grant::LAST if self.leaving.is_some() => false,
+            // One at a time comes behind another, and none where others are at work beside it.
+            grant::LAST if self.leaving.is_some() || beside => false,
             grant::LAST => return self.hand_over(at, now, hurry),
             grant::ALONE if others => {
                 seat.change(grant::ALONE, grant::SLICE);
+                self.preempt(at, now);
                 false
             }
             // Nothing is under way: nobody has to be waited for.
@@ -456,7 +495,9 @@ impl Device {
     /// Somebody who waits may take the device before the slice is over.
     fn preempt(&mut self, holder: usize, now: u64) {
         let of = self.entries[holder].tenant;
-        let waiting: Vec<Tenant> = self.entries.iter().filter(|e| e.waits()).map(|e| e.tenant).collect();
+        // Each is compared once: who came before the slice, or was passed over, waits for its end.
+        let waiting: Vec<Tenant> =
+            self.entries.iter().filter(|e| e.waits_since == Some(now)).map(|e| e.tenant).collect();
         if waiting.into_iter().any(|tenant| self.discipline.preempts(tenant, of, now)) {
             self.entries[holder].seat().budget.store(0, Relaxed);
         }
@@ -465,7 +506,8 @@ impl Device {
     /// Grants the device to who is next. The result is when to look again. An API server whose grant changes while it is
     /// given the device is passed over: at most as many times as there are sessions.
     fn grant_next(&mut self, now: u64, hurry: &mut Hurry) -> Option<u64> {
-        let mut candidates: Vec<usize> = (0..self.entries.len()).filter(|at| self.entries[*at].wants()).collect();
+        let may = |entry: &Entry| entry.wants() && !self.beside.contains(&entry.place());
+        let mut candidates: Vec<usize> = (0..self.entries.len()).filter(|at| may(&self.entries[*at])).collect();
         while !candidates.is_empty() {
             let mut wanting: Vec<Tenant> = candidates.iter().map(|at| self.entries[*at].tenant).collect();
             wanting.sort_unstable();
@@ -503,15 +545,19 @@ impl Device {
         }
         let entry = &mut self.entries[chosen];
         (entry.last, entry.since, entry.expected) = (self.turn, now, 0);
-        entry.used_before = entry.meter.used();
+        (entry.used_before, entry.budget, entry.progress_at) = (entry.meter.used(), budget, now);
+        entry.is_paid = false;
         entry.seat().budget.store(budget, Relaxed);
-        entry.seat().free_at.store(if behind { NOT_YET } else { 0 }, SeqCst);
+        // Where the device is at the work of both, nobody waits for the other's.
+        let waits_behind = behind && self.settings.kind.unwrap_or(self.usual_kind) == DeviceKind::Exclusive;
+        entry.seat().free_at.store(if waits_behind { NOT_YET } else { 0 }, SeqCst);
         let to = if others { grant::SLICE } else { grant::ALONE };
         let seat = entry.seat();
         entry.hurry(hurry, now);
         let given = [grant::CLOSED, grant::ENDED, grant::LAST].iter().any(|from| seat.change(*from, to));
         if given {
             self.holder = Some(entry.place());
+            self.is_stuck = false;
             if !behind {
                 self.contested = None;
             }
@@ -520,18 +566,16 @@ impl Device {
     }
 }
 
-/// What a session's API server has to know of the device's settings.
-fn tell(seat: &DeviceSeat, settings: &DeviceSettings, discipline: &dyn Discipline) {
-    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    seat.set_manner(discipline.manner());
-    seat.linger.store(nanoseconds(settings.linger), Relaxed);
-    seat.awake.store(nanoseconds(settings.awake), Relaxed);
-}
-
 /// Charges what the session used since the last look, and for how long it held the device.
 fn charge(entry: &mut Entry, tenants: &mut [Known], discipline: &mut dyn Discipline, held: u64, now: u64) {
     if entry.uncharged(now) > 0 || held > 0 {
         let (new, new_calls) = entry.meter.take(&entry.page.seats()[entry.seat], now);
+        if new > 0 || new_calls > 0 {
+            entry.progress_at = now;
+        }
+        if entry.is_paid {
+            return;
+        }
         let known = &mut tenants[entry.tenant];
         let paid = new.min(known.ahead);
         known.ahead -= paid;

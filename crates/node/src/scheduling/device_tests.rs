@@ -18,7 +18,7 @@ struct Bench {
 impl Bench {
     /// Session `n` has so many seats of the device.
     fn new(seats: &[usize]) -> Bench {
-        let mut device = Device::new(DeviceSettings::default()).unwrap();
+        let mut device = Device::new(DeviceSettings::default(), DeviceKind::Exclusive).unwrap();
         let page = || Arc::new(GrantPage::open(GrantPage::create().unwrap().as_fd()).unwrap());
         let pages: Vec<_> = seats.iter().map(|_| page()).collect();
         let threads = Arc::new(Simulated::with(&[(1, ThreadPolicy::Normal), (2, ThreadPolicy::Normal)]));

@@ -3,9 +3,9 @@
 //! Times are nanoseconds of one clock that starts anywhere.
 
 use super::ebpf::LoadedPolicy;
-use aviary_gate::Manner;
+use aviary_gate::{DeviceSeat, Manner};
 use serde::Deserialize;
-use std::{fmt, time::Duration};
+use std::{fmt, sync::atomic::Ordering::Relaxed, time::Duration};
 
 /// One tenant on one device, as long as the device exists.
 pub type Tenant = usize;
@@ -61,9 +61,27 @@ pub trait Discipline: fmt::Debug + Send {
     fn preempts(&mut self, _tenant: Tenant, _holder: Tenant, _now: u64) -> bool {
         false
     }
+    /// True if the arrival of a tenant can end another's slice, so that what that one has in flight is to be short.
+    fn has_first_ones(&self) -> bool {
+        false
+    }
+    /// True if `tenant` is admitted at once beside `holder` on a device that preempts.
+    fn precedes(&mut self, tenant: Tenant, holder: Tenant, now: u64) -> bool {
+        self.preempts(tenant, holder, now)
+    }
     fn manner(&self) -> Manner {
         Manner::Measured
     }
+}
+
+/// The way of a device with the work of several processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// One after the other: a session that has the device keeps it until its work is done.
+    Exclusive,
+    /// It gives each a part of its time by itself, also in the middle of long work: CUDA devices.
+    Preemptive,
 }
 
 /// The disciplines by their names.
@@ -113,6 +131,10 @@ pub struct DeviceSettings {
     /// How long beyond its slice a holder may keep the device from others before its session is ended; zero: as long
     /// as it likes.
     pub hold_limit: Duration,
+    /// Work that a session may have in flight which another one can come before; zero: as much as fits into its slice.
+    pub latency: Duration,
+    /// `None`: as the API's specification says.
+    pub kind: Option<DeviceKind>,
     /// For `Ebpf`.
     pub policy: Option<LoadedPolicy>,
 }
@@ -127,6 +149,8 @@ impl Default for DeviceSettings {
             linger,
             awake: usual_awake(),
             hold_limit: Duration::from_secs(10),
+            latency: Duration::from_millis(1),
+            kind: None,
             policy: None,
         }
     }
@@ -140,6 +164,16 @@ fn usual_awake() -> Duration {
 }
 
 impl DeviceSettings {
+    /// Writes what a session's API server has to know.
+    pub fn tell(&self, seat: &DeviceSeat, discipline: &dyn Discipline) {
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        seat.set_manner(discipline.manner());
+        seat.linger.store(nanoseconds(self.linger), Relaxed);
+        seat.awake.store(nanoseconds(self.awake), Relaxed);
+        let depth = if discipline.has_first_ones() { nanoseconds(self.latency) } else { 0 };
+        seat.depth.store(depth, Relaxed);
+    }
+
     pub fn discipline(&self) -> Option<Box<dyn Discipline>> {
         use super::{credit::Credit, ebpf::Ebpf, fair::Fair, turns::Turns, wfq::Wfq};
         let slice = u64::try_from(self.slice.as_nanos()).unwrap_or(u64::MAX).max(1);

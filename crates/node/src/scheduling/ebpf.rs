@@ -71,6 +71,11 @@ impl Ebpf {
         Ebpf { slice, policy, tenants: Vec::new(), turn: 0 }
     }
 
+    fn urgency(&self, tenant: Tenant, now: u64) -> i64 {
+        let waiting_since_ns = self.tenants[tenant].waits_since;
+        self.policy.slot.schedule(&Context { waiting_since_ns, queued: 1, ..self.context(tenant, now) })
+    }
+
     fn context(&self, tenant: Tenant, now: u64) -> Context {
         let entry = &self.tenants[tenant];
         Context {
@@ -109,12 +114,19 @@ impl Discipline for Ebpf {
         self.policy.slot.consume(&context);
     }
 
+    fn has_first_ones(&self) -> bool {
+        true
+    }
+
+    /// A program that says that who comes is more urgent than who has the device ends that one's slice.
+    fn preempts(&mut self, tenant: Tenant, holder: Tenant, now: u64) -> bool {
+        let comes = self.urgency(tenant, now);
+        tenant != holder && comes != HOLD && comes > self.urgency(holder, now)
+    }
+
     fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick {
-        let urgency = |tenant: Tenant| {
-            let waiting_since_ns = self.tenants[tenant].waits_since;
-            self.policy.slot.schedule(&Context { waiting_since_ns, queued: 1, ..self.context(tenant, now) })
-        };
-        let asked = wanting.iter().map(|tenant| (urgency(*tenant), *tenant)).filter(|(urgency, _)| *urgency != HOLD);
+        let asked =
+            wanting.iter().map(|tenant| (self.urgency(*tenant, now), *tenant)).filter(|(urgency, _)| *urgency != HOLD);
         // In turn among equals.
         let first = asked.max_by_key(|(urgency, tenant)| (*urgency, std::cmp::Reverse(self.tenants[*tenant].last)));
         let Some((_, tenant)) = first else { return Pick::Nobody { until: now.saturating_add(ASK_AGAIN) } };

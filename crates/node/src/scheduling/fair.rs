@@ -88,4 +88,8 @@ impl Discipline for Fair {
         let first = wanting.iter().copied().min_by_key(|tenant| self.tenants[*tenant].start);
         Pick::Grant(first.unwrap_or(0), self.slice)
     }
+
+    fn precedes(&mut self, tenant: Tenant, holder: Tenant, _now: u64) -> bool {
+        self.tenants[tenant].start < self.tenants[holder].start
+    }
 }

@@ -17,12 +17,12 @@ mod turns;
 mod wfq;
 
 pub use device::Usage;
-pub use discipline::{DeviceSettings, Scheduler, Share};
+pub use discipline::{DeviceKind, DeviceSettings, Scheduler, Share};
 pub use ebpf::LoadedPolicy;
 
 use crate::{NodeError, log::Log};
 use aviary_control::cpu;
-use aviary_gate::{DEVICE_SEATS, GrantPage, fits, grant, monotonic};
+use aviary_gate::{DEVICE_SEATS, DeviceSeat, GrantPage, fits, grant, monotonic};
 use device::Device;
 use hurry::{Hurry, Process, Runner};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -224,7 +224,9 @@ impl Scheduling {
                     *device = None;
                 }
                 (None, Some(settings)) => {
-                    *device = Device::new(settings.clone());
+                    let of = |member: &Member| member.seats.iter().position(|seat| seat == name);
+                    let seat = sessions.values().find_map(|member| Some(&member.page.seats()[of(member)?]));
+                    *device = Device::new(settings.clone(), seat.map_or(DeviceKind::Exclusive, usual_kind));
                     let Some(device) = device else { continue };
                     for (session, member) in &*sessions {
                         let named = member.seats.iter().enumerate().filter(|(_, seat)| *seat == name);
@@ -303,6 +305,12 @@ impl State {
             page.schedule();
         }
     }
+}
+
+/// The kind that the API server says. One that lies about a device's name first can make the node admit sessions
+/// beside each other where the device does one's work after the other's: they wait for each other there.
+fn usual_kind(seat: &DeviceSeat) -> DeviceKind {
+    if seat.preempts() { DeviceKind::Preemptive } else { DeviceKind::Exclusive }
 }
 
 impl Member {
@@ -413,9 +421,10 @@ impl Shared {
             let at = member.seats.len();
             let seat = &member.page.seats()[at];
             let Some(name) = seat.name() else { return };
+            let kind = usual_kind(seat);
             let device = devices.entry(name.clone()).or_insert_with(|| {
                 let settings = rules.of(&name).cloned();
-                settings.and_then(Device::new)
+                settings.and_then(|settings| Device::new(settings, kind))
             });
             match device {
                 Some(device) => member.join(device, session, at),

@@ -185,6 +185,14 @@ fn credit_is_fair_only_where_nobody_overruns() {
 }
 
 #[test]
+fn credit_charges_the_time_for_which_the_device_was_held() {
+    // Calls that overrun every slice by 50 us.
+    let loads = [load(1, 6050 * US), load(2, 6050 * US), load(3, 6050 * US)];
+    let (used, _) = simulate(Scheduler::Credit, &loads, 60_000 * MS);
+    assert!(min_max_ratio(&used, &loads) > 0.9, "{used:?}");
+}
+
+#[test]
 fn names_of_schedulers() {
     assert_eq!("wfq-aimd".parse(), Ok(Scheduler::WfqAimd));
     let error = "fairest".parse::<Scheduler>().unwrap_err();

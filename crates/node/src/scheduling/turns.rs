@@ -75,6 +75,14 @@ impl Discipline for Turns {
         equals[..at].iter().for_each(|tenant| self.pass(*tenant));
         self.give(equals[at])
     }
+
+    fn has_first_ones(&self) -> bool {
+        self.priorities
+    }
+
+    fn preempts(&mut self, tenant: Tenant, holder: Tenant, _now: u64) -> bool {
+        self.priorities && self.tenants[tenant].share.priority > self.tenants[holder].share.priority
+    }
 }
 
 impl Turns {

@@ -49,6 +49,8 @@ pub(super) struct Holding {
     /// The others that were measured, and what they cost together.
     samples: u32,
     sampled: Duration,
+    /// Work that may be in flight; zero: as much as fits into the slice.
+    pub(super) depth: Duration,
     /// Calls to let pass before the next measurement.
     pub(super) unmeasured: u32,
     /// The slice is used up: nobody gets in until it is given back and granted anew.
@@ -75,7 +77,8 @@ impl Holding {
     pub(super) fn end(&mut self) {
         let others = self.sampled.checked_div(self.samples);
         let last_slice = others.or(self.first).unwrap_or(self.last_slice);
-        *self = Holding { last_slice, steady: self.steady, wakes_in: self.wakes_in, ..Holding::default() };
+        let (steady, wakes_in, depth) = (self.steady, self.wakes_in, self.depth);
+        *self = Holding { last_slice, steady, wakes_in, depth, ..Holding::default() };
     }
 
     /// `calls` took `time` together: how many more fit into the slice without a look at the clock.
@@ -110,7 +113,12 @@ impl Holding {
     /// As many calls as fit into what is left of the budget need no look at the clock, but for the last of them. Some of them may
     /// be under way.
     pub(super) fn fill(&mut self, budget: Duration) {
-        let left = budget.saturating_sub(self.used).as_nanos();
+        let mut left = budget.saturating_sub(self.used);
+        if !self.depth.is_zero() {
+            // The measured calls are in flight until its end is seen, and as much comes behind it.
+            left = left.min(self.depth / 2);
+        }
+        let left = left.as_nanos();
         let each = self.each().unwrap_or_default().as_nanos();
         let fit = (left + each / 2).checked_div(each).unwrap_or(0);
         self.unmeasured = u32::try_from(fit.saturating_sub(1 + u128::from(self.under_way))).unwrap_or(u32::MAX);
@@ -137,7 +145,7 @@ impl Holding {
     /// Whether what is under way uses the budget up, as far as known. Half a call too little is as good as half a call
     /// too much.
     pub(super) fn fills(&self, budget: Duration) -> bool {
-        self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
+        budget.is_zero() || self.each().is_some_and(|each| self.used + each * self.under_way + each / 2 >= budget)
     }
 
     /// Whether the device is late with what it got, but got the first of that less than `most` ago, and has no more than that to do
@@ -263,6 +271,17 @@ mod tests {
         assert_eq!((state.each(), state.unmeasured), (Some(us(300)), 0));
         state.learn(1, us(300), BUDGET);
         assert_eq!(state.unmeasured, 19);
+    }
+
+    #[test]
+    fn depth_bounds_the_calls_that_are_not_measured() {
+        let mut state = Holding { depth: us(1000), ..Holding::default() };
+        slice(&mut state, &[(5, 500)]);
+        state.learn(5, us(500), BUDGET);
+        assert_eq!(state.unmeasured, 4, "half of a millisecond, and the last of these is measured");
+        state.depth = us(0);
+        state.fill(BUDGET);
+        assert_eq!(state.unmeasured, 59);
     }
 
     #[test]
