@@ -18,6 +18,8 @@ static inline int is_inside(const struct opencl_object *buffer, size_t offset, s
 
 /* objects.c */
 void opencl_note_object(const void *handle, int kind);
+/* svm.c */
+int opencl_svm_owns(const void *p);
 /* True if all devices of the context compute in the host's memory. */
 int opencl_svm_possible(cl_context context);
 

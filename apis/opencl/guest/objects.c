@@ -102,6 +102,7 @@ void opencl_note_buffer(cl_mem buffer, cl_context context, cl_mem_flags flags, s
     if (!object)
         return;
     object->plain = 1;
+    object->svm = (flags & CL_MEM_USE_HOST_PTR) && opencl_svm_owns(host_ptr);
     object->context = context;
     object->flags = flags;
     object->size = size;
@@ -229,6 +230,41 @@ void opencl_note_launch(cl_command_queue queue, cl_kernel kernel, cl_uint dimens
         object->launched_local[i] = local && i < dimensions ? local[i] : 0;
 }
 
+/* ---- Calls that are refused here ------------------------------------------------------------ */
+
+/* Their data could not be sent, or is not sent at all, so that the vendor could not judge them. */
+
+static void *nothing(cl_int *status, cl_int error) {
+    if (status)
+        *status = error;
+    return NULL;
+}
+
+cl_mem opencl_no_buffer(cl_int *status) {
+    return nothing(status, CL_INVALID_BUFFER_SIZE);
+}
+
+cl_context opencl_no_context(cl_int *status) {
+    return nothing(status, CL_INVALID_VALUE);
+}
+
+cl_program opencl_no_program(cl_int *status) {
+    return nothing(status, CL_INVALID_VALUE);
+}
+
+/* A transfer of more than any object here has. */
+int opencl_is_beyond(cl_command_queue queue, cl_mem memory, size_t size) {
+    return size > OPENCL_LARGEST_PLACE && aviary_is_handle(queue) && aviary_is_handle(memory);
+}
+
+int opencl_is_box_beyond(cl_command_queue queue, cl_mem memory, const size_t *region) {
+    size_t plane, bytes;
+    if (!region)
+        return 0;
+    int too_many = __builtin_mul_overflow(region[0], region[1], &plane) || __builtin_mul_overflow(plane, region[2], &bytes);
+    return opencl_is_beyond(queue, memory, too_many ? SIZE_MAX : bytes);
+}
+
 /* ---- The application's own memory --------------------------------------------------------- */
 
 /* Where a mapping of `memory` has to appear: NULL if the library may choose. */
@@ -250,90 +286,6 @@ void opencl_fix_host_pointer(cl_mem memory, cl_mem_info name, size_t size, void 
     const struct opencl_object *object = object_of(memory);
     if (name == CL_MEM_HOST_PTR && value && size >= sizeof(void *) && object)
         *(void **)value = object->host_ptr;
-}
-
-/* ---- Shared virtual memory ---------------------------------------------------------------- */
-
-int opencl_svm_owns(const void *p) {
-    return p && aviary_is_zerocopy(p);
-}
-
-/* A device of its own memory (a GPU) only knows pointers that its driver allocated, and those are not
- * at the same address here: shared virtual memory is offered where kernels run on the host. */
-static int runs_on_host(cl_device_id device) {
-    cl_device_type type = 0;
-    return clGetDeviceInfo(device, CL_DEVICE_TYPE, sizeof type, &type, NULL) == CL_SUCCESS && (type & CL_DEVICE_TYPE_CPU);
-}
-
-int opencl_svm_possible(cl_context context) {
-    cl_device_id devices[64];
-    size_t bytes = 0;
-    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
-        return 0;
-    for (size_t i = 0; i < bytes / sizeof devices[0]; i++)
-        if (!runs_on_host(devices[i]))
-            return 0;
-    return bytes != 0;
-}
-
-void opencl_fix_svm_capabilities(cl_device_id device, cl_device_info name, size_t size, void *value) {
-    if (name == CL_DEVICE_SVM_CAPABILITIES && value && size >= sizeof(cl_device_svm_capabilities) && !runs_on_host(device))
-        *(cl_device_svm_capabilities *)value = 0;
-}
-
-/* Bytes to take for an allocation; 0 refuses it, as a NULL result does natively. */
-size_t opencl_svm_bytes(cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
-    cl_svm_mem_flags access = flags & (CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY);
-    if (access & (access - 1))
-        return 0;
-    if ((flags & CL_MEM_SVM_ATOMICS) && !(flags & CL_MEM_SVM_FINE_GRAIN_BUFFER))
-        return 0;
-    if (flags & ~(CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY | CL_MEM_SVM_FINE_GRAIN_BUFFER | CL_MEM_SVM_ATOMICS))
-        return 0;
-    if ((alignment & (alignment - 1)) || alignment > 128)
-        return 0;
-    return size;
-}
-
-struct svm_free {
-    cl_command_queue queue;
-    cl_uint count;
-    void (*function)(cl_command_queue, cl_uint, void **, void *);
-    void *user_data;
-    void *pointers[];
-};
-
-static void svm_free_now(cl_event event, cl_int status, void *context) {
-    (void)event;
-    (void)status;
-    struct svm_free *free_later = context;
-    if (free_later->function)
-        free_later->function(free_later->queue, free_later->count, free_later->pointers, free_later->user_data);
-    else
-        for (cl_uint i = 0; i < free_later->count; i++)
-            clSVMFree(NULL, free_later->pointers[i]);
-    free(free_later);
-}
-
-cl_int opencl_svm_enqueue_free(cl_command_queue queue, cl_uint count, void **pointers,
-                               void (*function)(cl_command_queue, cl_uint, void **, void *), void *user_data,
-                               cl_uint events, const cl_event *wait_list, cl_event *event) {
-    if (count == 0 || !pointers)
-        return CL_INVALID_VALUE;
-    struct svm_free *later = malloc(sizeof *later + count * sizeof later->pointers[0]);
-    if (!later)
-        return CL_OUT_OF_HOST_MEMORY;
-    *later = (struct svm_free){queue, count, function, user_data};
-    memcpy(later->pointers, pointers, count * sizeof pointers[0]);
-    cl_event reached = NULL;
-    cl_int status = clEnqueueMarkerWithWaitList(queue, events, wait_list, &reached);
-    if (status == CL_SUCCESS)
-        status = clSetEventCallback(reached, CL_COMPLETE, svm_free_now, later);
-    if (status != CL_SUCCESS)
-        free(later);
-    if (status == CL_SUCCESS && event)
-        *event = reached;
-    else if (reached)
-        clReleaseEvent(reached);
-    return status;
+    if (name == CL_MEM_USES_SVM_POINTER && value && size >= sizeof(cl_bool) && object && object->svm)
+        *(cl_bool *)value = CL_TRUE;
 }

@@ -195,6 +195,18 @@ void *opencl_context_info_function(void) {
     return (void *)context_info;
 }
 
+/* The application's memory has another address here, which nobody outside this process is told. */
+static cl_int memory_info(cl_mem memory, cl_mem_info name, size_t size, void *value, size_t *size_ret) {
+    cl_int status = clGetMemObjectInfo(memory, name, size, value, size_ret);
+    if (status == CL_SUCCESS && name == CL_MEM_HOST_PTR && value && size >= sizeof(void *))
+        memset(value, 0, sizeof(void *));
+    return status;
+}
+
+void *opencl_memory_info_function(void) {
+    return (void *)memory_info;
+}
+
 /* ---- Buffers in zero-copy memory ------------------------------------------------------------ */
 
 /* Where the buffer that this thread creates next has to lie; NULL: where the vendor likes. */
@@ -398,6 +410,38 @@ static cl_int kernel_exec_info(cl_kernel kernel, cl_kernel_exec_info name, size_
 
 void *opencl_exec_info_function(void) {
     return (void *)kernel_exec_info;
+}
+
+/* ---- References of this server's own ------------------------------------------------------------ */
+
+/* References are counted, so that an application that asks for the number is told its own. */
+static void count_own(cl_event event, int change) {
+    struct opencl_object *object = metadata(struct opencl_object, event);
+    if (object)
+        __atomic_add_fetch(&object->own_references, change, __ATOMIC_RELAXED);
+}
+
+/* The event lives until its callback has run in the application, which may ask it something there. */
+void opencl_hold_event(cl_event event) {
+    if (clRetainEvent(event) == CL_SUCCESS)
+        count_own(event, 1);
+}
+
+void opencl_let_go_event(cl_event event) {
+    count_own(event, -1);
+    clReleaseEvent(event);
+}
+
+static cl_int event_info(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_ret) {
+    cl_int status = clGetEventInfo(event, name, size, value, size_ret);
+    const struct opencl_object *object = metadata(struct opencl_object, event);
+    if (status == CL_SUCCESS && name == CL_EVENT_REFERENCE_COUNT && value && object)
+        *(cl_uint *)value -= (cl_uint)__atomic_load_n(&object->own_references, __ATOMIC_RELAXED);
+    return status;
+}
+
+void *opencl_event_info_function(void) {
+    return (void *)event_info;
 }
 
 /* ---- Transfers that end after their call ---------------------------------------------------- */

@@ -144,10 +144,10 @@ static cl_int tenants_devices(cl_platform_id platform, cl_device_type type, cl_d
 static cl_int CL_API_CALL device_ids(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count) {
     cl_device_id mine[MOST_DEVICES];
     cl_uint found = 0;
-    if (aviary_may_use(NULL))
-        return opencl_find_devices(platform, type, entries, devices, count);
     if (devices ? !entries : !count)
         return CL_INVALID_VALUE;
+    if (aviary_may_use(NULL))
+        return opencl_find_devices(platform, type, entries, devices, count);
     cl_int status = tenants_devices(platform, type, mine, &found);
     for (cl_uint d = 0; devices && d < found && d < entries; d++)
         devices[d] = mine[d];

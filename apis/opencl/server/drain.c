@@ -94,6 +94,7 @@ static cl_int finish(cl_command_queue queue) {
     if (before.queue)
         opencl_watch_queue(queue);
     cl_int status = clFinish(queue);
+    opencl_settle();
     if (!is_all || status != CL_SUCCESS)
         return status;
     pthread_mutex_lock(&busy.lock);

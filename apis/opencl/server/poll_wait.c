@@ -3,6 +3,14 @@
 #include <time.h>
 #include <unistd.h>
 
+/* How long a call that has waited also waits for the callbacks of what it has waited for. CPU runtimes have run them when such a call
+ * returns, and programs rely on it; OpenCL does not promise it, and a callback may wait for the very thread that called. */
+#define SETTLING_NS 20000000
+
+void opencl_settle(void) {
+    aviary_settle_callbacks(SETTLING_NS);
+}
+
 struct timespec opencl_later(struct timespec when, uint64_t ns) {
     uint64_t sum = (uint64_t)when.tv_nsec + ns;
     return (struct timespec){.tv_sec = when.tv_sec + (time_t)(sum / 1000000000), .tv_nsec = (long)(sum % 1000000000)};
@@ -76,7 +84,9 @@ static cl_int wait_for_events(cl_uint count, const cl_event *events) {
             && !takes_every_processor(queue) && clFlush(queue) == CL_SUCCESS)
             watch(events[i], until);
     }
-    return clWaitForEvents(count, events);
+    cl_int status = clWaitForEvents(count, events);
+    opencl_settle();
+    return status;
 }
 
 void *opencl_wait_function(void) {

@@ -21,6 +21,8 @@ cl_context opencl_find_and_create(const cl_context_properties *properties, cl_de
 struct timespec opencl_later(struct timespec when, uint64_t ns);
 /* True if that time of CLOCK_MONOTONIC has come. */
 int opencl_has_passed(struct timespec when);
+/* Waits for callbacks that the vendor has called to have run in the application, for a bounded time. */
+void opencl_settle(void);
 /* Polls until all commands of the queue are complete, for as long as the session may; the queue has to be waited for afterwards. */
 void opencl_watch_queue(cl_command_queue queue);
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import catalog  # noqa: E402
-from programs import Comparison  # noqa: E402
+from programs import Comparison, difference  # noqa: E402
 from runtimes import AVIARY, CACHE, ROOT, Place, compile_c, vendor_folder  # noqa: E402
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -46,8 +46,7 @@ def coverage(_work):
     for header in ("cl.h", "cl_ext.h"):
         missing = header_functions(header) - set(lines)
         verdict(f"coverage lists every function of {header}", not missing, sorted(missing))
-    # Native kernels are functions of the application: they cannot run in another process.
-    gaps = {f for f in header_functions("cl.h") if "unsupported" in lines.get(f, "")} - {"clEnqueueNativeKernel"}
+    gaps = {f for f in header_functions("cl.h") if "unsupported" in lines.get(f, "")}
     verdict("coverage: all of cl.h is virtualized", not gaps, sorted(gaps))
 
 
@@ -351,6 +350,41 @@ def compare(work, runtime, choose, two=False, option=(), title=""):
             verdict(what, result["equal"], "differs from the native run, see above")
 
 
+# ---- graphs: random commands behind events, in and out of order ---------------------------------
+
+# Graphs of each run.
+GRAPHS = 300
+
+
+def graphs(work):
+    """Random graphs end, and end as natively: plain, without shared memory, in parts, and on a scheduled device."""
+    binary = compile_c(HERE / "graphs.c", CACHE / "opencl-programs")
+
+    def run(place, *arguments, **environment):
+        return place.run([binary, 1, GRAPHS, *arguments], limit=HANG, **environment)
+
+    def equal(what, done, native):
+        verdict(f"graphs: {GRAPHS} {what}", (done.status, done.output) == (0, native.output), difference(lines(native), lines(done)))
+
+    def lines(done):
+        return (done.status, done.output, done.errors[-2000:])
+
+    for runtime in ("pocl", "intel"):
+        if vendor_folder(runtime) is None:
+            report.skip(f"graphs on {runtime}", f"the {runtime} runtime is not installed")
+            continue
+        native = run(Place(runtime, False, work), "svm")
+        good = native.status == 0 and native.output.count("strange 0 0, unseen 0, out of order 0") == GRAPHS
+        verdict(f"graphs: {GRAPHS} natively on {runtime}", good, native.output[-2000:] + native.errors[-2000:])
+        equal(f"on {runtime}", run(Place(runtime, True, work), "svm"), native)
+        if runtime == "pocl":
+            equal("with slicing", run(Place(runtime, True, work), "svm", AVIARY_SLICE_GROUPS=7), native)
+            with scheduled(work, 'scheduler = "fair"', f'hold_limit = "{HANG:.0f}s"') as (_, address):
+                equal("on a scheduled device", run(Place(runtime, True, work, ("--server", address)), "svm"), native)
+            native = run(Place(runtime, False, work))
+            equal("with --mirror", run(Place(runtime, True, work, ("--mirror",))), native)
+
+
 # ---- slicing: launches in parts ------------------------------------------------------------------
 
 SLICED = {"places", "plain", "saxpy", "reduce", "sum", "required", "negative"}
@@ -428,10 +462,11 @@ CHECKS = {
     "sharing": sharing,
     "waits": waiting_for_each_other,
     "awake": awake,
+    "graphs": graphs,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
     # Zero-copy memory, and with it SVM, does not exist without shared memory.
-    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name != "svm", option=["--mirror"]),
+    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name not in ("svm", "svm_commands"), option=["--mirror"]),
     "slicing": slicing,
     "intel": lambda work: compare(work, "intel", lambda p: p.kind == "own" or p.name in INTEL_SMOKE),
 }

@@ -109,8 +109,7 @@ def compile_c(source, folder):
     folder.mkdir(parents=True, exist_ok=True)
     binary = folder / source.stem
     include = Path(__file__).resolve().parent
-    header = include / "common.h"
-    newest = max(source.stat().st_mtime, header.stat().st_mtime)
+    newest = max(file.stat().st_mtime for file in (source, *include.glob("*.h")))
     if not binary.exists() or binary.stat().st_mtime < newest:
         # Under its name only when it is whole: tests of several folders use it, at the same time.
         new = folder / f"{source.stem}.{os.getpid()}"

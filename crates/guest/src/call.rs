@@ -298,7 +298,8 @@ impl Call {
         };
         self.word(2);
         self.word(mapping.id);
-        if mapping.write {
+        // Before the content is there the application cannot have changed it.
+        if mapping.write && !connection.deliveries.is_expected(mapping.block.offset) {
             if mapping.at != 0 {
                 // SAFETY: the application passed `at` with `bytes` bytes and promises that they are
                 // still readable.
@@ -314,19 +315,28 @@ impl Call {
         self.frame().ends.push(End::Mapping { pointer: p as usize, id: mapping.id });
     }
 
-    /// Writes a function of the application that the server may call; `kind` numbers its signature.
-    pub fn callback(&mut self, f: usize, kind: u32, userdata: usize, once: bool) {
-        if f == 0 {
-            return self.word(0);
+    /// Writes a function of the application that the server may call; `kind` numbers its signature. Returns the id of
+    /// the callback; 0: there is none.
+    pub fn callback(&mut self, f: usize, kind: u32, userdata: usize, once: bool) -> u64 {
+        let registered = match f {
+            0 => Ok(0),
+            f => self.lane.connection.register_callback(f, kind, userdata, once),
+        };
+        let Ok(id) = registered else {
+            self.refuse();
+            return 0;
+        };
+        self.word(id);
+        if once && id != 0 {
+            self.frame().once.push(id);
         }
-        match self.lane.connection.register_callback(f, kind, userdata, once) {
-            Ok(id) => {
-                self.word(id);
-                if once {
-                    self.frame().once.push(id);
-                }
-            }
-            Err(Lost) => self.refuse(),
+        id
+    }
+
+    /// Keeps the handle `value` valid until the callback has run, even if the application releases it.
+    pub fn callback_keeps(&mut self, id: u64, value: u64) {
+        if id != 0 {
+            self.lane.connection.keep_for_callback(id, value);
         }
     }
 
@@ -482,8 +492,7 @@ fn end_mappings(connection: &Connection, frame: &mut Frame) {
         if let End::Mapping { pointer, id } = end
             && let Some(mapping) = connection.mappings.remove(pointer, id)
         {
-            connection.deliveries.take(mapping.block.offset);
-            frame.blocks.push(mapping.block);
+            frame.blocks.extend(connection.deliveries.abandon(mapping.block));
         }
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct CallbackTarget {
 struct CallbackEntry {
     target: CallbackTarget,
     once: bool,
+    /// The handle that stays valid until the callback has run; 0: none.
+    keeps: u64,
 }
 
 #[derive(Default)]
@@ -49,18 +51,14 @@ impl Callbacks {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn forget(&self, id: u64) {
-        self.table().by_id.remove(&id);
-    }
-
-    /// The target of a callback; one that is called at most once is removed.
-    fn resolve(&self, id: u64) -> Option<CallbackTarget> {
+    /// A callback; one that is called at most once is removed.
+    fn resolve(&self, id: u64) -> Option<CallbackEntry> {
         let mut table = self.table();
         let entry = *table.by_id.get(&id)?;
         if entry.once {
             table.by_id.remove(&id);
         }
-        Some(entry.target)
+        Some(entry)
     }
 }
 
@@ -85,11 +83,35 @@ impl Connection {
         }
         table.last += 1;
         let id = table.last;
-        table.by_id.insert(id, CallbackEntry { target, once });
+        table.by_id.insert(id, CallbackEntry { target, once, keeps: 0 });
         if !once {
             table.lasting.insert(target, id);
         }
         Ok(id)
+    }
+
+    /// Keeps the handle valid until the callback has run or is forgotten.
+    pub fn keep_for_callback(&self, id: u64, value: u64) {
+        if let Some(entry) = self.callbacks.table().by_id.get_mut(&id)
+            && entry.once
+            && entry.keeps == 0
+            && self.handles.is_handle(value)
+        {
+            self.handles.retain(value);
+            entry.keeps = value;
+        }
+    }
+
+    /// Removes a callback that will not be called.
+    pub fn forget_callback(&self, id: u64) {
+        let removed = self.callbacks.table().by_id.remove(&id);
+        self.let_go(removed.map_or(0, |entry| entry.keeps));
+    }
+
+    fn let_go(&self, kept: u64) {
+        if kept != 0 {
+            self.release(kept, false);
+        }
     }
 
     /// Starts the threads before the lane is opened: a lane without a thread could not be opened
@@ -219,7 +241,7 @@ fn run(
     let mut fields = Decoder::resume(body, at);
     let Ok(id) = fields.word() else { return false };
     let at = fields.position();
-    let Some(target) = connection.callbacks.resolve(id) else { return false };
+    let Some(CallbackEntry { target, keeps, .. }) = connection.callbacks.resolve(id) else { return false };
     let Some(invoke) = connection.descriptor.callbacks.get(target.kind as usize) else { return false };
     answer.word(0);
     let mut incoming = Incoming::new(connection, target, message, at, std::mem::take(answer));
@@ -228,6 +250,7 @@ fn run(
     let result = catch_unwind(AssertUnwindSafe(|| stopping(|| unsafe { invoke(&mut incoming) })));
     let sound = incoming.sound();
     *answer = incoming.into_answer();
+    connection.let_go(keeps);
     if result.is_err() {
         log::line("an error inside a callback");
         return false;

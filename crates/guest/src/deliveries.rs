@@ -26,6 +26,28 @@ pub(crate) struct Pending {
     pub ticket: u64,
 }
 
+/// Bytes that are compared before they are written.
+const COMPARED_BYTES: usize = 4096;
+
+/// Copies what differs. Memory that stays as it is, is not written: it may be read-only memory of the application, as
+/// behind a buffer that kernels only read.
+///
+/// # Safety
+/// `bytes` bytes are readable at both places, and writable at `to` where they differ.
+pub(crate) unsafe fn copy_changes(from: *const u8, to: *mut u8, bytes: usize) {
+    for at in (0..bytes).step_by(COMPARED_BYTES) {
+        let length = COMPARED_BYTES.min(bytes - at);
+        // SAFETY: the caller's promise. `memcmp` and `copy` take memory that another thread changes meanwhile as they
+        // find it, which slices would not.
+        unsafe {
+            let (from, to) = (from.add(at), to.add(at));
+            if libc::memcmp(from.cast(), to.cast(), length) != 0 {
+                std::ptr::copy(from, to, length);
+            }
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Deliveries {
     order: Order,
@@ -140,6 +162,24 @@ impl Deliveries {
         self.pending().remove(&offset)
     }
 
+    /// True if the content of the block has not come yet.
+    pub fn is_expected(&self, offset: u64) -> bool {
+        self.pending().contains_key(&offset)
+    }
+
+    /// The application does not want the content of this block any more. Returns the block if it is free; otherwise the
+    /// delivery, which the server still owes, frees it.
+    pub fn abandon(&self, block: Block) -> Option<Block> {
+        match self.pending().get_mut(&block.offset) {
+            Some(pending) => {
+                pending.to = 0;
+                pending.block = Some(block);
+                None
+            }
+            None => Some(block),
+        }
+    }
+
     /// Bytes of all expected blocks, and of the largest one.
     pub fn kept(&self) -> (u64, u64) {
         let pending = self.pending();
@@ -193,7 +233,7 @@ impl Deliveries {
             // SAFETY: `from` was checked. The application gave `to` with at least `pending.bytes`
             // bytes to a call whose specification says that they are written until their delivery;
             // it must own them as long, which the vendor's own library would require as well.
-            unsafe { std::ptr::copy(from, pending.to as *mut u8, bytes) };
+            unsafe { copy_changes(from, pending.to as *mut u8, bytes) };
         }
         if let Some(block) = pending.block {
             connection.blocks.free(block);
@@ -220,5 +260,26 @@ mod tests {
         assert!(order.wait(3, Waiter::Thread, || true));
         order.done(3, 4, true);
         assert!(order.settled(4) && !order.any_ahead.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn unchanged_memory_is_not_written() {
+        let size = 3 * COMPARED_BYTES;
+        let flags = rustix::mm::MapFlags::PRIVATE;
+        let readable = rustix::mm::ProtFlags::READ;
+        // SAFETY: a new mapping, of which only the first page stays writable.
+        let to: *mut u8 = unsafe {
+            let both = readable | rustix::mm::ProtFlags::WRITE;
+            let to = rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, both, flags).unwrap();
+            let rest = to.byte_add(COMPARED_BYTES);
+            rustix::mm::mprotect(rest, size - COMPARED_BYTES, rustix::mm::MprotectFlags::READ).unwrap();
+            to.cast()
+        };
+        let mut from = vec![0u8; size];
+        from[5] = 7;
+        // SAFETY: `from` differs in the first page alone; a write to the others would end this test.
+        unsafe { copy_changes(from.as_ptr(), to, size) };
+        // SAFETY: mapped above.
+        assert_eq!(unsafe { std::slice::from_raw_parts(to, size) }, from);
     }
 }

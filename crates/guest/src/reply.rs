@@ -361,8 +361,9 @@ impl Reply {
                 }
                 End::Mapping { pointer, id } => {
                     if let Some(mapping) = connection.mappings.remove(pointer, id) {
-                        connection.deliveries.take(mapping.block.offset);
-                        connection.blocks.free(mapping.block);
+                        if let Some(block) = connection.deliveries.abandon(mapping.block) {
+                            connection.blocks.free(block);
+                        }
                     }
                 }
             }
@@ -389,7 +390,7 @@ impl Reply {
             connection.registries.forget(p);
         }
         for id in self.frame.once.drain(..) {
-            connection.callbacks.forget(id);
+            connection.forget_callback(id);
         }
         if self.status != Status::Ok {
             connection.end_untils(&mut self.frame);

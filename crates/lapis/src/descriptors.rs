@@ -113,6 +113,8 @@ pub const ALL: &[Info] = &[
     scope("callback", VALUE, (0, usize::MAX), "callback(parameters) { ... }"),
     plain("userdata", VALUE),
     plain("once", VALUE),
+    plain("posted", VALUE),
+    with("held_by", VALUE, (2, 2), "held_by(hold, let_go)"),
     with("function_pointer", VALUE, (1, 1), "function_pointer(name)"),
     with("table", VALUE, (1, 1), "table(name)"),
     plain("obj_record", VALUE),

@@ -139,7 +139,7 @@ impl<'a> Lowering<'a> {
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
             Kind::String => Operation::Text { output: plan.output },
-            Kind::Callback(callback) => self.callback(callback),
+            Kind::Callback(callback) => self.callback(callback, at),
             Kind::Userdata => Operation::Userdata,
             Kind::Zerocopy { count } => Operation::Zerocopy { bytes: count.clone() },
             Kind::Mapped(mapped) => Operation::Mapped {
@@ -243,7 +243,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn callback(&mut self, callback: &Callback) -> Operation {
+    fn callback(&mut self, callback: &Callback, at: ValueLocation) -> Operation {
         let mut arguments = Vec::new();
         for (i, rule) in callback.arguments.iter().enumerate() {
             arguments.push(self.rule(rule, ValueLocation::Argument(i), 0));
@@ -251,12 +251,28 @@ impl<'a> Lowering<'a> {
         // Sizes use plain values of the same callback: those first.
         arguments.sort_by_key(|a| !matches!(a.operation, Operation::Scalar | Operation::Handle(_)));
         let result = self.rule(&callback.result, ValueLocation::Result, 0);
+        let keeps = self.kept_for(callback, &arguments, at);
         self.callbacks.push(LoweredCallback { callback: callback.clone(), arguments, result });
         Operation::Callback {
             kind: self.callbacks.len() - 1,
             once: callback.once,
             userdata: callback.userdata_argument,
+            keeps,
         }
+    }
+
+    /// The handle argument of the function that a callback, called at most once, will hand back: the first one before
+    /// the callback that has the type of the callback's first handle.
+    fn kept_for(&self, callback: &Callback, arguments: &[Instruction], at: ValueLocation) -> Option<KeptHandle> {
+        let ValueLocation::Argument(own) = at else { return None };
+        let handed_back = arguments.iter().find_map(|argument| match &argument.operation {
+            Operation::Handle(h) => Some(h.handle),
+            _ => None,
+        });
+        let handle = handed_back.filter(|_| callback.once)?;
+        let is_it = |rule: &Rule| matches!(rule, Rule::Plan(plan) if matches!(plan.kind, Kind::Handle { handle: h, .. } if h == handle));
+        let argument = self.function.arguments.iter().take(own).position(is_it)?;
+        Some(KeptHandle { argument, handle, held_by: callback.held_by })
     }
 
     /// True if the value of `e`, needed to take the value `at` out of the request, must travel.

@@ -639,6 +639,10 @@ pub struct Callback {
     /// Parameter of the *function* that supplies it.
     pub userdata_argument: Option<usize>,
     pub once: bool,
+    /// The vendor's library does not wait for the application.
+    pub posted: bool,
+    /// Utility functions that retain and release the object that the callback hands back.
+    pub held_by: Option<(usize, usize)>,
 }
 
 /// A typed expression.

@@ -121,10 +121,17 @@ fn asynchronous() {
 }
 
 fn callbacks() {
-    let sum =
-        call(APPLY, |c| (c.word(100), c.callback(plus as *const () as usize, 0, 5, false)).1).map(|mut r| r.word());
+    let sum = call(APPLY, |c| {
+        c.word(100);
+        c.callback(plus as *const () as usize, 0, 5, false);
+    })
+    .map(|mut r| r.word());
     assert_eq!(sum, Some(100 * 99 / 2 + 500));
-    call(LATER, |c| (c.word(77), c.callback(note as *const () as usize, 0, 0, true)).1).unwrap();
+    call(LATER, |c| {
+        c.word(77);
+        c.callback(note as *const () as usize, 0, 0, true);
+    })
+    .unwrap();
     await_that("a callback from a thread of the library", || CALLED.load(Ordering::SeqCst) == 77);
     let mut call_ = GUEST.call(APPLY_ASYNC).expect("attached");
     call_.callback(note_sum as *const () as usize, 0, 10, true);

@@ -14,7 +14,7 @@ use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PRE
 
 use crate::api::Reject;
 use crate::clock;
-use crate::closures::{ClosureKey, ClosureLifetime};
+use crate::closures::{self, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Drain, Name, Stay, device_name};
 use crate::in_use::LaneUses;
@@ -460,6 +460,7 @@ impl Call {
         if content.len > mapping.bytes {
             return Err(Reject::Malformed("more content than was mapped"));
         }
+        mapping.begin_unmapping();
         if !content.ptr.is_null() {
             // SAFETY: the mapping has `mapping.bytes` bytes of vendor memory, valid until the unmapping that
             // follows; `content` was range-checked. `copy`, as a vendor may map the arena's own memory.
@@ -485,6 +486,33 @@ impl Call {
             self.closures.push((key, life));
         }
         Ok(key.as_pointer())
+    }
+
+    /// The callback just decoded hands this object back, under the id that the guest has for it now.
+    pub fn callback_names(&mut self, closure: *mut c_void, ty: u32, native: u64) {
+        if let (Some(key), Some(id)) = (ClosureKey::registered(closure), self.id_of(ty, native)) {
+            closures::name(key, NamedObject { ty, native, id, let_go: None });
+        }
+    }
+
+    /// The same for an object that stays alive until the guest has run the callback, so that it can use it there.
+    ///
+    /// # Safety
+    /// `hold` and `let_go` may be called with live objects of this type.
+    pub unsafe fn callback_holds(
+        &mut self,
+        closure: *mut c_void,
+        ty: u32,
+        native: u64,
+        hold: ObjectFn,
+        let_go: ObjectFn,
+    ) {
+        let (Some(key), Some(id)) = (ClosureKey::registered(closure), self.id_of(ty, native)) else { return };
+        if self.session.handles.pin(id) {
+            // SAFETY: this call holds the object, so it is live. `let_go` follows once, see `KeptObject`.
+            unsafe { hold(native) };
+            closures::name(key, NamedObject { ty, native, id, let_go: Some(let_go) });
+        }
     }
 
     /// The item of a resource (see [`aviary_gate::Gate`]) on the devices that `place` stands for.

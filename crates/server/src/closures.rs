@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
-use crate::session::Session;
+use crate::session::{KeptObject, Session};
 
 /// How long the vendor library may call a closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +34,11 @@ impl ClosureKey {
         ClosureKey(pointer.addr() as u64)
     }
 
+    /// The key behind a registered closure, which is never NULL.
+    pub fn registered(pointer: *mut c_void) -> Option<ClosureKey> {
+        (!pointer.is_null()).then(|| ClosureKey::from_pointer(pointer))
+    }
+
     fn index(self) -> Option<usize> {
         (self.0 as u32 as usize).checked_sub(1)
     }
@@ -49,6 +54,21 @@ pub struct Closure {
     pub life: ClosureLifetime,
     /// Whose call registered it.
     pub thread: ThreadId,
+    pub names: Option<NamedObject>,
+}
+
+/// A function of one object of the vendor library.
+pub type ObjectFn = unsafe extern "C" fn(u64);
+
+/// The object that a callback hands back.
+#[derive(Clone, Copy)]
+pub struct NamedObject {
+    pub ty: u32,
+    pub native: u64,
+    /// The guest's handle of it, also after its last release.
+    pub id: u64,
+    /// Function that returns the reference which the callback holds; none: it holds no reference.
+    pub let_go: Option<ObjectFn>,
 }
 
 #[derive(Default)]
@@ -106,19 +126,36 @@ pub fn remove(key: ClosureKey) -> Option<Closure> {
     })
 }
 
+/// Says which object a closure, registered by the call under way, will hand back.
+pub fn name(key: ClosureKey, object: NamedObject) {
+    with_table(|table| {
+        if let Some(closure) = table.find_mut(key) {
+            closure.names = Some(object);
+        }
+    });
+}
+
+/// A closure that was called.
+pub struct Called {
+    pub session: Arc<Session>,
+    /// The guest's id of the callback.
+    pub id: u64,
+    pub names: Option<NamedObject>,
+    /// Keeps that object until the guest has run the callback.
+    pub kept: Option<KeptObject>,
+}
+
 /// The closure that the vendor library calls; NULL means the newest of its kind, preferably of this thread.
 /// One that is called at most once ends here.
-pub fn called(pointer: *mut c_void, kind: u32) -> Option<(Arc<Session>, u64)> {
+pub fn called(pointer: *mut c_void, kind: u32) -> Option<Called> {
     let key = match pointer.is_null() {
         true => with_table(|table| table.newest_of(kind))?,
         false => ClosureKey::from_pointer(pointer),
     };
     let closure = with_table(|table| table.find(key).cloned()).filter(|c| c.kind == kind)?;
     let session = closure.session.upgrade()?;
-    if closure.life == ClosureLifetime::Once {
-        session.forget_closure(key);
-    }
-    Some((session, closure.id))
+    let kept = if closure.life == ClosureLifetime::Once { session.forget_closure(key) } else { None };
+    Some(Called { session, id: closure.id, names: closure.names, kept })
 }
 
 impl ClosureTable {
@@ -135,6 +172,12 @@ impl ClosureTable {
         (slot.generation == (key.0 >> 32) as u32).then_some(())?;
         slot.closure.as_ref()
     }
+
+    fn find_mut(&mut self, key: ClosureKey) -> Option<&mut Closure> {
+        let slot = self.slots.get_mut(key.index()?)?;
+        (slot.generation == (key.0 >> 32) as u32).then_some(())?;
+        slot.closure.as_mut()
+    }
 }
 
 #[cfg(test)]
@@ -148,6 +191,7 @@ mod tests {
             kind: 900,
             life: ClosureLifetime::Once,
             thread: std::thread::current().id(),
+            names: None,
         }
     }
 

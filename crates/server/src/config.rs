@@ -6,8 +6,12 @@ pub const MAX_LANES: usize = 1024;
 pub const MAX_SCRATCH: usize = 1 << 30;
 /// Callbacks that a connection may have registered at a time.
 pub const MAX_CALLBACKS: usize = 1 << 16;
+/// Bytes of callbacks that wait for the guest to run those before them.
+pub const MAX_POSTED_BYTES: usize = 64 << 20;
 /// Deliveries that may be under way at a time.
-pub const MAX_LATE: usize = 1 << 16;
+pub const MAX_LATE: usize = 1 << 20;
+/// Bytes of small inputs that the vendor library may still read, for all deliveries together.
+pub const MAX_LATE_BYTES: usize = 256 << 20;
 /// Vendor memory mapped by the guest at a time, where it cannot be shared.
 pub const MAX_MAPPINGS: usize = 1 << 16;
 /// Callbacks inside calls inside callbacks, on one lane.

@@ -8,9 +8,9 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
-use std::time::Duration;
 
-use crate::config::MAX_LATE;
+use crate::config::{MAX_LATE, MAX_LATE_BYTES};
+use crate::mappings::{MappingState, SharedMappingState};
 
 /// Answers whether the vendor library is done with what `token` stands for; non-zero once, then never asked again.
 pub type Poll = unsafe extern "C" fn(u64) -> c_int;
@@ -23,11 +23,25 @@ pub struct Delivery {
 }
 
 /// A copy that has to wait until the vendor library is done.
-#[derive(Clone, Copy)]
 pub struct DeferredCopy {
     pub from: *const u8,
     pub to: *mut u8,
     pub bytes: usize,
+    /// The mapping that `from` is in: nothing is copied once that ends.
+    pub mapping: Option<SharedMappingState>,
+}
+
+impl DeferredCopy {
+    fn run(&self) {
+        let state = self.mapping.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner));
+        if state.as_deref() == Some(&MappingState::Unmapping) {
+            return;
+        }
+        // SAFETY: `from` is vendor memory of at least `bytes` bytes for as long as it is mapped, which it is while the
+        // state is held (its poll says that it is readable now); `to` was range-checked against the arena, which is never
+        // unmapped while entries are pending. The guest may write the block meanwhile: it would garble its own data only.
+        unsafe { std::ptr::copy(self.from, self.to, self.bytes) };
+    }
 }
 
 /// Something the vendor library is not done with.
@@ -47,6 +61,8 @@ unsafe impl Send for DeferredOutput {}
 #[derive(Default)]
 struct DeferredState {
     pending: Vec<DeferredOutput>,
+    /// Bytes that unfinished entries keep, those in the poller's hands as well.
+    kept: usize,
     poller: Option<Poller>,
 }
 
@@ -66,25 +82,20 @@ pub struct DeferredOutputs {
 }
 
 impl DeferredOutputs {
-    /// Adds an entry. With too many unfinished ones it waits for this one first, which makes the
-    /// transfer synchronous, at most until `given_up`.
-    pub fn add(&self, mut pending: DeferredOutput, given_up: impl Fn() -> bool) {
-        if self.unfinished.load(Ordering::Relaxed) >= MAX_LATE {
-            while !pending.is_final() {
-                if given_up() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            pending = DeferredOutput { until: None, delivery: pending.delivery, copy: None, keep: None };
-        }
+    /// Adds an entry. It never waits: what ends the transfer may be the guest's next call. False: there are too many, so
+    /// that the session has to end.
+    #[must_use]
+    pub fn add(&self, pending: DeferredOutput) -> bool {
+        let kept = pending.kept();
         let mut state = self.lock();
-        // Only a guest that never asks for an answer gets here: it shall not make the list grow for ever.
-        if self.unfinished.load(Ordering::Relaxed) >= 16 * MAX_LATE {
-            return;
+        let unfinished = self.unfinished.load(Ordering::Relaxed);
+        if unfinished >= MAX_LATE || state.kept + kept > MAX_LATE_BYTES {
+            return false;
         }
+        state.kept += kept;
         self.unfinished.fetch_add(1, Ordering::Release);
         state.pending.push(pending);
+        true
     }
 
     pub fn is_empty(&self) -> bool {
@@ -139,6 +150,7 @@ impl DeferredOutputs {
         rest.append(&mut state.pending);
         state.pending = rest;
         state.poller = None;
+        state.kept -= done.iter().map(DeferredOutput::kept).sum::<usize>();
         let before = deliveries.len();
         deliveries.extend(done.iter().filter_map(|d| d.delivery));
         let new = (deliveries.len() - before) as u64;
@@ -155,15 +167,17 @@ impl DeferredOutputs {
 }
 
 impl DeferredOutput {
+    /// Bytes of private memory.
+    fn kept(&self) -> usize {
+        self.keep.as_ref().map_or(0, |keep| keep.len())
+    }
+
     pub fn is_final(&self) -> bool {
         // SAFETY: the generated code passes a utility function of the specification together with the
         // token it understands; it is called until it says non-zero, and then never again.
         let done = self.until.is_none_or(|(token, poll)| unsafe { poll(token) } != 0);
         if let (true, Some(copy)) = (done, &self.copy) {
-            // SAFETY: `from` is vendor memory of at least `bytes` bytes for as long as it is mapped (its poll says
-            // that it is readable now); `to` was range-checked against the arena, which is never unmapped while
-            // entries are pending. The guest may write the block meanwhile: it would garble its own data only.
-            unsafe { std::ptr::copy(copy.from, copy.to, copy.bytes) };
+            copy.run();
         }
         done
     }
@@ -188,8 +202,8 @@ mod tests {
     #[test]
     fn deliveries_are_numbered_when_they_become_final() {
         let late = DeferredOutputs::default();
-        late.add(pending(0, 64), || false);
-        late.add(pending(1, 128), || false);
+        assert!(late.add(pending(0, 64)));
+        assert!(late.add(pending(1, 128)));
         let mut out = Vec::new();
         assert_eq!(late.collect(&mut out), 0);
         READY[1].store(true, Ordering::SeqCst);
@@ -206,8 +220,8 @@ mod tests {
     fn final_output_is_delivered_next_and_copied() {
         let late = DeferredOutputs::default();
         let (from, mut to) = ([1u8, 2, 3], [0u8; 3]);
-        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3 };
-        late.add(DeferredOutput { until: None, delivery: None, copy: Some(copy), keep: None }, || false);
+        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3, mapping: None };
+        assert!(late.add(DeferredOutput { until: None, delivery: None, copy: Some(copy), keep: None }));
         let mut out = Vec::new();
         assert_eq!(late.collect(&mut out), 0);
         assert_eq!(to, from);
@@ -217,7 +231,7 @@ mod tests {
     #[test]
     fn a_poll_that_calls_back_does_not_block_others() {
         let late = DeferredOutputs::default();
-        late.add(pending(2, 0), || false);
+        assert!(late.add(pending(2, 0)));
         let _held = late.take().unwrap();
         late.leave();
         std::thread::scope(|scope| {
@@ -228,15 +242,42 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_a_transfer_is_waited_for() {
+    fn content_of_an_ended_mapping_is_not_copied() {
         let late = DeferredOutputs::default();
-        for _ in 0..MAX_LATE {
-            late.add(pending(3, 0), || false);
+        let (from, mut to) = ([1u8, 2, 3], [0u8; 3]);
+        let state = SharedMappingState::new(MappingState::Mapped.into());
+        let copy = DeferredCopy { from: from.as_ptr(), to: to.as_mut_ptr(), bytes: 3, mapping: Some(state.clone()) };
+        let delivery = Some(Delivery { offset: 64, bytes: 3 });
+        assert!(late.add(DeferredOutput { until: None, delivery, copy: Some(copy), keep: None }));
+        *state.lock().unwrap() = MappingState::Unmapping;
+        let mut out = Vec::new();
+        assert_eq!(late.collect(&mut out), 1, "the guest learns that its block is free");
+        assert_eq!(to, [0; 3]);
+    }
+
+    #[test]
+    fn an_entry_is_never_waited_for() {
+        let late = DeferredOutputs::default();
+        for _ in 0..1000 {
+            assert!(late.add(pending(3, 0)));
         }
-        late.add(pending(3, 1), || true);
-        assert_eq!(late.lock().pending.len(), MAX_LATE);
         READY[3].store(true, Ordering::SeqCst);
-        late.add(pending(3, 2), || panic!("it is final"));
-        assert_eq!(late.collect(&mut Vec::new()), MAX_LATE as u64 + 1);
+        assert_eq!(late.collect(&mut Vec::new()), 1000);
+    }
+
+    #[test]
+    fn kept_memory_is_bounded() {
+        let late = DeferredOutputs::default();
+        let of = |bytes: usize| DeferredOutput {
+            until: Some((2, ready as Poll)),
+            delivery: None,
+            copy: None,
+            keep: Some(vec![0; bytes].into_boxed_slice()),
+        };
+        assert!(late.add(of(MAX_LATE_BYTES - 8)));
+        assert!(!late.add(of(16)), "too much");
+        assert!(late.add(of(8)));
+        late.collect(&mut Vec::new());
+        assert!(!late.add(of(1)), "nothing is final");
     }
 }

@@ -27,6 +27,10 @@ macro_rules! utility_exports {
             $crate::ffi::owes_error()
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_settle_callbacks(at_most_ns: u64) {
+            $crate::ffi::settle_callbacks(at_most_ns)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_watch_time() -> u64 {
             $crate::ffi::watch_time()
         }

@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::IntoRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::exchange;
 use crate::in_use::LaneUses;
@@ -100,6 +101,12 @@ pub unsafe fn zerocopy_return(pointer: *const c_void) {
 /// True if an asynchronous call of the guest's thread that this one serves has failed and no answer said so yet.
 pub fn owes_error() -> c_int {
     guarded(|| c_int::from(lane::has_deferred_error()), 0)
+}
+
+/// Waits until the posted callbacks of the session, as far as the vendor library has called them, have run in the guest.
+pub fn settle_callbacks(at_most_ns: u64) {
+    let deadline = Instant::now() + Duration::from_nanos(at_most_ns);
+    guarded(|| session().into_iter().for_each(|s| s.posted.settle(deadline)), ());
 }
 
 /// Nanoseconds for which the calling thread should poll a device's completion before it sleeps.

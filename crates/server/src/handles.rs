@@ -67,6 +67,8 @@ struct HandleEntry {
     references: u64,
     /// Known from a query, not from a call that created it: the guest owns no reference of it.
     borrowed: bool,
+    /// References that callbacks hold, which will hand the object back: the guest may have released it meanwhile.
+    pins: u64,
     /// Calls under way that give references back, [`Ending::Last`] among them.
     releasing: u32,
     /// A call is under way that ends it. What ends along with it, and cannot be used either until that has happened.
@@ -89,6 +91,7 @@ impl HandleEntry {
             generation,
             references: 0,
             borrowed: false,
+            pins: 0,
             releasing: 0,
             ending: None,
             holding: Charges::default(),
@@ -253,7 +256,9 @@ impl HandleTable {
         let known = known.filter(|(_, id)| !state.superseded(*id, role, owners));
         if let Some((entry, id)) = known.and_then(|(index, id)| Some((state.entry(index)?, id))) {
             // The vendor may reuse the address of an object whose end is still on its way here.
-            if role == Role::Borrow || entry.ending.is_none() {
+            // So it may while only a callback still names a released one.
+            let released = entry.references == entry.pins && !entry.borrowed;
+            if role == Role::Borrow || (entry.ending.is_none() && !released) {
                 if role == Role::Allocate {
                     entry.references += 1;
                     entry.borrowed = false;
@@ -446,6 +451,21 @@ impl HandleTable {
             return None;
         }
         Some(self.end_all(state, index, id))
+    }
+
+    /// A callback holds a reference of the object, whatever the guest gives back. False: there is no such object.
+    pub fn pin(&self, id: u64) -> bool {
+        let pin = |entry: &mut HandleEntry| {
+            entry.references += 1;
+            entry.pins += 1;
+        };
+        self.with(id, pin).is_some()
+    }
+
+    /// Returns the reference of a callback, after [`HandleTable::ending`].
+    pub fn unpin(&self, id: u64) -> Option<Ended> {
+        self.with(id, |entry| entry.pins = entry.pins.saturating_sub(1));
+        self.release_ending(id, false)
     }
 
     /// Ties charged amounts to the object: they are returned when it ends. False: it does not exist.

@@ -21,6 +21,7 @@ use crate::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use crate::ffi;
 use crate::in_use::LaneUses;
 use crate::object_log::RecordedCall;
+use crate::posted::PostedCallback;
 use crate::printed::Texts;
 use crate::session::Session;
 use aviary_control::cpu;
@@ -51,6 +52,8 @@ pub struct Lane {
     /// The call under way took long enough.
     may_have_printed: Cell<bool>,
     deliveries: RefCell<Vec<Delivery>>,
+    /// Callbacks that the vendor library posted during the call under way.
+    posted: RefCell<Vec<PostedCallback>>,
     counters: Counters,
     demand: LaneCpuDemand,
     /// For how long this thread watches the device before it sleeps over work that the guest waits for.
@@ -150,6 +153,7 @@ impl Lane {
             deferred: Cell::new(None),
             may_have_printed: Cell::default(),
             deliveries: RefCell::default(),
+            posted: RefCell::default(),
             counters: Counters::default(),
             demand: LaneCpuDemand::default(),
             completion_poll_time: Cell::default(),
@@ -227,7 +231,11 @@ impl Lane {
         self.session.tickets.wait(follows).map_err(|_| LaneEnded::Closed)?;
         let waits = self.guest_waits.replace(header.kind == kind::CALL);
         let outer = self.turn.replace(ordered.then_some((header.ticket, false)));
+        let posted = self.posted.take();
         let outcome = self.execute(call, header);
+        let run = self.run_posted();
+        self.posted.replace(posted);
+        let outcome = run.and(outcome);
         let turn = self.turn.replace(outer);
         self.guest_waits.set(waits);
         let result = match outcome {
@@ -243,6 +251,22 @@ impl Lane {
             self.session.finish_ticket(ticket, yielded);
         }
         result
+    }
+
+    /// Keeps a callback until the call under way is over.
+    pub fn post(&self, callback: PostedCallback) {
+        self.posted.borrow_mut().push(callback);
+    }
+
+    /// Runs what the call has posted on the guest's thread, which waits for the call: none of the vendor's locks is held.
+    fn run_posted(self: &Rc<Self>) -> Result<(), LaneEnded> {
+        while !self.posted.borrow().is_empty() {
+            for mut callback in self.posted.take() {
+                let header = ReplyHeader { kind: kind::CALLBACK, ..ReplyHeader::default() };
+                self.exchange(header, &mut callback.message, &mut Vec::new())?;
+            }
+        }
+        Ok(())
     }
 
     /// Runs the handler and what its success or failure entails.
@@ -315,7 +339,7 @@ impl Lane {
         if bytes > mapping.bytes as u64 {
             return Err(broken("more than was mapped"));
         }
-        let copy = DeferredCopy { from: mapping.pointer(), to, bytes: bytes as usize };
+        let copy = DeferredCopy { from: mapping.pointer(), to, bytes: bytes as usize, mapping: Some(mapping.state) };
         let until = self.session.mappings.take_ready(id);
         let pending =
             DeferredOutput { until, delivery: Some(Delivery { offset, bytes }), copy: Some(copy), keep: None };
@@ -327,7 +351,7 @@ impl Lane {
         if now {
             call.region(offset, bytes as usize);
         } else {
-            self.session.late.add(pending, || self.session.is_dead());
+            self.session.finish_later(pending);
         }
         let reply = ReplyHeader { kind: kind::REPLY, status: status::OK, serial: header.serial, ..Default::default() };
         self.send(reply, &mut call.reply, &mut call.regions, true)
@@ -525,7 +549,10 @@ fn conclude(call: &mut Call, success: bool) {
     for (resource, amount) in &noted.uncharged {
         call.session.uncharge(*resource, *amount, call.handles.iter().map(|h| h.id));
     }
-    noted.unmapped.iter().for_each(|id| call.session.mappings.remove(*id));
+    for until in noted.unmapped.iter().filter_map(|id| call.session.mappings.remove(*id)?.ready) {
+        // The content was never asked for; its poll still has to be asked until it says yes.
+        call.session.finish_later(DeferredOutput { until: Some(until), delivery: None, copy: None, keep: None });
+    }
     if !call.session.memory.is_shared() {
         call.regions.append(&mut noted.copied_back);
     }

@@ -34,6 +34,7 @@ pub mod module;
 mod object_log;
 mod outgoing;
 mod policy;
+mod posted;
 mod printed;
 pub mod process;
 mod refusal;

@@ -1,14 +1,26 @@
 //! Library memory that the guest has mapped where it cannot be shared.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::MAX_MAPPINGS;
 use crate::deferred_outputs::Poll;
 
+/// State of the memory of a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MappingState {
+    Mapped,
+    /// The vendor library has been told, or is about to be told, to unmap it.
+    Unmapping,
+}
+
+/// The state of a mapping, for a content that is still to be copied. Held while it is copied.
+pub type SharedMappingState = Arc<Mutex<MappingState>>;
+
 /// One mapping: the vendor keeps this memory valid until it is told to unmap it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Mapping {
+    pub state: SharedMappingState,
     address: usize,
     pub bytes: usize,
     /// Its content is valid once this says so.
@@ -16,6 +28,11 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// From now on nothing reads the memory.
+    pub fn begin_unmapping(&self) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = MappingState::Unmapping;
+    }
+
     pub fn pointer(&self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.address)
     }
@@ -41,12 +58,13 @@ impl Mappings {
         }
         table.next += 1;
         let id = table.next;
-        table.mappings.insert(id, Mapping { address: pointer.expose_provenance(), bytes, ready });
+        let state = Arc::new(Mutex::new(MappingState::Mapped));
+        table.mappings.insert(id, Mapping { state, address: pointer.expose_provenance(), bytes, ready });
         Some(id)
     }
 
     pub fn get(&self, id: u64) -> Option<Mapping> {
-        self.lock().mappings.get(&id).copied()
+        self.lock().mappings.get(&id).cloned()
     }
 
     /// Takes the poll of a mapping: a poll function is asked until it says yes, by one asker only.
@@ -54,8 +72,8 @@ impl Mappings {
         self.lock().mappings.get_mut(&id)?.ready.take()
     }
 
-    pub fn remove(&self, id: u64) {
-        self.lock().mappings.remove(&id);
+    pub fn remove(&self, id: u64) -> Option<Mapping> {
+        self.lock().mappings.remove(&id)
     }
 
     fn lock(&self) -> MutexGuard<'_, MappingTable> {

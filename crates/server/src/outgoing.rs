@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use aviary_wire::{Decoder, Encoder, HEADER_SIZE, INLINE_OUTPUT, ReplyHeader, RequestHeader, kind};
 
 use crate::api::Role;
-use crate::closures;
+use crate::closures::{self, Called, NamedObject};
 use crate::lane::{LaneEnded, Piggyback, send_on, waiting_lane, yield_ticket};
-use crate::session::Session;
+use crate::posted::PostedCallback;
+use crate::session::{KeptObject, Session};
 
 /// The first word of an answer.
 const DONE: u64 = 0;
@@ -19,6 +20,8 @@ pub struct Outgoing {
     session: Arc<Session>,
     message: Encoder,
     outputs: Vec<(*mut u8, usize)>,
+    names: Option<NamedObject>,
+    kept: Option<KeptObject>,
 }
 
 /// The answer of the guest's function.
@@ -27,19 +30,20 @@ pub struct Answer {
     message: Vec<u8>,
     at: usize,
     outputs: std::vec::IntoIter<(*mut u8, usize)>,
+    _kept: Option<KeptObject>,
 }
 
 impl Outgoing {
     /// `closure` is what was registered with the vendor library; NULL stands for the newest of its kind.
     pub fn begin(closure: *mut c_void, kind: u32) -> Option<Outgoing> {
-        let (session, id) = closures::called(closure, kind)?;
+        let Called { session, id, names, kept } = closures::called(closure, kind)?;
         if session.is_dead() {
             return None;
         }
         let mut message = Encoder::new();
         message.start();
         message.word(id);
-        Some(Outgoing { session, message, outputs: Vec::new() })
+        Some(Outgoing { session, message, outputs: Vec::new(), names, kept })
     }
 
     pub fn word(&mut self, v: u64) {
@@ -47,7 +51,10 @@ impl Outgoing {
     }
 
     pub fn handle(&mut self, ty: u32, native: u64, role: Role) {
-        let id = self.session.handles.publish(ty, native, role).unwrap_or(0);
+        let id = match self.names.filter(|object| (object.ty, object.native) == (ty, native)) {
+            Some(object) => object.id,
+            None => self.session.handles.publish(ty, native, role).unwrap_or(0),
+        };
         self.message.word(id);
     }
 
@@ -92,7 +99,10 @@ impl Outgoing {
         let mut message = Vec::new();
         let exchanged = match waiting_lane(&self.session) {
             Some(lane) => lane.exchange(header, &mut self.message, &mut message),
-            None => self.exchange_apart(header, &mut message),
+            None => {
+                yield_ticket(&self.session);
+                exchange_apart(&self.session, &mut self.message, &mut message)
+            }
         };
         if let Err(LaneEnded::Broken(reason)) = exchanged {
             self.session.fail(&format!("a callback: {reason}"));
@@ -100,24 +110,36 @@ impl Outgoing {
         }
         exchanged.ok()?;
         let outputs = std::mem::take(&mut self.outputs).into_iter();
-        let mut answer = Answer { session: self.session.clone(), message, at: 0, outputs };
+        let mut answer = Answer { session: self.session, message, at: 0, outputs, _kept: self.kept };
         (answer.word() == DONE).then_some(answer)
     }
 
-    fn exchange_apart(&mut self, mut header: ReplyHeader, into: &mut Vec<u8>) -> Result<(), LaneEnded> {
-        let (session, message) = (self.session.clone(), &mut self.message);
-        yield_ticket(&session);
-        let exchanged = session.callback_lane.with(|end| {
-            send_on(&session, end, &mut header, message, &mut Vec::new(), Piggyback::default(), &mut Vec::new())?;
-            end.receive(into)?;
-            let (header, _) = RequestHeader::parse(into).map_err(|e| LaneEnded::Broken(e.to_string()))?;
-            match header.kind {
-                kind::CALLBACK_REPLY => Ok(()),
-                other => Err(LaneEnded::Broken(format!("a message of kind {other} on the callback lane"))),
-            }
-        });
-        exchanged.unwrap_or(Err(LaneEnded::Closed))
+    /// Sends it without waiting: once the vendor's function has returned, if the guest waits for this thread's call,
+    /// otherwise from another thread.
+    pub fn post(self) {
+        self.session.stats.callbacks.fetch_add(1, Ordering::Relaxed);
+        let Outgoing { session, message, kept, .. } = self;
+        let callback = PostedCallback { message, kept };
+        match waiting_lane(&session) {
+            Some(lane) => lane.post(callback),
+            None => session.posted.push(&session, callback),
+        }
     }
+}
+
+/// Sends a callback on the lane for callbacks and waits for the guest's answer, which is left in `into`.
+pub fn exchange_apart(session: &Session, message: &mut Encoder, into: &mut Vec<u8>) -> Result<(), LaneEnded> {
+    let mut header = ReplyHeader { kind: kind::CALLBACK, ..ReplyHeader::default() };
+    let exchanged = session.callback_lane.with(|end| {
+        send_on(session, end, &mut header, message, &mut Vec::new(), Piggyback::default(), &mut Vec::new())?;
+        end.receive(into)?;
+        let (header, _) = RequestHeader::parse(into).map_err(|e| LaneEnded::Broken(e.to_string()))?;
+        match header.kind {
+            kind::CALLBACK_REPLY => Ok(()),
+            other => Err(LaneEnded::Broken(format!("a message of kind {other} on the callback lane"))),
+        }
+    });
+    exchanged.unwrap_or(Err(LaneEnded::Closed))
 }
 
 impl Answer {

@@ -206,9 +206,8 @@ impl Call {
         }
     }
 
-    /// Too many unfinished transfers do not fail this one, which is under way: it is waited for instead.
     fn later(&mut self, pending: DeferredOutput) {
-        self.session.late.add(pending, || self.session.is_dead());
+        self.session.finish_later(pending);
     }
 
     /// A NUL-terminated string that the library owns, or NULL.

@@ -15,16 +15,18 @@ use aviary_wire::{Control, Shown, control::control_kind};
 
 use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
-use crate::closures::{self, Closure, ClosureKey, ClosureLifetime};
+use crate::closures::{self, Closure, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_CALLBACKS;
 use crate::cpu_demand::CpuDemand;
 use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
 use crate::devices::Devices;
 use crate::handles::{Ended, HandleTable};
+use crate::in_use::LaneUses;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
 use crate::object_log::ObjectLog;
 use crate::policy::Policy;
+use crate::posted::PostedCallbacks;
 use crate::printed::Printed;
 use crate::residency::MAX_RESIDENCY_DEVICES;
 use crate::tickets::Tickets;
@@ -67,6 +69,7 @@ pub struct Session {
     pub log: ObjectLog,
     pub stats: StatsPage,
     pub callback_lane: CallbackLane,
+    pub posted: PostedCallbacks,
     pub devices: Devices,
     pub demand: CpuDemand,
     /// Printed text that goes to the guest with replies, if its own descriptors cannot be here.
@@ -83,6 +86,8 @@ pub struct Session {
     /// Charges that last until the specification's server code says so, by its number.
     kept: Mutex<HashMap<u64, Charges>>,
     closures: Mutex<Closures>,
+    /// References of callbacks that have run, of objects that a call still used then.
+    still_held: Mutex<Vec<HeldObject>>,
     me: Weak<Session>,
 }
 
@@ -134,6 +139,7 @@ impl Session {
             log: parts.log,
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
+            posted: PostedCallbacks::default(),
             devices: parts.devices,
             demand: CpuDemand::default(),
             printed: parts.printed,
@@ -145,6 +151,7 @@ impl Session {
             unbound: Mutex::default(),
             kept: Mutex::default(),
             closures: Mutex::default(),
+            still_held: Mutex::default(),
             me: me.clone(),
         })
     }
@@ -162,7 +169,14 @@ impl Session {
     pub fn return_memory(&self, pointer: *const u8) {
         let Some(offset) = self.memory.shared_offset(pointer, 0) else { return };
         let delivery = Some(Delivery { offset, bytes: 0 });
-        self.late.add(DeferredOutput { until: None, delivery, copy: None, keep: None }, || self.is_dead());
+        self.finish_later(DeferredOutput { until: None, delivery, copy: None, keep: None });
+    }
+
+    /// The guest is told when the vendor library is done with it.
+    pub fn finish_later(&self, pending: DeferredOutput) {
+        if !self.late.add(pending) {
+            self.fail("the guest has too many unfinished transfers");
+        }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -182,6 +196,7 @@ impl Session {
         self.dead.store(true, Ordering::SeqCst);
         self.tickets.interrupt();
         self.callback_lane.kill();
+        self.posted.end();
     }
 
     /// Tells the guest, and wakes the control thread by the hang-up.
@@ -380,7 +395,7 @@ impl Session {
             return None;
         }
         let thread = std::thread::current().id();
-        let key = closures::insert(Closure { session: self.me.clone(), id, kind, life, thread });
+        let key = closures::insert(Closure { session: self.me.clone(), id, kind, life, thread, names: None });
         closures.all.insert(key);
         if life == ClosureLifetime::Session {
             closures.lasting.insert(id, key);
@@ -388,13 +403,41 @@ impl Session {
         Some((key, true))
     }
 
-    pub fn forget_closure(&self, key: ClosureKey) {
-        let Some(closure) = closures::remove(key) else { return };
+    /// Answers what it kept, which ends with the answer.
+    pub fn forget_closure(&self, key: ClosureKey) -> Option<KeptObject> {
+        let closure = closures::remove(key)?;
         let mut closures = self.closures();
         closures.all.remove(&key);
         if closure.life == ClosureLifetime::Session {
             closures.lasting.remove(&closure.id);
         }
+        drop(closures);
+        let NamedObject { native, id, let_go, .. } = closure.names?;
+        let object = HeldObject { native, id, let_go: let_go? };
+        Some(KeptObject { session: self.me.upgrade()?, object })
+    }
+
+    /// Returns the reference of a callback that has run, and those of earlier ones that calls under way still used then.
+    fn let_go(&self, object: HeldObject) {
+        let mut objects = std::mem::take(&mut *self.still_held());
+        objects.push(object);
+        objects.retain(|object| !self.let_go_unused(*object));
+        self.still_held().append(&mut objects);
+    }
+
+    /// False: a call of some lane uses the object.
+    fn let_go_unused(&self, HeldObject { native, id, let_go }: HeldObject) -> bool {
+        let Ok(_) = self.handles.ending(id, false, &LaneUses::default(), || false) else { return false };
+        // SAFETY: `Call::callback_holds` has retained the object for this release, and nothing else releases for it.
+        unsafe { let_go(native) };
+        if let Some(ended) = self.handles.unpin(id) {
+            self.object_ended(ended);
+        }
+        true
+    }
+
+    fn still_held(&self) -> MutexGuard<'_, Vec<HeldObject>> {
+        self.still_held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn closures(&self) -> MutexGuard<'_, Closures> {
@@ -407,6 +450,27 @@ impl Session {
 
     fn unbound(&self) -> MutexGuard<'_, Charges> {
         self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An object that stays alive and valid, although the guest may have released it, until this is dropped. Not to be dropped
+/// inside a callback of the vendor library: dropping calls the library.
+pub struct KeptObject {
+    session: Arc<Session>,
+    object: HeldObject,
+}
+
+/// A reference that this process holds for a callback.
+#[derive(Clone, Copy)]
+struct HeldObject {
+    native: u64,
+    id: u64,
+    let_go: ObjectFn,
+}
+
+impl Drop for KeptObject {
+    fn drop(&mut self) {
+        self.session.let_go(self.object);
     }
 }
 

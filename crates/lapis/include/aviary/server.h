@@ -20,6 +20,10 @@ void aviary_charge_return(uint64_t number);
  * guest is allowed to go on without an answer. */
 int aviary_owes_error(void);
 
+/* Waits until the posted callbacks that the vendor library has called have run in the guest, at most for that many nanoseconds: a
+ * callback may itself wait for the call that asks. For calls that block natively, too, and return after the callbacks there. */
+void aviary_settle_callbacks(uint64_t at_most_ns);
+
 /* A question to a `drain` (see `occupies`): whether the device has done what this process had given it. */
 struct aviary_drain {
     uint64_t device;

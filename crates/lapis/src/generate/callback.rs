@@ -24,6 +24,17 @@ pub fn trampoline(model: &Model, kind: usize, lowered: &LoweredCallback) -> Toke
     });
     let kind = kind as u32;
     let puts = lowered.arguments.iter().map(|i| put(i, cx));
+    if lowered.callback.posted {
+        return quote! {
+            unsafe extern "C" fn #name(#parameters) {
+                aviary_server::guarded(move || unsafe {
+                    let Some(mut out) = Outgoing::begin(#closure as *mut std::ffi::c_void, #kind) else { return };
+                    #(#puts)*
+                    out.post();
+                }, ())
+            }
+        };
+    }
     let answer = answer(&lowered.result, &signature.result);
     let outs = lowered.arguments.iter().filter(|i| i.replies()).map(|_| quote!(answer.out();));
     let (head, entry) = if signature.is_plain() {

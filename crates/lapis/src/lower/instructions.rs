@@ -82,6 +82,7 @@ pub enum Operation {
         kind: usize,
         once: bool,
         userdata: Option<usize>,
+        keeps: Option<KeptHandle>,
     },
     /// Nothing crosses: the server substitutes the callback's closure.
     Userdata,
@@ -116,6 +117,17 @@ pub struct Site {
     pub nested: bool,
     /// The guest computes it and sends it; otherwise both sides compute it.
     pub carried: bool,
+}
+
+/// A handle that a callback hands back: the application finds its own value, whatever it has released.
+#[derive(Debug, Clone, Copy)]
+pub struct KeptHandle {
+    /// Index of the function's argument.
+    pub argument: usize,
+    /// Index of the handle type.
+    pub handle: usize,
+    /// Utility functions that keep the object alive on the server until the callback has run.
+    pub held_by: Option<(usize, usize)>,
 }
 
 #[derive(Debug, Clone)]

@@ -9,7 +9,21 @@ use crate::model::{Callback, Expr, ExprKind, Kind, Rule, Signature, TypeKind};
 use crate::suggest::similar;
 
 impl<'a> Resolver<'a> {
-    pub(super) fn callback(&mut self, d: &'a Descriptor, once: bool, value: &Value) -> Kind {
+    /// The functions that keep the vendor's object alive until its callback has run.
+    pub(super) fn held_by(&mut self, d: &Descriptor) -> Option<(usize, usize)> {
+        let hold = self.utility_name(d, 0).and_then(|name| self.utility(&name))?;
+        let let_go = self.utility_name(d, 1).and_then(|name| self.utility(&name))?;
+        Some((hold, let_go))
+    }
+
+    pub(super) fn callback(
+        &mut self,
+        d: &'a Descriptor,
+        once: bool,
+        posted: bool,
+        held_by: Option<(usize, usize)>,
+        value: &Value,
+    ) -> Kind {
         let TypeKind::FunctionPointer(signature) = &value.ty.kind else {
             self.report(
                 Diagnostic::error(d.span, format!("{} is not a function pointer", value.name))
@@ -22,6 +36,7 @@ impl<'a> Resolver<'a> {
         let names = self.callback_names(d, &signature);
         let body: Vec<Piece<'a>> = d.body.as_ref().map(pieces).unwrap_or_default();
         let once = once || super::items::has(&body, "once");
+        let posted = posted || super::items::has(&body, "posted");
         let types = signature.parameters.iter().map(|(_, t)| t.clone());
         let scope = Scope {
             parameters: names.iter().cloned().zip(types).collect(),
@@ -43,6 +58,14 @@ impl<'a> Resolver<'a> {
         };
         let result = self.rule(super::functions::collect(&body, &|d| d.name.text == "return_value"), &result, &scope);
         let userdata = arguments.iter().position(|r| matches!(r, Rule::Plan(p) if matches!(p.kind, Kind::Userdata)));
+        let answers = !matches!(signature.result.kind, TypeKind::Void) || arguments.iter().any(is_output);
+        if posted && answers {
+            self.report(
+                Diagnostic::error(d.span, "a posted callback cannot answer")
+                    .label("it returns a value or has an `out` argument")
+                    .help("leave `posted` out: the vendor's library then waits for the application"),
+            );
+        }
         Kind::Callback(Box::new(Callback {
             signature,
             parameters: names,
@@ -51,6 +74,8 @@ impl<'a> Resolver<'a> {
             userdata,
             userdata_argument: None,
             once,
+            posted,
+            held_by,
         }))
     }
 
@@ -87,10 +112,10 @@ impl<'a> Resolver<'a> {
                 Piece::Statement(Statement::Ellipsis(span)) => self.ellipsis(*span),
                 Piece::Statement(Statement::Descriptor(d)) => match d.name.text.as_str() {
                     "argument" => self.known_parameter(d, names),
-                    "return_value" | "once" => {}
+                    "return_value" | "once" | "posted" => {}
                     _ => self.report(
                         Diagnostic::error(d.span, format!("`{}` cannot stand in a callback", d.name.text))
-                            .label("only `argument(p) { }`, `return_value { }` and `once` can"),
+                            .label("only `argument(p) { }`, `return_value { }`, `once` and `posted` can"),
                     ),
                 },
                 Piece::Statement(_) => {}
@@ -140,5 +165,13 @@ impl<'a> Resolver<'a> {
         };
         let body = super::functions::collect(body, &|d| super::functions::argument_name(d) == Some(&names[n]));
         self.rule(body, &value, scope)
+    }
+}
+
+/// True if the callback writes through this argument.
+fn is_output(rule: &Rule) -> bool {
+    match rule {
+        Rule::If { then, otherwise, .. } => is_output(then) || is_output(otherwise),
+        Rule::Plan(plan) => plan.output,
     }
 }

@@ -114,7 +114,7 @@ impl<'a> Resolver<'a> {
             Kind::Handle { .. } => ("a handle", &["handle", "retain", "release", "ends_with"]),
             Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
             Kind::String => ("a string", &["string"]),
-            Kind::Callback(_) => ("a callback", &["callback", "once"]),
+            Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
             Kind::Userdata => ("userdata", &["userdata"]),
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
             Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
@@ -270,7 +270,8 @@ impl<'a> Resolver<'a> {
                 if all.has("lifetime_call") {
                     plan.lifetime = Lifetime::Call;
                 }
-                self.callback(d, all.has("once"), value)
+                let held = all.get("held_by").and_then(|h| self.held_by(h));
+                self.callback(d, all.has("once"), all.has("posted"), held, value)
             }
             "userdata" => Kind::Userdata,
             "zerocopy" => {

@@ -41,13 +41,20 @@ impl Stub<'_> {
             }
             Operation::Bytes(bytes) => self.request_bytes(instruction, bytes, cx),
             Operation::Elements(elements) => self.request_elements(instruction, elements, cx),
-            Operation::Callback { kind, once, userdata } => {
+            Operation::Callback { kind, once, userdata, keeps } => {
                 let (value, kind) = (value(), *kind as u32);
                 let userdata = userdata.map_or(quote!(0usize), |u| {
                     let a = types::argument(u);
                     quote!(#a)
                 });
-                quote!(call.callback(#value as usize, #kind, #userdata, #once);)
+                let register = quote!(call.callback(#value as usize, #kind, #userdata, #once));
+                match keeps {
+                    Some(kept) => {
+                        let handle = types::argument(kept.argument);
+                        quote!({ let id = #register; call.callback_keeps(id, #handle as u64); })
+                    }
+                    None => quote!(#register;),
+                }
             }
             Operation::Zerocopy { bytes } => {
                 let value = value();

@@ -65,8 +65,8 @@ impl Handler<'_> {
             }
             Operation::Bytes(bytes) => self.request_bytes(instruction, bytes, cx),
             Operation::Elements(elements) => self.request_elements(instruction, elements, cx),
-            Operation::Callback { kind, once, userdata } => {
-                self.request_callback(instruction, *kind as u32, *once, *userdata)
+            Operation::Callback { kind, once, userdata, keeps } => {
+                self.request_callback(instruction, *kind as u32, *once, *userdata, *keeps)
             }
             Operation::Zerocopy { bytes } => {
                 let bytes = bytes.as_ref().map_or(quote!(1i128), |e| cx.exact(e));
@@ -155,6 +155,7 @@ impl Handler<'_> {
         kind: u32,
         once: bool,
         userdata: Option<usize>,
+        keeps: Option<KeptHandle>,
     ) -> TokenStream {
         let trampoline = format_ident!("callback_{}", kind);
         let life = if once { quote!(ClosureLifetime::Once) } else { quote!(ClosureLifetime::Session) };
@@ -165,7 +166,23 @@ impl Handler<'_> {
             quote!(#a = closure as usize;)
         });
         let note = self.note(instruction.at, quote!(0), quote!(!closure.is_null()));
-        quote!({ let closure = call.callback(#kind, #life)?; #store #note #userdata })
+        let keeps = keeps.map(|kept| {
+            let (ty, native) = (kept.handle as u32, types::argument(kept.argument));
+            match kept.held_by {
+                Some((hold, let_go)) => {
+                    let (hold, let_go) = (self.object_function(hold), self.object_function(let_go));
+                    quote!(call.callback_holds(closure, #ty, #native as u64, #hold, #let_go);)
+                }
+                None => quote!(call.callback_names(closure, #ty, #native as u64);),
+            }
+        });
+        quote!({ let closure = call.callback(#kind, #life)?; #keeps #store #note #userdata })
+    }
+
+    /// A utility function of one object.
+    fn object_function(&self, utility: usize) -> TokenStream {
+        let name = format_ident!("{}", self.model.utility_functions[utility].name);
+        quote!(std::mem::transmute::<*const (), unsafe extern "C" fn(u64)>(#name as *const ()))
     }
 
     pub(super) fn request_count(&self, instruction: &Instruction, extent: &Extent, cx: Context) -> TokenStream {
