@@ -150,6 +150,12 @@ CUresult cuda_alloc_pitch(CUdeviceptr *pointer, size_t *pitch, size_t width, siz
     return cuMemAlloc_v2(pointer, *pitch * height);
 }
 
+/* Frees memory of cuMemAlloc in the order of a stream: when the stream's work is done, which is waited for. */
+CUresult cuda_free_placed(CUdeviceptr pointer, CUstream stream) {
+    CUresult status = cuStreamSynchronize(stream);
+    return status == CUDA_SUCCESS ? cuMemFree_v2(pointer) : status;
+}
+
 /* Memory of a pool, or of a graph, by the function for all memory: which waits. */
 CUresult cuda_free_pooled(CUdeviceptr pointer) {
     CUresult status = cuCtxSynchronize();

@@ -206,6 +206,13 @@ int cuda_is_pooled(CUdeviceptr pointer) {
            && range.base == pointer && !range.opened;
 }
 
+/* Memory of cuMemAlloc, by its first address. */
+int cuda_is_placed(CUdeviceptr pointer) {
+    struct range range;
+    return pointer >= CUDA_PLACES && pointer < CUDA_PLACES_END && find_range(pointer, &range) && range.kind == RANGE_DEVICE
+           && range.base == pointer && !range.opened;
+}
+
 /* True if an address is the device's: only then is it none of this process. */
 int cuda_is_device_address(CUdeviceptr pointer) {
     struct range range;
