@@ -17,6 +17,7 @@ use crate::clock;
 use crate::closures::{self, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Drain, Name, Stay, device_name};
+use crate::handles::Busy;
 use crate::in_use::LaneUses;
 use crate::lane;
 use crate::object_log::{CallRecording, RecordedCall};
@@ -281,17 +282,17 @@ impl Call {
     /// may wait for what this thread does next.
     #[cold]
     fn begin_ending(&self, id: u64, all: bool) -> Result<bool, Reject> {
-        let mut rounds = 0..END_WAIT_ROUNDS;
+        let mut rounds = 0..if self.is_async() { DEFERRED_WAIT_ROUNDS } else { END_WAIT_ROUNDS };
         let wait = || {
-            std::thread::sleep(END_WAIT_ROUND);
-            rounds.next().is_some() && !self.session.is_dead()
+            let goes_on = rounds.next().is_some() && !self.session.is_dead();
+            if goes_on {
+                std::thread::sleep(END_WAIT_ROUND);
+            }
+            goes_on
         };
         match self.session.handles.ending(id, all, &self.uses, wait) {
             Ok(ending) => Ok(ending.is_some()),
-            Err(busy) => {
-                self.session.note(&format!("{}: {busy}; it stays until the session ends", self.function_name()));
-                Err(Reject::Busy)
-            }
+            Err(Busy) => Err(Reject::Busy),
         }
     }
 
@@ -690,6 +691,8 @@ impl Call {
 
 /// How often and how long a call that ends an object waits for calls of other threads that use it: 200 ms in all.
 const END_WAIT_ROUNDS: u32 = 4000;
+/// The same for a call that can be made later.
+const DEFERRED_WAIT_ROUNDS: u32 = 2;
 const END_WAIT_ROUND: Duration = Duration::from_micros(50);
 
 /// Memory that a call keeps for the next one.

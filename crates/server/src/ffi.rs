@@ -42,7 +42,7 @@ fn announce_use(session: &Arc<Session>, id: u64) {
         return;
     }
     LOOKED_AT.with_borrow_mut(|looked_at| {
-        if !looked_at.as_ref().is_some_and(|(of, _)| Weak::as_ptr(of) == Arc::as_ptr(session)) {
+        if looked_at.as_ref().is_none_or(|(of, _)| Weak::as_ptr(of) != Arc::as_ptr(session)) {
             *looked_at = Some((Arc::downgrade(session), session.handles.in_use.other_thread()));
         }
         if let Some((_, uses)) = looked_at {

@@ -250,6 +250,7 @@ impl Lane {
         if let Some((ticket, yielded)) = turn {
             self.session.finish_ticket(ticket, yielded);
         }
+        self.serve_deferred_ends()?;
         result
     }
 
@@ -265,6 +266,23 @@ impl Lane {
                 let header = ReplyHeader { kind: kind::CALLBACK, ..ReplyHeader::default() };
                 self.exchange(header, &mut callback.message, &mut Vec::new())?;
             }
+        }
+        Ok(())
+    }
+
+    /// Calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
+    /// the program has their answers. Not below a callback: a call around it may use the objects.
+    fn serve_deferred_ends(&self) -> Result<(), LaneEnded> {
+        if self.nesting.get() > 0 {
+            return Ok(());
+        }
+        for message in self.session.deferred_ends.take() {
+            let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
+            let mut call = self.take_call();
+            call.request = message;
+            let outcome = run(&mut call, header);
+            self.keep_call(call);
+            outcome?;
         }
         Ok(())
     }
@@ -495,13 +513,22 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded>
             Ok(Outcome::Done { success, error })
         }
         Err(Reject::Malformed(what)) => broken(call, function.name, what),
-        // The program has been told that the object is gone; that it stays is said in the log.
-        Err(Reject::Busy) if call.is_async() => {
-            conclude(call, false);
-            Ok(Outcome::Done { success: true, error: 0 })
-        }
+        Err(Reject::Busy) => Ok(busy(call)),
         Err(why) => Ok(reject(call, why)),
     }
+}
+
+/// The call would end an object that calls of other threads use. One that has no answer is made when those are over.
+fn busy(call: &mut Call) -> Outcome {
+    if call.is_async() && call.session.deferred_ends.add(&call.request) {
+        conclude(call, false);
+        return Outcome::Done { success: true, error: 0 };
+    }
+    call.session.note(&format!(
+        "{}: calls of other threads still use the object; it stays until the session ends",
+        call.function_name()
+    ));
+    reject(call, Reject::Busy)
 }
 
 fn reject(call: &mut Call, why: Reject) -> Outcome {

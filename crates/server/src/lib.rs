@@ -18,6 +18,7 @@ mod confine;
 mod connection;
 mod counters;
 mod cpu_demand;
+mod deferred_ends;
 mod deferred_outputs;
 mod devices;
 mod exchange;

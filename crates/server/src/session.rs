@@ -18,6 +18,7 @@ use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_CALLBACKS;
 use crate::cpu_demand::CpuDemand;
+use crate::deferred_ends::DeferredEnds;
 use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
 use crate::devices::Devices;
 use crate::handles::{Ended, HandleTable};
@@ -66,6 +67,7 @@ pub struct Session {
     pub late: DeferredOutputs,
     pub memory: SessionMemory,
     pub mappings: Mappings,
+    pub deferred_ends: DeferredEnds,
     pub log: ObjectLog,
     pub stats: StatsPage,
     pub callback_lane: CallbackLane,
@@ -136,6 +138,7 @@ impl Session {
             late: DeferredOutputs::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
+            deferred_ends: DeferredEnds::default(),
             log: parts.log,
             stats: parts.stats,
             callback_lane: CallbackLane::default(),
