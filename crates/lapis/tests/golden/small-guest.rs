@@ -52,18 +52,18 @@ unsafe fn function_by_name(name: usize) -> usize {
     }
     match unsafe { std::ffi::CStr::from_ptr(name as *const std::ffi::c_char) }.to_bytes()
     {
-        b"vector_create" => vector_create as *const () as usize,
-        b"vector_append" => vector_append as *const () as usize,
-        b"vector_read" => vector_read as *const () as usize,
-        b"vector_visit" => vector_visit as *const () as usize,
-        b"vector_clone" => vector_clone as *const () as usize,
-        b"vector_of" => vector_of as *const () as usize,
-        b"vector_capacity" => vector_capacity as *const () as usize,
-        b"vector_view" => vector_view as *const () as usize,
-        b"vector_square" => vector_square as *const () as usize,
-        b"vector_rows" => vector_rows as *const () as usize,
-        b"vector_tag" => vector_tag as *const () as usize,
-        b"vector_destroy" => vector_destroy as *const () as usize,
+        b"vector_create" => api_vector_create as *const () as usize,
+        b"vector_append" => api_vector_append as *const () as usize,
+        b"vector_read" => api_vector_read as *const () as usize,
+        b"vector_visit" => api_vector_visit as *const () as usize,
+        b"vector_clone" => api_vector_clone as *const () as usize,
+        b"vector_of" => api_vector_of as *const () as usize,
+        b"vector_capacity" => api_vector_capacity as *const () as usize,
+        b"vector_view" => api_vector_view as *const () as usize,
+        b"vector_square" => api_vector_square as *const () as usize,
+        b"vector_rows" => api_vector_rows as *const () as usize,
+        b"vector_tag" => api_vector_tag as *const () as usize,
+        b"vector_destroy" => api_vector_destroy as *const () as usize,
         _ => 0,
     }
 }
@@ -71,7 +71,7 @@ unsafe fn invoke_0(incoming: &mut Incoming) {
     unsafe {
         let a0: f32 = f32::from_bits((incoming.word()) as u32);
         let a1: usize = (incoming.userdata() as usize);
-        let function: unsafe extern "C" fn(f32, usize) -> () = std::mem::transmute(
+        let function: unsafe extern "C-unwind" fn(f32, usize) -> () = std::mem::transmute(
             incoming.function(),
         );
         let ret = function(a0, a1);
@@ -121,8 +121,8 @@ unsafe fn stub_0(a0: usize, a1: u64) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_create(a0: usize, a1: u64) -> i32 {
+#[unsafe(export_name = "vector_create")]
+pub unsafe extern "C-unwind" fn api_vector_create(a0: usize, a1: u64) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_0(a0, a1) },
         move || unsafe { fail_0((2 as i128), a0, a1) },
@@ -154,8 +154,8 @@ unsafe fn stub_1(a0: usize, a1: usize, a2: u64) -> i32 {
     }
     return ((0 as i128)) as i32;
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_append(a0: usize, a1: usize, a2: u64) -> i32 {
+#[unsafe(export_name = "vector_append")]
+pub unsafe extern "C-unwind" fn api_vector_append(a0: usize, a1: usize, a2: u64) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_1(a0, a1, a2) },
         move || unsafe { fail_1((2 as i128), a0, a1, a2) },
@@ -209,8 +209,13 @@ unsafe fn stub_2(a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_read(a0: usize, a1: usize, a2: u64, a3: usize) -> i32 {
+#[unsafe(export_name = "vector_read")]
+pub unsafe extern "C-unwind" fn api_vector_read(
+    a0: usize,
+    a1: usize,
+    a2: u64,
+    a3: usize,
+) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_2(a0, a1, a2, a3) },
         move || unsafe { fail_2((2 as i128), a0, a1, a2, a3) },
@@ -259,8 +264,12 @@ unsafe fn stub_3(a0: usize, a1: usize, a2: usize) -> i32 {
     let _ = (((a2 as i128) != 0i128) as i128);
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_visit(a0: usize, a1: usize, a2: usize) -> i32 {
+#[unsafe(export_name = "vector_visit")]
+pub unsafe extern "C-unwind" fn api_vector_visit(
+    a0: usize,
+    a1: usize,
+    a2: usize,
+) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_3(a0, a1, a2) },
         move || unsafe { fail_3((2 as i128), a0, a1, a2) },
@@ -344,8 +353,8 @@ unsafe fn stub_4(a0: usize, a1: u64, a2: usize) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_clone(a0: usize, a1: u64, a2: usize) -> i32 {
+#[unsafe(export_name = "vector_clone")]
+pub unsafe extern "C-unwind" fn api_vector_clone(a0: usize, a1: u64, a2: usize) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_4(a0, a1, a2) },
         move || unsafe { fail_4((2 as i128), a0, a1, a2) },
@@ -378,8 +387,8 @@ unsafe fn stub_5(a0: f32) -> usize {
     let ret = minted.next().unwrap_or(0) as usize;
     return ret;
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_of(a0: f32) -> usize {
+#[unsafe(export_name = "vector_of")]
+pub unsafe extern "C-unwind" fn api_vector_of(a0: f32) -> usize {
     let result = aviary_guest::guard(
         move || unsafe { stub_5(a0) },
         move || unsafe { fail_5(0i128, a0) },
@@ -430,8 +439,8 @@ unsafe fn stub_6(a0: usize, a1: usize) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_capacity(a0: usize, a1: usize) -> i32 {
+#[unsafe(export_name = "vector_capacity")]
+pub unsafe extern "C-unwind" fn api_vector_capacity(a0: usize, a1: usize) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_6(a0, a1) },
         move || unsafe { fail_6((2 as i128), a0, a1) },
@@ -487,8 +496,8 @@ unsafe fn stub_7(a0: usize, a1: usize) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_view(a0: usize, a1: usize) -> i32 {
+#[unsafe(export_name = "vector_view")]
+pub unsafe extern "C-unwind" fn api_vector_view(a0: usize, a1: usize) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_7(a0, a1) },
         move || unsafe { fail_7((2 as i128), a0, a1) },
@@ -526,8 +535,8 @@ unsafe fn stub_8(a0: usize) -> usize {
     if ok {}
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_square(a0: usize) -> usize {
+#[unsafe(export_name = "vector_square")]
+pub unsafe extern "C-unwind" fn api_vector_square(a0: usize) -> usize {
     let result = aviary_guest::guard(
         move || unsafe { stub_8(a0) },
         move || unsafe { fail_8(0i128, a0) },
@@ -579,8 +588,8 @@ unsafe fn stub_9(a0: usize, a1: u64, a2: usize) -> i32 {
     }
     return ((0 as i128)) as i32;
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_rows(a0: usize, a1: u64, a2: usize) -> i32 {
+#[unsafe(export_name = "vector_rows")]
+pub unsafe extern "C-unwind" fn api_vector_rows(a0: usize, a1: u64, a2: usize) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_9(a0, a1, a2) },
         move || unsafe { fail_9((2 as i128), a0, a1, a2) },
@@ -620,8 +629,8 @@ unsafe fn stub_10(a0: usize, a1: usize, a2: usize) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_tag(a0: usize, a1: usize, a2: usize) -> i32 {
+#[unsafe(export_name = "vector_tag")]
+pub unsafe extern "C-unwind" fn api_vector_tag(a0: usize, a1: usize, a2: usize) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_10(a0, a1, a2) },
         move || unsafe { fail_10((2 as i128), a0, a1, a2) },
@@ -660,8 +669,8 @@ unsafe fn stub_11(a0: usize) -> i32 {
     }
     ret
 }
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vector_destroy(a0: usize) -> i32 {
+#[unsafe(export_name = "vector_destroy")]
+pub unsafe extern "C-unwind" fn api_vector_destroy(a0: usize) -> i32 {
     let result = aviary_guest::guard(
         move || unsafe { stub_11(a0) },
         move || unsafe { fail_11((2 as i128), a0) },

@@ -126,30 +126,41 @@ unsafe extern "C" fn callback_0(a0: f32, a1: usize) -> () {
         (),
     )
 }
-aviary_server::vendor_function!(fn vector_create(a0 : usize, a1 : u64) -> i32 = 0);
 aviary_server::vendor_function!(
-    fn vector_append(a0 : usize, a1 : usize, a2 : u64) -> i32 = 0
+    fn api_vector_create = "vector_create", (a0 : usize, a1 : u64) -> i32 = 0
 );
 aviary_server::vendor_function!(
-    fn vector_read(a0 : usize, a1 : usize, a2 : u64, a3 : usize) -> i32 = 0
+    fn api_vector_append = "vector_append", (a0 : usize, a1 : usize, a2 : u64) -> i32 = 0
 );
 aviary_server::vendor_function!(
-    fn vector_visit(a0 : usize, a1 : usize, a2 : usize) -> i32 = 0
+    fn api_vector_read = "vector_read", (a0 : usize, a1 : usize, a2 : u64, a3 : usize) ->
+    i32 = 0
 );
 aviary_server::vendor_function!(
-    fn vector_clone(a0 : usize, a1 : u64, a2 : usize) -> i32 = 0
-);
-aviary_server::vendor_function!(fn vector_of(a0 : f32) -> usize = 0);
-aviary_server::vendor_function!(fn vector_capacity(a0 : usize, a1 : usize) -> i32 = 0);
-aviary_server::vendor_function!(fn vector_view(a0 : usize, a1 : usize) -> i32 = 0);
-aviary_server::vendor_function!(fn vector_square(a0 : usize) -> usize = 0);
-aviary_server::vendor_function!(
-    fn vector_rows(a0 : usize, a1 : u64, a2 : usize) -> i32 = 0
+    fn api_vector_visit = "vector_visit", (a0 : usize, a1 : usize, a2 : usize) -> i32 = 0
 );
 aviary_server::vendor_function!(
-    fn vector_tag(a0 : usize, a1 : usize, a2 : usize) -> i32 = 0
+    fn api_vector_clone = "vector_clone", (a0 : usize, a1 : u64, a2 : usize) -> i32 = 0
 );
-aviary_server::vendor_function!(fn vector_destroy(a0 : usize) -> i32 = 0);
+aviary_server::vendor_function!(fn api_vector_of = "vector_of", (a0 : f32) -> usize = 0);
+aviary_server::vendor_function!(
+    fn api_vector_capacity = "vector_capacity", (a0 : usize, a1 : usize) -> i32 = 0
+);
+aviary_server::vendor_function!(
+    fn api_vector_view = "vector_view", (a0 : usize, a1 : usize) -> i32 = 0
+);
+aviary_server::vendor_function!(
+    fn api_vector_square = "vector_square", (a0 : usize) -> usize = 0
+);
+aviary_server::vendor_function!(
+    fn api_vector_rows = "vector_rows", (a0 : usize, a1 : u64, a2 : usize) -> i32 = 0
+);
+aviary_server::vendor_function!(
+    fn api_vector_tag = "vector_tag", (a0 : usize, a1 : usize, a2 : usize) -> i32 = 0
+);
+aviary_server::vendor_function!(
+    fn api_vector_destroy = "vector_destroy", (a0 : usize) -> i32 = 0
+);
 unsafe fn handle_0(call: &mut Call) -> Result<(), Reject> {
     let mut a0: usize = 0;
     let mut n0 = 0usize;
