@@ -265,7 +265,7 @@ fn take_turns(turns: u64) {
             (MB_TARGET, GUEST),
             (MB_MASK, 0x7f),
             (MB_STRIDE, 1),
-            (MB_MODE, MB_READS | MB_WRITES | 3 * (turn / 2 % 2)),
+            (MB_MODE, MB_READS | MB_WRITES | (3 * (turn / 2 % 2))),
         ];
         start(&mut card, 0, &registers);
         run(&mut card, 100 + turn % 500);

@@ -360,10 +360,10 @@ impl Reply {
                     }
                 }
                 End::Mapping { pointer, id } => {
-                    if let Some(mapping) = connection.mappings.remove(pointer, id) {
-                        if let Some(block) = connection.deliveries.abandon(mapping.block) {
-                            connection.blocks.free(block);
-                        }
+                    if let Some(mapping) = connection.mappings.remove(pointer, id)
+                        && let Some(block) = connection.deliveries.abandon(mapping.block)
+                    {
+                        connection.blocks.free(block);
                     }
                 }
             }
