@@ -181,7 +181,7 @@ impl Handler<'_> {
 
     /// A utility function of one object.
     fn object_function(&self, utility: usize) -> TokenStream {
-        let name = format_ident!("{}", self.model.utility_functions[utility].name);
+        let name = types::utility_name(&self.model.utility_functions[utility]);
         quote!(std::mem::transmute::<*const (), unsafe extern "C" fn(u64)>(#name as *const ()))
     }
 
