@@ -251,7 +251,6 @@ impl ThreadLane {
 
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
-        let mut thrown = None;
         loop {
             self.with_end(|end| end.receive(&mut frame.reply))?;
             let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
@@ -263,28 +262,38 @@ impl ThreadLane {
             match header.kind {
                 kind::REPLY if header.serial == serial => {
                     self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
-                    if let Some(thrown) = thrown {
-                        // To the stub's guard, which lets it go on: the call is over.
-                        std::panic::resume_unwind(Box::<Foreign>::new(thrown));
-                    }
                     let at = fields.position();
                     return Ok(Answer { header, at, deferred: self.deferred.take().or(deferred) });
                 }
                 kind::CALLBACK => {
                     let at = fields.position();
-                    let message = std::mem::take(&mut frame.reply);
-                    let mut answer = self.take_frame();
-                    let threw = callback::serve(self.connection, message, at, &mut answer.encoder);
-                    thrown = thrown.or(threw);
-                    let header =
-                        RequestHeader { kind: kind::CALLBACK_REPLY, serial: header.serial, ..Default::default() };
-                    let message = answer.encoder.finish_request(header);
-                    self.with_end(|end| end.send(message, &[]))?;
-                    self.give_frame(answer);
+                    if let Some(thrown) = self.serve_callback(header.serial, at, frame)? {
+                        self.throw_after_reply(serial, frame, thrown);
+                    }
                 }
                 _ => return Err(self.connection.fail("a reply answers another call")),
             }
         }
+    }
+
+    /// Runs the callback in `frame.reply`, whose fields begin at `at`, and answers it.
+    #[cold]
+    fn serve_callback(&self, serial: u64, at: usize, frame: &mut Frame) -> Result<Option<Foreign>, Lost> {
+        let message = std::mem::take(&mut frame.reply);
+        let mut answer = self.take_frame();
+        let thrown = callback::serve(self.connection, message, at, &mut answer.encoder);
+        let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..Default::default() };
+        let message = answer.encoder.finish_request(header);
+        self.with_end(|end| end.send(message, &[]))?;
+        self.give_frame(answer);
+        Ok(thrown)
+    }
+
+    /// Waits for the end of the call and hands the exception to the stub's guard, which lets it go on.
+    #[cold]
+    fn throw_after_reply(&self, serial: u64, frame: &mut Frame, thrown: Foreign) -> ! {
+        let _ = self.await_reply(serial, frame);
+        std::panic::resume_unwind(Box::new(thrown))
     }
 
     /// Sends an asynchronous call. Its blocks are held until the server no longer uses them.
