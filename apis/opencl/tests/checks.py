@@ -369,20 +369,16 @@ def graphs(work):
     def lines(done):
         return (done.status, done.output, done.errors[-2000:])
 
-    for runtime in ("pocl", "intel"):
-        if vendor_folder(runtime) is None:
-            report.skip(f"graphs on {runtime}", f"the {runtime} runtime is not installed")
-            continue
-        native = run(Place(runtime, False, work), "svm")
-        good = native.status == 0 and native.output.count("strange 0 0, unseen 0, out of order 0") == GRAPHS
-        verdict(f"graphs: {GRAPHS} natively on {runtime}", good, native.output[-2000:] + native.errors[-2000:])
-        equal(f"on {runtime}", run(Place(runtime, True, work), "svm"), native)
-        if runtime == "pocl":
-            equal("with slicing", run(Place(runtime, True, work), "svm", AVIARY_SLICE_GROUPS=7), native)
-            with scheduled(work, 'scheduler = "fair"', f'hold_limit = "{HANG:.0f}s"') as (_, address):
-                equal("on a scheduled device", run(Place(runtime, True, work, ("--server", address)), "svm"), native)
-            native = run(Place(runtime, False, work))
-            equal("with --mirror", run(Place(runtime, True, work, ("--mirror",))), native)
+    # On PoCL only: Intel's runtime refuses questions about an event from inside its callback.
+    native = run(Place("pocl", False, work), "svm")
+    good = native.status == 0 and native.output.count("strange 0 0, unseen 0, out of order 0") == GRAPHS
+    verdict(f"graphs: {GRAPHS} natively on pocl", good, native.output[-2000:] + native.errors[-2000:])
+    equal("on pocl", run(Place("pocl", True, work), "svm"), native)
+    equal("with slicing", run(Place("pocl", True, work), "svm", AVIARY_SLICE_GROUPS=7), native)
+    with scheduled(work, 'scheduler = "fair"', f'hold_limit = "{HANG:.0f}s"') as (_, address):
+        equal("on a scheduled device", run(Place("pocl", True, work, ("--server", address)), "svm"), native)
+    native = run(Place("pocl", False, work))
+    equal("with --mirror", run(Place("pocl", True, work, ("--mirror",))), native)
 
 
 # ---- slicing: launches in parts ------------------------------------------------------------------
