@@ -129,9 +129,12 @@ fn call(c: &mut String, target: &str, types: &[&Type], result: &Type) {
     let arguments: Vec<String> =
         types.iter().enumerate().map(|(i, ty)| format!("*({})arguments[{i}]", declare(&spelled(ty), "*"))).collect();
     let arguments = arguments.join(", ");
+    if types.is_empty() {
+        let _ = writeln!(c, "    (void)arguments;");
+    }
     match result.kind {
         TypeKind::Void => {
-            let _ = writeln!(c, "    {target}({arguments});");
+            let _ = writeln!(c, "    (void)result;\n    {target}({arguments});");
         }
         _ => {
             let _ = writeln!(c, "    {} = {target}({arguments});", declare(&spelled(result), "value"));
