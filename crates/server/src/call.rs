@@ -193,7 +193,7 @@ impl Call {
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn reset(&mut self) {
         self.scratch.reset();
         self.handles.clear();
@@ -297,6 +297,7 @@ impl Call {
     }
 
     /// The vendor's function is done with the handles.
+    #[inline(always)]
     pub(crate) fn forget_uses(&mut self) {
         self.uses.forget_from(self.outer_uses);
     }

@@ -31,14 +31,17 @@ impl DeferredEnds {
         fits
     }
 
-    /// All messages, to be executed; those whose objects are still in use are added again.
+    /// True: there are messages. A lane that has just added one sees it.
     #[inline]
+    pub fn any(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// All messages, to be executed; those whose objects are still in use are added again.
     pub fn take(&self) -> Vec<Vec<u8>> {
-        if self.waiting.load(Ordering::Acquire) == 0 {
-            return Vec::new();
-        }
+        let mut messages = self.lock();
         self.waiting.store(0, Ordering::Release);
-        std::mem::take(&mut *self.lock())
+        std::mem::take(&mut *messages)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {

@@ -65,6 +65,9 @@ impl LaneUses {
     #[inline]
     pub fn forget_from(&self, from: usize) {
         let len = self.len.load(Ordering::Relaxed);
+        if len == from {
+            return;
+        }
         if len > LISTED {
             lock(&self.more).truncate(from.saturating_sub(LISTED));
         }

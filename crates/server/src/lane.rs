@@ -189,6 +189,7 @@ impl Lane {
     }
 
     /// The next message. Statistics are brought up to date while there is none, when nobody waits for this lane.
+    #[inline(always)]
     fn receive(&self, into: &mut Vec<u8>) -> Result<(), LaneError> {
         let mut end = self.end.borrow_mut();
         let shared = matches!(*end, LaneEnd::Shared(_));
@@ -204,16 +205,19 @@ impl Lane {
         end.receive(into)
     }
 
+    #[inline(always)]
     fn take_call(&self) -> Box<Call> {
         self.spare.borrow_mut().pop().unwrap_or_else(|| Box::new(Call::new(self.session.clone(), self.uses.clone())))
     }
 
+    #[inline(always)]
     fn keep_call(&self, mut call: Box<Call>) {
         call.reset();
         self.spare.borrow_mut().push(call);
     }
 
     /// Executes the message in `call.request`.
+    #[inline(always)]
     fn serve(self: &Rc<Self>, call: &mut Call) -> Result<(), LaneEnded> {
         let (header, _) = RequestHeader::parse(&call.request).map_err(|e| LaneEnded::Broken(e.to_string()))?;
         add(&self.counters.bytes_in, call.request.len() as u64);
@@ -225,17 +229,19 @@ impl Lane {
         }
     }
 
+    #[inline(always)]
     fn serve_call(self: &Rc<Self>, call: &mut Call, header: RequestHeader) -> Result<(), LaneEnded> {
         let ordered = header.kind == kind::CALL_ASYNC && header.flags & flag::ACKNOWLEDGE == 0;
         let follows = if ordered { header.ticket.saturating_sub(1) } else { header.ticket };
         self.session.tickets.wait(follows).map_err(|_| LaneEnded::Closed)?;
         let waits = self.guest_waits.replace(header.kind == kind::CALL);
         let outer = self.turn.replace(ordered.then_some((header.ticket, false)));
-        let posted = self.posted.take();
-        let outcome = self.execute(call, header);
-        let run = self.run_posted();
-        self.posted.replace(posted);
-        let outcome = run.and(outcome);
+        // Callbacks that calls around this one have posted stay for those.
+        let others = self.posted.borrow().len();
+        let mut outcome = self.execute(call, header);
+        if self.posted.borrow().len() > others {
+            outcome = self.run_posted(others).and(outcome);
+        }
         let turn = self.turn.replace(outer);
         self.guest_waits.set(waits);
         let result = match outcome {
@@ -250,7 +256,10 @@ impl Lane {
         if let Some((ticket, yielded)) = turn {
             self.session.finish_ticket(ticket, yielded);
         }
-        self.serve_deferred_ends()?;
+        // Not below a callback: a call around it may use the objects.
+        if self.session.deferred_ends.any() && self.nesting.get() == 0 {
+            self.serve_deferred_ends()?;
+        }
         result
     }
 
@@ -260,9 +269,11 @@ impl Lane {
     }
 
     /// Runs what the call has posted on the guest's thread, which waits for the call: none of the vendor's locks is held.
-    fn run_posted(self: &Rc<Self>) -> Result<(), LaneEnded> {
-        while !self.posted.borrow().is_empty() {
-            for mut callback in self.posted.take() {
+    #[cold]
+    fn run_posted(self: &Rc<Self>, from: usize) -> Result<(), LaneEnded> {
+        while self.posted.borrow().len() > from {
+            let posted = self.posted.borrow_mut().split_off(from);
+            for mut callback in posted {
                 let header = ReplyHeader { kind: kind::CALLBACK, ..ReplyHeader::default() };
                 self.exchange(header, &mut callback.message, &mut Vec::new())?;
             }
@@ -271,23 +282,20 @@ impl Lane {
     }
 
     /// Calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
-    /// the program has their answers. Not below a callback: a call around it may use the objects.
+    /// the program has their answers.
+    #[cold]
     fn serve_deferred_ends(&self) -> Result<(), LaneEnded> {
-        if self.nesting.get() > 0 {
-            return Ok(());
-        }
         for message in self.session.deferred_ends.take() {
             let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
-            let mut call = self.take_call();
+            let mut call = Box::new(Call::new(self.session.clone(), self.uses.clone()));
             call.request = message;
-            let outcome = run(&mut call, header);
-            self.keep_call(call);
-            outcome?;
+            run(&mut call, header)?;
         }
         Ok(())
     }
 
     /// Runs the handler and what its success or failure entails.
+    #[inline(always)]
     fn execute(&self, call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded> {
         let counters = &self.counters;
         add(if header.kind == kind::CALL { &counters.calls } else { &counters.async_calls }, 1);
@@ -310,6 +318,7 @@ impl Lane {
         }
     }
 
+    #[inline(always)]
     fn answer(&self, call: &mut Call, outcome: Outcome) -> Result<(), LaneEnded> {
         let (status, detail, success) = match outcome {
             Outcome::Done { success, .. } => (status::OK, 0, success),
