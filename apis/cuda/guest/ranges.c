@@ -199,18 +199,24 @@ int cuda_on_device(CUdeviceptr pointer, size_t bytes) {
     return range.kind == RANGE_DEVICE && !range.of_graph && bytes <= range.base + range.bytes - pointer;
 }
 
+/* True if device memory that this process has allocated, not opened, begins at `pointer`. */
+static int begins_own_memory(CUdeviceptr pointer) {
+    struct range range;
+    return find_range(pointer, &range) && range.kind == RANGE_DEVICE && range.base == pointer && !range.opened;
+}
+
+static int is_in_places(CUdeviceptr pointer) {
+    return pointer >= CUDA_PLACES && pointer < CUDA_PLACES_END;
+}
+
 /* True for memory that a pool of the driver's placed, or a graph. */
 int cuda_is_pooled(CUdeviceptr pointer) {
-    struct range range;
-    return (pointer < CUDA_PLACES || pointer >= CUDA_PLACES_END) && find_range(pointer, &range) && range.kind == RANGE_DEVICE
-           && range.base == pointer && !range.opened;
+    return !is_in_places(pointer) && begins_own_memory(pointer);
 }
 
 /* Memory of cuMemAlloc, by its first address. */
 int cuda_is_placed(CUdeviceptr pointer) {
-    struct range range;
-    return pointer >= CUDA_PLACES && pointer < CUDA_PLACES_END && find_range(pointer, &range) && range.kind == RANGE_DEVICE
-           && range.base == pointer && !range.opened;
+    return is_in_places(pointer) && begins_own_memory(pointer);
 }
 
 /* True if an address is the device's: only then is it none of this process. */
@@ -218,7 +224,7 @@ int cuda_is_device_address(CUdeviceptr pointer) {
     struct range range;
     if (find_range(pointer, &range))
         return range.kind == RANGE_DEVICE;
-    return pointer >= CUDA_PLACES && pointer < CUDA_PLACES_END;
+    return is_in_places(pointer);
 }
 
 /* ---- Page-locked memory --------------------------------------------------------------------- */
