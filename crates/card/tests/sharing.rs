@@ -282,13 +282,13 @@ fn reset_in_the_middle_of_traffic_leaks_nothing_into_the_next_slice() {
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "takes minutes: 10,000 resets; the test above makes 200"]
 fn ten_thousand_resets_in_the_middle_of_traffic_leak_nothing() {
     take_turns(10_000);
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "takes minutes: 5 million cycles of eight accelerators"]
 fn attacker_beside_seven_list_walkers_reaches_nothing_in_five_million_cycles() {
     let Some(mut card) = card("rogue7") else { return };
     let nodes = 30_000;
