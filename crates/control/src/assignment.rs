@@ -45,6 +45,8 @@ pub struct Assignment {
     pub user: Option<ServerUser>,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
+    /// The session may be moved: its API server records the calls that make its objects.
+    pub movable: bool,
 }
 
 impl Assignment {

@@ -121,7 +121,8 @@ fn admit(
     send_welcome(socket.as_fd(), welcome_status::OK, flags, connection.journal.session, "");
     let socket = Some(ControlSocket::new(socket));
     let policy = Policy::new(api, &config);
-    let (journal, printed, log) = (connection.journal, connection.printed.take(), ObjectLog::off());
+    let (journal, printed) = (connection.journal, connection.printed.take());
+    let log = if config.movable { ObjectLog::on() } else { ObjectLog::off() };
     let parts = Parts { api, vendor, memory, stats, gate, policy, devices, printed, log, journal, socket };
     let session = Session::new(parts);
     clock::start();
@@ -345,10 +346,11 @@ impl Connected {
         let (waker, number, session) = (end.waker(), message.lane, self.session.clone());
         self.session.stats.lanes.fetch_add(1, Ordering::Relaxed);
         let life = move || {
-            if catch_unwind(AssertUnwindSafe(|| Lane::run(session.clone(), end))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| Lane::run(session.clone(), number, end))).is_err() {
                 session.fail("internal error: a lane's thread panicked");
             }
             session.stats.lanes.fetch_sub(1, Ordering::Relaxed);
+            session.log.thread_ended(number);
             session.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
         };
         let thread =

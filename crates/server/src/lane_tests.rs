@@ -19,9 +19,11 @@ static API: ApiDescriptor = ApiDescriptor {
     version: "1",
     spec_hash: 1,
     soname: "libm.so.6",
-    functions: &[FunctionInfo { name: "add", handler: add, replayable: false }],
+    functions: &[FunctionInfo { name: "add", handler: add, replayable: false, blocker: None }],
     handle_types: &[],
     resources: &[],
+    state: None,
+    quiesce: None,
     rejected: |_, _| -1,
 };
 
@@ -66,7 +68,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         journal,
         socket: None,
     });
-    (Lane::new(session, server), guest)
+    (Lane::new(session, 1, server), guest)
 }
 
 /// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.

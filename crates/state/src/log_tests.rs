@@ -17,6 +17,7 @@ fn record(log: &mut Log, effect: Effect, function: u32, owners: &[Owner], inputs
         outputs: made,
         request: log.content(&[function as u8; 64]),
         blocks: Vec::new(),
+        same: Vec::new(),
         callbacks: Vec::new(),
     }
 }

@@ -68,8 +68,11 @@ pub struct Record {
     /// The whole message, header included, as it came.
     pub request: Content,
     pub blocks: Vec<Block>,
-    /// For each callback that it registered, in their order: true if the callback has run and must not run again.
-    pub callbacks: Vec<bool>,
+    /// Values that must come out equal when the call is made again.
+    pub same: Vec<u64>,
+    /// For each callback that it registered, in their order: the number of the closure that stands for it, 0 if the
+    /// callback has run and must not run again.
+    pub callbacks: Vec<u64>,
 }
 
 impl Record {

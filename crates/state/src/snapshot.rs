@@ -88,14 +88,13 @@ pub struct Snapshot {
     pub kept: Vec<(u64, Vec<Holding>)>,
 }
 
-/// A piece of an object's explicit state.
+/// A piece of an object's explicit state, or of the session's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateChunk {
+    /// 0: the session's.
     pub id: u64,
     /// Within the object's state, in bytes.
     pub offset: u64,
-    /// Of the whole state of the object.
-    pub total: u64,
     pub bytes: Vec<u8>,
 }
 
@@ -133,9 +132,10 @@ impl<'a> SnapshotWriter<'a> {
     }
 
     /// The next piece of an object's state, of at most [`SnapshotWriter::CHUNK`] bytes.
-    pub fn state(&mut self, id: u64, offset: u64, total: u64, bytes: &[u8]) -> Result<(), FormatError> {
+    pub fn state(&mut self, id: u64, offset: u64, bytes: &[u8]) -> Result<(), FormatError> {
         let mut put = Put::default();
-        [id, offset, total].into_iter().for_each(|word| put.word(word));
+        put.word(id);
+        put.word(offset);
         put.data(bytes);
         self.frame(kind::STATE, &put.bytes)
     }
@@ -212,13 +212,10 @@ impl<'a> SnapshotReader<'a> {
         let mut get = Get::new(&bytes);
         match kind {
             kind::STATE => {
-                let (id, offset, total) = (get.word()?, get.word()?, get.word()?);
+                let (id, offset) = (get.word()?, get.word()?);
                 let bytes = get.data()?.to_vec();
                 get.finish("the rest of a frame")?;
-                if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > total) {
-                    return Err(FormatError::Value { what: "the offset of state", value: offset });
-                }
-                Ok(Some(StateChunk { id, offset, total, bytes }))
+                Ok(Some(StateChunk { id, offset, bytes }))
             }
             kind::END if get.hash()? == before => Ok(None),
             kind::END => Err(FormatError::Hash),
@@ -376,7 +373,8 @@ fn put_record(put: &mut Put, record: &Record) {
         put.word(block.offset);
         put_content(put, &block.content);
     });
-    put.list(&record.callbacks, |put, has_run| put.byte((*has_run).into()));
+    put.words(&record.same);
+    put.words(&record.callbacks);
 }
 
 fn get_record(get: &mut Get) -> Result<Record, FormatError> {
@@ -392,7 +390,8 @@ fn get_record(get: &mut Get) -> Result<Record, FormatError> {
         outputs: get.words()?,
         request: get_content(get)?,
         blocks: get.list(|get| Ok(Block { offset: get.word()?, content: get_content(get)? }))?,
-        callbacks: get.list(|get| get.flag("a callback"))?,
+        same: get.words()?,
+        callbacks: get.words()?,
     })
 }
 

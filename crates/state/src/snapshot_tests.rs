@@ -17,7 +17,8 @@ fn sample(store: &mut Store) -> Snapshot {
         outputs: vec![0, 5],
         request: add(&[1; 40]),
         blocks: vec![Block { offset: 4096, content: add(&[2; 2 * CHUNK_BYTES + 1]) }],
-        callbacks: vec![true, false],
+        same: vec![11],
+        callbacks: vec![0, 3],
     };
     let holding = Holding { resource: 1, devices: vec!["first".into(), "second".into()], amount: 1 << 40 };
     Snapshot {
@@ -43,8 +44,8 @@ fn written() -> (Snapshot, Vec<u8>) {
     let (mut store, mut bytes) = (Store::default(), Vec::new());
     let snapshot = sample(&mut store);
     let mut writer = SnapshotWriter::begin(&mut bytes, &snapshot, &store).unwrap();
-    writer.state(5, 0, 6, &[1, 2, 3]).unwrap();
-    writer.state(5, 3, 6, &[4, 5, 6]).unwrap();
+    writer.state(5, 0, &[1, 2, 3]).unwrap();
+    writer.state(5, 3, &[4, 5, 6]).unwrap();
     writer.end().unwrap();
     (snapshot, bytes)
 }
