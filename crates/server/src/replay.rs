@@ -40,7 +40,7 @@ fn replay_one(session: &Arc<Session>, number: usize, record: &RecordedCall) -> R
         Ok(Outcome::Done { error, .. }) => Err(ReplayError::Failed { number, function, error }),
         Ok(Outcome::Rejected(reject)) => Err(damaged(format!("{reject:?}"))),
         Err(LaneEnded::Broken(reason)) => Err(damaged(reason)),
-        Err(LaneEnded::Closed) => Err(damaged("the session is over".into())),
+        Err(LaneEnded::Closed | LaneEnded::Paused) => Err(damaged("the session is over".into())),
     }
 }
 

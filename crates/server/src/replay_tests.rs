@@ -105,6 +105,8 @@ fn session_with(memory: SessionMemory, log: ObjectLog) -> Arc<Session> {
         devices: crate::devices::Devices::new(None, None, 0),
         journal,
         socket: None,
+        move_every: None,
+        orders: None,
     })
 }
 
