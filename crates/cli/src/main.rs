@@ -12,6 +12,7 @@ mod end;
 mod guest;
 mod launch;
 mod manual;
+mod migrate;
 mod policy;
 mod ps;
 mod remote;
@@ -51,6 +52,7 @@ enum Command {
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
+    Migrate(migrate::MigrateCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),
+        Command::Migrate(command) => migrate::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),

@@ -186,6 +186,7 @@ impl Call {
         self.header = header;
         self.at = 0;
         self.outer_uses = self.uses.len();
+        self.uses.calls(header.function);
         self.reply.start();
         self.next_output = 0;
         self.next_until = 0;

@@ -25,6 +25,8 @@ use crate::printed::Texts;
 use crate::session::Session;
 use aviary_control::cpu;
 
+mod stopping;
+
 thread_local! {
     /// The lane whose calls this thread executes: how a callback finds its way back.
     static CURRENT: RefCell<Option<Rc<Lane>>> = const { RefCell::new(None) };
@@ -41,7 +43,6 @@ const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
 
 pub struct Lane {
     pub session: Arc<Session>,
-    /// By which the guest opened it.
     number: u32,
     end: RefCell<LaneEnd>,
     /// The guest's thread waits for an answer on this lane, so it can run callbacks.
@@ -65,6 +66,19 @@ pub struct Lane {
     spare: RefCell<Vec<Box<Call>>>,
     /// The handles that the calls under way use.
     uses: Arc<LaneUses>,
+    /// No message was executed since the lane last looked whether it shall stop.
+    idle: Cell<bool>,
+}
+
+/// The beginning of a lane.
+#[derive(Default)]
+pub struct LaneStart {
+    /// A message that another process has taken from the ring and not begun.
+    pub taken: Option<Vec<u8>>,
+    /// The error of an asynchronous call, which no reply has told yet.
+    pub deferred: Option<i64>,
+    /// Executed on the lane's thread before its first message.
+    pub before: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Why a lane stops.
@@ -73,12 +87,15 @@ pub enum LaneEnded {
     Closed,
     /// The guest broke the protocol: the session ends with this reason.
     Broken(String),
+    /// The session is paused, and the message can be executed later. Never below a callback.
+    Paused,
 }
 
 impl From<LaneError> for LaneEnded {
     fn from(error: LaneError) -> LaneEnded {
         match error {
             LaneError::Dead => LaneEnded::Closed,
+            LaneError::Interrupted => LaneEnded::Paused,
             LaneError::Socket(error) => LaneEnded::Broken(error.to_string()),
             other => LaneEnded::Broken(other.to_string()),
         }
@@ -143,16 +160,17 @@ pub fn current_session() -> Option<Arc<Session>> {
 }
 
 impl Lane {
-    fn new(session: Arc<Session>, number: u32, end: LaneEnd) -> Rc<Lane> {
+    fn new(session: Arc<Session>, number: u32, mut end: LaneEnd, deferred: Option<i64>) -> Rc<Lane> {
+        end.set_interruptible(true);
         Rc::new(Lane {
-            number,
-            uses: session.handles.in_use.lane(),
+            uses: session.handles.in_use.lane_numbered(number),
             session,
+            number,
             end: RefCell::new(end),
             guest_waits: Cell::new(false),
             turn: Cell::new(None),
             nesting: Cell::new(0),
-            deferred: Cell::new(None),
+            deferred: Cell::new(deferred),
             may_have_printed: Cell::default(),
             deliveries: RefCell::default(),
             posted: RefCell::default(),
@@ -160,21 +178,18 @@ impl Lane {
             demand: LaneCpuDemand::default(),
             completion_poll_time: Cell::default(),
             spare: RefCell::default(),
+            idle: Cell::new(true),
         })
     }
 
     /// The life of a shadow thread. Returns when the guest closed the lane or the session is over.
-    pub fn run(session: Arc<Session>, number: u32, end: LaneEnd) {
-        let lane = Lane::new(session, number, end);
+    pub fn run(session: Arc<Session>, number: u32, end: LaneEnd, start: LaneStart) {
+        let lane = Lane::new(session, number, end, start.deferred);
         CURRENT.set(Some(lane.clone()));
-        let stop = loop {
-            if lane.session.is_dead() {
-                break LaneEnded::Closed;
-            }
-            if let Err(stop) = lane.serve_next() {
-                break stop;
-            }
-        };
+        if let Some(before) = start.before {
+            before();
+        }
+        let stop = lane.serve_all(start.taken);
         CURRENT.set(None);
         lane.counters.report(&lane.session.stats);
         if let LaneEnded::Broken(reason) = stop {
@@ -184,8 +199,13 @@ impl Lane {
 
     fn serve_next(self: &Rc<Self>) -> Result<(), LaneEnded> {
         let mut call = self.take_call();
-        self.receive(&mut call.request)?;
-        let served = self.serve(&mut call);
+        if let Err(error) = self.receive(&mut call.request) {
+            return self.not_received(call, error);
+        }
+        let mut served = self.serve(&mut call);
+        if matches!(served, Err(LaneEnded::Paused)) {
+            served = self.stand(Some(&call.request)).and_then(|()| self.serve_repeatedly(&mut call));
+        }
         self.keep_call(call);
         served
     }
@@ -236,7 +256,9 @@ impl Lane {
     fn serve_call(self: &Rc<Self>, call: &mut Call, header: RequestHeader) -> Result<(), LaneEnded> {
         let ordered = header.kind == kind::CALL_ASYNC && header.flags & flag::ACKNOWLEDGE == 0;
         let follows = if ordered { header.ticket.saturating_sub(1) } else { header.ticket };
-        self.session.tickets.wait(follows).map_err(|_| LaneEnded::Closed)?;
+        if self.session.tickets.done() < follows {
+            self.await_ticket(follows)?;
+        }
         let waits = self.guest_waits.replace(header.kind == kind::CALL);
         let outer = self.turn.replace(ordered.then_some((header.ticket, false)));
         // Callbacks that calls around this one have posted stay for those.
@@ -261,7 +283,7 @@ impl Lane {
         }
         // Not below a callback: a call around it may use the objects.
         if self.session.deferred_ends.any() && self.nesting.get() == 0 {
-            self.serve_deferred_ends()?;
+            serve_deferred_ends(&self.session, &self.uses)?;
         }
         result
     }
@@ -280,19 +302,6 @@ impl Lane {
                 let header = ReplyHeader { kind: kind::CALLBACK, ..ReplyHeader::default() };
                 self.exchange(header, &mut callback.message, &mut Vec::new())?;
             }
-        }
-        Ok(())
-    }
-
-    /// Calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
-    /// the program has their answers.
-    #[cold]
-    fn serve_deferred_ends(&self) -> Result<(), LaneEnded> {
-        for message in self.session.deferred_ends.take() {
-            let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
-            let mut call = Box::new(Call::new(self.session.clone(), self.uses.clone(), self.number));
-            call.request = message;
-            run(&mut call, header)?;
         }
         Ok(())
     }
@@ -353,7 +362,7 @@ impl Lane {
     }
 
     fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
-        self.session.tickets.wait(header.ticket).map_err(|_| LaneEnded::Closed)?;
+        self.await_ticket(header.ticket)?;
         self.acknowledge(header, status::OK)
     }
 
@@ -448,8 +457,11 @@ impl Lane {
             return Err(LaneEnded::Broken("callbacks nest too deeply".into()));
         }
         self.nesting.set(self.nesting.get() + 1);
+        // The vendor library waits for the answer: a pause waits for that, too.
+        self.end.borrow_mut().set_interruptible(false);
         let result = self.send(header, body, &mut Vec::new(), false).and_then(|()| self.await_answer(into));
         self.nesting.set(self.nesting.get() - 1);
+        self.end.borrow_mut().set_interruptible(self.nesting.get() == 0);
         result
     }
 
@@ -500,6 +512,20 @@ pub struct Piggyback {
 pub enum Outcome {
     Done { success: bool, error: i64 },
     Rejected(Reject),
+}
+
+/// Makes calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
+/// the program has their answers.
+#[cold]
+pub fn serve_deferred_ends(session: &Arc<Session>, uses: &Arc<LaneUses>) -> Result<(), LaneEnded> {
+    for message in session.deferred_ends.take() {
+        let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
+        // A call that only gives an object back has no part in its thread's state.
+        let mut call = Box::new(Call::new(session.clone(), uses.clone(), 0));
+        call.request = message;
+        run(&mut call, header)?;
+    }
+    Ok(())
 }
 
 /// Runs the handler of the message in `call.request` and commits or undoes what it noted.

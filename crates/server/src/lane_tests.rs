@@ -67,8 +67,10 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         log: crate::object_log::ObjectLog::off(),
         journal,
         socket: None,
+        move_every: None,
+        orders: None,
     });
-    (Lane::new(session, 1, server), guest)
+    (Lane::new(session, 0, server, None), guest)
 }
 
 /// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.

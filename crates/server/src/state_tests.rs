@@ -56,6 +56,8 @@ impl Side {
             devices,
             journal,
             socket: None,
+            move_every: None,
+            orders: None,
         };
         Side { session: Session::new(parts), arena }
     }

@@ -80,7 +80,6 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
         }
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
-    busy(!session.late.is_empty(), "the library still writes outputs of calls")?;
     busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;
     busy(!session.mappings.is_empty(), "memory of the library is mapped")
 }

@@ -88,7 +88,7 @@ impl Replay {
             Ok(Outcome::Done { error, .. }) => return Err(RebuildError::Failed { function, error }),
             Ok(Outcome::Rejected(reject)) => return Err(damaged(format!("{reject:?}"))),
             Err(LaneEnded::Broken(reason)) => return Err(damaged(reason)),
-            Err(LaneEnded::Closed) => return Err(damaged("the session is over".into())),
+            Err(LaneEnded::Closed | LaneEnded::Paused) => return Err(damaged("the session is over".into())),
         }
         handles.compare(&record.outputs).map_err(|difference| RebuildError::Different { function, difference })
     }

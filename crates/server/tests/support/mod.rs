@@ -138,6 +138,9 @@ impl Guest {
                 config: config.as_ptr(),
                 config_length: config.len(),
                 exchange: std::ptr::null(),
+                orders: -1,
+                snapshot: -1,
+                heap: -1,
                 event: print,
                 context: std::ptr::null_mut(),
             };
