@@ -11,6 +11,7 @@ mod pointers;
 mod scope;
 mod statements;
 mod tables;
+mod state;
 mod types;
 mod values;
 

@@ -170,7 +170,8 @@ fn admit(
     }
     let socket = Some(ControlSocket::new(socket));
     let policy = Policy::new(api, &config);
-    let (journal, printed, log) = (connection.journal, connection.printed.take(), ObjectLog::off());
+    let (journal, printed) = (connection.journal, connection.printed.take());
+    let log = if config.movable { ObjectLog::on() } else { ObjectLog::off() };
     // Lanes that are streams cannot stop.
     let move_every = config.move_every.filter(|_| !arena.streamed());
     let orders = connection.orders.take();

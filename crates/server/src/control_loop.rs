@@ -272,6 +272,7 @@ impl Connected {
             }
             session.pause.leave();
             session.stats.lanes.fetch_sub(1, Ordering::Relaxed);
+            session.log.thread_ended(number);
             session.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
         };
         let thread =

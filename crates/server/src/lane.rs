@@ -20,7 +20,6 @@ use crate::cpu_demand::LaneCpuDemand;
 use crate::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use crate::ffi;
 use crate::in_use::LaneUses;
-use crate::object_log::RecordedCall;
 use crate::posted::PostedCallback;
 use crate::printed::Texts;
 use crate::session::Session;
@@ -44,6 +43,7 @@ const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
 
 pub struct Lane {
     pub session: Arc<Session>,
+    /// By which the guest opened it.
     number: u32,
     end: RefCell<LaneEnd>,
     /// The guest's thread waits for an answer on this lane, so it can run callbacks.
@@ -230,7 +230,8 @@ impl Lane {
 
     #[inline(always)]
     fn take_call(&self) -> Box<Call> {
-        self.spare.borrow_mut().pop().unwrap_or_else(|| Box::new(Call::new(self.session.clone(), self.uses.clone())))
+        let spare = self.spare.borrow_mut().pop();
+        spare.unwrap_or_else(|| Box::new(Call::new(self.session.clone(), self.uses.clone(), self.number)))
     }
 
     #[inline(always)]
@@ -283,7 +284,7 @@ impl Lane {
         }
         // Not below a callback: a call around it may use the objects.
         if self.session.deferred_ends.any() && self.nesting.get() == 0 {
-            serve_deferred_ends(&self.session, &self.uses)?;
+            serve_deferred_ends(&self.session, &self.uses, self.number)?;
         }
         result
     }
@@ -517,10 +518,10 @@ pub enum Outcome {
 /// Makes calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
 /// the program has their answers.
 #[cold]
-pub fn serve_deferred_ends(session: &Arc<Session>, uses: &Arc<LaneUses>) -> Result<(), LaneEnded> {
+pub fn serve_deferred_ends(session: &Arc<Session>, uses: &Arc<LaneUses>, lane: u32) -> Result<(), LaneEnded> {
     for message in session.deferred_ends.take() {
         let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
-        let mut call = Box::new(Call::new(session.clone(), uses.clone()));
+        let mut call = Box::new(Call::new(session.clone(), uses.clone(), lane));
         call.request = message;
         run(&mut call, header)?;
     }
@@ -533,7 +534,7 @@ pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded>
         return Err(LaneEnded::Broken(format!("function number {} does not exist", header.function)));
     };
     call.start(header);
-    if call.session.policy.denies(header.function) {
+    if call.session.policy.denies(header.function) && call.replayed.is_none() {
         let refused = call.session.deny(header.function);
         return Ok(reject(call, refused));
     }
@@ -589,6 +590,10 @@ fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, LaneEn
 fn conclude(call: &mut Call, success: bool) {
     // A call that was rejected after it had got the device.
     call.vacate();
+    if success {
+        // As long as the call's objects cannot end.
+        call.keep_record();
+    }
     // Before the guest has its answer, upon which another thread of it may end what this call has used.
     call.forget_uses();
     for used in call.handles.iter().filter(|h| h.ending) {
@@ -617,16 +622,13 @@ fn conclude(call: &mut Call, success: bool) {
         // The content was never asked for; its poll still has to be asked until it says yes.
         call.session.finish_later(DeferredOutput { until: Some(until), delivery: None, copy: None, keep: None });
     }
+    if noted.unmapped_in_arena > 0 {
+        call.session.mappings.in_arena(-noted.unmapped_in_arena);
+    }
     if !call.session.memory.is_shared() {
         call.regions.append(&mut noted.copied_back);
     }
     noted.forget();
-    record(call);
-}
-
-fn record(call: &mut Call) {
-    let Some(recording) = call.recording.take().filter(|r| r.object.is_some()) else { return };
-    call.session.log.keep(RecordedCall { function: call.header.function, recording: *recording });
 }
 
 /// Adds the prefix that every message to the guest may carry, and sends it.

@@ -87,6 +87,8 @@ pub struct Session {
     pub pause: Pause,
     /// Where orders to move come from, and reports go. `None`: there is no process around the module.
     pub orders: Option<OwnedFd>,
+    /// Its objects are being made again from a snapshot: the application is not called back.
+    rebuilding: AtomicBool,
     /// Asynchronous calls that wait for the application.
     yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
@@ -161,6 +163,7 @@ impl Session {
             heard: AtomicBool::new(true),
             pause: Pause::new(parts.move_every),
             orders: parts.orders,
+            rebuilding: AtomicBool::new(false),
             yielded: AtomicUsize::new(0),
             unbound: Mutex::default(),
             kept: Mutex::default(),
@@ -195,6 +198,14 @@ impl Session {
 
     pub fn is_dead(&self) -> bool {
         self.pause.is_dead()
+    }
+
+    pub fn is_rebuilding(&self) -> bool {
+        self.rebuilding.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_rebuilding(&self, rebuilding: bool) {
+        self.rebuilding.store(rebuilding, Ordering::SeqCst);
     }
 
     /// Ends the session: the guest broke the protocol, or something failed beyond repair.
@@ -470,6 +481,30 @@ impl Session {
             self.object_ended(ended);
         }
         true
+    }
+
+    /// True: calls under way used objects when callbacks let them go.
+    pub(crate) fn holds_objects_back(&self) -> bool {
+        !self.still_held().is_empty()
+    }
+
+    /// The numbers of callbacks that the vendor library may still call, with how long each lives.
+    pub(crate) fn registered_callbacks(&self) -> Vec<(u64, ClosureLifetime)> {
+        let closures = self.closures();
+        let all = closures.all.iter().filter_map(|key| Some((key.number(), closures::life(*key)?)));
+        all.collect()
+    }
+
+    /// Charges that no object holds, and those that the specification's server code returns.
+    pub(crate) fn other_charges(&self) -> (Vec<(usize, u64)>, Vec<(u64, Vec<(usize, u64)>)>) {
+        let kept = self.kept().iter().map(|(number, charges)| (*number, charges.iter().collect())).collect();
+        (self.unbound().iter().collect(), kept)
+    }
+
+    /// The same, in a session that has been made again.
+    pub(crate) fn set_other_charges(&self, unbound: Charges, kept: HashMap<u64, Charges>) {
+        *self.unbound() = unbound;
+        *self.kept() = kept;
     }
 
     fn still_held(&self) -> MutexGuard<'_, Vec<HeldObject>> {
