@@ -132,7 +132,10 @@ impl Core {
                 ended.push(report::session(&state, *id, session));
             }
         }
-        servers.into_iter().for_each(|server| end_server(&mut state.registry, server));
+        for server in servers {
+            end_server(&mut state.registry, server);
+            self.end_move_of(&mut state, server);
+        }
         Ok(EndReport { ended, servers: alone, unknown: unknown.into_iter().collect() })
     }
 

@@ -43,6 +43,7 @@ const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
 
 pub struct Lane {
     pub session: Arc<Session>,
+    /// By which the guest opened it.
     number: u32,
     end: RefCell<LaneEnd>,
     /// The guest's thread waits for an answer on this lane, so it can run callbacks.
@@ -283,7 +284,7 @@ impl Lane {
         }
         // Not below a callback: a call around it may use the objects.
         if self.session.deferred_ends.any() && self.nesting.get() == 0 {
-            serve_deferred_ends(&self.session, &self.uses)?;
+            serve_deferred_ends(&self.session, &self.uses, self.number)?;
         }
         result
     }
@@ -517,11 +518,10 @@ pub enum Outcome {
 /// Makes calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
 /// the program has their answers.
 #[cold]
-pub fn serve_deferred_ends(session: &Arc<Session>, uses: &Arc<LaneUses>) -> Result<(), LaneEnded> {
+pub fn serve_deferred_ends(session: &Arc<Session>, uses: &Arc<LaneUses>, lane: u32) -> Result<(), LaneEnded> {
     for message in session.deferred_ends.take() {
         let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
-        // A call that only gives an object back has no part in its thread's state.
-        let mut call = Box::new(Call::new(session.clone(), uses.clone(), 0));
+        let mut call = Box::new(Call::new(session.clone(), uses.clone(), lane));
         call.request = message;
         run(&mut call, header)?;
     }

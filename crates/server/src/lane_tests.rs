@@ -70,7 +70,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         move_every: None,
         orders: None,
     });
-    (Lane::new(session, 0, server, None), guest)
+    (Lane::new(session, 1, server, None), guest)
 }
 
 /// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.

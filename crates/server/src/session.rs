@@ -84,11 +84,11 @@ pub struct Session {
     sending: Mutex<()>,
     /// False while the session stands and may be another process's: the guest then hears nothing from this one.
     heard: AtomicBool,
-    /// Its objects are being made again from a snapshot: the application is not called back.
-    rebuilding: AtomicBool,
     pub pause: Pause,
     /// Where orders to move come from, and reports go. `None`: there is no process around the module.
     pub orders: Option<OwnedFd>,
+    /// Its objects are being made again from a snapshot: the application is not called back.
+    rebuilding: AtomicBool,
     /// Asynchronous calls that wait for the application.
     yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
@@ -161,9 +161,9 @@ impl Session {
             socket: parts.socket,
             sending: Mutex::default(),
             heard: AtomicBool::new(true),
-            rebuilding: AtomicBool::new(false),
             pause: Pause::new(parts.move_every),
             orders: parts.orders,
+            rebuilding: AtomicBool::new(false),
             yielded: AtomicUsize::new(0),
             unbound: Mutex::default(),
             kept: Mutex::default(),

@@ -335,6 +335,13 @@ impl Core {
         state.moves.is_under_way(number) || !state.registry.servers.contains_key(&server)
     }
 
+    /// An operator has ended an API server, and what it had with it.
+    pub(crate) fn end_move_of(&self, state: &mut CoreState, server: u64) {
+        if let Some(source) = state.moves.of(server).map(|one| one.source) {
+            self.step_move(state, source, MoveEvent::Refused(Refusal::lasting("it was ended by an operator")));
+        }
+    }
+
     /// The guest of an API server has ended.
     pub(crate) fn move_loses_guest(&self, state: &mut CoreState, server: u64) {
         if let Some(source) = state.moves.of(server).map(|one| one.source) {

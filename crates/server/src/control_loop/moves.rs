@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use aviary_control::{CaptureFigures, MoveOrder, MoveReport, Received, StateDescriptors};
@@ -13,13 +13,39 @@ use aviary_transport::{LaneEnd, Liveness, Side};
 use super::{Connected, Stance, await_end};
 use crate::lane::LaneStart;
 use crate::moving::link::{LanePlace, Link, LinkedLane};
-use crate::moving::contents::ThreadRebuild;
-use crate::moving::{Obstacle, calls_under_way, close_callbacks, contents, drain, report, snapshot};
+use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot};
+use crate::session::Session;
+use crate::state::{self, Places, Rebuilt};
 
 /// How long lanes that begin in a new process may take until they stand: each makes calls of its own thread again.
 const LANES_BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long work that no lane waits for may go on in a pause, beyond the time for the lanes to stand.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What the threads of a session have to do before it goes on in a new process.
+struct Threads {
+    rebuilt: Arc<Rebuilt>,
+    /// Of the threads that could not do it.
+    failures: Arc<Mutex<Vec<String>>>,
+}
+
+impl Threads {
+    /// The recorded calls of one thread, to be made again on the shadow thread that takes its place.
+    fn before(&self, session: &Arc<Session>, lane: u32) -> Box<dyn FnOnce() + Send> {
+        let (session, rebuilt, failures) = (session.clone(), self.rebuilt.clone(), self.failures.clone());
+        Box::new(move || {
+            if let Err(error) = state::rebuild_thread(&session, &rebuilt, lane) {
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+            }
+        })
+    }
+
+    /// Once all threads stand.
+    fn outcome(&self) -> Result<(), String> {
+        let failed = self.failures.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        failed.map_or(Ok(()), Err)
+    }
+}
 
 /// A session that stands, written down.
 type Captured = (CaptureFigures, StateDescriptors<OwnedFd>);
@@ -126,7 +152,7 @@ impl Connected {
             deliveries,
             heap: self.heap.as_ref().map(|(place, _)| *place),
         };
-        let (snapshot, bytes) = snapshot::write(&link, |to| contents::capture(session, to))?;
+        let (snapshot, bytes) = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from))?;
         crate::confine::flush_output();
         let copy = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
         let socket = session.socket().ok_or_else(|| Obstacle::lasting("there is no socket"))?;
@@ -159,15 +185,15 @@ impl Connected {
         if let Some((place, file)) = &self.heap {
             self.arena.lay_over(place.offset, place.length, file.as_fd()).map_err(|error| error.to_string())?;
         }
-        let threads = ThreadRebuild::new(&session, contents::rebuild(&session, from)?);
+        let rebuilt = state::rebuild(&session, from, &Places::default()).map_err(|error| error.to_string())?;
+        let threads = Threads { rebuilt: Arc::new(rebuilt), failures: Arc::default() };
         // The old process's count.
         session.stats.lanes.store(0, Ordering::Relaxed);
         let lanes: BTreeMap<u32, LinkedLane> = std::mem::take(&mut self.link.lanes);
         for (number, LinkedLane { place, stopped }) in lanes {
             let liveness = Arc::new(Liveness::notified());
             let end = self.end_at(place, &liveness)?.resume(stopped.position).map_err(|error| error.to_string())?;
-            let before = Some(threads.of_lane(number));
-            let start = LaneStart { taken: stopped.taken, deferred: stopped.deferred, before };
+            let start = LaneStart { taken: stopped.taken, deferred: stopped.deferred, before: Some(threads.before(&session, number)) };
             self.start_lane(number, place, end, liveness, start)?;
         }
         if let Some((place, position)) = self.link.callbacks {

@@ -1,6 +1,5 @@
 //! A session on its way to another process: it stands, its state is written; or it is made anew out of such a state.
 
-pub mod contents;
 pub mod link;
 pub mod snapshot;
 
@@ -15,10 +14,12 @@ use aviary_transport::LanePosition;
 
 use crate::lane::serve_deferred_ends;
 use crate::session::Session;
-use crate::state::{Quiet, quiesce};
+use crate::state::{self, NotMovable, Quiet};
 
 /// Between two looks at something that is about to be done.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
+/// The number of the lane that the control loop's own calls are made for: guests count from 1.
+const NO_LANE: u32 = 0;
 /// Functions that a reason names.
 const NAMED_FUNCTIONS: usize = 3;
 
@@ -44,6 +45,13 @@ impl Obstacle {
 
     pub fn report(&self) -> MoveReport {
         MoveReport::Unmovable { reason: self.to_string(), lasting: matches!(self, Obstacle::Lasting(_)) }
+    }
+}
+
+impl From<NotMovable> for Obstacle {
+    fn from(why: NotMovable) -> Obstacle {
+        let text = why.to_string();
+        if why.is_final() { Obstacle::Lasting(text) } else { Obstacle::NotNow(text) }
     }
 }
 
@@ -79,22 +87,13 @@ pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> 
     // Calls that give objects back waited for others; there are none now.
     if session.deferred_ends.any() {
         let uses = session.handles.in_use.lane();
-        serve_deferred_ends(session, &uses).map_err(|_| Obstacle::lasting("the session is about to end"))?;
+        serve_deferred_ends(session, &uses, NO_LANE).map_err(|_| Obstacle::lasting("the session is about to end"))?;
         if session.deferred_ends.any() {
             return Err(Obstacle::not_now("the end of an object waits for a callback that uses it"));
         }
     }
+    quiesce(session, deadline)?;
     session.devices.rest(|_| false);
-    loop {
-        match quiesce(session) {
-            Quiet::Done => break,
-            Quiet::Blocked(reason) => return Err(reason.into()),
-            Quiet::Again if Instant::now() >= deadline => {
-                return Err(Obstacle::not_now("the vendor library still works"));
-            }
-            Quiet::Again => std::thread::sleep(LOOK_AGAIN),
-        }
-    }
     while !session.late.settle() {
         if Instant::now() >= deadline {
             return Err(Obstacle::not_now("the vendor library still works on outputs of earlier calls"));
@@ -102,6 +101,20 @@ pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> 
         std::thread::sleep(LOOK_AGAIN);
     }
     session.let_go_all().then_some(()).ok_or_else(|| Obstacle::not_now("a callback keeps an object"))
+}
+
+/// Waits until the vendor's library has finished what it was given.
+fn quiesce(session: &Session, deadline: Instant) -> Result<(), Obstacle> {
+    loop {
+        match state::quiesce(session) {
+            Quiet::Done => return Ok(()),
+            Quiet::Blocked(why) => return Err(why.into()),
+            Quiet::Again if Instant::now() >= deadline => {
+                return Err(Obstacle::not_now("the devices still work on earlier calls"));
+            }
+            Quiet::Again => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
 }
 
 /// Keeps callbacks from going to the guest, if none is on its way. The position of their lane, if it is open.
