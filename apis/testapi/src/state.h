@@ -1,4 +1,4 @@
-/* What the library keeps beside objects. */
+/* The library's own values, beside objects. */
 #ifndef TESTAPI_STATE_H
 #define TESTAPI_STATE_H
 

@@ -65,7 +65,7 @@ fn is_recorded(function: &Function) -> bool {
     recorded
 }
 
-/// What becomes of a function's calls where a session moves.
+/// The treatment of a function's calls where a session moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fate {
     /// Made again.

@@ -246,7 +246,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn callback(&mut self, callback: &Callback, at: ValueLocation) -> Operation {
-        // What a callback tells is no part of the call that registers it.
+        // The objects that a callback tells of are no part of the call that registers it.
         let recorded = self.recorded;
         let mut arguments = Vec::new();
         for (i, rule) in callback.arguments.iter().enumerate() {

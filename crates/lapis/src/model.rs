@@ -37,7 +37,7 @@ pub struct Model {
     pub utility_functions: Vec<UtilityFunction>,
     /// Utility function that waits until the vendor's library has finished what it was given.
     pub quiesce: Option<usize>,
-    /// What the library and utility code keep for the process, beside objects.
+    /// Functions for the state that the library and utility code keep for the process, beside objects.
     pub state: Option<StateFunctions>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
     pub include_dirs: Vec<std::path::PathBuf>,

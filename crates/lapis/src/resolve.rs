@@ -9,9 +9,9 @@ mod kinds;
 mod members;
 mod pointers;
 mod scope;
+mod state;
 mod statements;
 mod tables;
-mod state;
 mod types;
 mod values;
 

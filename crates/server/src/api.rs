@@ -17,7 +17,7 @@ pub struct ApiDescriptor {
     pub functions: &'static [FunctionInfo],
     pub handle_types: &'static [HandleTypeInfo],
     pub resources: &'static [(&'static str, ResourceKind)],
-    /// What the vendor's library and utility code keep for the process, beside objects.
+    /// Functions for the state that the vendor's library and utility code keep for the process, beside objects.
     pub state: Option<ExplicitState>,
     /// Waits for what the vendor's library was given. 0: all of that is done; more: it is not yet, ask again; less: what
     /// there is ends only by the application's calls.

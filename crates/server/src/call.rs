@@ -717,7 +717,7 @@ impl Call {
         Ok(buffer)
     }
 
-    /// What the block contained when the call was recorded, or room for an output.
+    /// The content that the block had when the call was recorded, or room for an output.
     fn recorded_block(&mut self, offset: u64, length: usize, input: bool) -> Result<*mut u8, Reject> {
         let memory = self.scratch(length);
         if let Some(replayed) = self.replayed.as_ref().filter(|_| input) {

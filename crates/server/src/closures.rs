@@ -169,7 +169,7 @@ pub fn called(pointer: *mut c_void, kind: u32) -> Option<Called> {
         false => ClosureKey::from_pointer(pointer),
     };
     let closure = with_table(|table| table.find(key).cloned()).filter(|c| c.kind == kind)?;
-    // What a rebuild calls the application has been called with, or will be when its turn comes.
+    // During a rebuild the application is not called: it was, or will be when its turn comes.
     let session = closure.session.upgrade().filter(|session| !session.is_rebuilding())?;
     let kept = if closure.life == ClosureLifetime::Once { session.forget_closure(key) } else { None };
     Some(Called { session, id: closure.id, names: closure.names, kept })

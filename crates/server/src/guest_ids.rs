@@ -45,7 +45,8 @@ impl GuestSlots {
     pub fn used(&self) -> impl Iterator<Item = (u32, u32)> {
         let pages = self.pages.get().into_iter().flatten().enumerate();
         let pages = pages.filter_map(|(number, page)| Some((number, page.get()?)));
-        let places = pages.flat_map(|(number, page)| page.iter().enumerate().map(move |(at, place)| (number, at, place)));
+        let places =
+            pages.flat_map(|(number, page)| page.iter().enumerate().map(move |(at, place)| (number, at, place)));
         places.filter_map(|(number, at, place)| {
             let generation = place.generation.load(Ordering::Relaxed);
             (generation > 0).then_some(((number * SLOTS_PER_PAGE + at) as u32, generation))

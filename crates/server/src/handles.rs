@@ -18,10 +18,10 @@ use aviary_wire::{Ends, HandleId, MAX_PREDEFINED};
 use crate::api::{HandleTypeInfo, Role};
 use crate::guest_ids::GuestSlots;
 use crate::in_use::{InUse, LaneUses};
-use metadata::Metadata;
 pub use image::LiveObject;
-pub use rebuilding::{Difference, ForeignImage};
+use metadata::Metadata;
 use rebuilding::Rebuilding;
+pub use rebuilding::{Difference, ForeignImage};
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);

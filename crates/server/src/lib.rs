@@ -51,7 +51,10 @@ pub mod state;
 mod tickets;
 mod vendor;
 
-pub use api::{ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, ResourceKind, Role};
+pub use api::{
+    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, ResourceKind,
+    Role,
+};
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;
 pub use aviary_transport::bounds;

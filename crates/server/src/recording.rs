@@ -15,7 +15,7 @@ pub struct CallRecording {
     pub on: bool,
     /// The whole request, header included, as it came: handlers translate values in place.
     pub request: Vec<u8>,
-    /// What the call changes.
+    /// The owners of the state that the call changes.
     pub changed: Vec<Owner>,
     /// Tells the call apart from others of this function with the same owner.
     pub key: Vec<u64>,

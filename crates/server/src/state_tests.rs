@@ -75,8 +75,7 @@ impl Side {
         body.start();
         write(&mut body);
         let mut call = Call::new(self.session.clone(), self.session.handles.in_use.lane(), lane);
-        call.request =
-            body.finish_request(RequestHeader { kind: kind::CALL, function, ..Default::default() }).to_vec();
+        call.request = body.finish_request(RequestHeader { kind: kind::CALL, function, ..Default::default() }).to_vec();
         let (header, _) = RequestHeader::parse(&call.request).unwrap();
         match run(&mut call, header) {
             Ok(Outcome::Done { success: true, .. }) => {
@@ -313,7 +312,8 @@ fn bytes_kept_by(calls: usize, log: ObjectLog) -> isize {
     let mut body = Encoder::new();
     body.start();
     [a, b, 0].into_iter().for_each(|word| body.word(word));
-    let request = body.finish_request(RequestHeader { kind: kind::CALL, function: LINK, ..Default::default() }).to_vec();
+    let request =
+        body.finish_request(RequestHeader { kind: kind::CALL, function: LINK, ..Default::default() }).to_vec();
     let (header, _) = RequestHeader::parse(&request).unwrap();
     let mut call = Call::new(side.session.clone(), side.session.handles.in_use.lane(), 0);
     let mut repeat = || {
@@ -365,7 +365,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the guest knows of an object.
+/// An object as the guest knows it.
 #[derive(Debug, Clone, Default)]
 struct Known {
     base: u64,

@@ -1,7 +1,7 @@
 //! Snapshots of sessions: the object log, its content store, and the format in which both travel.
 //!
-//! An API server keeps the log while its guest calls; what moves, parks or checkpoints a session writes the log and
-//! what else is needed to another API server as a snapshot. A snapshot is hostile input to its reader: every count
+//! An API server keeps the log while its guest calls. To move, park or checkpoint a session is to write the log, and all
+//! else that is needed, to another API server as a snapshot. A snapshot is hostile input to its reader: every count
 //! and length is compared with what is there before it is believed.
 
 #![forbid(unsafe_code)]

@@ -178,7 +178,7 @@ impl Log {
             let was_idle = object.is_idle();
             object.named += 1;
             if was_idle {
-                // What it owns has lost this owner already.
+                // The records that it owns have lost this owner already.
                 let owned = object.owned.iter();
                 owned.for_each(|order| self.records.get_mut(order).into_iter().for_each(|kept| kept.open += 1));
             }
@@ -322,7 +322,9 @@ impl Log {
             for order in object.owned.iter().copied().chain(of_life.into_iter().flatten()) {
                 let Some(kept) = self.records.get(&order).filter(|_| records.insert(order)) else { continue };
                 // An ended one that was made by the same call is made again with it, and has to be ended again.
-                look.extend(kept.record.inputs.iter().copied().chain(kept.record.owners.iter().filter_map(|o| o.object())));
+                look.extend(
+                    kept.record.inputs.iter().copied().chain(kept.record.owners.iter().filter_map(|o| o.object())),
+                );
             }
         }
         let garbage: Vec<u64> = self.records.keys().filter(|order| !records.contains(order)).copied().collect();

@@ -272,7 +272,8 @@ fn bounded_calls(log: &mut Log, calls: u64, seed: u64) {
             next += 1;
         } else if at != other {
             let inputs = [ids[other as usize]];
-            let change = record(log, Effect::Changes, 3, &[Owner::Object(ids[at as usize])], &inputs, &[state >> 50 & 3]);
+            let change =
+                record(log, Effect::Changes, 3, &[Owner::Object(ids[at as usize])], &inputs, &[state >> 50 & 3]);
             assert!(log.keep(change));
         }
     }

@@ -137,7 +137,8 @@ impl Parser<'_> {
                 Ok(Item::Quiesce(name))
             }
             "session_state_cbs" if call => {
-                let [write, read] = self.names_in_parentheses(["the function that saves", "the function that restores"])?;
+                let [write, read] =
+                    self.names_in_parentheses(["the function that saves", "the function that restores"])?;
                 Ok(Item::SessionState { write, read })
             }
             "table" if call => {

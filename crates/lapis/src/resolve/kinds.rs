@@ -7,7 +7,9 @@ use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, AstExprKind, Descriptor};
 use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
-use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Side, Type, TypeKind};
+use crate::model::{
+    Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Side, Type, TypeKind,
+};
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.

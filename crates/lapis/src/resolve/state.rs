@@ -5,7 +5,9 @@ use super::types::describe;
 use super::{Resolver, kinds::Descriptors};
 use crate::ast::{Argument, AstExpr, AstExprKind, Descriptor, Item, Name};
 use crate::diagnostics::Diagnostic;
-use crate::model::{Expr, Function, Guarded, Kind, Plan, RecordOwner, Side, StateFunctions, StateRecord, Stateless, Type, TypeKind};
+use crate::model::{
+    Expr, Function, Guarded, Kind, Plan, RecordOwner, Side, StateFunctions, StateRecord, Stateless, Type, TypeKind,
+};
 use crate::source::Span;
 use crate::suggest::similar;
 
@@ -59,9 +61,7 @@ impl Prototype {
             (Prototype::Read, [offset, from, bytes]) => {
                 int(result, 4, true) && int(offset, 8, false) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
-            (Prototype::Identity, []) => {
-                pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. }))
-            }
+            (Prototype::Identity, []) => pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. })),
             (Prototype::Quiesce, []) => int(result, 4, true),
             _ => false,
         }
@@ -102,7 +102,13 @@ impl<'a> Resolver<'a> {
         Some(utility)
     }
 
-    fn named_function(&mut self, d: &Descriptor, n: usize, prototype: Prototype, object: Option<usize>) -> Option<usize> {
+    fn named_function(
+        &mut self,
+        d: &Descriptor,
+        n: usize,
+        prototype: Prototype,
+        object: Option<usize>,
+    ) -> Option<usize> {
         let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
         let name = if let AstExprKind::Name(name) = &ast.kind { name.as_str() } else { "" };
         self.server_function(&d.name.text, name, ast.span, &prototype, object)
@@ -111,7 +117,9 @@ impl<'a> Resolver<'a> {
     /// `obj_record`, `obj_depends_on` and `obj_state_cbs` of a value whose kind is known now.
     pub(super) fn recorded(&mut self, all: &Descriptors, plan: &mut Plan, name: &str, scope: &Scope) {
         let handle = if let Kind::Handle { handle, .. } = plan.kind { Some(handle) } else { None };
-        for d in all.all.iter().filter(|d| matches!(d.name.text.as_str(), "obj_record" | "obj_depends_on" | "obj_state_cbs")) {
+        for d in
+            all.all.iter().filter(|d| matches!(d.name.text.as_str(), "obj_record" | "obj_depends_on" | "obj_state_cbs"))
+        {
             let Some(handle) = handle else {
                 self.no_object(d, plan, name);
                 continue;
@@ -121,9 +129,12 @@ impl<'a> Resolver<'a> {
                     let keys = self.keys(d, scope);
                     if plan.allocate && !keys.is_empty() {
                         self.report(
-                            Diagnostic::error(d.span, "a new object has no earlier call whose place this one could take")
-                                .label("a key of a call that makes its object")
-                                .help("`obj_record;` is enough: the call is kept as long as the object"),
+                            Diagnostic::error(
+                                d.span,
+                                "a new object has no earlier call whose place this one could take",
+                            )
+                            .label("a key of a call that makes its object")
+                            .help("`obj_record;` is enough: the call is kept as long as the object"),
                         );
                     }
                     plan.record = Some(keys);
@@ -164,7 +175,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn no_object(&mut self, d: &Descriptor, plan: &Plan, name: &str) {
-        // What the value is has been refused already.
+        // The value itself has been refused already.
         if matches!(plan.kind, Kind::Unknown) {
             return;
         }
@@ -172,7 +183,8 @@ impl<'a> Resolver<'a> {
         let diagnostic = Diagnostic::error(d.span, message).label(format!("this has type {}", describe(&plan.ty)));
         self.report(match plan.kind {
             Kind::Buffer(_) => diagnostic.help("of handles in a buffer: put it into `element { ... }`"),
-            _ => diagnostic.help("`session_record;` in the body of the function records a call that belongs to no object"),
+            _ => diagnostic
+                .help("`session_record;` in the body of the function records a call that belongs to no object"),
         });
     }
 
@@ -252,7 +264,8 @@ impl<'a> Resolver<'a> {
 
     /// `stateless(f, ...);` of the file.
     pub(super) fn stateless_functions(&mut self, items: &'a [Item]) {
-        let names = items.iter().flat_map(|item| if let Item::Stateless(names) = item { names.as_slice() } else { &[] });
+        let names =
+            items.iter().flat_map(|item| if let Item::Stateless(names) = item { names.as_slice() } else { &[] });
         for name in names {
             let function = self.model.functions.iter_mut().find(|function| function.name == name.text);
             if let Some(function) = function {

@@ -240,7 +240,10 @@ fn wrong_uses_of_state_are_mistakes() {
         ("argument(level) { obj_record; }", "`obj_record` is about objects, and argument `level` is no handle"),
         ("argument(device) { obj_record(device); }", "a key is a number"),
         ("argument(device) { obj_record; obj_depends_on(level); }", "an object depends on other objects"),
-        ("argument(device) { obj_record; obj_state_cbs(both, both); }", "`both` has other parameters, or another result"),
+        (
+            "argument(device) { obj_record; obj_state_cbs(both, both); }",
+            "`both` has other parameters, or another result",
+        ),
         ("argument(device) { obj_record; obj_state_cbs(bot, both); }", "`obj_state_cbs` needs a utility function here"),
         ("session_record(device);", "a key is a number"),
         ("thread_record(nothing);", "unknown name `nothing`"),

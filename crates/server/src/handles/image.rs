@@ -31,8 +31,10 @@ impl HandleTable {
     /// No call is under way.
     pub fn image(&self) -> TableImage {
         let state = self.lock();
-        let slots = (0..).zip(&state.entries).map(|(index, entry)| Slot { index, generation: entry.generation }).collect();
-        let server = (0..state.entries.len() as u32).filter_map(|index| Some((index, state.entries.get(index as usize)?)));
+        let slots =
+            (0..).zip(&state.entries).map(|(index, entry)| Slot { index, generation: entry.generation }).collect();
+        let server =
+            (0..state.entries.len() as u32).filter_map(|index| Some((index, state.entries.get(index as usize)?)));
         let guest = state.minted.iter().map(|(index, entry)| (*index, entry));
         let mut objects: Vec<LiveObject> =
             server.chain(guest).filter_map(|(index, entry)| self.live_object(&state, index, entry)).collect();

@@ -37,7 +37,9 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
     let mut of_life: HashMap<(Effect, u64), &Record> = HashMap::new();
     for record in &snapshot.records {
         match (record.effect, record.owners.as_slice()) {
-            (Effect::Retains | Effect::GivesBack, [Owner::Object(id)]) => _ = of_life.insert((record.effect, *id), record),
+            (Effect::Retains | Effect::GivesBack, [Owner::Object(id)]) => {
+                _ = of_life.insert((record.effect, *id), record)
+            }
             (_, [Owner::Thread(lane)]) => rebuilt.threads.entry(*lane).or_default().push(record.clone()),
             _ => replay.make(record)?,
         }

@@ -11,7 +11,7 @@ use crate::call::Call;
 use crate::lane::{LaneEnded, Outcome, run};
 use crate::session::Session;
 
-/// What all records of a snapshot share while their calls are made again.
+/// The part that all records of a snapshot share while their calls are made again.
 pub(super) struct Replay {
     pub session: Arc<Session>,
     pub store: Arc<Store>,

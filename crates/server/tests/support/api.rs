@@ -67,10 +67,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("complete", complete_now),
         function("spawn", spawn),
     ],
-    handle_types: &[
-        HandleTypeInfo::plain("object", 8),
-        HandleTypeInfo::plain("other", 8),
-    ],
+    handle_types: &[HandleTypeInfo::plain("object", 8), HandleTypeInfo::plain("other", 8)],
     resources: &[("memory", ResourceKind::Continuous)],
     state: None,
     quiesce: None,
