@@ -45,6 +45,7 @@ PROGRAMS = (
     Program("passed", moves=False),
     Program("arrays", sample=True),
     Program("handles", sample=True),
+    Program("wander", ("2000",), sample=True),
     Program("markers"),
     Program("minted"),
     Program("programs"),
