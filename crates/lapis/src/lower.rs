@@ -311,7 +311,8 @@ impl<'a> Lowering<'a> {
 /// True if the API server must keep a copy of the request: the call makes, ends or changes an object as it says, or is
 /// the first to tell of one.
 fn matters_to_a_move(plan: &Plan, at: ValueLocation) -> bool {
-    let told = plan.output || matches!(at, ValueLocation::Result);
+    // New objects that the specification does not record would cost a copy of the request for nothing.
+    let told = (plan.output || matches!(at, ValueLocation::Result)) && !plan.allocate;
     match plan.kind {
         Kind::Handle { retain, release, .. } => told || retain || release || plan.deallocate || plan.record.is_some(),
         _ => false,

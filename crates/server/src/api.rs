@@ -18,7 +18,7 @@ pub struct ApiDescriptor {
     pub handle_types: &'static [HandleTypeInfo],
     pub resources: &'static [(&'static str, ResourceKind)],
     /// Functions for the state that the vendor's library and utility code keep for the process, beside objects.
-    pub state: Option<ExplicitState>,
+    pub state: Option<SessionState>,
     /// Waits for what the vendor's library was given. 0: all of that is done; more: it is not yet, ask again; less: what
     /// there is ends only by the application's calls.
     pub quiesce: Option<unsafe extern "C" fn() -> c_int>,
@@ -59,8 +59,7 @@ impl HandleTypeInfo {
 /// Answers the name of an object: NUL-terminated, and valid until the thread's next call; NULL: it has none.
 pub type ObjectName = unsafe extern "C" fn(u64) -> *const c_char;
 
-/// Utility functions that save and restore what no call brings back. They are given the object's native value; those
-/// of a session 0.
+/// Utility functions that save and restore what no call brings back. They are given the object's native value.
 #[derive(Debug, Clone, Copy)]
 pub struct ExplicitState {
     /// Writes up to so many bytes of the state from an offset on, and answers how many; fewer: that was all. Negative: it
@@ -68,6 +67,13 @@ pub struct ExplicitState {
     pub write: unsafe extern "C" fn(u64, u64, *mut c_void, usize) -> i64,
     /// Restores these bytes at an offset; 0: they are there.
     pub read: unsafe extern "C" fn(u64, u64, *const c_void, usize) -> c_int,
+}
+
+/// The same for what belongs to no object.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionState {
+    pub write: unsafe extern "C" fn(u64, *mut c_void, usize) -> i64,
+    pub read: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
 }
 
 /// Decodes one request, calls the vendor's function, encodes the reply.

@@ -53,7 +53,7 @@ mod vendor;
 
 pub use api::{
     ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, ResourceKind,
-    Role,
+    Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;

@@ -28,7 +28,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -81,7 +81,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let state = match model.state {
         None => quote!(None),
         Some(functions) => {
-            let state = effects::explicit_state(model, functions);
+            let state = effects::session_state(model, functions);
             quote!(Some(#state))
         }
     };

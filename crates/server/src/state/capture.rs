@@ -8,7 +8,7 @@ use aviary_state::{Holding, Identity, Record, Snapshot, SnapshotWriter};
 use aviary_wire::HandleId;
 
 use super::{MAX_REFERENCES, NotMovable, name_of};
-use crate::api::{ExplicitState, HandleTypeInfo};
+use crate::api::HandleTypeInfo;
 use crate::closures::ClosureLifetime;
 use crate::handles::LiveObject;
 use crate::object_log::LoggedState;
@@ -53,11 +53,17 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
     let mut writer = SnapshotWriter::begin(into, &head, kept.log.store())?;
     for object in &table.objects {
         if let Some(state) = kept.states.get(&object.image.id) {
-            write_state(&mut writer, object.image.id, object.native, *state, type_of(session, object).name)?;
+            // SAFETY: the specification's own function for a live object; the piece has as many bytes as it says.
+            let write = |offset, piece: &mut [u8]| unsafe {
+                (state.write)(object.native, offset, piece.as_mut_ptr().cast(), piece.len())
+            };
+            write_state(&mut writer, object.image.id, write, type_of(session, object).name)?;
         }
     }
     if let Some(state) = session.api.state {
-        write_state(&mut writer, 0, 0, state, session.api.name)?;
+        // SAFETY: as above.
+        let write = |offset, piece: &mut [u8]| unsafe { (state.write)(offset, piece.as_mut_ptr().cast(), piece.len()) };
+        write_state(&mut writer, 0, write, session.api.name)?;
     }
     Ok(writer.end()?)
 }
@@ -130,15 +136,13 @@ fn holding(session: &Session, (item, amount): (usize, u64)) -> Holding {
 fn write_state(
     writer: &mut SnapshotWriter,
     id: u64,
-    native: u64,
-    state: ExplicitState,
+    write: impl Fn(u64, &mut [u8]) -> i64,
     of: &'static str,
 ) -> Result<(), NotMovable> {
     let mut piece = vec![0u8; SnapshotWriter::CHUNK];
     let mut offset = 0;
     loop {
-        // SAFETY: the specification's own function for a live object; the piece has as many bytes as it says.
-        let written = unsafe { (state.write)(native, offset, piece.as_mut_ptr().cast(), piece.len()) };
+        let written = write(offset, &mut piece);
         let written = usize::try_from(written).ok().and_then(|written| piece.get(..written));
         let Some(bytes) = written else { return Err(NotMovable::State { of }) };
         if !bytes.is_empty() {

@@ -112,17 +112,21 @@ fn tie_charges(session: &Session, snapshot: &Snapshot) -> Result<(), RebuildErro
 }
 
 fn restore(session: &Session, chunk: &StateChunk) -> Result<(), RebuildError> {
-    let (native, state, of) = match chunk.id {
-        0 => (Some(0), session.api.state, session.api.name),
-        id => {
-            let ty = HandleId::type_of_word(id);
-            let of = session.api.handle_types.get(ty).map_or("?", |ty| ty.name);
-            (session.handles.native(ty as u32, id), session.log.lock().states.get(&id).copied(), of)
-        }
-    };
+    let (from, bytes) = (chunk.bytes.as_ptr().cast(), chunk.bytes.len());
+    if chunk.id == 0 {
+        let of = session.api.name;
+        let state = session.api.state.ok_or(RebuildError::State { of })?;
+        // SAFETY: the specification's own function; the chunk has as many bytes as it says. An offset that the state does
+        // not have is for that function to refuse: the contract of the language says so.
+        let restored = unsafe { (state.read)(chunk.offset, from, bytes) };
+        return if restored == 0 { Ok(()) } else { Err(RebuildError::State { of }) };
+    }
+    let ty = HandleId::type_of_word(chunk.id);
+    let of = session.api.handle_types.get(ty).map_or("?", |ty| ty.name);
+    let native = session.handles.native(ty as u32, chunk.id);
+    let state = session.log.lock().states.get(&chunk.id).copied();
     let (Some(native), Some(state)) = (native, state) else { return Err(RebuildError::State { of }) };
-    // SAFETY: the specification's own function for an object that was just made; the chunk has as many bytes as it says.
-    // An offset that the object does not have is for that function to refuse: the contract of the language says so.
-    let restored = unsafe { (state.read)(native, chunk.offset, chunk.bytes.as_ptr().cast(), chunk.bytes.len()) };
+    // SAFETY: as above, for an object that was just made.
+    let restored = unsafe { (state.read)(native, chunk.offset, from, bytes) };
     if restored == 0 { Ok(()) } else { Err(RebuildError::State { of }) }
 }

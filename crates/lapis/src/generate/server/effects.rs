@@ -6,8 +6,8 @@ use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::{Expr, Model, RecordOwner, StateFunctions};
-use proc_macro2::TokenStream;
-use quote::quote;
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
 
 impl Handler<'_> {
     /// Effects of a successful call on the server, after its handles are known.
@@ -99,21 +99,31 @@ fn keys(keys: &[Expr], cx: Context) -> TokenStream {
     quote!(#(#keys),*)
 }
 
-/// The functions that save and restore a state.
-pub(super) fn explicit_state(model: &Model, functions: StateFunctions) -> TokenStream {
+/// The functions that save and restore the state of objects.
+fn explicit_state(model: &Model, functions: StateFunctions) -> TokenStream {
+    state(model, functions, &format_ident!("ExplicitState"), &quote!(u64,))
+}
+
+/// Those of the state that belongs to no object.
+pub(super) fn session_state(model: &Model, functions: StateFunctions) -> TokenStream {
+    state(model, functions, &format_ident!("SessionState"), &quote!())
+}
+
+/// `object`: the parameter in front of the others.
+fn state(model: &Model, functions: StateFunctions, structure: &Ident, object: &TokenStream) -> TokenStream {
     let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
     let (write, read) = (name(functions.write), name(functions.read));
-    quote!(ExplicitState {
+    quote!(#structure {
         write: unsafe {
             std::mem::transmute::<
                 *const (),
-                unsafe extern "C" fn(u64, u64, *mut std::ffi::c_void, usize) -> i64,
+                unsafe extern "C" fn(#object u64, *mut std::ffi::c_void, usize) -> i64,
             >(#write as *const ())
         },
         read: unsafe {
             std::mem::transmute::<
                 *const (),
-                unsafe extern "C" fn(u64, u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
+                unsafe extern "C" fn(#object u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
             >(#read as *const ())
         },
     })
