@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes a job of a streaming accelerator and its golden result, for the tests in crates/fpga.
 
-  fpga/tests/golden.py NAME SEED LINES    prints JSON: registers, input and output (hexadecimal)
+  fpga/tests/golden.py FILE SEED LINES    prints JSON: registers, input and output (hexadecimal)
 
-fpga/accelerators/NAME/golden.py has `case(random, lines)`: `random` is a numpy generator, `lines` about how many lines the input
+FILE is the golden.py of an accelerator's folder. It has `case(random, lines)`: `random` is a numpy generator, `lines` about how many lines the input
 may have. It returns the input, the output that the accelerator must write, and the values of its own registers by name.
 """
 
@@ -14,13 +14,11 @@ from pathlib import Path
 
 import numpy
 
-FPGA = Path(__file__).resolve().parents[1]
 LINE = 64
 
 
-def case(name, seed, lines):
-    path = FPGA / "accelerators" / name / "golden.py"
-    spec = importlib.util.spec_from_file_location(name, path)
+def case(path, seed, lines):
+    spec = importlib.util.spec_from_file_location("golden_model", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     given, expected, registers = module.case(numpy.random.default_rng(seed), lines)
@@ -34,4 +32,4 @@ def case(name, seed, lines):
 
 if __name__ == "__main__":
     sys.dont_write_bytecode = True
-    json.dump(case(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])), sys.stdout)
+    json.dump(case(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])), sys.stdout)
