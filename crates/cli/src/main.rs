@@ -13,6 +13,7 @@ mod fpga;
 mod guest;
 mod launch;
 mod manual;
+mod migrate;
 mod policy;
 mod ps;
 mod remote;
@@ -52,6 +53,7 @@ enum Command {
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
+    Migrate(migrate::MigrateCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),
+        Command::Migrate(command) => migrate::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),

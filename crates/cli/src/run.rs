@@ -209,6 +209,7 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     let servers = ApiServerCommand::own()?;
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.launch_slice = crate::serve::launch_slice()?;
+    config.test_move_every = crate::serve::test_move_every()?;
     config.modules = modules;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);
