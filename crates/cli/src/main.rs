@@ -9,6 +9,7 @@ mod config;
 mod doctor;
 mod dropin;
 mod end;
+mod fpga;
 mod guest;
 mod launch;
 mod manual;
@@ -56,6 +57,7 @@ enum Command {
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
+    Fpga(fpga::FpgaCommand),
     Guest(guest::GuestCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),
+        Command::Fpga(command) => fpga::run(command),
         Command::Guest(command) => guest::run(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),
