@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::deliveries::Waiter;
 use crate::frame::Frame;
 use crate::unwind::Foreign;
-use crate::{Lost, callback, log, trace};
+use crate::{Lost, callback, cancellation, log, trace};
 
 /// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
 /// no longer uses.
@@ -249,10 +249,48 @@ impl ThreadLane {
         }
     }
 
+    /// Waits for a message. The thread ends here if it is cancelled meanwhile.
+    fn receive(&self, frame: &mut Frame) -> Result<(), Lost> {
+        let mut end_of_thread = None;
+        let ty = cancellation::defer();
+        let received = self.with_end(|end| {
+            let mut interrupted = || {
+                end_of_thread = cancellation::requested();
+                end_of_thread.is_some()
+            };
+            match end.receive_unless(&mut interrupted, &mut frame.reply) {
+                Err(LaneError::Interrupted) => Ok(()),
+                result => result,
+            }
+        });
+        if end_of_thread.is_none() {
+            end_of_thread = cancellation::restore(ty);
+        }
+        match end_of_thread {
+            Some(end) => self.leave(end),
+            None => received,
+        }
+    }
+
+    /// Ends the thread inside a call whose reply it does not wait for. The lane is left to the server; the blocks of the
+    /// call, which the server may still use, are never used again. What the thread calls on its way out has a new lane.
+    #[cold]
+    fn leave(&self, end: Foreign) -> ! {
+        let _ = LANES.try_with(|lanes| {
+            let left = lanes.try_borrow_mut().ok().and_then(|mut lanes| {
+                let at = lanes.iter().position(|lane| std::ptr::eq(Rc::as_ptr(lane), self))?;
+                Some(lanes.swap_remove(at))
+            });
+            // Dropped with the list unlocked: the call that is left has a reference of its own.
+            drop(left);
+        });
+        std::panic::resume_unwind(Box::new(end))
+    }
+
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
         loop {
-            self.with_end(|end| end.receive(&mut frame.reply))?;
+            self.receive(frame)?;
             let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
                 return Err(self.connection.fail("a reply is malformed"));
             };

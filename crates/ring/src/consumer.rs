@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Spinner, WaitFlag, shares_cpu, wait, wait_within};
+use crate::wait::{Interruption, Spinner, WaitFlag, shares_cpu, uninterrupted, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -35,7 +35,14 @@ impl Consumer {
     /// Waits for a message and replaces the content of `into` with it.
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), RingError> {
-        let seal = self.next_seal()?;
+        self.receive_unless(&mut uninterrupted, into)
+    }
+
+    /// Receives as [`Consumer::receive`] does, unless `interrupted` returns true before the message begins. It is asked
+    /// in long waits only, at each check of the peer.
+    #[inline]
+    pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), RingError> {
+        let seal = self.next_seal(interrupted)?;
         self.message(seal, into)
     }
 
@@ -63,7 +70,7 @@ impl Consumer {
     #[inline(never)]
     fn receive_rest(&mut self, mut expected: usize, into: &mut Vec<u8>) -> Result<(), RingError> {
         while expected > 0 {
-            let seal = self.next_seal()?;
+            let seal = self.next_seal(&mut uninterrupted)?;
             if seal.length() != expected {
                 let capacity = self.memory.capacity();
                 return Err(RingError::Peer { what: "line in a message", value: seal.value(), capacity });
@@ -77,10 +84,10 @@ impl Consumer {
     /// Waits for the seal of the next line. Callers use only the returned copy, never the shared
     /// word.
     #[inline]
-    fn next_seal(&mut self) -> Result<Seal, RingError> {
+    fn next_seal(&mut self, interrupted: &mut Interruption) -> Result<Seal, RingError> {
         match self.memory.seal(self.read) {
             Some(seal) => Ok(seal),
-            None => self.wait_for_seal(),
+            None => self.wait_for_seal(interrupted),
         }
     }
 
@@ -100,12 +107,12 @@ impl Consumer {
     }
 
     #[cold]
-    fn wait_for_seal(&mut self) -> Result<Seal, RingError> {
+    fn wait_for_seal(&mut self, interrupted: &mut Interruption) -> Result<Seal, RingError> {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         loop {
             let ready = || memory.seal(at).is_some();
             let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
-            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, ready)?;
+            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, interrupted, ready)?;
             // A lying peer may have cleared the seal again.
             if let Some(seal) = memory.seal(at) {
                 return Ok(seal);

@@ -30,7 +30,7 @@ pub use doorbell::Doorbell;
 pub use file::is_ordinary_memory;
 pub use memory::RingMemory;
 pub use producer::Producer;
-pub use wait::{Liveness, WaitError};
+pub use wait::{Interruption, Liveness, WaitError, uninterrupted};
 pub use wake::WakeHandle;
 
 use thiserror::Error;
@@ -57,13 +57,19 @@ pub enum RingError {
     /// the peer is gone
     #[error("the peer is gone")]
     Dead,
+    /// the wait was interrupted
+    #[error("the wait was interrupted")]
+    Interrupted,
     /// {length} bytes of shared memory at {address:#x} cannot hold a ring
     #[error("{length} bytes of shared memory at {address:#x} cannot hold a ring")]
     Memory { address: usize, length: usize },
 }
 
 impl From<WaitError> for RingError {
-    fn from(_: WaitError) -> Self {
-        RingError::Dead
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Gone => RingError::Dead,
+            WaitError::Interrupted => RingError::Interrupted,
+        }
     }
 }

@@ -11,10 +11,24 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use crate::wait_predictor::{WaitPlan, WaitPredictor};
 use crate::{Doorbell, futex};
 
-/// the peer is gone
+/// The reason why a wait ended without what was awaited.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[error("the peer is gone")]
-pub struct WaitError;
+pub enum WaitError {
+    /// the peer is gone
+    #[error("the peer is gone")]
+    Gone,
+    /// the wait was interrupted
+    #[error("the wait was interrupted")]
+    Interrupted,
+}
+
+/// Asked by a sleeper at each check of the peer; true ends the wait.
+pub type Interruption<'a> = dyn FnMut() -> bool + 'a;
+
+/// The interruption of a wait that only the peer ends.
+pub fn uninterrupted() -> bool {
+    false
+}
 
 type Probe = Box<dyn Fn() -> bool + Send + Sync>;
 
@@ -277,6 +291,7 @@ pub(crate) fn wait(
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let time = spin_time(spinner, peer_cpu);
@@ -291,7 +306,7 @@ pub(crate) fn wait(
         spinner.learn(true);
         Ok(())
     } else {
-        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, ready)
+        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, interrupted, ready)
     };
     flag.clear();
     result
@@ -303,12 +318,13 @@ fn sleep_and_learn(
     spinner: &mut Spinner,
     peer_cpu: u32,
     spun: Duration,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let asleep = Instant::now();
     let plan = spinner.predictor.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|predictor| predictor.plan(spun));
     let in_time = plan.is_some_and(|plan| wake_up_before(flag, liveness, plan, &ready));
-    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, ready) };
+    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, interrupted, ready) };
     let slept = asleep.elapsed();
     spinner.learn(spun.is_zero() && slept < spinner.short_sleep);
     if let Some(predictor) = &mut spinner.predictor {
@@ -364,7 +380,7 @@ pub(crate) fn wait_within(
             spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
             Ok(true)
         }
-        false if liveness.dead() => Err(WaitError),
+        false if liveness.dead() => Err(WaitError::Gone),
         false => Ok(false),
     }
 }
@@ -400,6 +416,7 @@ fn sleep(
     flag: &WaitFlag,
     liveness: &Liveness,
     post_wake_spin: Duration,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let interval = liveness.interval();
@@ -410,7 +427,7 @@ fn sleep(
             return Ok(());
         }
         if liveness.dead() {
-            return Err(WaitError);
+            return Err(WaitError::Gone);
         }
         flag.sleep(raised, interval);
         // Only the peer clears the ASLEEP bit of a sleeper.
@@ -434,6 +451,9 @@ fn sleep(
             && last.elapsed() >= interval
         {
             liveness.check();
+            if interrupted() {
+                return Err(WaitError::Interrupted);
+            }
             probed = Some(Instant::now());
         }
     }
@@ -510,7 +530,7 @@ mod tests {
             let doorbell = Restless { sleeps: 0.into(), waker };
             let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
             let ready = asked_often();
-            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, ready).is_ok());
+            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, &mut uninterrupted, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(Duration::from_secs(10), || 0), 1);
@@ -543,7 +563,7 @@ mod tests {
         let began = Instant::now();
         let ready = || began.elapsed() > Duration::from_millis(5);
         spinner.set_spin_window(Duration::from_millis(300));
-        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), &mut uninterrupted, ready).is_ok());
         assert_eq!(word.load(Ordering::SeqCst), 0);
     }
 
@@ -554,7 +574,7 @@ mod tests {
         let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
         // Becomes true within the spin time of a thread on its peer's CPU.
         let ready = || began.elapsed() > SHARED_CPU_SPIN / 2;
-        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), ready).is_ok());
+        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), &mut uninterrupted, ready).is_ok());
         let sleeps = doorbell.sleeps.load(Ordering::SeqCst);
         assert!(sleeps <= 2, "woken once, and one nap: {sleeps}");
     }
@@ -571,7 +591,7 @@ mod tests {
             spinner.post_wake_spin = Duration::from_nanos(1);
             spinner.set_spin_window(Duration::from_secs(if advised { 60 } else { 0 }));
             let ready = asked_often();
-            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), &mut uninterrupted, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(true), 1, "one nap, then it spins");

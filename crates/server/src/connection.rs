@@ -20,6 +20,7 @@ use crate::api::ApiDescriptor;
 use crate::clock;
 use crate::config::{MAX_ARENA, MAX_LANES};
 use crate::devices::Devices;
+use crate::environment;
 use crate::ffi;
 use crate::lane::Lane;
 use crate::mapped_fragments::MappedFragments;
@@ -100,6 +101,7 @@ fn admit(
     let config = Assignment::from_json(&connection.config).map_err(|e| failed("the node's configuration", &e))?;
     check_identity(api, &hello)?;
     let arena = open_arena(&hello, &socket, connection.arena.take(), &config)?;
+    environment::adopt(api, &hello, config.private);
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
         .map_err(|text| AttachRefusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
     let page = connection.tenant_page.take();

@@ -351,6 +351,11 @@ impl Lane {
 
     fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
         self.session.tickets.wait(header.ticket).map_err(|_| LaneEnded::Closed)?;
+        if header.flags & flag::PRINT_WITH_REPLIES != 0
+            && let Err(error) = self.session.print_with_replies()
+        {
+            self.session.note(&format!("what is printed goes where it went before: {error}"));
+        }
         self.acknowledge(header, status::OK)
     }
 
@@ -430,7 +435,7 @@ impl Lane {
     /// Notices of a reply beside its result.
     #[inline]
     fn piggyback(&self) -> Piggyback {
-        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
+        let printed = self.session.printed.get().and_then(|printed| printed.take(self.may_have_printed.take()));
         Piggyback { deferred: self.deferred.take(), printed }
     }
 

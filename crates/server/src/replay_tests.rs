@@ -21,6 +21,7 @@ static API: ApiDescriptor = ApiDescriptor {
     name: "replayed",
     version: "1",
     spec_hash: 1,
+    environment: &[],
     soname: "libm.so.6",
     functions: &[
         FunctionInfo { name: "create", handler: create, replayable: true },

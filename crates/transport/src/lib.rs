@@ -42,6 +42,9 @@ pub enum LaneError {
     /// the peer is gone
     #[error("the peer is gone")]
     Dead,
+    /// the wait was interrupted
+    #[error("the wait was interrupted")]
+    Interrupted,
     /// {0}
     #[error(transparent)]
     Ring(RingError),
@@ -63,6 +66,7 @@ impl From<RingError> for LaneError {
     fn from(e: RingError) -> Self {
         match e {
             RingError::Dead => LaneError::Dead,
+            RingError::Interrupted => LaneError::Interrupted,
             e => LaneError::Ring(e),
         }
     }

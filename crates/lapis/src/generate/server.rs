@@ -62,12 +62,14 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         quote!((#name, #kind))
     });
     let rejected = rejected(model);
+    let environment = &model.passed_variables;
     quote! {
         #rejected
         static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             name: #name,
             version: #version,
             spec_hash: #spec_hash,
+            environment: &[#(#environment),*],
             soname: #soname,
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
