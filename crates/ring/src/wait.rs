@@ -599,6 +599,26 @@ mod tests {
     }
 
     #[test]
+    fn long_wait_asks_for_an_interruption_and_a_short_one_does_not() {
+        let word = AtomicU32::new(0);
+        let interrupted_after = |asks: u32, ready: bool| {
+            let liveness = Liveness::probed(Duration::from_millis(1), || true);
+            let mut spinner = Spinner::new(false);
+            let mut asked = 0;
+            let mut interrupted = || {
+                asked += 1;
+                asked == asks
+            };
+            let flag = WaitFlag { word: &word, doorbell: None };
+            let result = wait(flag, &liveness, &mut spinner, 0, &mut interrupted, || ready);
+            (result, asked)
+        };
+        assert_eq!(interrupted_after(3, false), (Err(WaitError::Interrupted), 3));
+        assert_eq!(interrupted_after(1, true), (Ok(()), 0));
+        assert_eq!(word.load(Ordering::SeqCst), 0, "the peer need not wake a side that has left");
+    }
+
+    #[test]
     fn advised_spin_window_outlasts_confidence() {
         let mut spinner = Spinner::new(true);
         assert_eq!(spinner.time(), spinner.longest);
