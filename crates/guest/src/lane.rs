@@ -68,6 +68,8 @@ pub(crate) struct ThreadLane {
     deferred: Cell<Option<i64>>,
     /// True if the server's last advice was to spin: see `follow_advice`.
     awake: Cell<bool>,
+    /// Callbacks that run on this thread now, one inside a call inside the other.
+    callbacks: Cell<u32>,
     spare: Cell<Option<Rc<ThreadLane>>>,
 }
 
@@ -120,6 +122,7 @@ impl ThreadLane {
             held: RefCell::default(),
             deferred: Cell::new(None),
             awake: Cell::new(false),
+            callbacks: Cell::new(0),
             spare: Cell::new(None),
         })
     }
@@ -249,13 +252,15 @@ impl ThreadLane {
         }
     }
 
-    /// Waits for a message. The thread ends here if it is cancelled meanwhile.
+    /// Waits for a message. The thread ends here if it is cancelled meanwhile, but not in a callback: the call around that
+    /// needs the lane for its own reply.
     fn receive(&self, frame: &mut Frame) -> Result<(), Lost> {
+        let may_leave = self.callbacks.get() == 0;
         let mut end_of_thread = None;
         let ty = cancellation::defer();
         let received = self.with_end(|end| {
             let mut interrupted = || {
-                end_of_thread = cancellation::requested();
+                end_of_thread = if may_leave { cancellation::requested() } else { None };
                 end_of_thread.is_some()
             };
             match end.receive_unless(&mut interrupted, &mut frame.reply) {
@@ -263,11 +268,12 @@ impl ThreadLane {
                 result => result,
             }
         });
-        if end_of_thread.is_none() {
-            end_of_thread = cancellation::restore(ty);
+        if let Some(end) = end_of_thread {
+            self.leave(end);
         }
-        match end_of_thread {
-            Some(end) => self.leave(end),
+        match cancellation::restore(ty) {
+            // The message is there, so the lane is in order.
+            Some(end) => std::panic::resume_unwind(Box::new(end)),
             None => received,
         }
     }
@@ -319,7 +325,9 @@ impl ThreadLane {
     fn serve_callback(&self, serial: u64, at: usize, frame: &mut Frame) -> Result<Option<Foreign>, Lost> {
         let message = std::mem::take(&mut frame.reply);
         let mut answer = self.take_frame();
+        self.callbacks.set(self.callbacks.get() + 1);
         let thrown = callback::serve(self.connection, message, at, &mut answer.encoder);
+        self.callbacks.set(self.callbacks.get().saturating_sub(1));
         let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..Default::default() };
         let message = answer.encoder.finish_request(header);
         self.with_end(|end| end.send(message, &[]))?;
