@@ -3,7 +3,7 @@
 #define AVIARY_OPENCL_MESSAGES_H
 #include <CL/cl.h>
 
-/* What one program includes at most: files and folders, and bytes of their names and contents together. */
+/* Limits of what one program includes: files and folders, and bytes of their names and contents together. */
 #define OPENCL_INCLUDED_FILES 1024
 #define OPENCL_INCLUDED_BYTES (16u << 20)
 /* In the place of a file's size: the name is that of a folder. */

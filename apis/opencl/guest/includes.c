@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What is found, in the form of aviaryPlaceIncludes. */
+/* Findings, in the form of aviaryPlaceIncludes. */
 struct included {
     char *text;
     size_t size, room;

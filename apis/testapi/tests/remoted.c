@@ -28,7 +28,7 @@ static void posted(void) {
     CHECK_EQ(ta_event_release(event), TA_OK);
     while (!called)
         usleep(1000);
-    /* What holds it until the callback has run lets it go afterwards. */
+    /* The hold ends when the callback has run. */
     while (ta_event_references(event, &references) == TA_OK)
         usleep(1000);
     CHECK_EQ(ta_event_references(event, &references), TA_INVALID_EVENT);

@@ -206,7 +206,7 @@ fn stream(number: i32) -> Option<BorrowedFd<'static>> {
     unsafe { (libc::fcntl(number, libc::F_GETFD) >= 0).then(|| BorrowedFd::borrow_raw(number)) }
 }
 
-/// What the application has set of the variables that the specification names. What does not fit is not set.
+/// Values of the variables that the specification names, as the application has set them. One that does not fit is not set.
 fn environment(descriptor: &ApiDescriptor) -> Vec<Option<Vec<u8>>> {
     let mut left = MAX_ENVIRONMENT_BYTES;
     let mut value = |name: &&str| {

@@ -164,7 +164,7 @@ impl Session {
         self.journal.note(text);
     }
 
-    /// What the vendor's library prints from now on goes to the guest with replies. Once per session; the output of all
+    /// Has output of the vendor's library go to the guest with replies from now on. Once per session; the output of all
     /// sessions of this process is one.
     pub fn print_with_replies(&self) -> io::Result<()> {
         if self.printed.get().is_some() {

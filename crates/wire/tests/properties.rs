@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-/// What a greeting says of variables is bounded, and a value with a zero would be another one on the server.
+/// Variables in a greeting are bounded, and a value with a zero would be another one on the server.
 #[test]
 fn greetings_with_too_many_variables_are_refused() {
     let read = |environment| Hello::from_body(&Hello { environment, ..Hello::default() }.to_bytes()[PREFIX..]);

@@ -11,7 +11,7 @@ static void put(const char *path, const char *text) {
         exit(2);
 }
 
-/* What the application is told of a build: codes, its own options, and the names in the log. */
+/* Answers about a build: codes, its own options, and the names in the log. */
 static void show_build(const char *what, const char *source, const char *options) {
     cl_int status;
     char text[8192] = "";

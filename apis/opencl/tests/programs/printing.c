@@ -1,4 +1,4 @@
-/* What kernels print goes where the program's descriptor leads when they run. */
+/* Output of kernels goes where the program's descriptor leads when they run. */
 #include "common.h"
 #include <fcntl.h>
 

@@ -32,7 +32,7 @@ pub struct Wants {
     pub libraries: Vec<String>,
     /// Folders to look into first.
     pub folders: Vec<PathBuf>,
-    /// Those of them that come before LD_LIBRARY_PATH (DT_RPATH in a file without DT_RUNPATH), for its own libraries and
+    /// Folders of these that come before LD_LIBRARY_PATH (DT_RPATH in a file without DT_RUNPATH), for its own libraries and
     /// for those that they need.
     pub before_library_path: Vec<PathBuf>,
 }
@@ -67,7 +67,7 @@ pub fn closure(start: &Path) -> Result<BTreeMap<String, PathBuf>, ElfError> {
     Ok(found)
 }
 
-/// What the file at `path` names.
+/// Names in the file at `path`.
 pub fn wants(path: &Path) -> Result<Wants, ElfError> {
     let data = fs::read(path).map_err(|error| ElfError::Unreadable(path.into(), error))?;
     let header = FileHeader64::<Endianness>::parse(&*data).map_err(|_| ElfError::NoProgram(path.into()))?;
