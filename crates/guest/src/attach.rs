@@ -280,7 +280,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         }
         _ => None,
     };
-    Ok(Connection::new(descriptor, arena, heap, control, liveness, same_address, flag_set("AVIARY_SYNC"), !local))
+    Ok(Connection::new(descriptor, arena, heap, control, liveness, same_address, flag_set("AVIARY_SYNC")))
 }
 
 #[cfg(test)]

@@ -97,8 +97,9 @@ impl Connection {
         liveness: Arc<Liveness>,
         same_address: bool,
         synchronous: bool,
-        printed: bool,
     ) -> Self {
+        // Descriptors cannot leave a VM: printed text comes with replies from the beginning.
+        let in_vm = arena.device().is_some();
         Connection {
             descriptor,
             blocks: Blocks::new(arena.clone(), heap.map_or(0, |heap| heap.size)),
@@ -117,7 +118,7 @@ impl Connection {
             registries: Registries::default(),
             backpressure: TransferBackpressure::default(),
             zerocopy: Zerocopy::default(),
-            output: OutputFiles::new(printed),
+            output: OutputFiles::new(in_vm),
             synchronous,
             same_address,
             control,
