@@ -28,6 +28,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     name: "small",
     version: "1",
     spec_hash: 24301u64,
+    environment: &[],
     soname: "libsmall.so.1",
     functions: &[
         FunctionInfo {
