@@ -333,7 +333,7 @@ impl FileConfig {
                 (Some(_), false) => return Err(ConfigError::NeedlessPolicy(name.clone())),
                 (None, false) => None,
             };
-            let slice = device.slice.map_or(usual.slice, |span| span.0);
+            let slice = device.slice.map(|span| span.0).or(usual.slice);
             let linger = device.linger.map_or(usual.linger, |span| span.0);
             let awake = device.awake.map_or(usual.awake, |span| span.0);
             let hold_limit = device.hold_limit.map_or(usual.hold_limit, |span| span.0);

@@ -293,7 +293,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
             Scheduler::Ebpf => Some(LoadedPolicy::load(apis::policy(&apis)?)?),
             _ => None,
         };
-        let settings = DeviceSettings { scheduler, policy, slice: command.slice.unwrap_or(usual.slice), ..usual };
+        let settings = DeviceSettings { scheduler, policy, slice: command.slice.or(usual.slice), ..usual };
         config.devices = Rules(vec![("*".into(), settings)]);
     }
     let source = Source {

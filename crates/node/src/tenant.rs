@@ -58,7 +58,7 @@ impl Tenant {
 
     /// Its share of scheduled devices.
     pub fn share(&self) -> Share {
-        Share { weight: self.weight, priority: self.priority }
+        Share { weight: self.weight, priority: self.priority, cap: None }
     }
 
     /// In the place of what there was for the same name and resource.

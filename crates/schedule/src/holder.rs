@@ -79,6 +79,10 @@ impl Holder {
         self.open + self.mark.map_or(0, |mark| mark.calls)
     }
 
+    pub fn has_mark(&self) -> bool {
+        self.mark.is_some()
+    }
+
     pub fn is_active(&self) -> bool {
         self.active > 0
     }
@@ -103,7 +107,7 @@ impl Holder {
     pub fn verdict(&self, limits: Limits, now: u64) -> Verdict {
         if limits.allowance < ALONE && self.position(now) >= limits.allowance {
             Verdict::Exhausted
-        } else if self.in_flight() > 0 && (self.cost == 0 || self.estimate() >= limits.depth) {
+        } else if self.in_flight() > 0 && limits.depth < u64::MAX && (self.cost == 0 || self.estimate() >= limits.depth) {
             // The first call of all is measured alone.
             Verdict::Deep
         } else {

@@ -1,7 +1,8 @@
 //! The device time of jobs whose work overlaps.
 
 /// A device's way with the work of several jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// It does one job's work at a time, in the order of submission: accelerators without preemption, CPU devices,
     /// FPGAs.
