@@ -149,6 +149,7 @@ impl Arbiter {
     /// The doorbell of that session rang.
     pub fn woke(&mut self, id: MemberId) {
         let Some(Some(member)) = self.members.get_mut(id) else { return };
+        member.silent = false;
         if !std::mem::replace(&mut member.active, true) {
             self.active.push(id);
         }
@@ -368,7 +369,8 @@ impl Arbiter {
         }
         let drained = if demand.in_flight { demand.drains_at.saturating_sub(OVERLAP_NS) } else { now };
         let at = match self.settings.kind {
-            DeviceKind::Preemptive => drained.min(now.saturating_add(turn.left())),
+            // Two jobs' work at a time costs both of them more than a wait that is not long.
+            DeviceKind::Preemptive => drained.min(turn.over.unwrap_or(now).saturating_add(quantum)),
             // One job at a time comes behind another.
             DeviceKind::Exclusive if overlapped => return None,
             DeviceKind::Exclusive => drained,
@@ -413,6 +415,11 @@ impl Arbiter {
         self.jobs[turn.job].ended_at = now;
         let stands = self.settings.kind == DeviceKind::Preemptive && !self.jobs[turn.job].now.runnable && !self.is_blind();
         for id in self.jobs[turn.job].members.clone() {
+            let unused = turn.used == 0 && now >= turn.since.saturating_add(self.settings.quantum);
+            if let (true, Some(Some(member))) = (unused, self.members.get_mut(id)) {
+                // It did nothing with all of a turn: not waited for until its doorbell rings.
+                member.silent = true;
+            }
             if stands {
                 let Some(member) = self.member(id) else { continue };
                 let allowance = member.busy(now).saturating_add(self.settings.quantum).min(ALONE - 1);
@@ -599,7 +606,7 @@ impl Arbiter {
             let report = slots.report(id);
             let Some(Some(member)) = self.members.get_mut(id) else { continue };
             // What it was seen to do meanwhile counts with the next look.
-            if !report.waiting && !report.wanted && report.busy_since == 0 {
+            if member.silent || !report.waiting && !report.wanted && report.busy_since == 0 {
                 member.active = false;
                 self.active.swap_remove(at);
                 let exclusive = self.settings.kind == DeviceKind::Exclusive;

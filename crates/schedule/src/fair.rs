@@ -132,6 +132,6 @@ impl Discipline for Fair {
     }
 
     fn precedence(&mut self, job: JobIndex, holder: JobIndex, _now: u64) -> Precedence {
-        if self.jobs[job].start <= self.jobs[holder].start { Precedence::Entitled } else { Precedence::Behind }
+        if self.jobs[job].start < self.jobs[holder].start { Precedence::Entitled } else { Precedence::Behind }
     }
 }

@@ -107,11 +107,19 @@ impl Holder {
     pub fn verdict(&self, limits: Limits, now: u64) -> Verdict {
         if limits.allowance < ALONE && self.position(now) >= limits.allowance {
             Verdict::Exhausted
-        } else if self.in_flight() > 0 && limits.depth < u64::MAX && (self.cost == 0 || self.estimate() >= limits.depth) {
-            // The first call of all is measured alone.
+        } else if self.is_deep(limits.depth) {
             Verdict::Deep
         } else {
             Verdict::Submit
+        }
+    }
+
+    /// The first call of all is measured alone. Otherwise one call is always behind the one that the device is at.
+    fn is_deep(&self, depth: u64) -> bool {
+        match self.in_flight() {
+            0 => false,
+            1 => self.cost == 0 && depth < u64::MAX,
+            _ => self.estimate() >= depth,
         }
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Member {
     looked: u64,
     seen: u64,
     seen_calls: u64,
+    /// Its API server did nothing with a turn: its word that it waits counts no more until its doorbell rings.
+    pub(crate) silent: bool,
     /// It is one of the arbiter's `active`.
     pub(crate) active: bool,
 }
@@ -66,7 +68,7 @@ impl Member {
     pub(crate) fn new(job: JobIndex, report: Report, now: u64) -> Member {
         let limits = Limits { allowance: 0, depth: 0 };
         let mut member =
-            Member { job, report, limits, looked: now, seen: 0, seen_calls: report.completed, active: false };
+            Member { job, report, limits, looked: now, seen: 0, seen_calls: report.completed, silent: false, active: false };
         member.seen = member.busy(now);
         member.limits.allowance = member.seen.min(ALONE - 1);
         member
@@ -83,7 +85,7 @@ impl Member {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        !self.report.waiting && !self.report.wanted && !self.in_flight()
+        !self.in_flight() && (self.silent || !self.report.waiting && !self.report.wanted)
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {

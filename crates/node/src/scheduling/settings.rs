@@ -116,7 +116,9 @@ impl DeviceSettings {
         let slice = nanoseconds(self.slice(usual)).max(1);
         Some(match self.scheduler {
             Scheduler::None => return None,
-            Scheduler::Fair if self.kind.unwrap_or(usual) == DeviceKind::Preemptive => Box::new(Fair::in_rounds(slice)),
+            Scheduler::Fair if self.slice.is_none() && self.kind.unwrap_or(usual) == DeviceKind::Preemptive => {
+                Box::new(Fair::in_rounds(slice))
+            }
             Scheduler::Fair => Box::new(Fair::new(slice)),
             Scheduler::WfqPoll => Box::new(Wfq::polling(slice)),
             Scheduler::WfqAimd => Box::new(Wfq::adaptive(slice)),

@@ -83,6 +83,8 @@ impl Devices {
                         note_boosted(slot);
                         slept = true;
                         known = self.known();
+                        // The node may have passed this session over, as it slept so long.
+                        known[at].told = UNMANAGED;
                     }
                 }
             }
