@@ -49,6 +49,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   only_devices = ["NVIDIA H100*", "pocl*"]  # in the place of the node's list
   weight = 2                    # share of a scheduled device [1]
   priority = 0
+  cap = "30%"                   # never more of a scheduled device's time, even if it is idle
   [devices."NVIDIA H100*"]
   limits = { device_memory = "1G" }   # of each tenant that has none of its own there
   [devices."*"]                 # schedule these devices; without it nobody waits for anybody

@@ -41,6 +41,8 @@ pub(crate) enum Lie {
     Nothing,
     /// It waits for the device all the time and never uses it.
     Waits,
+    /// It will use the device in a moment, as it says all the time.
+    Wants,
 }
 
 pub(crate) fn program(job: &'static str, weight: u32, kernel: u64, batch: u64) -> Program {
@@ -100,6 +102,7 @@ impl Slots for Slotted<'_> {
             Lie::No => Report { waiting, wanted, position: report.position.max(session.position), ..report },
             Lie::Nothing => Report { waiting, wanted, ..Report::default() },
             Lie::Waits => Report { waiting: true, wanted: true, ..Report::default() },
+            Lie::Wants => Report { wanted: true, ..Report::default() },
         }
     }
 
@@ -130,6 +133,8 @@ pub(crate) struct Simulation {
     pub steps: u64,
     pub ended: Vec<usize>,
     pub busy: u64,
+    /// The node's thread runs so long after its doorbell rang.
+    pub node_delay: u64,
 }
 
 pub(crate) fn settings(kind: DeviceKind) -> Settings {
@@ -171,7 +176,7 @@ impl Simulation {
         let (order, held_back, ended) = (VecDeque::new(), Vec::new(), Vec::new());
         let kernels = vec![VecDeque::new(); sessions.len()];
         let kind = settings.kind;
-        Simulation { now: 0, arbiter, sessions, kind, kernels, order, held_back, look: Some(0), steps: 0, ended, busy: 0 }
+        Simulation { now: 0, arbiter, sessions, kind, kernels, order, held_back, look: Some(0), steps: 0, ended, busy: 0, node_delay: WAKE }
     }
 
     pub fn run(&mut self, until: u64) -> &mut Simulation {
@@ -183,7 +188,8 @@ impl Simulation {
             for id in 0..self.sessions.len() {
                 if self.sessions[id].runs_at <= self.now && self.thread_runs(id) {
                     self.arbiter.woke(id);
-                    self.look = Some(self.look.map_or(self.now + WAKE, |look| look.min(self.now + WAKE)));
+                    let at = self.now + self.node_delay;
+                    self.look = Some(self.look.map_or(at, |look| look.min(at)));
                 }
             }
             if self.look.is_some_and(|at| at <= self.now) {
@@ -290,6 +296,8 @@ impl Simulation {
                     session.state = State::Submits(session.program.batch);
                 }
                 State::Submits(0) => session.state = State::Waits,
+                // It has been stopped.
+                State::Submits(_) if matches!(session.program.lies, Lie::Waits | Lie::Wants) => return true,
                 State::Submits(left) => {
                     session.wanted = true;
                     rings |= std::mem::take(&mut session.parked);
