@@ -131,7 +131,8 @@ fn scribble(descriptors: &SessionDescriptors<OwnedFd>) {
     };
     loop {
         for slot in page.slots() {
-            for word in [&slot.used_ns, &slot.calls, &slot.busy_since, &slot.drains_at, &slot.position, &slot.allowance] {
+            for word in [&slot.used_ns, &slot.calls, &slot.busy_since, &slot.drains_at, &slot.position, &slot.allowance]
+            {
                 word.store(next(), SeqCst);
             }
             for word in [&slot.waiters, &slot.waiter_tid, &slot.wanted, &slot.parked] {

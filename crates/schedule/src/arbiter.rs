@@ -79,6 +79,8 @@ pub struct Arbiter {
     admitted: Vec<JobIndex>,
     turn: Option<Turn>,
     relief: Option<Relief>,
+    /// The highest priority of the jobs that have sessions here.
+    foremost: Option<Share>,
     /// When it was brought up to date last.
     looked: u64,
     /// Since when no job waits, and nanoseconds of device time since then.
@@ -101,6 +103,7 @@ impl Arbiter {
             admitted: Vec::new(),
             turn: None,
             relief: None,
+            foremost: None,
             looked: 0,
             calm: None,
             reported: 0,
@@ -130,13 +133,20 @@ impl Arbiter {
             (bucket, rate) => *bucket = rate.map(|rate| Bucket::new(rate, now)),
         }
         self.discipline.set_share(at, share);
+        self.find_foremost();
         at
+    }
+
+    fn find_foremost(&mut self) {
+        let shares = self.jobs.iter().filter(|job| !job.members.is_empty()).map(|job| job.share);
+        self.foremost = shares.max_by_key(|share| share.priority);
     }
 
     /// A session of a job uses the device from `now` on.
     pub fn join(&mut self, job: &str, share: Share, now: u64, slots: &mut dyn Slots, id: MemberId) {
         let job = self.set_share(job, share, now);
         self.jobs[job].members.push(id);
+        self.find_foremost();
         if self.members.len() <= id {
             self.members.resize_with(id + 1, || None);
         }
@@ -160,6 +170,7 @@ impl Arbiter {
         self.read(now, slots);
         let Some(member) = self.members.get_mut(id).and_then(Option::take) else { return };
         self.jobs[member.job].members.retain(|member| *member != id);
+        self.find_foremost();
         self.active.retain(|active| *active != id);
     }
 
@@ -413,7 +424,8 @@ impl Arbiter {
     fn end_turn(&mut self, now: u64, slots: &mut dyn Slots) {
         let Some(turn) = self.turn.take() else { return };
         self.jobs[turn.job].ended_at = now;
-        let stands = self.settings.kind == DeviceKind::Preemptive && !self.jobs[turn.job].now.runnable && !self.is_blind();
+        let stands =
+            self.settings.kind == DeviceKind::Preemptive && !self.jobs[turn.job].now.runnable && !self.is_blind();
         for id in self.jobs[turn.job].members.clone() {
             let unused = turn.used == 0 && now >= turn.since.saturating_add(self.settings.quantum);
             if let (true, Some(Some(member))) = (unused, self.members.get_mut(id)) {
@@ -583,12 +595,12 @@ impl Arbiter {
         let Settings { kind, quantum, latency, .. } = self.settings;
         let latency = if latency == 0 { quantum } else { latency };
         let share = self.jobs[job].share;
-        let preceded = |other: &Job| !other.members.is_empty() && self.discipline.may_precede(share, other.share);
+        let preceded = self.foremost.is_some_and(|other| self.discipline.may_precede(share, other));
         let others_come = self.recent.iter().any(|(other, at)| *other != job && *at > 0 && now < at + RECENT_NS);
         match kind {
             _ if self.is_blind() => u64::MAX,
             DeviceKind::Preemptive if others_come || !alone => latency,
-            DeviceKind::Exclusive if self.jobs.iter().any(preceded) => latency,
+            DeviceKind::Exclusive if preceded => latency,
             DeviceKind::Exclusive if others_come || !alone => quantum,
             _ => AHEAD_NS,
         }
@@ -625,7 +637,9 @@ impl Arbiter {
         match self.settings.kind {
             DeviceKind::Exclusive => {
                 let first = in_flight.next()?;
-                let waits = |job: &&JobIndex| **job != first && (self.jobs[**job].now.waiting || self.jobs[**job].now.in_flight);
+                let waits = |job: &&JobIndex| {
+                    **job != first && (self.jobs[**job].now.waiting || self.jobs[**job].now.in_flight)
+                };
                 self.runnable.iter().find(waits)?;
                 let turn = self.turn.as_ref().filter(|turn| turn.job == first);
                 let since = turn.map_or(self.jobs[first].ended_at, |turn| turn.over.unwrap_or(self.looked));

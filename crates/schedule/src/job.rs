@@ -1,7 +1,7 @@
 //! The arbiter's records: jobs, their members (sessions), and the turn.
 
-use crate::cap::Bucket;
 use crate::arbiter::MemberId;
+use crate::cap::Bucket;
 use crate::discipline::{JobIndex, Share};
 use crate::holder::{ALONE, Limits, Report};
 
@@ -67,8 +67,16 @@ impl Member {
     /// What it did before `now`, while the device was not scheduled, is not charged.
     pub(crate) fn new(job: JobIndex, report: Report, now: u64) -> Member {
         let limits = Limits { allowance: 0, depth: 0 };
-        let mut member =
-            Member { job, report, limits, looked: now, seen: 0, seen_calls: report.completed, silent: false, active: false };
+        let mut member = Member {
+            job,
+            report,
+            limits,
+            looked: now,
+            seen: 0,
+            seen_calls: report.completed,
+            silent: false,
+            active: false,
+        };
         member.seen = member.busy(now);
         member.limits.allowance = member.seen.min(ALONE - 1);
         member

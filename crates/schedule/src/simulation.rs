@@ -176,7 +176,20 @@ impl Simulation {
         let (order, held_back, ended) = (VecDeque::new(), Vec::new(), Vec::new());
         let kernels = vec![VecDeque::new(); sessions.len()];
         let kind = settings.kind;
-        Simulation { now: 0, arbiter, sessions, kind, kernels, order, held_back, look: Some(0), steps: 0, ended, busy: 0, node_delay: WAKE }
+        Simulation {
+            now: 0,
+            arbiter,
+            sessions,
+            kind,
+            kernels,
+            order,
+            held_back,
+            look: Some(0),
+            steps: 0,
+            ended,
+            busy: 0,
+            node_delay: WAKE,
+        }
     }
 
     pub fn run(&mut self, until: u64) -> &mut Simulation {

@@ -23,7 +23,12 @@ fn batches_share_by_weight() {
         for kernel in [21 * US, 207 * US, 500 * US, 1605 * US] {
             let programs = [("a", 1), ("b", 2), ("c", 3)].map(|(job, weight)| program(job, weight, kernel, 50));
             let simulation = run(kind, programs.to_vec(), 20 * S);
-            assert!(simulation.min_max_ratio() > 0.99, "{kind:?} {kernel}: {:?} {:?}", shares(&simulation), simulation.charged());
+            assert!(
+                simulation.min_max_ratio() > 0.99,
+                "{kind:?} {kernel}: {:?} {:?}",
+                shares(&simulation),
+                simulation.charged()
+            );
             let alone = run(kind, vec![program("a", 1, kernel, 50)], S).utilization();
             assert!(simulation.utilization() > 0.99 * alone, "{kind:?} {kernel}: {} {alone}", simulation.utilization());
         }
@@ -36,7 +41,12 @@ fn programs_that_wait_share_by_weight() {
         for kernel in [50 * US, 207 * US, 1605 * US] {
             let programs = [("a", 1), ("b", 2), ("c", 3)].map(|(job, weight)| program(job, weight, kernel, 1));
             let simulation = run(kind, programs.to_vec(), 20 * S);
-            assert!(simulation.min_max_ratio() > 0.985, "{kind:?} {kernel}: {:?} {:?}", shares(&simulation), simulation.charged());
+            assert!(
+                simulation.min_max_ratio() > 0.985,
+                "{kind:?} {kernel}: {:?} {:?}",
+                shares(&simulation),
+                simulation.charged()
+            );
         }
     }
 }
@@ -48,7 +58,12 @@ fn kernels_of_any_length_share_equally() {
             let batch = (10 * MS / kernel).max(1);
             let programs = vec![program("a", 1, 207 * US, 1), program("b", 1, kernel, batch)];
             let simulation = run(kind, programs, 40 * S);
-            assert!(simulation.min_max_ratio() > 0.97, "{kind:?} {kernel}: {:?} {:?}", shares(&simulation), simulation.charged());
+            assert!(
+                simulation.min_max_ratio() > 0.97,
+                "{kind:?} {kernel}: {:?} {:?}",
+                shares(&simulation),
+                simulation.charged()
+            );
         }
     }
 }
@@ -126,7 +141,12 @@ fn a_cap_holds_also_for_a_job_that_is_alone() {
             let before = simulation.used()[0];
             simulation.run(12 * S);
             let had = (simulation.used()[0] - before) as f64 / (10 * S) as f64;
-            assert!((0.285..=0.303).contains(&had), "{kind:?} {kernel}: {had} {:?} {}", simulation.charged(), simulation.steps);
+            assert!(
+                (0.285..=0.303).contains(&had),
+                "{kind:?} {kernel}: {had} {:?} {}",
+                simulation.charged(),
+                simulation.steps
+            );
             simulation.set_share("a", Share::default());
             let before = simulation.used()[0];
             simulation.run(22 * S);
@@ -208,7 +228,8 @@ fn program_that_is_entitled_waits_for_no_node() {
     // The node's thread is slow; the small program does not notice.
     for kernel in [5 * MS, 500 * MS] {
         let small = Program { pause: 2 * MS, ..program("small", 9, 100 * US, 1) };
-        let mut simulation = Simulation::new(settings(PREEMPTIVE), fair(PREEMPTIVE), vec![small, program("long", 1, kernel, 4)]);
+        let mut simulation =
+            Simulation::new(settings(PREEMPTIVE), fair(PREEMPTIVE), vec![small, program("long", 1, kernel, 4)]);
         simulation.node_delay = 500 * US;
         simulation.run(20 * S);
         assert!(simulation.latency(0, 99) < 400, "{kernel}: {} us", simulation.latency(0, 99));

@@ -4,8 +4,9 @@ use super::hurry::{Hurry, Runner};
 use super::settings::{DeviceKind, DeviceSettings, nanoseconds};
 use aviary_gate::{DeviceSlot, GrantPage};
 use aviary_schedule::{Arbiter, Limits, MemberId, Report, Share, Slots};
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// What a tenant got of a device.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -45,6 +46,8 @@ pub struct Device {
     arbiter: Arbiter,
     /// By the arbiter's ids.
     places: Vec<Option<Place>>,
+    /// The ids of each session.
+    ids: HashMap<u64, Vec<MemberId>>,
 }
 
 /// The slots as the arbiter sees them.
@@ -94,7 +97,7 @@ impl Device {
     pub fn new(settings: DeviceSettings, usual_kind: DeviceKind) -> Option<Device> {
         let discipline = settings.discipline(usual_kind)?;
         let arbiter = Arbiter::new(settings.arbitration(usual_kind), discipline);
-        Some(Device { settings, usual_kind, arbiter, places: Vec::new() })
+        Some(Device { settings, usual_kind, arbiter, places: Vec::new(), ids: HashMap::new() })
     }
 
     /// `now`: from when on its use of the device counts.
@@ -104,6 +107,7 @@ impl Device {
         if id == self.places.len() {
             self.places.push(None);
         }
+        self.ids.entry(place.session).or_default().push(id);
         self.places[id] = Some(place);
         self.arbiter.join(tenant, share, now, &mut PageSlots { places: &self.places, hurry: None }, id);
     }
@@ -115,11 +119,7 @@ impl Device {
 
     /// The doorbell of that session rang.
     pub fn woke(&mut self, session: u64) {
-        for (id, place) in self.places.iter().enumerate() {
-            if place.as_ref().is_some_and(|place| place.session == session) {
-                self.arbiter.woke(id);
-            }
-        }
+        self.ids.get(&session).into_iter().flatten().for_each(|id| self.arbiter.woke(*id));
     }
 
     /// Other settings from now on. The present turn goes on until its end.
@@ -147,11 +147,9 @@ impl Device {
     }
 
     pub fn leave(&mut self, session: u64, now: u64) {
-        for id in 0..self.places.len() {
-            if self.places[id].as_ref().is_some_and(|place| place.session == session) {
-                self.arbiter.leave(id, now, &mut PageSlots { places: &self.places, hurry: None });
-                self.places[id] = None;
-            }
+        for id in self.ids.remove(&session).unwrap_or_default() {
+            self.arbiter.leave(id, now, &mut PageSlots { places: &self.places, hurry: None });
+            self.places[id] = None;
         }
     }
 
