@@ -483,10 +483,14 @@ impl Arbiter {
         Some(now.saturating_add(quantum.max(OVERLAP_NS)))
     }
 
-    /// A job that had a standing allowance and works already has the turn.
+    /// A job that kept its allowance while it was idle and works already has the turn.
     fn give_to(&mut self, job: JobIndex, now: u64) -> Option<u64> {
-        self.begin_turn(job, self.settings.quantum, now);
-        Some(now.saturating_add(self.settings.quantum))
+        let quantum = match self.discipline.pick(&[job], now) {
+            Decision::Grant(_, quantum) => quantum,
+            Decision::IdleUntil { until } => return Some(until),
+        };
+        self.begin_turn(job, quantum, now);
+        Some(now.saturating_add(quantum))
     }
 
     /// Whether the device may get another job's work. Otherwise when, if that is known.

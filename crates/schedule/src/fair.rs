@@ -11,9 +11,10 @@ use crate::discipline::{Charge, Decision, Discipline, JobIndex, Precedence, Shar
 
 /// Virtual nanoseconds per nanosecond at weight 1: keeps the rounding of the division below a nanosecond.
 const VIRTUAL_PER_NS: u128 = 1 << 16;
-/// Turns that a job may make up for after it slept, and that debts never fall below. FairGV forgives none; a thread
-/// that waited for a CPU then lost up to 4% of its share.
-const MAX_LAG_TURNS: u64 = 2;
+/// Nanoseconds of device time that a job may make up for after it slept, and that debts never fall below, but no more
+/// than two turns. FairGV forgives none; a thread that waited for a CPU then lost up to 4% of its share. Rounds of 30 ms
+/// at twice that let two newcomers keep a third job from an H100 for 110 ms.
+const MAX_LAG_NS: u64 = 12_000_000;
 
 /// The shortest turn is a round divided by this: 2 ms of 30. Shorter ones cost programs that wait often more than 5%.
 const SHORTEST_PART: u64 = 15;
@@ -67,7 +68,7 @@ impl Fair {
     }
 
     fn lag(&self, job: JobIndex) -> u128 {
-        self.jobs[job].virtually(MAX_LAG_TURNS.saturating_mul(self.quantum))
+        self.jobs[job].virtually(MAX_LAG_NS.min(self.quantum.saturating_mul(2)))
     }
 
     fn forgive(&mut self, job: JobIndex) {

@@ -235,3 +235,16 @@ fn program_that_is_entitled_waits_for_no_node() {
         assert!(simulation.latency(0, 99) < 400, "{kernel}: {} us", simulation.latency(0, 99));
     }
 }
+
+#[test]
+fn newcomers_take_little_from_a_job_that_was_alone() {
+    for kind in [EXCLUSIVE, PREEMPTIVE] {
+        let newcomer = |job, weight| Program { from: S, ..program(job, weight, 500 * US, 50) };
+        let programs = vec![program("a", 3, 500 * US, 50), newcomer("b", 1), newcomer("c", 2)];
+        let mut simulation = run(kind, programs, S);
+        let before = simulation.used()[0];
+        simulation.run(2 * S);
+        let had = (simulation.used()[0] - before) as f64 / S as f64;
+        assert!((0.45..0.55).contains(&had), "{kind:?}: {had}");
+    }
+}
