@@ -135,6 +135,7 @@ impl<'a> Lowering<'a> {
                 record: plan.record,
                 depends_on: plan.depends_on.clone(),
                 ends_with: plan.ends_with.clone(),
+                referring: plan.referring.clone(),
                 state_callbacks: plan.state_callbacks.clone(),
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),

@@ -8,8 +8,8 @@
 //! A guest that races its own calls is an attacker here: the vendor's library frees what another thread of it still
 //! uses, which is how a guest would get its own code into the API server.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Ids that a lane announces without taking a lock: all handles of any but calls with long arrays.
 const LISTED: usize = 62;
@@ -21,11 +21,18 @@ pub struct LaneUses {
     len: AtomicUsize,
     /// Ids beyond `LISTED`.
     more: Mutex<Vec<u64>>,
+    /// It is one of [`InUse::lanes`].
+    listed_lane: bool,
 }
 
 impl Default for LaneUses {
     fn default() -> LaneUses {
-        LaneUses { listed: [const { AtomicU64::new(0) }; LISTED], len: AtomicUsize::new(0), more: Mutex::default() }
+        LaneUses {
+            listed: [const { AtomicU64::new(0) }; LISTED],
+            len: AtomicUsize::new(0),
+            more: Mutex::default(),
+            listed_lane: false,
+        }
     }
 }
 
@@ -95,27 +102,44 @@ impl LaneUses {
 /// The lists of all lanes of a session.
 #[derive(Default)]
 pub struct InUse {
-    lanes: Mutex<Vec<Weak<LaneUses>>>,
+    lanes: Mutex<Vec<Arc<LaneUses>>>,
+    /// Length of `lanes`; written under its lock, before a new lane announces anything.
+    lane_count: AtomicUsize,
     /// Of threads that execute no calls, the vendor library's own: what they have looked at last.
-    others: Mutex<Vec<Weak<LaneUses>>>,
+    others: Mutex<Vec<Arc<LaneUses>>>,
 }
 
 impl InUse {
     /// The list of a new lane; it leaves with the lane.
     pub fn lane(&self) -> Arc<LaneUses> {
-        add(&self.lanes)
+        let uses = Arc::new(LaneUses { listed_lane: true, ..LaneUses::default() });
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(is_live);
+        lanes.push(uses.clone());
+        self.lane_count.store(lanes.len(), Ordering::SeqCst);
+        uses
     }
 
     /// The list of a thread that executes no calls. It keeps the structures of objects ([`InUse::ids`]), not the objects:
     /// such a thread has no call whose end would be waited for.
     pub fn other_thread(&self) -> Arc<LaneUses> {
-        add(&self.others)
+        let uses = Arc::new(LaneUses::default());
+        let mut others = lock(&self.others);
+        others.retain(is_live);
+        others.push(uses.clone());
+        uses
     }
 
-    /// True: a call of another lane than `own` uses the object, or one of those that end `along` with it.
+    /// True: a call of another lane than `own` uses the object, or one of `along`.
     pub fn uses(&self, id: u64, along: &[u64], own: &LaneUses) -> bool {
-        let lanes = lock(&self.lanes);
-        let mut others = lanes.iter().filter_map(Weak::upgrade).filter(|lane| !std::ptr::eq(own, &raw const **lane));
+        // Sequentially consistent, after the caller's mark: a lane that is not counted yet sees the mark.
+        if own.listed_lane && self.lane_count.load(Ordering::SeqCst) == 1 {
+            return false;
+        }
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(is_live);
+        self.lane_count.store(lanes.len(), Ordering::SeqCst);
+        let mut others = lanes.iter().filter(|lane| !std::ptr::eq(own, &raw const ***lane));
         others.any(|lane| lane.find(|used| used == id || along.contains(&used)))
     }
 
@@ -127,18 +151,18 @@ impl InUse {
             false
         };
         for list in [&self.lanes, &self.others] {
-            lock(list).iter().filter_map(Weak::upgrade).for_each(|uses| _ = uses.find(&mut collect));
+            lock(list).iter().filter(|uses| is_live(uses)).for_each(|uses| _ = uses.find(&mut collect));
         }
         ids
     }
 }
 
-fn add(lists: &Mutex<Vec<Weak<LaneUses>>>) -> Arc<LaneUses> {
-    let uses = Arc::new(LaneUses::default());
-    let mut lists = lock(lists);
-    lists.retain(|list| list.strong_count() > 0);
-    lists.push(Arc::downgrade(&uses));
-    uses
+/// False: its lane or thread has ended, and its calls with it.
+fn is_live(uses: &Arc<LaneUses>) -> bool {
+    let live = Arc::strong_count(uses) > 1;
+    // What the lane's calls did comes before the end of what they used.
+    fence(Ordering::Acquire);
+    live
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

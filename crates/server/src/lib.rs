@@ -38,6 +38,7 @@ mod policy;
 mod posted;
 mod printed;
 pub mod process;
+mod referrers;
 mod refusal;
 pub mod replay;
 mod reply;

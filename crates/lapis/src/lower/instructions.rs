@@ -142,6 +142,7 @@ pub struct HandleUse {
     pub record: bool,
     pub depends_on: Vec<Expr>,
     pub ends_with: Vec<Expr>,
+    pub referring: Option<Referring>,
     pub state_callbacks: Option<(String, String)>,
 }
 
@@ -252,7 +253,10 @@ impl Instruction {
     /// True if a successful call changes the life of handles or shadows passed here.
     pub fn has_effects(&self) -> bool {
         match &self.operation {
-            Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,
+            Operation::Handle(h) => {
+                let sets = matches!(h.referring, Some(Referring::Sets { .. }));
+                h.deallocate || h.retain || h.release || h.record || sets
+            }
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),

@@ -297,6 +297,7 @@ impl<'a> Resolver<'a> {
             record: false,
             depends_on: Vec::new(),
             ends_with: Vec::new(),
+            referring: None,
             state_callbacks: None,
             span: value.span,
         }

@@ -4,6 +4,7 @@ use super::Handler;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::lower::*;
+use crate::model::Referring;
 use proc_macro2::TokenStream;
 use quote::quote;
 
@@ -32,7 +33,14 @@ impl Handler<'_> {
                 let retain = h.retain.then(|| quote!(call.retain(#ty, #value);));
                 let all = h.deallocate;
                 let release = (h.release || all).then(|| quote!(call.release(#ty, #value, #all);));
-                quote!(#record #retain #release)
+                let refer = match &h.referring {
+                    Some(Referring::Sets { place }) => {
+                        let place = cx.exact(place);
+                        quote!(call.refer(#ty, #value, (#place) as u64);)
+                    }
+                    _ => quote!(),
+                };
+                quote!(#record #retain #refer #release)
             }
             Operation::Elements(e) => {
                 let pointer = read(instruction);
