@@ -13,7 +13,7 @@ use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
 use crate::api::{HandleTypeInfo, Role};
 use crate::guest_ids::GuestSlots;
-use crate::in_use::InUse;
+use crate::in_use::{InUse, point};
 use crate::referrers::Referrers;
 
 mod ending;
@@ -261,6 +261,7 @@ impl HandleTable {
         }
         // Acquire keeps the second look at the key behind this load.
         let native = slot.native.load(Ordering::Acquire);
+        point();
         // Sequentially consistent, after the lane's announcement: see `in_use`.
         let state = slot.state.load(Ordering::SeqCst) & !slot_state::LACKING;
         if slot.key.load(Ordering::Relaxed) != id || state & slot_state::ENDING != 0 {
@@ -582,6 +583,8 @@ impl HandleTable {
     }
 }
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 #[path = "handles_tests.rs"]
 mod tests;

@@ -474,6 +474,19 @@ fn the_end_of_an_object_waits_for_calls_through_a_referrer_and_refuses_later_one
 }
 
 #[test]
+fn a_referrer_lacks_what_has_ended_also_where_the_first_slot_is_free() {
+    let table = HandleTable::new(&[]);
+    let [first, kernel, buffer] = [1, 2, 3].map(|native| table.publish(0, native, Role::Allocate).unwrap());
+    assert!(table.release(first, true).is_some());
+    table.refer(kernel, 0, &[buffer]);
+    assert!(table.release(buffer, true).is_some() && table.is_lacking(kernel));
+    table.refer(kernel, 1, &[kernel]);
+    assert!(table.is_lacking(kernel), "another place does not mend it");
+    table.refer(kernel, 0, &[]);
+    assert!(!table.is_lacking(kernel));
+}
+
+#[test]
 fn a_referrer_lacks_nothing_when_the_end_did_not_come() {
     let table = HandleTable::new(&[]);
     let [kernel, clone, buffer] = [1, 2, 3].map(|native| table.publish(0, native, Role::Allocate).unwrap());

@@ -11,6 +11,13 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// A step that other threads may see; tests take every order of them.
+#[cfg(not(test))]
+#[inline(always)]
+pub fn point() {}
+#[cfg(test)]
+pub use crate::interleave::point;
+
 /// Ids that a lane announces without taking a lock: all handles of any but calls with long arrays.
 const LISTED: usize = 62;
 
@@ -50,6 +57,7 @@ impl LaneUses {
     /// From now on the object stays, if it is looked up after this and found not to be ending.
     #[inline]
     pub fn announce(&self, id: u64) {
+        point();
         let at = self.len.load(Ordering::Relaxed);
         match self.listed.get(at) {
             Some(listed) => {
@@ -75,6 +83,7 @@ impl LaneUses {
         if len == from {
             return;
         }
+        point();
         if len > LISTED {
             lock(&self.more).truncate(from.saturating_sub(LISTED));
         }
@@ -132,6 +141,7 @@ impl InUse {
 
     /// True: a call of another lane than `own` uses the object, or one of `along`.
     pub fn uses(&self, id: u64, along: &[u64], own: &LaneUses) -> bool {
+        point();
         // Sequentially consistent, after the caller's mark: a lane that is not counted yet sees the mark.
         if own.listed_lane && self.lane_count.load(Ordering::SeqCst) == 1 {
             return false;

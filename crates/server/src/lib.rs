@@ -27,6 +27,8 @@ pub mod ffi;
 mod guest_ids;
 mod handles;
 mod in_use;
+#[cfg(test)]
+mod interleave;
 mod lane;
 mod mapped_fragments;
 mod mappings;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 /// Stands for an object that has ended where it was set.
-const ENDED: u64 = 0;
+pub const ENDED: u64 = 0;
 
 /// Places of one referrer that are kept apart; what is set beyond them stays until the referrer ends.
 const MAX_PLACES: usize = 4096;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Busy, Ending, HandleTable, HandleTableState, index_of, slot_state};
-use crate::in_use::LaneUses;
+use crate::in_use::{LaneUses, point};
 
 impl HandleTable {
     /// A call that gives a reference (or `all`) back is under way, until [`HandleTable::spared`] or
@@ -32,7 +32,8 @@ impl HandleTable {
             Some(true) => {}
         }
         // What no other call may begin to use, and with it what it would be used through.
-        let mut waited = self.mark(&mut self.lock(), id);
+        point();
+        let mut waited = self.mark(&self.lock(), id);
         let mut along = Vec::new();
         loop {
             if self.in_use.uses(id, &waited, own) {
@@ -42,6 +43,7 @@ impl HandleTable {
                 }
                 continue;
             }
+            point();
             let mut state = self.lock();
             // A call that was waited for may have retained the object, made another one that ends with it, or set it
             // on one.
@@ -56,7 +58,7 @@ impl HandleTable {
             entry.ending.get_or_insert_default().extend(&new);
             let before = waited.len();
             for new in new {
-                waited.extend(self.mark(&mut state, new));
+                waited.extend(self.mark(&state, new));
                 waited.push(new);
                 along.push(new);
             }
@@ -71,6 +73,7 @@ impl HandleTable {
 
     /// The call that was to give references back has failed.
     pub fn spared(&self, id: u64) {
+        point();
         let mut state = self.lock();
         let Some(index) = self.live(&state, id) else { return };
         self.unmark(&mut state, index, id);
@@ -80,7 +83,7 @@ impl HandleTable {
     }
 
     /// Answers the objects through which this one can be used.
-    fn mark(&self, state: &mut HandleTableState, id: u64) -> Vec<u64> {
+    fn mark(&self, state: &HandleTableState, id: u64) -> Vec<u64> {
         if let Some(slot) = index_of(id).and_then(|index| self.slot(index)) {
             slot.state.fetch_add(1, Ordering::SeqCst);
         }

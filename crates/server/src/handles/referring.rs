@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use super::{Busy, HandleTable, HandleTableState, index_of, slot_state};
-use crate::in_use::LaneUses;
+use crate::in_use::{LaneUses, point};
+use crate::referrers::ENDED;
 
 /// The answer of [`HandleTable::try_exclusive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,7 @@ impl HandleTable {
     /// waited for by [`HandleTable::await_exclusive`].
     pub fn try_exclusive(&self, id: u64) -> Exclusive {
         let Some(slot) = index_of(id).and_then(|index| self.slot(index)) else { return Exclusive::Others };
+        point();
         // The slot is the object's own as long as that is announced.
         let before = slot.state.fetch_or(slot_state::EXCLUSIVE, Ordering::SeqCst);
         if before & slot_state::EXCLUSIVE == 0 { Exclusive::Taken } else { Exclusive::Others }
@@ -28,6 +30,7 @@ impl HandleTable {
     pub fn await_exclusive(&self, id: u64, own: &LaneUses, mut wait: impl FnMut() -> bool) -> Result<(), Busy> {
         while self.in_use.uses(id, &[], own) {
             let slot = index_of(id).and_then(|index| self.slot(index));
+            point();
             let ending = slot.is_none_or(|slot| slot.state.load(Ordering::SeqCst) & slot_state::ENDING != 0);
             if ending || !wait() {
                 return Err(Busy);
@@ -38,6 +41,7 @@ impl HandleTable {
 
     /// The call that had the object for itself is done with it, and still announces it.
     pub fn end_exclusive(&self, id: u64) {
+        point();
         if let Some(slot) = index_of(id).and_then(|index| self.slot(index)) {
             slot.state.fetch_and(!slot_state::EXCLUSIVE, Ordering::SeqCst);
         }
@@ -45,15 +49,17 @@ impl HandleTable {
 
     /// True: something that was set on the object has ended, or is about to. The object is announced before.
     pub fn is_lacking(&self, id: u64) -> bool {
+        point();
         let slot = index_of(id).and_then(|index| self.slot(index));
         slot.is_some_and(|slot| slot.state.load(Ordering::SeqCst) & slot_state::LACKING != 0)
     }
 
     /// From now on calls use these objects through `referrer`, in the place of those that were set in `slot` before.
     pub fn refer(&self, referrer: u64, slot: u64, objects: &[u64]) {
+        point();
         let mut state = self.lock();
         if self.live(&state, referrer).is_some() && state.referrers.set(referrer, slot, objects) {
-            self.show_lacking(&mut state, referrer);
+            self.show_lacking(&state, referrer);
         }
     }
 
@@ -62,17 +68,14 @@ impl HandleTable {
         let mut state = self.lock();
         if self.live(&state, referrer).is_some() {
             state.referrers.copy(like, referrer);
-            self.show_lacking(&mut state, referrer);
+            self.show_lacking(&state, referrer);
         }
     }
 
     /// Shows calls if what is set on the object can be used.
-    pub(super) fn show_lacking(&self, state: &mut HandleTableState, referrer: u64) {
-        let objects: Vec<u64> = state.referrers.objects(referrer).collect();
-        let lacking = objects.into_iter().any(|id| {
-            let index = self.live(state, id);
-            index.and_then(|index| state.entry(index)).is_none_or(|_| self.is_ending(id))
-        });
+    pub(super) fn show_lacking(&self, state: &HandleTableState, referrer: u64) {
+        let mut objects = state.referrers.objects(referrer);
+        let lacking = objects.any(|id| id == ENDED || self.is_ending(id));
         let Some(slot) = self.live(state, referrer).and_then(|index| self.slot(index)) else { return };
         match lacking {
             true => slot.state.fetch_or(slot_state::LACKING, Ordering::SeqCst),
