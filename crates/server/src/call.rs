@@ -130,6 +130,8 @@ pub struct Call {
     pub(crate) holding: Charges,
     pub(crate) on_success: OnSuccess,
     pub(crate) result: Option<(bool, i64)>,
+    /// Objects that it may create, beyond those that it has.
+    pub(crate) reserved: u64,
     pub(crate) recording: Option<Box<CallRecording>>,
     /// The record that is being replayed: its blocks stand in for the arena.
     pub(crate) replayed: Option<Arc<RecordedCall>>,
@@ -172,6 +174,7 @@ impl Call {
             holding: Charges::default(),
             on_success: OnSuccess::default(),
             result: None,
+            reserved: 0,
             recording: None,
             replayed: None,
             stay: None,
@@ -614,6 +617,13 @@ impl Call {
     pub fn charge(&mut self, item: u32, amount: u64) -> Result<(), Reject> {
         self.session.charge(self.header.function, item as usize, amount)?;
         self.holding.add(item as usize, amount);
+        Ok(())
+    }
+
+    /// `allocate`: the call creates so many objects at most.
+    pub fn reserve_handles(&mut self, count: u64) -> Result<(), Reject> {
+        self.session.reserve_handles(self.header.function, count)?;
+        self.reserved += count;
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
 
 use crate::api::{HandleTypeInfo, Role};
 use crate::guest_ids::GuestSlots;
+use crate::handle_quota::HandleQuota;
 use crate::in_use::{InUse, point};
 use crate::referrers::Referrers;
 
@@ -98,6 +99,8 @@ struct HandleEntry {
     releasing: u32,
     /// A call is under way that ends it. What ends along with it, and cannot be used either until that has happened.
     ending: Option<Vec<u64>>,
+    /// A call has created it: it is one of the session's `handles`.
+    counted: bool,
     holding: Charges,
     metadata: Option<Metadata>,
 }
@@ -119,6 +122,7 @@ impl HandleEntry {
             pins: 0,
             releasing: 0,
             ending: None,
+            counted: false,
             holding: Charges::default(),
             metadata: None,
         }
@@ -194,12 +198,16 @@ pub struct HandleTable {
     types: &'static [HandleTypeInfo],
     /// The objects that the calls under way use.
     pub in_use: InUse,
+    /// Counts the objects that calls have created.
+    pub quota: HandleQuota,
 }
 
 /// Remains of an ended object.
 pub struct Ended {
     pub id: u64,
     pub holding: Charges,
+    /// It was one of the session's `handles`.
+    pub counted: bool,
     /// The objects that ended with it.
     pub along: Vec<Ended>,
 }
@@ -237,6 +245,7 @@ impl HandleTable {
             state: Mutex::default(),
             types,
             in_use: InUse::default(),
+            quota: HandleQuota::default(),
         }
     }
 
@@ -308,6 +317,10 @@ impl HandleTable {
         let entry = &mut state.entries[index as usize];
         entry.references = u64::from(role == Role::Allocate);
         entry.borrowed = role == Role::Borrow;
+        entry.counted = role == Role::Allocate;
+        if entry.counted {
+            self.quota.add();
+        }
         let id = id_of(ty, entry.generation, index);
         state.by_native.insert((ty, native), index);
         self.slot_or_grow(index).fill(native, id);
@@ -345,7 +358,8 @@ impl HandleTable {
         let HandleId { generation, index, .. } = self.choice(ty, id)?;
         let old = self.minted.get(index).map_or(0, |slot| slot.key.load(Ordering::Relaxed));
         let ended = (old != 0).then(|| self.end_all(&mut state, index, old));
-        state.minted.insert(index, HandleEntry { references: 1, ..HandleEntry::of(generation) });
+        state.minted.insert(index, HandleEntry { references: 1, counted: true, ..HandleEntry::of(generation) });
+        self.quota.add();
         if !self.is_predefined(ty, native) {
             state.by_native.insert((ty, native), index);
         }
@@ -564,11 +578,13 @@ impl HandleTable {
         for referrer in state.referrers.end(id) {
             self.show_lacking(state, referrer);
         }
-        let Some(entry) = entry else { return Ended { id, holding: Charges::default(), along: Vec::new() } };
+        let Some(entry) = entry else {
+            return Ended { id, holding: Charges::default(), counted: false, along: Vec::new() };
+        };
         if let Some(metadata) = entry.metadata {
             self.retire(state, id, metadata);
         }
-        Ended { id, holding: entry.holding, along: Vec::new() }
+        Ended { id, holding: entry.holding, counted: entry.counted, along: Vec::new() }
     }
 
     /// Frees the structure of an ended object when no call has a pointer to it any longer. There are never more of them

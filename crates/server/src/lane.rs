@@ -568,6 +568,9 @@ fn conclude(call: &mut Call, success: bool) {
             call.session.forget_closure(key);
         }
     }
+    if call.reserved > 0 {
+        call.session.return_handles(std::mem::take(&mut call.reserved));
+    }
     let kept = ffi::take_kept();
     let noted = &mut call.on_success;
     if !success {

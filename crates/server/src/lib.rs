@@ -25,6 +25,7 @@ mod exchange;
 pub mod exports;
 pub mod ffi;
 mod guest_ids;
+mod handle_quota;
 mod handles;
 mod in_use;
 #[cfg(test)]
