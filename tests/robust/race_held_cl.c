@@ -57,7 +57,7 @@ static void *launch_on(void *unused) {
     return NULL;
 }
 
-/* Its arguments are released before it is launched, and replaced meanwhile. */
+/* A kernel's arguments are released before it is launched, and replaced meanwhile. */
 static void arguments(int rounds) {
     pthread_t threads[LAUNCHERS];
     cl_mem first = new_buffer();

@@ -70,7 +70,7 @@ static void *run(void *unused) {
     return NULL;
 }
 
-/* One thread replaces and destroys what others use. */
+/* A thread replaces and destroys what others use. */
 static void many_threads(int rounds) {
     pthread_t threads[RUNNERS];
     shared = new_kernel();

@@ -518,7 +518,7 @@ pub struct Plan {
     pub span: Span,
 }
 
-/// What a call has to do with the objects that were set on a handle, to be used through it.
+/// The relation of a call to the objects that were set on a handle, to be used through it.
 #[derive(Debug, Clone)]
 pub enum Referring {
     /// `refers`: it sets its other handles on this one, in that place.

@@ -40,7 +40,7 @@ const SEGMENTS: usize = 12;
 pub(crate) struct HandleSlot {
     key: AtomicU64,
     native: AtomicU64,
-    /// What calls have to know before they use the object: [`slot_state`].
+    /// Facts that calls have to know before they use the object: [`slot_state`].
     state: AtomicU32,
 }
 
@@ -206,7 +206,7 @@ pub struct HandleTable {
 pub struct Ended {
     pub id: u64,
     pub holding: Charges,
-    /// It was one of the session's `handles`.
+    /// True: one of the session's `handles`.
     pub counted: bool,
     /// The objects that ended with it.
     pub along: Vec<Ended>,

@@ -28,7 +28,7 @@ pub struct LaneUses {
     len: AtomicUsize,
     /// Ids beyond `LISTED`.
     more: Mutex<Vec<u64>>,
-    /// It is one of [`InUse::lanes`].
+    /// True: one of [`InUse::lanes`].
     listed_lane: bool,
 }
 
@@ -170,7 +170,7 @@ impl InUse {
 /// False: its lane or thread has ended, and its calls with it.
 fn is_live(uses: &Arc<LaneUses>) -> bool {
     let live = Arc::strong_count(uses) > 1;
-    // What the lane's calls did comes before the end of what they used.
+    // The last use by the lane's calls comes before the end of an object.
     fence(Ordering::Acquire);
     live
 }

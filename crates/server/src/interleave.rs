@@ -12,7 +12,7 @@ thread_local! {
     static ACTOR: RefCell<Option<(Arc<Stage>, usize)>> = const { RefCell::new(None) };
 }
 
-/// One sequence of turns.
+/// A sequence of turns.
 #[derive(Default)]
 struct Stage {
     state: Mutex<StageState>,
@@ -90,7 +90,7 @@ pub fn all<S: Send + Sync>(setup: impl Fn() -> S, threads: &[&(dyn Fn(&S) + Sync
                 let (shared, stage) = (&shared, stage.clone());
                 scope.spawn(move || {
                     ACTOR.set(Some((stage.clone(), number)));
-                    let ended = Ended(stage, number);
+                    let ended = ActorEnd(stage, number);
                     point();
                     run(shared);
                     ACTOR.set(None);
@@ -109,10 +109,10 @@ pub fn all<S: Send + Sync>(setup: impl Fn() -> S, threads: &[&(dyn Fn(&S) + Sync
     }
 }
 
-/// Its thread has ended, also by a failed assertion.
-struct Ended(Arc<Stage>, usize);
+/// Dropped when its thread has ended, also by a failed assertion.
+struct ActorEnd(Arc<Stage>, usize);
 
-impl Drop for Ended {
+impl Drop for ActorEnd {
     fn drop(&mut self) {
         self.0.end(self.1);
     }

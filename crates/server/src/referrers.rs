@@ -49,12 +49,12 @@ impl Referrers {
         }
     }
 
-    /// Those through which the object can be used.
+    /// The referrers through which the object can be used.
     pub fn of(&self, object: u64) -> impl Iterator<Item = u64> {
         self.referrers.get(&object).into_iter().flatten().copied()
     }
 
-    /// What is set on the referrer: live objects, and 0 for those that have ended.
+    /// The objects that are set on the referrer, live ones, and [`ENDED`] for others.
     pub fn objects(&self, referrer: u64) -> impl Iterator<Item = u64> {
         self.places.get(&referrer).into_iter().flatten().flat_map(|(_, objects)| objects).copied()
     }
@@ -72,7 +72,7 @@ impl Referrers {
         referrers
     }
 
-    /// One time less.
+    /// Takes one of the object's places away.
     fn unset(&mut self, object: u64, referrer: u64) {
         let Some(referrers) = self.referrers.get_mut(&object) else { return };
         if let Some(at) = referrers.iter().position(|of| *of == referrer) {

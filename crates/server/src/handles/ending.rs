@@ -31,7 +31,7 @@ impl HandleTable {
             Some(false) => return Ok(Some(Ending::OneOfMany)),
             Some(true) => {}
         }
-        // What no other call may begin to use, and with it what it would be used through.
+        // Objects whose users are waited for: referrers at first.
         point();
         let mut waited = self.mark(&self.lock(), id);
         let mut along = Vec::new();

@@ -15,7 +15,7 @@ struct World {
     lanes: [Arc<LaneUses>; 3],
     kernel: u64,
     buffer: u64,
-    /// What the vendor's library knows: the buffer has not ended, and its place in the kernel is being written.
+    /// State of the vendor's library: the buffer has not ended, and its place in the kernel is being written.
     live: AtomicBool,
     writing: AtomicBool,
     /// The buffer is the kernel's argument.

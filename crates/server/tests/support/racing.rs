@@ -20,10 +20,10 @@ struct Racer {
     set: [AtomicU64; PLACES],
 }
 
-/// What a vendor's library does with an address: it follows it.
+/// Follows an address, as a vendor's library does.
 ///
 /// # Safety
-/// It is that of a live object.
+/// The address is that of a live object.
 unsafe fn follow(native: u64) {
     // SAFETY: the caller's promise.
     let racer = unsafe { &*(native as usize as *const Racer) };
@@ -85,7 +85,7 @@ pub unsafe fn set(call: &mut Call) -> Result<(), Reject> {
     if referrer != 0 {
         // SAFETY: the call holds it.
         let racer = unsafe { &*(referrer as usize as *const Racer) };
-        // What was there is not followed, and may have ended.
+        // The address that was there is not followed: its object may have ended.
         racer.set[place as usize].store(other, Ordering::Relaxed);
         call.refer(RACER, referrer, place);
     }
@@ -110,7 +110,7 @@ pub unsafe fn through(call: &mut Call) -> Result<(), Reject> {
     Ok(())
 }
 
-/// One that has the same set on it.
+/// Makes an object that has the same set on it.
 pub unsafe fn copy(call: &mut Call) -> Result<(), Reject> {
     call.reserve_handles(1)?;
     let like = call.handle(RACER)?;
