@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aviary_gate::Charges;
-use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PREDEFINED, RequestHeader, kind};
+use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, RequestHeader, kind};
 
 use crate::api::Reject;
 use crate::clock;
