@@ -8,7 +8,7 @@
 //! A guest that races its own calls is an attacker here: the vendor's library frees what another thread of it still
 //! uses, which is how a guest would get its own code into the API server.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A step that other threads may see; tests take every order of them.
@@ -30,6 +30,10 @@ pub struct LaneUses {
     more: Mutex<Vec<u64>>,
     /// True: one of [`InUse::lanes`].
     listed_lane: bool,
+    /// Number of the lane; `None`: the list is not a lane's.
+    lane: Option<u32>,
+    /// Number of the function that the lane has called last.
+    function: AtomicU32,
 }
 
 impl Default for LaneUses {
@@ -39,11 +43,19 @@ impl Default for LaneUses {
             len: AtomicUsize::new(0),
             more: Mutex::default(),
             listed_lane: false,
+            lane: None,
+            function: AtomicU32::new(0),
         }
     }
 }
 
 impl LaneUses {
+    /// The lane begins to execute a call of this function.
+    #[inline]
+    pub fn calls(&self, function: u32) {
+        self.function.store(function, Ordering::Relaxed);
+    }
+
     /// How many ids are announced: what [`LaneUses::forget_from`] is given at the end of a call that begins now.
     #[inline]
     pub fn len(&self) -> usize {
@@ -119,14 +131,30 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// The list of a new lane; it leaves with the lane.
+    /// The list of a thread that executes calls and is no lane; it leaves with the thread.
     pub fn lane(&self) -> Arc<LaneUses> {
-        let uses = Arc::new(LaneUses { listed_lane: true, ..LaneUses::default() });
+        self.add_lane(LaneUses::default())
+    }
+
+    /// The list of a new lane; it leaves with the lane.
+    pub fn lane_numbered(&self, number: u32) -> Arc<LaneUses> {
+        self.add_lane(LaneUses { lane: Some(number), ..LaneUses::default() })
+    }
+
+    fn add_lane(&self, uses: LaneUses) -> Arc<LaneUses> {
+        let uses = Arc::new(LaneUses { listed_lane: true, ..uses });
         let mut lanes = lock(&self.lanes);
         lanes.retain(is_live);
         lanes.push(uses.clone());
         self.lane_count.store(lanes.len(), Ordering::SeqCst);
         uses
+    }
+
+    /// The functions that the lanes have called last, by the number of the lane.
+    pub fn last_functions(&self) -> Vec<(u32, u32)> {
+        let lanes = lock(&self.lanes);
+        let last = |uses: &Arc<LaneUses>| Some((uses.lane?, uses.function.load(Ordering::Relaxed)));
+        lanes.iter().filter(|uses| is_live(uses)).filter_map(last).collect()
     }
 
     /// The list of a thread that executes no calls. It keeps the structures of objects ([`InUse::ids`]), not the objects:

@@ -139,11 +139,12 @@ pub struct HandleUse {
     pub deallocate: bool,
     pub retain: bool,
     pub release: bool,
-    pub record: bool,
+    /// Keys of its record, if it has one.
+    pub record: Option<Vec<Expr>>,
     pub depends_on: Vec<Expr>,
     pub ends_with: Vec<Expr>,
     pub referring: Option<Referring>,
-    pub state_callbacks: Option<(String, String)>,
+    pub state: Option<StateFunctions>,
 }
 
 #[derive(Debug, Clone)]
@@ -255,7 +256,7 @@ impl Instruction {
         match &self.operation {
             Operation::Handle(h) => {
                 let sets = matches!(h.referring, Some(Referring::Sets { .. }));
-                h.deallocate || h.retain || h.release || h.record || sets
+                h.deallocate || h.retain || h.release || h.record.is_some() || sets
             }
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),

@@ -294,11 +294,11 @@ impl<'a> Resolver<'a> {
             lifetime: crate::model::Lifetime::Call,
             allocate: false,
             deallocate: false,
-            record: false,
+            record: None,
             depends_on: Vec::new(),
             ends_with: Vec::new(),
             referring: None,
-            state_callbacks: None,
+            state: None,
             span: value.span,
         }
     }

@@ -18,6 +18,10 @@ impl HandleTable {
         own: &LaneUses,
         mut wait: impl FnMut() -> bool,
     ) -> Result<Option<Ending>, Busy> {
+        // An object that has ended takes no slot, so nobody waits for its users: there are none but the call itself.
+        if self.temporary_native(id).is_some() {
+            return Ok(None);
+        }
         let begun = self.with(id, |entry| {
             entry.releasing += 1;
             let last = all || entry.is_last();
