@@ -36,7 +36,7 @@ impl Stage {
     }
 }
 
-/// What happens to a move.
+/// An event of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveEvent {
     /// The old API server has captured this session.
@@ -68,7 +68,7 @@ impl Refusal {
     }
 }
 
-/// What is to be done after an event.
+/// The node's next step after an event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Wait,

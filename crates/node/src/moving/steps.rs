@@ -1,4 +1,4 @@
-//! What the node does in a move: every step under its lock.
+//! The node's steps of a move, each under its lock.
 
 use super::{
     Asker, MAX_STOP_MS, Move, MoveBegun, MoveEvent, MoveRequest, MoveStatus, Next, Part, Progress, Refusal, TEST_STOP,
@@ -362,7 +362,7 @@ impl Core {
     }
 }
 
-/// What the node itself knows to be in the way.
+/// Obstacles that the node itself knows.
 fn movable(state: &mut CoreState, source: u64, sessions: &BTreeSet<u64>) -> Result<(), Refusal> {
     if state.moves.of(source).is_some() {
         return Err(Refusal::not_now("it is moving already"));

@@ -22,7 +22,7 @@ const LANES_BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long work that no lane waits for may go on in a pause, beyond the time for the lanes to stand.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What the threads of a session have to do before it goes on in a new process.
+/// The calls that the threads of a session make again before it goes on in a new process.
 struct Threads {
     rebuilt: Arc<Rebuilt>,
     /// Of the threads that could not do it.

@@ -66,7 +66,7 @@ pub fn report(orders: &OwnedFd, report: &MoveReport, descriptors: &[std::os::fd:
     aviary_control::send(orders.as_fd(), report, descriptors, Patience::Waits)
 }
 
-/// What stands in the way of a pause at its deadline: the calls that lanes are in.
+/// Obstacles of a pause at its deadline: the calls that lanes are in.
 pub fn calls_under_way(session: &Session, timeout: Duration) -> Obstacle {
     let standing = session.pause.stopped();
     let busy = session.handles.in_use.last_functions().into_iter().filter(|(lane, _)| !standing.contains_key(lane));
