@@ -281,10 +281,10 @@ impl HandleTable {
         if type_of(id) != ty {
             return Err(Unusable::Invalid);
         }
-        let slot = index_of(id).and_then(|index| self.slot(index)).ok_or(Unusable::Invalid)?;
-        if slot.key.load(Ordering::Acquire) != id {
+        let slot = index_of(id).and_then(|index| self.slot(index));
+        let Some(slot) = slot.filter(|slot| slot.key.load(Ordering::Acquire) == id) else {
             return self.temporary_native(id).ok_or(Unusable::Invalid);
-        }
+        };
         // Acquire keeps the second look at the key behind this load.
         let native = slot.native.load(Ordering::Acquire);
         point();
