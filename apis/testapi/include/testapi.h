@@ -382,6 +382,12 @@ ta_status ta_kernel_argument(ta_kernel kernel, uint32_t index, uint32_t *is_buff
 /* arguments[i] points to a ta_buffer or to a number. */
 ta_status ta_kernel_launch(ta_kernel kernel, void **arguments);
 uint64_t ta_kernel_cost(ta_kernel kernel);
+/* Sets a buffer (or NULL) for ta_kernel_run, in one of two places. The kernel keeps its address and not the buffer. */
+ta_status ta_kernel_set(ta_kernel kernel, uint32_t place, ta_buffer buffer);
+/* Another kernel with the same buffers. */
+ta_status ta_kernel_copy(ta_kernel kernel, ta_kernel *copy);
+/* Fills the buffers that are set. The library follows their addresses: it aborts if one of them has ended. */
+ta_status ta_kernel_run(ta_kernel kernel, uint8_t value);
 
 /* --- errors, order, resources -------------------------------------------------------- */
 

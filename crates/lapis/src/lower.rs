@@ -137,6 +137,7 @@ impl<'a> Lowering<'a> {
                 record: plan.record.clone(),
                 depends_on: plan.depends_on.clone(),
                 ends_with: plan.ends_with.clone(),
+                referring: plan.referring.clone(),
                 state: plan.state,
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),

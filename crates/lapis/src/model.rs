@@ -613,9 +613,29 @@ pub struct Plan {
     pub depends_on: Vec<Expr>,
     /// Handles with which this one ends.
     pub ends_with: Vec<Expr>,
+    pub referring: Option<Referring>,
     /// `obj_state_cbs`
     pub state: Option<StateFunctions>,
     pub span: Span,
+}
+
+/// The relation of a call to the objects that were set on a handle, to be used through it.
+#[derive(Debug, Clone)]
+pub enum Referring {
+    /// `refers`: it sets its other handles on this one, in that place.
+    Sets { place: Expr },
+    /// `refers_as`: on the handle that it creates the same is set as on that one.
+    Copies { from: Expr },
+    /// `through`: it uses them; the value is its failure where one has ended.
+    Uses { failure: Expr },
+}
+
+impl Referring {
+    pub fn expr(&self) -> &Expr {
+        match self {
+            Referring::Sets { place: e } | Referring::Copies { from: e } | Referring::Uses { failure: e } => e,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -143,6 +143,7 @@ pub struct HandleUse {
     pub record: Option<Vec<Expr>>,
     pub depends_on: Vec<Expr>,
     pub ends_with: Vec<Expr>,
+    pub referring: Option<Referring>,
     pub state: Option<StateFunctions>,
 }
 
@@ -253,7 +254,10 @@ impl Instruction {
     /// True if a successful call changes the life of handles or shadows passed here.
     pub fn has_effects(&self) -> bool {
         match &self.operation {
-            Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record.is_some(),
+            Operation::Handle(h) => {
+                let sets = matches!(h.referring, Some(Referring::Sets { .. }));
+                h.deallocate || h.retain || h.release || h.record.is_some() || sets
+            }
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),

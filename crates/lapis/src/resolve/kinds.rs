@@ -8,7 +8,7 @@ use crate::ast::{Argument, AstExprKind, Descriptor};
 use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Side, Type, TypeKind,
+    Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Referring, Rule, Side, Type, TypeKind,
 };
 use crate::suggest::similar;
 
@@ -113,7 +113,9 @@ impl<'a> Resolver<'a> {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
             Kind::Struct { .. } => ("a struct", &["field", "sized"]),
-            Kind::Handle { .. } => ("a handle", &["handle", "retain", "release", "ends_with"]),
+            Kind::Handle { .. } => {
+                ("a handle", &["handle", "retain", "release", "ends_with", "refers", "refers_as", "through"])
+            }
             Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
@@ -162,7 +164,7 @@ impl<'a> Resolver<'a> {
                 );
             }
         }
-        for pair in [["allocate", "deallocate"], ["retain", "release"]] {
+        for pair in [["allocate", "deallocate"], ["retain", "release"], ["refers", "through"]] {
             let [Some(first), Some(second)] = pair.map(|n| own.iter().find(|d| d.name.text == n)) else { continue };
             let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
             self.report(
@@ -239,6 +241,21 @@ impl<'a> Resolver<'a> {
                 continue;
             }
             plan.ends_with.push(owner);
+        }
+        if let Some(d) = all.any(&["refers", "refers_as", "through"])
+            && let Some(e) = self.argument_value(d, 0, scope)
+        {
+            plan.referring = Some(match d.name.text.as_str() {
+                "refers" => Referring::Sets { place: e },
+                "through" => Referring::Uses { failure: e },
+                _ => Referring::Copies { from: e },
+            });
+            if let Some(Referring::Copies { from }) = plan.referring.as_ref().filter(|r| r.expr().ty.handle.is_none())
+                && d.name.text == "refers_as"
+            {
+                let label = format!("this is {}", describe(&from.ty));
+                self.report(Diagnostic::error(from.span, "`refers_as` names another handle").label(label));
+            }
         }
     }
 

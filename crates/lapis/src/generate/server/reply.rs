@@ -250,7 +250,14 @@ impl Handler<'_> {
             let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
             quote!(call.ends_with(#ty, (#value) as u64);)
         });
-        quote!(#(#owners)* #reply #record)
+        let refer = match &handle.referring {
+            Some(Referring::Copies { from }) => {
+                let (ty, value) = (from.ty.handle.unwrap_or(0) as u32, cx.exact(from));
+                quote!(call.refer_as(#ty, (#value) as u64);)
+            }
+            _ => quote!(),
+        };
+        quote!(#(#owners)* #reply #refer #record)
     }
 
     /// The data that goes into the reply for the returned value.

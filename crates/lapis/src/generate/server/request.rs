@@ -48,11 +48,15 @@ impl Handler<'_> {
             }
             Operation::Handle(h) => {
                 let ty = h.handle as u32;
-                let get = if h.release || h.deallocate {
-                    let all = h.deallocate;
-                    quote!(call.handle_ending(#ty, #all)?)
-                } else {
-                    quote!(call.handle(#ty)?)
+                let all = h.deallocate;
+                let get = match &h.referring {
+                    _ if h.release || all => quote!(call.handle_ending(#ty, #all)?),
+                    Some(Referring::Sets { .. }) => quote!(call.handle_exclusive(#ty)?),
+                    Some(Referring::Uses { failure }) => {
+                        let failure = cx.exact(failure);
+                        quote!(call.handle_through(#ty, (#failure) as i64)?)
+                    }
+                    _ => quote!(call.handle(#ty)?),
                 };
                 let store = self.store(instruction, quote!(value));
                 let note = self.note(instruction.at, quote!(0), quote!(value != 0));
