@@ -33,6 +33,7 @@ mod pins;
 mod registry;
 mod reply;
 mod shadows;
+mod states;
 pub mod trace;
 mod unwind;
 mod zerocopy;

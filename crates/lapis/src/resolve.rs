@@ -10,6 +10,7 @@ mod members;
 mod pointers;
 mod scope;
 mod statements;
+mod states;
 mod tables;
 mod types;
 mod values;

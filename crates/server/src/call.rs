@@ -24,6 +24,7 @@ use crate::object_log::{CallRecording, RecordedCall};
 use crate::residency::{ResidencyDevices, as_shown, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
+use crate::states::UsedState;
 
 /// Memory of `len` bytes behind one pointer argument; NULL if the application passed NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +118,9 @@ pub struct Call {
     /// Arena regions whose content the reply changes: carried along if the arena is mirrored.
     pub(crate) regions: Vec<(u64, u64)>,
     pub(crate) closures: Vec<(ClosureKey, ClosureLifetime)>,
+    pub(crate) states: Vec<UsedState>,
+    /// Pointers that the library may advance, and by how many bytes.
+    pub(crate) cursors: Vec<(usize, usize)>,
     pub(crate) holding: Charges,
     pub(crate) on_success: OnSuccess,
     pub(crate) result: Option<(bool, i64)>,
@@ -159,6 +163,8 @@ impl Call {
             next_until: 0,
             regions: Vec::new(),
             closures: Vec::new(),
+            states: Vec::new(),
+            cursors: Vec::new(),
             holding: Charges::default(),
             on_success: OnSuccess::default(),
             result: None,

@@ -571,6 +571,9 @@ fn conclude(call: &mut Call, success: bool) {
             call.session.forget_closure(key);
         }
     }
+    if !call.states.is_empty() || !call.cursors.is_empty() {
+        call.leave_states(success);
+    }
     let kept = ffi::take_kept();
     let noted = &mut call.on_success;
     if !success {
@@ -660,4 +663,4 @@ fn region((offset, bytes): &(u64, u64)) -> Region {
 
 #[cfg(test)]
 #[path = "lane_tests.rs"]
-mod tests;
+pub mod tests;
