@@ -40,8 +40,9 @@ def clinfo(place):
 
 
 def clinfo_visible(outcome):
-    # The current frequency and the free memory change from second to second.
-    lines = [l for l in outcome.output.splitlines() if not re.search(r"Max clock frequency|Global free memory", l)]
+    # The current frequency and the free memory change from second to second. Memory of `malloc` is the application's alone.
+    hidden = r"Max clock frequency|Global free memory|Shared System USM caps"
+    lines = [l for l in outcome.output.splitlines() if not re.search(hidden, l)]
     return (outcome.status, "\n".join(lines))
 
 

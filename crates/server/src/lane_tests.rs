@@ -19,9 +19,11 @@ static API: ApiDescriptor = ApiDescriptor {
     version: "1",
     spec_hash: 1,
     soname: "libm.so.6",
-    functions: &[FunctionInfo { name: "add", handler: add, replayable: false }],
+    functions: &[FunctionInfo { name: "add", handler: add, replayable: false, blocker: None }],
     handle_types: &[],
     resources: &[],
+    state: None,
+    quiesce: None,
     rejected: |_, _| -1,
 };
 
@@ -48,7 +50,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
     LaneEnd::clear(&arena, AT, LENGTH).unwrap();
     let guest = LaneEnd::shared(&arena, AT, LENGTH, Side::Guest, &liveness).unwrap();
     let server = LaneEnd::shared(&arena, AT, LENGTH, Side::Server, &liveness).unwrap();
-    (Lane::new(session_of(&API, devices, &Assignment::default()), server), guest)
+    (Lane::new(session_of(&API, devices, &Assignment::default()), 1, server, None), guest)
 }
 
 /// A session without memory that it shares with a guest.
@@ -70,6 +72,8 @@ pub fn session_of(api: &'static ApiDescriptor, devices: Devices, assignment: &As
         log: crate::object_log::ObjectLog::off(),
         journal,
         socket: None,
+        move_every: None,
+        orders: None,
     })
 }
 

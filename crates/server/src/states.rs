@@ -115,6 +115,11 @@ impl States {
         self.live().by_id.get(&id).filter(|state| state.kind == kind).cloned()
     }
 
+    /// True while there are some.
+    pub fn any(&self) -> bool {
+        !self.live().by_id.is_empty()
+    }
+
     fn remove(&self, id: u64) -> Option<Arc<State>> {
         self.live().by_id.remove(&id)
     }

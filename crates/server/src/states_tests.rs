@@ -21,13 +21,15 @@ static API: ApiDescriptor = ApiDescriptor {
     spec_hash: 1,
     soname: "libm.so.6",
     functions: &[
-        FunctionInfo { name: "make", handler: make, replayable: false },
-        FunctionInfo { name: "use", handler: work, replayable: false },
-        FunctionInfo { name: "end", handler: end, replayable: false },
-        FunctionInfo { name: "other", handler: other, replayable: false },
+        FunctionInfo { name: "make", handler: make, replayable: false, blocker: None },
+        FunctionInfo { name: "use", handler: work, replayable: false, blocker: None },
+        FunctionInfo { name: "end", handler: end, replayable: false, blocker: None },
+        FunctionInfo { name: "other", handler: other, replayable: false, blocker: None },
     ],
     handle_types: &[],
     resources: &[("memory", ResourceKind::Continuous)],
+    state: None,
+    quiesce: None,
     rejected: |_, _| -1,
 };
 
@@ -84,7 +86,7 @@ impl Guest {
         let mut assignment = Assignment::default();
         assignment.limits.insert("memory".into(), limit);
         let session = session_of(&API, Devices::new(None, None, 0), &assignment);
-        Guest { call: Call::new(session.clone(), Arc::new(LaneUses::default())), session }
+        Guest { call: Call::new(session.clone(), Arc::new(LaneUses::default()), 0), session }
     }
 
     /// The words of the reply; `None`: refused. Panics if the session ends.
