@@ -23,6 +23,7 @@ mod cpu_demand;
 mod deferred_ends;
 mod deferred_outputs;
 mod devices;
+mod environment;
 mod exchange;
 pub mod exports;
 pub mod ffi;
