@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import apis  # noqa: E402
 import callcost  # noqa: E402
 import fair  # noqa: E402
 import idle  # noqa: E402
@@ -108,6 +109,7 @@ FIGURES = {
     "policy.interpreted_ns": "... a decision without machine code",
     "policy.verify_ms": "... reading and verifying its object",
     "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
+    **apis.FIGURES,
     **vm.FIGURES,
     "kills.count": "guests, API servers and nodes killed at random points under load",
     "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
@@ -132,6 +134,7 @@ BENCHMARKS = {
     "vm.calls": (vm.calls, [name for name in vm.FIGURES if name.endswith("_ns") or "_vs_" in name]),
     "vm.counts": (vm.counts, [name for name in vm.FIGURES if "_per_" in name or name.endswith(("_percent", "_to_wake"))]),
     "vm.bulk": (vm.bulk, [name for name in vm.FIGURES if "64MiB" in name or "crossover" in name]),
+    "apis.isal": (apis.isal, list(apis.FIGURES)),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }

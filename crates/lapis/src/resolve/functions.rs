@@ -412,6 +412,10 @@ impl<'a> Resolver<'a> {
             returned: None,
             no_copy: false,
             zerocopy: false,
+            way: crate::model::BufferWay::Fixed,
+            in_place: false,
+            align: 1,
+            scratch_resource: None,
         }));
         Rule::Plan(Box::new(plan))
     }
