@@ -20,6 +20,7 @@ static API: ApiDescriptor = ApiDescriptor {
     version: "1",
     spec_hash: 1,
     soname: "libm.so.6",
+    environment: &[],
     functions: &[
         FunctionInfo { name: "make", handler: make, replayable: false, blocker: None },
         FunctionInfo { name: "use", handler: work, replayable: false, blocker: None },
