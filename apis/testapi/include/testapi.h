@@ -342,6 +342,9 @@ ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notif
 /* Called for every message until the device is closed. */
 ta_status ta_device_log(ta_device device, ta_log log, void *context);
 ta_status ta_device_say(ta_device device, const char *message);
+/* The device of the calling thread: NULL until it says so. */
+ta_status ta_focus(ta_device device);
+ta_status ta_focused(ta_device *device);
 /* Filters `bytes` bytes in pieces of 1000; returns through `*total` the sum of the filter's answers. */
 ta_status ta_filter_run(const uint8_t *from, uint8_t *to, size_t bytes, ta_filter filter, void *context,
                         uint64_t *total);

@@ -11,16 +11,24 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use crate::wait_predictor::{WaitPlan, WaitPredictor};
 use crate::{Doorbell, futex};
 
-/// the peer is gone
+/// The reason why a wait ended without what it waited for.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[error("the peer is gone")]
-pub struct WaitError;
+pub enum WaitError {
+    /// the peer is gone
+    #[error("the peer is gone")]
+    Gone,
+    /// this side was asked to stop waiting for messages
+    #[error("this side was asked to stop waiting for messages")]
+    Interrupted,
+}
 
 type Probe = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The state of the peer's process, alive or dead; shared by all lanes of a connection.
 pub struct Liveness {
     dead: AtomicBool,
+    /// Waits for the beginning of a message end. Written by a thread of this side, never by the peer.
+    interrupted: AtomicBool,
     /// The interval at which a sleeper checks the peer, and the check.
     probe: Option<(Duration, Probe)>,
 }
@@ -28,12 +36,12 @@ pub struct Liveness {
 impl Liveness {
     /// A liveness that another thread ends: it calls [`Liveness::kill`] and wakes the sleepers.
     pub fn notified() -> Self {
-        Liveness { dead: AtomicBool::new(false), probe: None }
+        Liveness { dead: AtomicBool::new(false), interrupted: AtomicBool::new(false), probe: None }
     }
 
     /// A liveness that sleepers check: each wakes up every `interval` and calls `alive`.
     pub fn probed(interval: Duration, alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Liveness { dead: AtomicBool::new(false), probe: Some((interval, Box::new(alive))) }
+        Liveness { probe: Some((interval, Box::new(alive))), ..Self::notified() }
     }
 
     #[inline]
@@ -44,6 +52,18 @@ impl Liveness {
     /// Makes every later wait fail. Sleepers without a probe must be woken afterwards.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes waits for the beginning of a message fail until [`Liveness::resume`], in consumers that
+    /// allow it ([`crate::Consumer::set_interruptible`]). Waits for room and for the rest of a
+    /// message go on, because half a message cannot be put back. Sleepers must be woken afterwards.
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends [`Liveness::interrupt`].
+    pub fn resume(&self) {
+        self.interrupted.store(false, Ordering::SeqCst);
     }
 
     /// Calls the probe, if there is one; false if the peer is dead.
@@ -214,6 +234,8 @@ pub(crate) fn here(doorbell: Option<&dyn Doorbell>) -> u32 {
 pub(crate) struct WaitFlag<'a> {
     pub word: &'a AtomicU32,
     pub doorbell: Option<&'a dyn Doorbell>,
+    /// The wait ends when this side is interrupted ([`Liveness::interrupt`]).
+    pub interruptible: bool,
 }
 
 /// Bit of the [`WaitFlag`]'s word: this side sleeps.
@@ -240,6 +262,15 @@ impl PeerWaitState {
 }
 
 impl WaitFlag<'_> {
+    /// The reason why the wait shall not go on; `None`: it shall.
+    fn stopped(&self, liveness: &Liveness) -> Option<WaitError> {
+        if liveness.dead() {
+            return Some(WaitError::Gone);
+        }
+        let interrupted = self.interruptible && liveness.interrupted.load(Ordering::SeqCst);
+        interrupted.then_some(WaitError::Interrupted)
+    }
+
     /// Announces that this side is about to sleep; returns the word's value, which
     /// [`WaitFlag::sleep`] expects.
     fn raise(&self) -> u32 {
@@ -334,7 +365,7 @@ fn yield_to_peer(flag: &WaitFlag, liveness: &Liveness, spin_window: Duration, re
 /// Sleeps once, for at most `at_most`; returns at once if `ready` returns true or the peer is dead.
 fn sleep_once(flag: &WaitFlag, liveness: &Liveness, at_most: Duration, ready: impl Fn() -> bool) {
     let raised = flag.raise();
-    if !ready() && !liveness.dead() {
+    if !ready() && flag.stopped(liveness).is_none() {
         flag.sleep(raised, Some(at_most));
     }
     flag.lower();
@@ -364,8 +395,7 @@ pub(crate) fn wait_within(
             spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
             Ok(true)
         }
-        false if liveness.dead() => Err(WaitError),
-        false => Ok(false),
+        false => flag.stopped(liveness).map_or(Ok(false), Err),
     }
 }
 
@@ -409,8 +439,8 @@ fn sleep(
         if ready() {
             return Ok(());
         }
-        if liveness.dead() {
-            return Err(WaitError);
+        if let Some(reason) = flag.stopped(liveness) {
+            return Err(reason);
         }
         flag.sleep(raised, interval);
         // Only the peer clears the ASLEEP bit of a sleeper.
@@ -470,7 +500,7 @@ mod tests {
     #[test]
     fn predicted_sleeper_spins_before_its_wait_ends() {
         let word = AtomicU32::new(0);
-        let (flag, liveness) = (WaitFlag { word: &word, doorbell: None }, Liveness::notified());
+        let (flag, liveness) = (WaitFlag { word: &word, doorbell: None, interruptible: false }, Liveness::notified());
         let (sleep, spin, began) = (Duration::from_millis(3), Duration::from_secs(10), Instant::now());
         // Becomes true without a wake-up by the peer.
         let ready = || began.elapsed() > Duration::from_millis(5);
@@ -508,7 +538,7 @@ mod tests {
         let sleeps = |post_wake_spin: Duration, waker: fn() -> u32| {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker };
-            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
             let ready = asked_often();
             assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
@@ -525,7 +555,7 @@ mod tests {
         let word = AtomicU32::new(0);
         let fresh = PeerWaitState::look(&word);
         assert_eq!((fresh.asleep, fresh.at), (false, 0), "no CPU is known before the first sleep");
-        let flag = WaitFlag { word: &word, doorbell: None };
+        let flag = WaitFlag { word: &word, doorbell: None, interruptible: false };
         // Any CPU is accepted: this thread may migrate between any two lines.
         let somewhere = |at: u32| (1..=1 << 16).contains(&at);
         flag.raise();
@@ -551,7 +581,7 @@ mod tests {
     fn thread_woken_on_its_peers_cpu_naps_then_spins() {
         let (word, began) = (AtomicU32::new(0), Instant::now());
         let doorbell = Restless { sleeps: 0.into(), waker: current_cpu };
-        let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+        let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
         // Becomes true within the spin time of a thread on its peer's CPU.
         let ready = || began.elapsed() > SHARED_CPU_SPIN / 2;
         assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), ready).is_ok());
@@ -565,7 +595,7 @@ mod tests {
         let sleeps = |advised: bool| {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker: || 0 };
-            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
             let mut spinner = Spinner::new(true);
             spinner.expect_answers();
             spinner.post_wake_spin = Duration::from_nanos(1);

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aviary_ring::{Consumer, EMPTY, Liveness, Producer, RingMemory, WakeHandle};
+use aviary_ring::{Consumer, ConsumerPosition, EMPTY, Liveness, Producer, ProducerPosition, RingMemory, WakeHandle};
 use aviary_wire::{Control, MAX_MESSAGE};
 
 use crate::{Arena, LaneError, Region, StreamLane};
@@ -24,6 +24,13 @@ pub struct SharedLane {
     /// True if the peer is a carrier: each message is followed by the list of its regions.
     carried: bool,
     scratch: Vec<u8>,
+}
+
+/// The position of one end of a shared lane between two messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LanePosition {
+    pub sent: ProducerPosition,
+    pub received: ConsumerPosition,
 }
 
 /// Longest region list in bytes in a ring of a carried arena: two words per region, then their
@@ -119,6 +126,13 @@ impl LaneEnd {
         }
     }
 
+    /// Sets if waits for a message end when this side is interrupted; never those of a stream.
+    pub fn set_interruptible(&mut self, interruptible: bool) {
+        if let LaneEnd::Shared(lane) = self {
+            lane.rx.set_interruptible(interruptible);
+        }
+    }
+
     /// Declares that every message is a reply to a request that this side sent before it waited.
     pub fn expect_answers(&mut self) {
         if let LaneEnd::Shared(lane) = self {
@@ -160,6 +174,26 @@ impl LaneEnd {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.await_message(at_most)?),
             LaneEnd::Stream(lane) => Ok(lane.await_message(at_most)),
+        }
+    }
+
+    /// Position of a shared lane, for another process that goes on with it. `None`: a stream.
+    pub fn position(&self) -> Option<LanePosition> {
+        match self {
+            LaneEnd::Shared(lane) => Some(LanePosition { sent: lane.tx.position(), received: lane.rx.position() }),
+            LaneEnd::Stream(_) => None,
+        }
+    }
+
+    /// Goes on where another process has stopped. Refuses a stream, and positions that are none.
+    pub fn resume(self, at: LanePosition) -> Result<Self, LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => {
+                let lane = *lane;
+                let (tx, rx) = (lane.tx.resume(at.sent)?, lane.rx.resume(at.received)?);
+                Ok(LaneEnd::Shared(Box::new(SharedLane { tx, rx, ..lane })))
+            }
+            LaneEnd::Stream(_) => Err(LaneError::Open("memory, to go on with a lane")),
         }
     }
 
