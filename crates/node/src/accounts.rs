@@ -69,7 +69,7 @@ impl Accounts {
         suppressed
     }
 
-    /// What one API server of a tenant holds is another one's from now on.
+    /// Passes everything that one API server of a tenant holds to another one.
     pub fn move_slot(&self, from: &AssignedSlot, to: &AssignedSlot) -> Result<(), PageError> {
         match self.tenants.get(&from.tenant) {
             Some(TenantPageState::InUse { page, .. }) if from.tenant == to.tenant => page.move_slot(from.slot, to.slot),

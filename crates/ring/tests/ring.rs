@@ -369,7 +369,7 @@ fn interrupted_consumer_waits_again_and_loses_no_message() {
     waker.wake();
     let (first, mut rx) = sleeper.join().unwrap();
     assert_eq!(first, Err(RingError::Interrupted));
-    // What has come is read, interrupted or not.
+    // A message that has come is read, interrupted or not.
     tx.send(b"one").unwrap();
     let mut got = Vec::new();
     rx.receive(&mut got).unwrap();

@@ -31,7 +31,7 @@ const MAX_EXTENTS: usize = 4096;
 /// Shadow threads run vendor code that expects a main thread's stack.
 const SHADOW_STACK_BYTES: usize = 8 << 20;
 
-/// What a control loop does now.
+/// The present state of a control loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stance {
     /// It hears its guest.
@@ -40,7 +40,7 @@ enum Stance {
     Standing,
 }
 
-/// What a control loop has to see to.
+/// An event that a control loop has to see to.
 enum Event {
     Guest,
     Order,

@@ -22,7 +22,7 @@ mod word {
     pub const DEAD: u32 = 4;
 }
 
-/// What the lanes of a session are asked to do.
+/// The present demand on the lanes of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -43,7 +43,7 @@ pub struct StoppedLane {
 
 /// The end of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum StopEnd {
     GoesOn,
     SessionOver,
 }
@@ -112,10 +112,10 @@ impl Pause {
     }
 
     /// A lane stands until it may go on.
-    pub fn stand(&self, lane: u32, stopped: StoppedLane) -> Ended {
+    pub fn stand(&self, lane: u32, stopped: StoppedLane) -> StopEnd {
         let mut state = self.lock();
         if state.phase != Phase::Stopping {
-            return if state.phase == Phase::Dead { Ended::SessionOver } else { Ended::GoesOn };
+            return if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn };
         }
         state.at_work = state.at_work.saturating_sub(1);
         state.stopped.insert(lane, stopped);
@@ -125,7 +125,7 @@ impl Pause {
         }
         state.stopped.remove(&lane);
         state.at_work += 1;
-        if state.phase == Phase::Dead { Ended::SessionOver } else { Ended::GoesOn }
+        if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
     }
 
     /// A lane has executed a message. True if the session shall ask to be moved now: then all lanes stop at once, and the
@@ -223,7 +223,7 @@ mod tests {
                 let (pause, executed) = (&pause, &executed);
                 scope.spawn(move || {
                     loop {
-                        if pause.asks() && pause.stand(lane, StoppedLane::default()) == Ended::SessionOver {
+                        if pause.asks() && pause.stand(lane, StoppedLane::default()) == StopEnd::SessionOver {
                             return pause.leave();
                         }
                         executed[lane as usize].fetch_add(1, Ordering::SeqCst);
@@ -254,7 +254,7 @@ mod tests {
         // The attempt is given up: the lane never noticed.
         pause.resume();
         assert!(!pause.asks());
-        assert_eq!(pause.stand(1, StoppedLane::default()), Ended::GoesOn);
+        assert_eq!(pause.stand(1, StoppedLane::default()), StopEnd::GoesOn);
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
             let lane = scope.spawn(|| pause.stand(1, StoppedLane::default()));
             assert!(pause.await_all(soon()));
             pause.kill();
-            assert_eq!(lane.join().unwrap(), Ended::SessionOver);
+            assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
         });
         assert!(!pause.await_all(Instant::now()), "the lane has not left yet");
     }

@@ -68,7 +68,7 @@ fn session_goes_on_elsewhere_with_lanes_tickets_and_untold_errors() {
     let mut servers = Vec::new();
     for round in 0..3u64 {
         let state = capture(&orders, LONG_MS).expect("a state");
-        // What comes while the session stands waits.
+        // Messages that come while the session stands wait.
         two.call_async(PUSH, 2 + round, fields(|e| e.word(20 + round)));
         let (new_orders, server) = move_to_another(state);
         orders = new_orders;

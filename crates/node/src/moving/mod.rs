@@ -187,7 +187,7 @@ impl Moves {
     }
 }
 
-/// What `aviary ps` tells of a session's moves.
+/// A session's moves, for `aviary ps`.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionMoves {
     /// How often it has moved.

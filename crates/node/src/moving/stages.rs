@@ -36,7 +36,7 @@ impl Stage {
     }
 }
 
-/// What happens to a move.
+/// An event of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveEvent {
     /// The old API server has captured this session.
@@ -68,7 +68,7 @@ impl Refusal {
     }
 }
 
-/// What is to be done after an event.
+/// The node's next step after an event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Wait,
@@ -141,12 +141,10 @@ impl Progress {
             }
             (_, MoveEvent::TargetGone) => Next::GiveUp(Refusal::not_now("the new API server has ended")),
             (_, MoveEvent::GuestGone) => Next::GiveUp(Refusal::lasting("the program has ended")),
-            (_, MoveEvent::Overdue) if now >= self.deadline => {
-                Next::GiveUp(Refusal::not_now(match self.stage {
-                    Stage::Capturing => "its API server did not capture it in time",
-                    Stage::Rebuilding => "the new API server did not rebuild it in time",
-                }))
-            }
+            (_, MoveEvent::Overdue) if now >= self.deadline => Next::GiveUp(Refusal::not_now(match self.stage {
+                Stage::Capturing => "its API server did not capture it in time",
+                Stage::Rebuilding => "the new API server did not rebuild it in time",
+            })),
             (_, MoveEvent::Overdue) => Next::Wait,
         }
     }

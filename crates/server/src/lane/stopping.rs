@@ -6,7 +6,7 @@ use aviary_transport::LaneError;
 
 use super::{Lane, LaneEnded};
 use crate::call::Call;
-use crate::pause::{Ended, StoppedLane};
+use crate::pause::{StopEnd, StoppedLane};
 use crate::tickets::{Interrupted, Repeat};
 
 impl Lane {
@@ -75,8 +75,8 @@ impl Lane {
         let stopped = StoppedLane { position, taken: taken.map(<[u8]>::to_vec), deferred: self.deferred.get() };
         self.idle.set(true);
         match self.session.pause.stand(self.number, stopped) {
-            Ended::GoesOn => Ok(()),
-            Ended::SessionOver => Err(LaneEnded::Closed),
+            StopEnd::GoesOn => Ok(()),
+            StopEnd::SessionOver => Err(LaneEnded::Closed),
         }
     }
 

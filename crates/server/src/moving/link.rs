@@ -1,6 +1,6 @@
 //! The link of a session to its guest, as one process leaves it to the next: greeting, lanes, tickets, deliveries.
 //!
-//! What is read here may have been written by an API server that a guest has taken over, or come out of a file.
+//! The bytes that are read here may be those of an API server that a guest has taken over, or come out of a file.
 
 use std::collections::BTreeMap;
 

@@ -66,7 +66,7 @@ pub fn report(orders: &OwnedFd, report: &MoveReport, descriptors: &[std::os::fd:
     aviary_control::send(orders.as_fd(), report, descriptors, Patience::Waits)
 }
 
-/// What stands in the way of a pause at its deadline: the calls that lanes are in.
+/// Obstacles of a pause at its deadline: the calls that lanes are in.
 pub fn calls_under_way(session: &Session, timeout: Duration) -> Obstacle {
     let standing = session.pause.stopped();
     let busy = session.handles.in_use.last_functions().into_iter().filter(|(lane, _)| !standing.contains_key(lane));
@@ -93,7 +93,7 @@ pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> 
         }
     }
     quiesce(session, deadline)?;
-    session.devices.rest(|_| false);
+    session.devices.lane_idle(|_| false);
     while !session.late.settle() {
         if Instant::now() >= deadline {
             return Err(Obstacle::not_now("the vendor library still works on outputs of earlier calls"));
