@@ -13,6 +13,7 @@ mod end;
 mod fpga;
 mod guest;
 mod launch;
+mod library;
 mod manual;
 mod migrate;
 mod policy;

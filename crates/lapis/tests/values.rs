@@ -70,6 +70,6 @@ fn headers_need_not_be_utf_8() {
     let header = b"/* Ren\xe9e */\r\n#define ONE \\\r\n 1 /* \xe9 */\r\n#define TWO 2\r\nint f(const int *p);\r\n";
     let folder = Folder::new("latin1", header, "f(const int *p) { argument(p) { in; buffer(ONE + TWO); } }\r\n");
     assert!(folder.load().is_ok());
-    let text = init(&folder.0.join("h.h"), &Options::default()).expect("a specification");
+    let text = init(&folder.0.join("h.h"), &aviary_lapis::InitOptions::default()).expect("a specification");
     assert!(text.contains("f(const int *p)"), "{text}");
 }
