@@ -98,6 +98,7 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             request,
             note
         }),
+        any::<u32>().prop_map(|pid| FromServer::Init { pid }),
         any::<u32>().prop_map(|pid| FromServer::Born { pid }),
         Just(FromServer::Ready),
         ".{0,16}".prop_map(|reason| FromServer::Unfit { reason }),

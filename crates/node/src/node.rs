@@ -3,8 +3,9 @@
 use crate::{
     NodeConfig, NodeError, Tenants,
     accept::{PendingAttach, spare_descriptor},
-    accounts::Accounts,
+    accounts::{Accounts, AssignedSlot},
     api_server::ApiServerCommand,
+    cgroups::Groups,
     claims,
     epoll::{Epoll, Token},
     gateways::Gateways,
@@ -21,6 +22,7 @@ use crate::{
 use aviary_control::ServerUser;
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
+    collections::HashMap,
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::{
@@ -52,6 +54,8 @@ pub struct Core {
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
     /// Starts a process whose copies are sandboxed; `None`: API servers are not in sandboxes.
     pub(crate) sandboxed: Option<ApiServerCommand>,
+    /// `None`: API servers are in the node's control group.
+    pub(crate) groups: Option<Groups>,
     /// `None`: no device is ever scheduled.
     pub(crate) scheduling: Option<Scheduling>,
     /// Listeners for other machines.
@@ -64,12 +68,14 @@ pub(crate) struct CoreState {
     pub registry: Registry,
     pub accounts: Accounts,
     pub tenants: Tenants,
-    /// `None`: all API servers are who the node is.
+    /// `None`: all API servers are the node's user, without sandboxes.
     pub server_users: Option<ServerUsers>,
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     /// Taken when the node ends, which removes the socket.
     pub listener: Option<Listener>,
+    /// Places in tenants' pages of API servers that were reaped and whose control groups are not known to be empty.
+    pub emptying: HashMap<u64, AssignedSlot>,
     pub gateways: Gateways,
     pub vms: Vms,
     /// Processes that attach, and further connections of processes that have an API server.
@@ -121,7 +127,11 @@ impl Core {
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
         let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
         let claims = Path::new(claims::FOLDER);
-        let server_users = config.server_users.clone().map(|range| ServerUsers::new(range, claims)).transpose()?;
+        let server_users = match (&config.server_users, &config.sandbox) {
+            (Some(range), _) => Some(ServerUsers::new(range.clone(), claims)?),
+            (None, Some(_)) => Some(ServerUsers::shared()?),
+            (None, None) => None,
+        };
         if server_users.as_ref().is_some_and(|users| !users.are_claimed()) {
             let folder = claims.display();
             log.warn(format_args!(
@@ -140,6 +150,7 @@ impl Core {
             server_users,
             sessions_per_user,
             listener,
+            emptying: HashMap::new(),
             gateways,
             vms,
             throttle: Throttle::new(config.attach_rate),
@@ -157,7 +168,11 @@ impl Core {
         if let Some(scheduling) = &scheduling {
             epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
         }
-        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, scheduling, remote, state })
+        let groups = config.groups.clone().map(|settings| Groups::new(settings, log)).transpose()?;
+        if let Some(groups) = &groups {
+            epoll.add(groups.bell(), Token::Groups)?;
+        }
+        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -247,6 +262,7 @@ impl Core {
             Token::Remote(place) => self.accept_remote(place),
             Token::GatewayExit(id) => self.reap_gateway(id),
             Token::Overdue => self.end_overdue(),
+            Token::Groups => self.settle_emptied(),
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
             Token::Stranger(id) => self.hear_stranger(id),

@@ -81,14 +81,25 @@ impl UserRange {
     }
 }
 
+/// Ids of API servers.
+#[derive(Debug)]
+enum Ids {
+    /// One for each tenant.
+    Range {
+        range: UserRange,
+        /// The next one to give out, unless another node has it.
+        next: u32,
+        /// `None`: nobody can tell what other nodes have.
+        claims: Option<Claims>,
+    },
+    /// The node's, which is not root: sandboxes keep its tenants apart.
+    Shared(u32),
+}
+
 /// The tenant of each id.
 #[derive(Debug)]
 pub struct ServerUsers {
-    range: UserRange,
-    /// The next one to give out, unless another node has it.
-    next: u32,
-    /// `None`: nobody can tell what other nodes have.
-    claims: Option<Claims>,
+    ids: Ids,
     by_tenant: BTreeMap<String, ServerUser>,
     /// Groups that devices belong to.
     groups: Vec<u32>,
@@ -101,14 +112,23 @@ pub struct ServerUsers {
 impl ServerUsers {
     /// `claims`: where the nodes of this machine say which ids they have.
     pub fn new(range: UserRange, claims: &Path) -> Result<Self, NodeError> {
+        let (next, claims) = (*range.0.start(), Claims::new(claims).ok());
+        Self::with(Ids::Range { range, next, claims })
+    }
+
+    /// Of a node that is not root and whose API servers are in sandboxes.
+    pub fn shared() -> Result<Self, NodeError> {
+        Self::with(Ids::Shared(rustix::process::geteuid().as_raw()))
+    }
+
+    fn with(ids: Ids) -> Result<Self, NodeError> {
         let homes = PrivateDir::create()?;
         // Into it, not to what is in it.
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
-        let (next, claims) = (*range.0.start(), Claims::new(claims).ok());
-        Ok(Self { range, next, claims, by_tenant: BTreeMap::new(), groups, homes, own })
+        Ok(Self { ids, by_tenant: BTreeMap::new(), groups, homes, own })
     }
 
     /// The directory with a home for each id.
@@ -118,14 +138,14 @@ impl ServerUsers {
 
     /// True if no other node of this machine can have the same ids.
     pub fn are_claimed(&self) -> bool {
-        self.claims.is_some()
+        matches!(&self.ids, Ids::Shared(_) | Ids::Range { claims: Some(_), .. })
     }
 
     /// The user of a tenant's API servers; `None`: the node's own. That holds only where the kernel says that the guest
     /// is the node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name
     /// alone decides nothing: another guest that got it would be root.
     pub fn of(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
-        if own && tenant == self.own {
+        if own && tenant == self.own && matches!(self.ids, Ids::Range { .. }) {
             return Ok(None);
         }
         if let Some(user) = self.by_tenant.get(tenant) {
@@ -134,14 +154,18 @@ impl ServerUsers {
         let failed = |why: String| NodeError::ServerUser(tenant.to_owned(), why);
         let id = self.unclaimed().map_err(|error| failed(format!("{}: {error}", claims::FOLDER)))?;
         let id = id.ok_or_else(|| failed("none is left".into()))?;
-        let home = self.homes.path().join(id.to_string());
-        let made = DirBuilder::new().mode(0o700).create(&home).and_then(|()| chown(&home, Some(id), Some(id)));
-        made.map_err(|error| failed(format!("{}: {error}", home.display())))?;
-        let user = ServerUser { id, groups: self.groups.clone(), home };
+        let (name, owner) = match self.ids {
+            Ids::Range { .. } => (id.to_string(), Some(id)),
+            Ids::Shared(_) => (self.by_tenant.len().to_string(), None),
+        };
+        let make = |folder: &Path| {
+            let made = DirBuilder::new().mode(0o700).create(folder).and_then(|()| chown(folder, owner, owner));
+            made.map_err(|error| failed(format!("{}: {error}", folder.display())))
+        };
+        let user = ServerUser { id, groups: self.groups.clone(), home: self.homes.path().join(name) };
+        make(&user.home)?;
         // Beside the home, where the tenant cannot put anything in its place.
-        let shared = user.shared_memory();
-        let made = DirBuilder::new().mode(0o700).create(&shared).and_then(|()| chown(&shared, Some(id), Some(id)));
-        made.map_err(|error| failed(format!("{}: {error}", shared.display())))?;
+        make(&user.shared_memory())?;
         self.by_tenant.insert(tenant.to_owned(), user.clone());
         Ok(Some(user))
     }
@@ -150,11 +174,15 @@ impl ServerUsers {
 impl ServerUsers {
     /// The next id that is no other node's, which is this one's from now on.
     fn unclaimed(&mut self) -> io::Result<Option<u32>> {
-        while self.range.0.contains(&self.next) {
-            let id = self.next;
+        let (range, next, claims) = match &mut self.ids {
+            Ids::Shared(id) => return Ok(Some(*id)),
+            Ids::Range { range, next, claims } => (range, next, claims),
+        };
+        while range.0.contains(next) {
+            let id = *next;
             // The highest id of all is in no range.
-            self.next += 1;
-            if self.claims.as_mut().map_or(Ok(true), |claims| claims.claim(id))? {
+            *next += 1;
+            if claims.as_mut().map_or(Ok(true), |claims| claims.claim(id))? {
                 return Ok(Some(id));
             }
         }
@@ -234,6 +262,11 @@ mod tests {
         assert_eq!(others.of("one", false).unwrap().unwrap().id, 70_002);
         assert!(matches!(others.of("two", false), Err(NodeError::ServerUser(..))));
         drop(users);
+        // A node that is not root.
+        let mut shared = ServerUsers::shared().unwrap();
+        let (one, two) = (shared.of("one", false).unwrap().unwrap(), shared.of(&own, true).unwrap().unwrap());
+        assert_eq!((one.id, one.id), (two.id, rustix::process::geteuid().as_raw()));
+        assert!(one.home != two.home && one.home.is_dir() && two.shared_memory().is_dir());
         assert_eq!(new(70_000..=70_002).of("two", false).unwrap().unwrap().id, 70_000);
     }
 }
