@@ -63,6 +63,12 @@ def children(pid):
     return [child for child in found if alive(child)]
 
 
+def descendants(pid):
+    """Children, their children and so on. An API server in a sandbox is a child of the process 1 of its PID namespace."""
+    below = children(pid)
+    return below + [other for child in below for other in descendants(child)]
+
+
 def alive(pid):
     """If the process is there and no zombie."""
     try:

@@ -1,6 +1,7 @@
 // Attempts of code that took an API server over. Static; started by implant.c inside the API server.
 //   attempts              each attempt in a process of its own, one line each: NAME works | refused ERRNO | killed SIGNAL
 //   attempts linger       leaves processes behind that try to outlive the session
+//   attempts "stay MS"    the same, and one that keeps a CPU busy; prints `ready` and the API server's id, and ends MS later
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -210,7 +211,25 @@ static void linger(void) {
     fflush(stdout);
 }
 
+static void stay(long milliseconds) {
+    for (int i = 0; i < 3; i++) {
+        if (fork() != 0) continue;
+        if (fork() != 0) _exit(0);
+        signal(SIGTERM, SIG_IGN);
+        for (int fd = 0; fd < 64; fd++) close(fd);
+        while (i > 0) pause();
+        for (volatile long round = 0;; round++) {}
+    }
+    printf("ready %d\n", getppid());
+    fflush(stdout);
+    usleep(milliseconds * 1000);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strncmp(argv[1], "stay ", 5) == 0) {
+        stay(atol(argv[1] + 5));
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "linger") == 0) {
         linger();
         return 0;

@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness.process import HANG, alive, descriptors, resident_mb, zombies
+from harness.process import HANG, alive, descendants, descriptors, resident_mb, zombies
 
 # Guests at the same time.
 GUESTS = 5
@@ -278,10 +278,12 @@ def temporary():
 
 
 def strangers(node):
-    """API servers of this node's environment that are not its children any more: orphans."""
+    """API servers of this node's environment that are not its children any more, and what API servers have started."""
     mark = f"AVIARY_NODE_UNDER_TEST={node.directory}".encode()
     known = {node.pid, *node.servers()}
-    found = []
+    # Processes that API servers in sandboxes have started are below them; their number is that of the start.
+    found = [pid for pid in descendants(node.pid) if pid not in known]
+    known.update(found)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) not in known:
             try:

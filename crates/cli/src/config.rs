@@ -1,8 +1,8 @@
 //! The node's configuration file.
 
-use crate::cgroup::CgroupConfig;
 use crate::amount::{Amount, limits};
 use crate::apis::{self, Api, PolicyChoice};
+use crate::cgroup::CgroupConfig;
 use aviary_node::{
     DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy,
     Rules, Scheduler, Tenant, Tenants, VmSettings, precedence,

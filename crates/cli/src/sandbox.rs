@@ -73,9 +73,11 @@ pub fn choose(
 /// The walls around API servers of these users; the error says why there are none.
 fn walls(users: Users, tried: impl FnOnce() -> Result<Found, String>) -> Result<Walls, String> {
     if users == Users::Root {
-        return Err("API servers of this node have no users of their own (api_server_users), so that nothing would keep \
+        return Err(
+            "API servers of this node have no users of their own (api_server_users), so that nothing would keep \
                     them in"
-            .into());
+                .into(),
+        );
     }
     Ok(tried()?.walls)
 }
@@ -159,7 +161,10 @@ pub fn probe() -> Result<Found, String> {
 
 /// Sandboxes of this machine in words: what they are, and what is weaker than it could be.
 pub fn described(found: &Found) -> String {
-    std::iter::once(found.walls.described()).chain(found.weaknesses.iter().map(String::as_str)).collect::<Vec<_>>().join("; ")
+    std::iter::once(found.walls.described())
+        .chain(found.weaknesses.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// The walls of a sandbox in words (`aviary doctor --sandbox`): of API servers of `apis`, on a machine that was `tried`.
@@ -232,7 +237,8 @@ mod tests {
         let silent = [good[0].clone(), api("three", None)];
         let found = |walls| Ok(Found { walls, weaknesses: Vec::new() });
         let good_walls = || found(Walls::Namespaces);
-        let choose = |told, users, apis: &[Api], tried: Result<Found, String>| choose(told, &file, users, apis, || tried);
+        let choose =
+            |told, users, apis: &[Api], tried: Result<Found, String>| choose(told, &file, users, apis, || tried);
         let reason = |choice| match choice {
             Ok(Choice::None(Some(reason))) => reason,
             other => panic!("{other:?}"),
@@ -246,7 +252,9 @@ mod tests {
         assert!(choose(Some(Mode::On), Users::Own, &good, none()).is_err());
         // A node that is not root has the walls that there are.
         for walls in [Walls::UserNamespace, Walls::Landlock] {
-            let Ok(Choice::Sandboxes(weaker)) = choose(None, Users::Shared, &good, found(walls)) else { panic!("{walls:?}") };
+            let Ok(Choice::Sandboxes(weaker)) = choose(None, Users::Shared, &good, found(walls)) else {
+                panic!("{walls:?}")
+            };
             assert_eq!(weaker.walls.parse(), Ok(walls));
             assert_eq!(choose(Some(Mode::Log), Users::Shared, &good, found(walls)).is_ok(), walls != Walls::Landlock);
         }

@@ -2,7 +2,9 @@
 
 use crate::{NodeError, SandboxSettings};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
+};
 use std::{
     ffi::OsString,
     fmt, io,
@@ -174,8 +176,16 @@ impl ApiServer {
         let _ = pidfd_send_signal(&self.exit, signal);
     }
 
-    /// Blocks until the process has ended and reaps it.
+    /// Blocks until the process has ended and reaps it. What it started ends with it: its group of processes, which it cannot
+    /// leave in a sandbox, and all of its PID namespace, if it has one.
     pub fn wait(self) -> ServerEnd {
+        if self.init.is_none() {
+            let _ = waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+            // Not reaped yet, so that the group is its own.
+            if let Some(leader) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process_group(leader, Signal::KILL);
+            }
+        }
         let end = reap(&self.exit);
         self.init.and_then(|(_, status)| told_status(&status)).unwrap_or(end)
     }

@@ -70,8 +70,8 @@ fn hierarchy() -> Option<PathBuf> {
     mount.split_whitespace().nth(4).map(PathBuf::from)
 }
 
-/// The directory of this process, if it may use that as it likes: one that systemd delegated (`Delegate=yes`), or the root of
-/// what this process sees.
+/// The directory of this process, if it may use that as it likes: one that systemd delegated (`Delegate=yes`), or the
+/// root of the hierarchy as this process sees it.
 pub fn delegated() -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
@@ -83,7 +83,10 @@ pub fn delegated() -> Option<PathBuf> {
     if !own.is_empty() && !told("user.delegate") && !told("trusted.delegate") {
         return None;
     }
-    rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK).is_ok().then_some(folder)
+    // Where others have the controllers (cgroup v1), nothing would be limited.
+    let has = fs::read_to_string(folder.join("cgroup.controllers")).ok()?;
+    let useful = has.split_whitespace().any(|name| CONTROLLERS.contains(&name));
+    (useful && rustix::fs::access(&folder, rustix::fs::Access::WRITE_OK).is_ok()).then_some(folder)
 }
 
 /// Leaves the directory, whose controllers its children can have only if no process is in it itself. Nothing happens where
@@ -160,7 +163,7 @@ impl Groups {
         self.tell(Job::Join { server, tenant: tenant.to_owned() });
     }
 
-    /// What is left of an API server is killed; `take_empty` tells when nothing is.
+    /// Kills all that is left of an API server; `take_empty` tells when nothing is.
     pub fn end(&self, server: u64) {
         self.tell(Job::End { server });
     }
@@ -271,8 +274,8 @@ impl Tree {
         if !folder.join("cgroup.procs").is_file() {
             return Err(GroupError(folder.clone(), io::Error::other("no directory of cgroup v2")));
         }
+        remove_stale(folder);
         let root = folder.join(format!("aviary-{}", std::process::id()));
-        // Of a node with this id that ended without removing it: nothing is in it, or its processes are not this node's.
         match fs::create_dir(&root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(GroupError(root, error)),
             _ => {}
@@ -312,7 +315,7 @@ impl Tree {
         let before = known.groups.first().cloned();
         known.groups.push(group.clone());
         let Some(before) = before else { return Ok(()) };
-        // What it starts meanwhile is in the group that it is in.
+        // Processes that are started meanwhile are in the group of the one that started them.
         for _ in 0..MOVES {
             let processes = processes_of(&before);
             if processes.is_empty() {
@@ -358,6 +361,27 @@ impl Tree {
             let _ = fs::remove_dir(folder);
         }
     }
+}
+
+/// Removes what nodes that were killed left behind. Directories with processes stay.
+fn remove_stale(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let id = name.to_str().and_then(|name| name.strip_prefix("aviary-")).and_then(|id| id.parse::<u32>().ok());
+        if id.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
+            remove_empty(&entry.path(), 3);
+        }
+    }
+}
+
+/// A directory and those in it, so many levels deep: a node's, a tenant's, an API server's.
+fn remove_empty(folder: &Path, depth: u32) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path(), depth - 1);
+        }
+    }
+    let _ = fs::remove_dir(folder);
 }
 
 /// Rounds in which processes are moved that others started meanwhile.

@@ -50,6 +50,18 @@ fn limits_are_written_where_there_are_files_for_them() {
 }
 
 #[test]
+fn what_killed_nodes_left_is_removed() {
+    let directory = fake();
+    let stale = directory.path().join("aviary-4294967294");
+    let (own, others) = (directory.path().join(format!("aviary-{}", std::process::id())), directory.path().join("aviary-x"));
+    for folder in [stale.join("tenant-0/server-1"), own.clone(), others.clone()] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    remove_stale(directory.path());
+    assert!(!stale.exists() && own.exists() && others.exists());
+}
+
+#[test]
 fn directories_of_other_file_systems_are_refused() {
     let directory = PrivateDir::create().unwrap();
     assert!(Tree::make(settings(directory.path())).is_err());
@@ -73,8 +85,11 @@ fn nothing_of_an_api_server_is_left_when_its_group_is_told_to_be_empty() {
     let groups = Groups::new(settings, Log::silent()).unwrap();
     let root = folder.join(format!("aviary-{}", std::process::id()));
     // A process whose own children go on without it.
-    let mut server = Command::new("sh").args(["-c", "read go; sleep 600 & sleep 600 & sleep 600"])
-        .stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut server = Command::new("sh")
+        .args(["-c", "read go; sleep 600 & sleep 600 & sleep 600"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     groups.start(7, vec![server.id()]);
     let first = root.join("server-7");
     let until = |what: &str, condition: &dyn Fn() -> bool| {

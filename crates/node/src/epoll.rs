@@ -34,6 +34,7 @@ pub enum Token {
     Overdue,
     /// Control groups are empty.
     Groups,
+    Helpers,
     /// A VM connects, by its place in the list.
     Vm(u64),
     /// A VM's device ended.
@@ -58,6 +59,7 @@ impl Token {
             Token::GatewayExit(id) => (8, id),
             Token::Overdue => (9, 0),
             Token::Groups => (14, 0),
+            Token::Helpers => (15, 0),
             Token::Vm(id) => (10, id),
             Token::DeviceExit(id) => (11, id),
             Token::Log(id) => (12, id),
@@ -80,6 +82,7 @@ impl Token {
             8 => Token::GatewayExit(id),
             9 => Token::Overdue,
             14 => Token::Groups,
+            15 => Token::Helpers,
             10 => Token::Vm(id),
             11 => Token::DeviceExit(id),
             12 => Token::Log(id),
@@ -136,8 +139,17 @@ mod tests {
             Token::DeviceExit(4),
             Token::Stranger(5),
         ];
-        for token in
-            [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue, Token::Groups].into_iter().chain(with_id)
+        for token in [
+            Token::Listener,
+            Token::Wake,
+            Token::Zygote,
+            Token::ZygoteExit,
+            Token::Overdue,
+            Token::Groups,
+            Token::Helpers,
+        ]
+        .into_iter()
+        .chain(with_id)
         {
             assert_eq!(Token::decode(token.encode()), token);
         }

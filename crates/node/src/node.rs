@@ -9,6 +9,7 @@ use crate::{
     claims,
     epoll::{Epoll, Token},
     gateways::Gateways,
+    helpers::{HelperAccess, HelperDoor},
     line_limit::LineLimit,
     listener::Listener,
     log::Log,
@@ -58,6 +59,8 @@ pub struct Core {
     pub(crate) groups: Option<Groups>,
     /// `None`: no device is ever scheduled.
     pub(crate) scheduling: Option<Scheduling>,
+    /// Where helper processes with users of their own attach; `None`: they have none.
+    pub(crate) helper_door: Option<HelperDoor>,
     /// Listeners for other machines.
     pub(crate) remote: Vec<OwnedFd>,
     state: Mutex<CoreState>,
@@ -172,7 +175,13 @@ impl Core {
         if let Some(groups) = &groups {
             epoll.add(groups.bell(), Token::Groups)?;
         }
-        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, remote, state })
+        let helps =
+            config.server_users.is_some() && (!remote.is_empty() || !config.vms.is_empty() || config.reload.is_some());
+        let helper_door = helps.then(HelperDoor::open).transpose()?;
+        if let Some(door) = &helper_door {
+            epoll.add(door.listener.as_fd(), Token::Helpers)?;
+        }
+        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, helper_door, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -183,6 +192,15 @@ impl Core {
 
     pub(crate) fn aims_at(&self, goal: Goal) -> bool {
         self.goal.load(Ordering::SeqCst) >= goal as u8
+    }
+
+    /// How helper processes of this name reach the node.
+    pub(crate) fn helper_access(&self, users: Option<&mut ServerUsers>, name: &str) -> Result<HelperAccess, NodeError> {
+        let user = users.map_or(Ok(None), |users| users.helper(name))?;
+        Ok(match self.helper_door.as_ref().zip(user) {
+            Some((door, user)) => HelperAccess::through(door, user),
+            None => HelperAccess::own(&self.config.socket),
+        })
     }
 
     pub fn devices(&self) -> Vec<DeviceReport> {
@@ -263,6 +281,7 @@ impl Core {
             Token::GatewayExit(id) => self.reap_gateway(id),
             Token::Overdue => self.end_overdue(),
             Token::Groups => self.settle_emptied(),
+            Token::Helpers => self.accept_helper(),
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
             Token::Stranger(id) => self.hear_stranger(id),

@@ -101,6 +101,8 @@ enum Ids {
 pub struct ServerUsers {
     ids: Ids,
     by_tenant: BTreeMap<String, ServerUser>,
+    /// Of helper processes, by their names.
+    helpers: BTreeMap<String, u32>,
     /// Groups that devices belong to.
     groups: Vec<u32>,
     /// Files of vendors' libraries, such as compiled kernels, a folder for each tenant.
@@ -128,7 +130,7 @@ impl ServerUsers {
             .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
-        Ok(Self { ids, by_tenant: BTreeMap::new(), groups, homes, own })
+        Ok(Self { ids, by_tenant: BTreeMap::new(), helpers: BTreeMap::new(), groups, homes, own })
     }
 
     /// The directory with a home for each id.
@@ -172,6 +174,21 @@ impl ServerUsers {
 }
 
 impl ServerUsers {
+    /// The user of a helper process with this name; `None`: there are no users of their own.
+    pub fn helper(&mut self, name: &str) -> Result<Option<u32>, NodeError> {
+        if matches!(self.ids, Ids::Shared(_)) {
+            return Ok(None);
+        }
+        if let Some(id) = self.helpers.get(name) {
+            return Ok(Some(*id));
+        }
+        let failed = |why: String| NodeError::ServerUser(name.to_owned(), why);
+        let id = self.unclaimed().map_err(|error| failed(format!("{}: {error}", claims::FOLDER)))?;
+        let id = id.ok_or_else(|| failed("none is left".into()))?;
+        self.helpers.insert(name.to_owned(), id);
+        Ok(Some(id))
+    }
+
     /// The next id that is no other node's, which is this one's from now on.
     fn unclaimed(&mut self) -> io::Result<Option<u32>> {
         let (range, next, claims) = match &mut self.ids {
@@ -237,6 +254,10 @@ mod tests {
         assert!(!range.lies_in("") && !range.lies_in("0 0"));
     }
 
+    fn shared_helper() -> Option<u32> {
+        ServerUsers::shared().unwrap().helper("gateways").unwrap()
+    }
+
     #[test]
     fn each_tenant_has_its_own_id_and_the_range_ends() {
         if UserRange::default().check().is_err() {
@@ -256,6 +277,9 @@ mod tests {
         assert_eq!((shared.uid(), shared.mode() & 0o777), (70_001, 0o700));
         assert!(matches!(users.of("three", false), Err(NodeError::ServerUser(..))));
         assert_eq!(users.of(&own, true).unwrap(), None, "the kernel says so");
+        // Gateways and VM devices have ids of the same range.
+        let helper = new(70_003..=70_004).helper("gateways").unwrap();
+        assert_eq!((helper, shared_helper()), (Some(70_003), None));
         // Another node of this machine.
         let mut others = new(70_000..=70_002);
         assert!(others.are_claimed());

@@ -9,8 +9,8 @@ use crate::{
 };
 use aviary_control::{FromServer, Patience, Received, ToZygote, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},

@@ -76,22 +76,35 @@ pub fn is_available() -> bool {
 /// # Errors
 /// The kernel has no Landlock, or other threads exist, which would not be confined.
 pub fn confine(reach: &Reach) -> Result<(), FilesError> {
+    enforce(reach, true)
+}
+
+/// As [`confine`], but for sockets: those of the network and abstract ones are the process's business.
+///
+/// # Errors
+/// As [`confine`].
+pub fn confine_files_only(reach: &Reach) -> Result<(), FilesError> {
+    enforce(reach, false)
+}
+
+fn enforce(reach: &Reach, sockets: bool) -> Result<(), FilesError> {
     if std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count) > 1 {
         return Err(FilesError::Threads);
     }
     let all = AccessFs::from_all(NEWEST);
     let used = AccessFs::from_file(NEWEST) | AccessFs::ReadDir;
-    let mut ruleset = Ruleset::default()
-        .handle_access(all)?
-        .handle_access(AccessNet::from_all(NEWEST))?
-        .scope(Scope::from_all(NEWEST))?
-        .create()?;
+    let handled = Ruleset::default().handle_access(all)?;
+    let handled = match sockets {
+        true => handled.handle_access(AccessNet::from_all(NEWEST))?.scope(Scope::from_all(NEWEST))?,
+        false => handled.scope(Scope::Signal)?,
+    };
+    let mut ruleset = handled.create()?;
     let rules: [(&[PathBuf], BitFlags<AccessFs>); 3] =
         [(&reach.read, AccessFs::from_read(NEWEST)), (&reach.write, all), (&reach.use_only, used)];
     for (paths, access) in rules {
         for path in paths {
             let Ok(opened) = PathFd::new(path) else { continue };
-            // What only directories have is left out for other files.
+            // Rights that only directories have are left out for other files.
             let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
             ruleset = ruleset.add_rule(PathBeneath::new(opened, access))?;
         }
@@ -117,8 +130,7 @@ mod tests {
         if child == 0 {
             let home = std::env::temp_dir().join(format!("aviary-files-{}", std::process::id()));
             let made = std::fs::create_dir(&home).is_ok();
-            let outline =
-                Outline { read: vec![], devices: vec![], homes: home.clone(), scratch_bytes: 0 };
+            let outline = Outline { read: vec![], devices: vec![], homes: home.clone(), scratch_bytes: 0 };
             let confined = made && confine(&Reach::inside_host(&outline, &home)).is_ok();
             let wrong = [
                 !confined,

@@ -44,6 +44,8 @@ const NOT_STARTED: libc::c_int = 1;
 /// The caller has one thread. All descriptors but `pipe` are closed in process 1 without their owners' knowledge: nothing of
 /// the caller runs there any more.
 pub unsafe fn start_server(pipe: OwnedFd, id: u32, namespaces: libc::c_int) {
+    // The process that this one is a copy of may end with its group of processes.
+    let _ = rustix::process::setsid();
     // SAFETY: one thread, as the caller says.
     let forked = unsafe { fork_as(id, namespaces) };
     // SAFETY: the same.

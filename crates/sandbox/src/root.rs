@@ -106,9 +106,7 @@ pub fn enter(outline: &Outline) -> Result<(), RootError> {
     let sys = Path::new(SITE).join("sys");
     let flags = nothing_special | MountFlags::RDONLY;
     // Refused in a user namespace whose host shows a part of it only: then that part.
-    mount("sysfs", &sys, "sysfs", flags, None)
-        .or_else(|_| mount_bind_recursive("/sys", &sys))
-        .map_err(at("/sys"))?;
+    mount("sysfs", &sys, "sysfs", flags, None).or_else(|_| mount_bind_recursive("/sys", &sys)).map_err(at("/sys"))?;
     restrain(&sys, flags)?;
     // Over the new root's own /proc, which shows this PID namespace only.
     mount("proc", Path::new(SITE).join("proc"), "proc", nothing_special, None).map_err(at("/proc"))?;

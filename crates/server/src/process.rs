@@ -308,7 +308,7 @@ fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, modules: &[
         (None, None) => None,
     };
     if let Some(user) = user {
-        // What is loaded later this user must be able to read. A copy of the zygote has it already.
+        // This user must be able to read all that is loaded later. A copy of the zygote has it already.
         attach::preload(modules).for_each(drop);
         confine::become_user(user).map_err(|error| error.to_string())?;
     }

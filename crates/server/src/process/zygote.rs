@@ -43,8 +43,7 @@ pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
             },
             Received::Message(ToZygote::Copy, descriptors) => {
                 let mut descriptors = descriptors.into_iter();
-                if let Some(((control, log), pipe)) =
-                    descriptors.next().zip(descriptors.next()).zip(descriptors.next())
+                if let Some(((control, log), pipe)) = descriptors.next().zip(descriptors.next()).zip(descriptors.next())
                     && let Some(copied) = copy(control, pipe, sandbox)
                 {
                     return copied.map(|(control, pid)| Copied { control, log, pid });
