@@ -22,6 +22,9 @@ pub struct ApiServerCommand {
     /// Confine each copy of the zygote in a sandbox; the tenants' homes are in this directory.
     #[arg(long, value_name = "DIR", requires = "zygote")]
     sandbox_homes: Option<PathBuf>,
+    /// Directory below /dev/shm with the tenants' shared memory.
+    #[arg(long, value_name = "DIR", requires = "sandbox_homes")]
+    sandbox_shared_memory: Option<PathBuf>,
     /// Walls of the sandboxes: namespaces, user-namespace or landlock.
     #[arg(long, value_name = "WALLS", requires = "sandbox_homes", default_value = "namespaces")]
     sandbox_walls: Walls,
@@ -49,6 +52,7 @@ pub fn run(command: &ApiServerCommand) -> anyhow::Result<ExitCode> {
     let sandbox = command.sandbox_homes.clone().map(|homes| SandboxOptions {
         walls: command.sandbox_walls,
         homes,
+        shared_memory: command.sandbox_shared_memory.clone(),
         readable: command.sandbox_read.clone(),
         devices: command.sandbox_device.clone(),
         allowed: Allowed { calls: command.sandbox_call.clone(), requests: command.sandbox_ioctl.clone() },

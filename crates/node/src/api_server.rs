@@ -35,9 +35,16 @@ impl ApiServerCommand {
     }
 
     /// The same command for a zygote whose copies are in sandboxes: `homes` is the directory of the tenants' homes,
-    /// `modules` that of API builds, all of them readable.
-    pub fn sandboxed(&self, homes: &Path, modules: &[PathBuf], settings: &SandboxSettings) -> Self {
+    /// `shared_memory` that of their shared memory below `/dev/shm`, `modules` that of API builds, all of them readable.
+    pub fn sandboxed(
+        &self,
+        homes: &Path,
+        shared_memory: Option<&Path>,
+        modules: &[PathBuf],
+        settings: &SandboxSettings,
+    ) -> Self {
         let mut arguments: Vec<OsString> = vec!["--sandbox-homes".into(), homes.into()];
+        arguments.extend(shared_memory.iter().flat_map(|path| ["--sandbox-shared-memory".into(), (*path).into()]));
         if !settings.walls.is_empty() {
             arguments.extend(["--sandbox-walls".into(), settings.walls.clone().into()]);
         }

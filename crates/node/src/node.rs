@@ -108,7 +108,7 @@ fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServ
         Some(ApiServerCommand { environment, ..ApiServerCommand::own_zygote().ok()? })
     };
     let command = config.zygote.clone().or_else(alone)?;
-    Some(command.sandboxed(users.homes(), &config.modules, settings))
+    Some(command.sandboxed(users.homes(), users.shared_memory(), &config.modules, settings))
 }
 
 impl Core {

@@ -107,6 +107,9 @@ pub struct ServerUsers {
     groups: Vec<u32>,
     /// Files of vendors' libraries, such as compiled kernels, a folder for each tenant.
     homes: PrivateDir,
+    /// The same for memory that API servers of a tenant share by names. In memory: a driver may pin it, and the kernel pins no
+    /// pages of other file systems for long. `None`: there is no such place, and folders beside the homes serve.
+    shared_memory: Option<PrivateDir>,
     /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
 }
@@ -128,14 +131,25 @@ impl ServerUsers {
         // Into it, not to what is in it.
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
+        let shared_memory = in_memory().then(|| PrivateDir::create_in(Path::new(SHARED_MEMORY), 0o711)).transpose()?;
+        if let Some(folder) = &shared_memory {
+            // Independent of the umask.
+            fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
+                .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;
+        }
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
-        Ok(Self { ids, by_tenant: BTreeMap::new(), helpers: BTreeMap::new(), groups, homes, own })
+        Ok(Self { ids, by_tenant: BTreeMap::new(), helpers: BTreeMap::new(), groups, homes, shared_memory, own })
     }
 
     /// The directory with a home for each id.
     pub fn homes(&self) -> &Path {
         self.homes.path()
+    }
+
+    /// The directory with the tenants' shared memory, if it is not that of the homes.
+    pub fn shared_memory(&self) -> Option<&Path> {
+        self.shared_memory.as_ref().map(PrivateDir::path)
     }
 
     /// True if no other node of this machine can have the same ids.
@@ -164,10 +178,12 @@ impl ServerUsers {
             let made = DirBuilder::new().mode(0o700).create(folder).and_then(|()| chown(folder, owner, owner));
             made.map_err(|error| failed(format!("{}: {error}", folder.display())))
         };
-        let user = ServerUser { id, groups: self.groups.clone(), home: self.homes.path().join(name) };
+        let home = self.homes.path().join(&name);
+        // Where the tenant cannot put anything in its place.
+        let shared_memory = self.shared_memory().map_or_else(|| home.with_extension("shm"), |folder| folder.join(&name));
+        let user = ServerUser { id, groups: self.groups.clone(), home, shared_memory };
         make(&user.home)?;
-        // Beside the home, where the tenant cannot put anything in its place.
-        make(&user.shared_memory())?;
+        make(&user.shared_memory)?;
         self.by_tenant.insert(tenant.to_owned(), user.clone());
         Ok(Some(user))
     }
@@ -205,6 +221,17 @@ impl ServerUsers {
         }
         Ok(None)
     }
+}
+
+/// Where POSIX shared memory has its names.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// True if files there are memory (tmpfs).
+fn in_memory() -> bool {
+    /// `TMPFS_MAGIC` of linux/magic.h.
+    const TMPFS: i64 = 0x0102_1994;
+    #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
+    rustix::fs::statfs(SHARED_MEMORY).is_ok_and(|found| found.f_type as i64 == TMPFS)
 }
 
 /// Groups without which accelerators' device files cannot be opened.
@@ -273,7 +300,7 @@ mod tests {
         assert_eq!((one.id, two.id), (70_000, 70_001));
         let home = fs::metadata(&two.home).unwrap();
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
-        let shared = fs::metadata(two.shared_memory()).unwrap();
+        let shared = fs::metadata(&two.shared_memory).unwrap();
         assert_eq!((shared.uid(), shared.mode() & 0o777), (70_001, 0o700));
         assert!(matches!(users.of("three", false), Err(NodeError::ServerUser(..))));
         assert_eq!(users.of(&own, true).unwrap(), None, "the kernel says so");
@@ -290,7 +317,7 @@ mod tests {
         let mut shared = ServerUsers::shared().unwrap();
         let (one, two) = (shared.of("one", false).unwrap().unwrap(), shared.of(&own, true).unwrap().unwrap());
         assert_eq!((one.id, one.id), (two.id, rustix::process::geteuid().as_raw()));
-        assert!(one.home != two.home && one.home.is_dir() && two.shared_memory().is_dir());
+        assert!(one.home != two.home && one.home.is_dir() && two.shared_memory.is_dir());
         assert_eq!(new(70_000..=70_002).of("two", false).unwrap().unwrap().id, 70_000);
     }
 }

@@ -83,9 +83,10 @@ fn try_walls(walls: Walls, homes: &Path) -> Result<Vec<String>, NoSandbox> {
 /// In a process of its own, which becomes others. Lines of what is weaker than it could be.
 fn inside(walls: Walls, homes: &Path) -> Result<String, String> {
     let mut weaknesses = String::new();
-    let outline = Outline { read: Vec::new(), devices: Vec::new(), homes: homes.to_owned(), scratch_bytes: 1 << 20 };
+    let (read, devices, homes) = (Vec::new(), Vec::new(), homes.to_owned());
+    let outline = Outline { read, devices, homes, shared_memory: None, scratch_bytes: 1 << 20 };
     let reach = match walls {
-        Walls::Landlock => Reach::inside_host(&outline, homes),
+        Walls::Landlock => Reach::inside_host(&outline, &outline.homes),
         Walls::Namespaces | Walls::UserNamespace => {
             if walls == Walls::UserNamespace {
                 enter_user_namespace().map_err(|error| format!("user namespaces: {error}"))?;
@@ -96,7 +97,7 @@ fn inside(walls: Walls, homes: &Path) -> Result<String, String> {
                                events that processes share (CUDA IPC) fail\n";
             }
             root::enter(&outline).map_err(|error| error.to_string())?;
-            Reach::inside_own_root(homes)
+            Reach::inside_own_root(&outline.homes)
         }
     };
     // Landlock and a filter of system calls need it without CAP_SYS_ADMIN.

@@ -50,6 +50,8 @@ pub struct Outline {
     pub devices: Vec<PathBuf>,
     /// Directory with one subdirectory per tenant, writable by that tenant's user only.
     pub homes: PathBuf,
+    /// Directory below `/dev/shm` with one subdirectory per tenant, for [`share_memory_names`].
+    pub shared_memory: Option<PathBuf>,
     /// Bytes that `/tmp` and `/dev/shm` can take each.
     pub scratch_bytes: u64,
 }
@@ -99,6 +101,9 @@ pub fn enter(outline: &Outline) -> Result<(), RootError> {
     }
     make_directory(&dev.join("shm"), 0o1777)?;
     new_tmpfs(&dev.join("shm"), &scratch)?;
+    if let Some(folders) = &outline.shared_memory {
+        builder.bind_writable(folders)?;
+    }
     for (name, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")] {
         symlink(target, dev.join(name)).map_err(at(name))?;
     }

@@ -52,6 +52,8 @@ pub struct SandboxOptions {
     pub walls: Walls,
     /// Directory with the tenants' homes, one for each user id.
     pub homes: PathBuf,
+    /// Directory below `/dev/shm` with the tenants' shared memory; `None`: it is beside the homes.
+    pub shared_memory: Option<PathBuf>,
     /// Files and directories of the host that API servers can read beside what they need in any case.
     pub readable: Vec<PathBuf>,
     /// Device nodes and files that stand for devices, beside those of known accelerators.

@@ -114,6 +114,7 @@ impl Sandbox {
                 read: read.into_iter().collect(),
                 devices: DEVICES.iter().map(PathBuf::from).chain(self.options.devices.iter().cloned()).collect(),
                 homes: self.options.homes.clone(),
+                shared_memory: self.options.shared_memory.clone(),
                 scratch_bytes: SCRATCH_BYTES,
             }
         })
@@ -142,7 +143,7 @@ impl Sandbox {
         if matches!(self.door, Door::Open(_)) || self.options.walls == Walls::Landlock {
             return Ok(home);
         }
-        root::share_memory_names(&user.shared_memory()).map_err(|error| error.to_string())?;
+        root::share_memory_names(&user.shared_memory).map_err(|error| error.to_string())?;
         if self.options.walls == Walls::Namespaces {
             return Ok(home);
         }
