@@ -150,6 +150,16 @@ int opencl_region_gaps(cl_mem image, size_t width, size_t height, size_t depth, 
     return opencl_region_bytes(image, width, height, depth, row_pitch, slice_pitch) != tight;
 }
 
+/* Words of a partition list up to and including the zero that ends it, of `most` at most; 0: there is none among them, or no list. */
+size_t opencl_partition_words(const cl_device_partition_property *properties, size_t most) {
+    int is_counts = properties && most && properties[0] == CL_DEVICE_PARTITION_BY_COUNTS;
+    /* The zero behind CL_DEVICE_PARTITION_BY_COUNTS_LIST_END, a zero itself, is one that programs leave out. */
+    for (size_t at = is_counts ? 1 : 0; properties && at < most; at += is_counts ? 1 : 2)
+        if (properties[at] == 0)
+            return at + 1;
+    return 0;
+}
+
 /* Devices of a program, and the bytes of its binary for one of them. */
 size_t opencl_binary_count(cl_program program, size_t param_value_size) {
     cl_uint devices = 0;

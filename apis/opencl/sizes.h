@@ -13,4 +13,7 @@ size_t opencl_region_bytes(cl_mem image, size_t width, size_t height, size_t dep
 /* True if a buffer lies in zero-copy memory: its mappings are that memory. */
 int opencl_in_place(cl_mem buffer);
 
+/* Words of a partition list, of `most` at most; 0: it does not end among them. */
+size_t opencl_partition_words(const cl_device_partition_property *properties, size_t most);
+
 #endif

@@ -9,6 +9,8 @@ MAX_PORTS = 16
 KINDS = ("plain", "status", "effect")
 # Below this offset of its page an accelerator has its header and the preemption interface.
 FIRST_REGISTER, PAGE = 0x30, 0x1000
+# The monitor's clock, and those that an accelerator makes of it by stepping in every second or fourth cycle only.
+CLOCKS_MHZ = (400, 200, 100)
 # Parameters of the card's model if an image does not say otherwise; docs/fpga-monitor.md explains each.
 MODEL = {
     "read_latency": 100, "write_latency": 100, "lines_per_1000_cycles": 600, "requests": 64, "tlb_entries": 512,
@@ -73,7 +75,7 @@ def check_registers(path, registers):
 
 
 def accelerator(name, folder=FPGA / "accelerators"):
-    """The checked description of an accelerator."""
+    """The checked description of an accelerator, with the folder that it is in."""
     path = folder / name / f"{name}.toml"
     table = load(path)
     for key in table:
@@ -82,17 +84,28 @@ def accelerator(name, folder=FPGA / "accelerators"):
     if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", str(table.get("guid"))):
         mistake(path, "guid", f"guid is {table.get('guid')!r}; expected a GUID in lower case")
     clock = table.get("clock_mhz")
-    if clock != 400:
-        mistake(path, "clock_mhz", f"clock_mhz is {clock!r}; expected 400, the monitor's clock")
+    if clock not in CLOCKS_MHZ:
+        mistake(path, "clock_mhz", f"clock_mhz is {clock!r}; expected one of {', '.join(map(str, CLOCKS_MHZ))}")
     whole(path, table, "state_lines", 1, 65536)
     check_registers(path, table.setdefault("registers", {}))
     table["name"] = name
+    table["folder"] = str(path.parent)
     return table
 
 
-def image(name, folder=FPGA / "images", accelerators=FPGA / "accelerators"):
-    """The checked description of an image, with those of its accelerators."""
-    path = folder / f"{name}.toml"
+def image_file(name):
+    """The file of an image: one of ours by its name, or any file by its path."""
+    path = Path(name)
+    if path.suffix != ".toml":
+        return FPGA / "images" / f"{name}.toml"
+    if path.resolve().parent != FPGA / "images" and (FPGA / "images" / path.name).exists():
+        raise Mistake(f"{path}: there is an image of this name in {FPGA / 'images'}; expected another name")
+    return path.resolve()
+
+
+def image(path, accelerators=FPGA / "accelerators"):
+    """The checked description of an image, with those of its accelerators. These lie beside the image's file or in
+    `accelerators`."""
     table = load(path)
     for key in table:
         if key not in IMAGE_KEYS:
@@ -119,13 +132,14 @@ def image(name, folder=FPGA / "images", accelerators=FPGA / "accelerators"):
         if key not in MODEL:
             mistake(path, key, f"unknown key {key} of the model; there are {', '.join(MODEL)}")
     model = {key: whole(path, model, key, 1, 1_000_000, default) for key, default in MODEL.items()}
-    kinds = {kind: accelerator(kind, accelerators) for kind in dict.fromkeys(ports)}
+    beside = {kind: path.parent for kind in dict.fromkeys(ports) if (path.parent / kind / f"{kind}.toml").exists()}
+    kinds = {kind: accelerator(kind, beside.get(kind, accelerators)) for kind in dict.fromkeys(ports)}
     guids = {}
     for kind, description in kinds.items():
         other = guids.setdefault(description["guid"], kind)
         if other != kind:
             mistake(path, "accelerators", f"{other} and {kind} have the same guid {description['guid']}")
     return {
-        "name": name, "ports": [kinds[kind] for kind in ports], "arity": arity, "arbiter": arbiter, "bypass": bool(bypass),
+        "name": path.stem, "ports": [kinds[kind] for kind in ports], "arity": arity, "arbiter": arbiter, "bypass": bool(bypass),
         "shell_pages": whole(path, table, "shell_pages", 0, 200, 0), "model": model,
     }

@@ -69,6 +69,7 @@ module top (
 {accelerators}endmodule
 """
 
+MONITOR_MHZ = 400
 SINGLE = ("running", "active", "irq", "vector", "answers", "value", "select", "reset")
 SHARED = ("write", "address", "lanes", "data")
 MEMORY = ("rd_valid", "rd_ready", "rd_address", "rd_lines", "rd_tag", "rsp_valid", "rsp_tag", "rsp_line", "rsp_error", "rsp_data",
@@ -76,16 +77,19 @@ MEMORY = ("rd_valid", "rd_ready", "rd_address", "rd_lines", "rd_tag", "rsp_valid
           "done_valid", "done_tag", "done_error")
 
 
-def accelerator(port, name):
+def accelerator(port, kind):
     wires = [".clk"]
     wires += [f".{wire}(acc_{wire}[{port}])" for wire in SINGLE]
     wires += [f".{wire}(acc_{wire})" for wire in SHARED]
     wires += [f".{wire}({wire}[{port}])" for wire in MEMORY]
-    return f"    {name} at_{port} (\n        {', '.join(wires)}\n    );\n"
+    # An accelerator at the monitor's clock has no such parameter.
+    period = MONITOR_MHZ // kind["clock_mhz"]
+    parameters = f"#(.PERIOD({period})) " if period > 1 else ""
+    return f"    {kind['name']} {parameters}at_{port} (\n        {', '.join(wires)}\n    );\n"
 
 
 def top(image):
     return TOP.format(
         name=image["name"], ports=len(image["ports"]), arity=image["arity"], weighted=int(image["arbiter"] == "weighted"),
         bypass=int(image["bypass"]), shell_pages=image["shell_pages"],
-        accelerators="".join(accelerator(port, kind["name"]) for port, kind in enumerate(image["ports"])))
+        accelerators="".join(accelerator(port, kind) for port, kind in enumerate(image["ports"])))

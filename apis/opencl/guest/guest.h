@@ -16,11 +16,19 @@ static inline int is_inside(const struct opencl_object *buffer, size_t offset, s
     return size != 0 && offset <= buffer->size && size <= buffer->size - offset;
 }
 
+/* The properties that make a kernel's argument valid, beside its size. Images and sub-buffers have flags, formats and alignments of
+ * their own: they have no shape here. */
+enum { NO_SHAPE, SHAPE_LOCAL, SHAPE_VALUE, SHAPE_NULL, SHAPE_BUFFER, SHAPE_USM };
+
 /* objects.c */
 void opencl_note_object(const void *handle, int kind);
 /* svm.c */
 int opencl_svm_owns(const void *p);
 /* True if all devices of the context compute in the host's memory. */
 int opencl_svm_possible(cl_context context);
+/* True if the device computes in the host's memory. */
+int opencl_runs_on_host(cl_device_id device);
+/* host_memory.c: the same of all devices of the context, remembered. */
+int opencl_computes_in_host_memory(cl_context context);
 
 #endif

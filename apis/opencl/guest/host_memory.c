@@ -322,7 +322,7 @@ static cl_uint mapped_here(const struct opencl_object *buffer) {
 static _Thread_local void *spare_place;
 static _Thread_local size_t spare_size;
 
-static int computes_in_host_memory(cl_context context) {
+int opencl_computes_in_host_memory(cl_context context) {
     struct opencl_object *object = object_of(context);
     if (!object)
         return 0;
@@ -335,7 +335,7 @@ void *opencl_place(cl_context context, cl_mem_flags flags, size_t size, const vo
     int copies = (flags & CL_MEM_COPY_HOST_PTR) != 0;
     if ((flags & CL_MEM_USE_HOST_PTR) || copies != (host_ptr != NULL) || size == 0 || size > OPENCL_LARGEST_PLACE)
         return NULL;
-    if (!(flags & CL_MEM_ALLOC_HOST_PTR) && !computes_in_host_memory(context))
+    if (!(flags & CL_MEM_ALLOC_HOST_PTR) && !opencl_computes_in_host_memory(context))
         return NULL;
     if (spare_place && spare_size != size) {
         aviary_zerocopy_free(spare_place);
@@ -355,7 +355,7 @@ void opencl_note_place(cl_mem buffer, cl_context context, size_t size, const voi
     spare_place = NULL;
     object->placed = 1;
     /* Elsewhere the vendor's library may keep a copy on the device: only mapping it is as good as the memory. */
-    if (computes_in_host_memory(context))
+    if (opencl_computes_in_host_memory(context))
         object->place = place;
     if (host_ptr)
         memcpy(place, host_ptr, size);

@@ -29,23 +29,6 @@ void *opencl_extension_address(const char *name) {
     return NULL;
 }
 
-/* Words of a partition list up to and including its final zero. */
-size_t opencl_partition_words(const cl_device_partition_property *properties) {
-    if (!properties)
-        return 0;
-    size_t words = 0;
-    if (properties[0] == CL_DEVICE_PARTITION_BY_COUNTS) {
-        /* CL_DEVICE_PARTITION_BY_COUNTS_LIST_END is a zero of its own. */
-        words = 1;
-        while (properties[words] != CL_DEVICE_PARTITION_BY_COUNTS_LIST_END)
-            words++;
-        return words + 2;
-    }
-    while (properties[words] != 0)
-        words += 2;
-    return words + 1;
-}
-
 void opencl_fix_context_properties(cl_context context, cl_context_info name, size_t size, void *value) {
     if (name != CL_CONTEXT_PROPERTIES || !value || size < 2 * sizeof(cl_context_properties))
         return;
@@ -148,10 +131,6 @@ void opencl_note_image(cl_mem image, cl_mem_flags flags, const cl_image_format *
 
 /* ---- Kernel arguments and launches that cannot fail ----------------------------------------- */
 
-/* The properties that make an argument valid, beside its size. Images and sub-buffers have flags,
- * formats and alignments of their own: they have no shape here. */
-enum { NO_SHAPE, SHAPE_LOCAL, SHAPE_VALUE, SHAPE_NULL, SHAPE_BUFFER };
-
 static int shape_of(size_t size, const void *value, cl_context *context) {
     if (!value)
         return SHAPE_LOCAL;
@@ -202,6 +181,34 @@ void opencl_forget_launch(cl_kernel kernel) {
         object->launched_on = 0;
 }
 
+/* Where a kernel's record has what was said of indirect accesses; NULL: the information is another. */
+static unsigned char *indirect_access(struct opencl_object *kernel, cl_kernel_exec_info name, size_t size, const void *value) {
+    int is_known = kernel && value && size == sizeof(cl_bool) && name >= CL_KERNEL_EXEC_INFO_INDIRECT_HOST_ACCESS_INTEL
+                   && name <= CL_KERNEL_EXEC_INFO_INDIRECT_SHARED_ACCESS_INTEL;
+    return is_known ? &kernel->indirect[name - CL_KERNEL_EXEC_INFO_INDIRECT_HOST_ACCESS_INTEL] : NULL;
+}
+
+/* What is remembered of a value: 0 is nothing. */
+static unsigned char indirect_value(const void *value) {
+    cl_bool follows;
+    memcpy(&follows, value, sizeof follows);
+    return follows ? 2 : 1;
+}
+
+int opencl_exec_info_repeats(cl_kernel kernel, cl_kernel_exec_info name, size_t size, const void *value) {
+    const unsigned char *accepted = indirect_access(object_of(kernel), name, size, value);
+    return accepted && *accepted == indirect_value(value);
+}
+
+void opencl_note_exec_info(cl_kernel kernel, cl_kernel_exec_info name, size_t size, const void *value) {
+    if (opencl_exec_info_repeats(kernel, name, size, value))
+        return;
+    unsigned char *accepted = indirect_access(object_of(kernel), name, size, value);
+    opencl_forget_launch(kernel);
+    if (accepted)
+        *accepted = indirect_value(value);
+}
+
 /* True if the sizes of a launch are as good as those of the accepted one: the same local size, which
  * divides the global one, and numbers far from overflowing. */
 int opencl_launch_repeats(cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, const size_t *offset,
@@ -241,6 +248,10 @@ static void *nothing(cl_int *status, cl_int error) {
 }
 
 cl_mem opencl_no_buffer(cl_int *status) {
+    return nothing(status, CL_INVALID_BUFFER_SIZE);
+}
+
+void *opencl_no_usm(cl_int *status) {
     return nothing(status, CL_INVALID_BUFFER_SIZE);
 }
 

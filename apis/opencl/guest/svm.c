@@ -10,7 +10,7 @@ int opencl_svm_owns(const void *p) {
 
 /* A device of its own memory (a GPU) only knows pointers that its driver allocated, and those are not
  * at the same address here: shared virtual memory is offered where kernels run on the host. */
-static int runs_on_host(cl_device_id device) {
+int opencl_runs_on_host(cl_device_id device) {
     cl_device_type type = 0;
     return clGetDeviceInfo(device, CL_DEVICE_TYPE, sizeof type, &type, NULL) == CL_SUCCESS && (type & CL_DEVICE_TYPE_CPU);
 }
@@ -21,13 +21,13 @@ int opencl_svm_possible(cl_context context) {
     if (clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
         return 0;
     for (size_t i = 0; i < bytes / sizeof devices[0]; i++)
-        if (!runs_on_host(devices[i]))
+        if (!opencl_runs_on_host(devices[i]))
             return 0;
     return bytes != 0;
 }
 
 void opencl_fix_svm_capabilities(cl_device_id device, cl_device_info name, size_t size, void *value) {
-    if (name == CL_DEVICE_SVM_CAPABILITIES && value && size >= sizeof(cl_device_svm_capabilities) && !runs_on_host(device))
+    if (name == CL_DEVICE_SVM_CAPABILITIES && value && size >= sizeof(cl_device_svm_capabilities) && !opencl_runs_on_host(device))
         *(cl_device_svm_capabilities *)value = 0;
 }
 

@@ -169,16 +169,6 @@ int opencl_built_in_kernels(cl_uint count, const cl_device_id *devices, const ch
     return all;
 }
 
-int opencl_partition_ends(const cl_device_partition_property *properties, size_t words) {
-    if (!properties)
-        return 1;
-    if (words == 0 || properties[words - 1] != 0)
-        return 0;
-    if (properties[0] != CL_DEVICE_PARTITION_BY_COUNTS)
-        return 1;
-    return words >= 3 && properties[words - 2] == CL_DEVICE_PARTITION_BY_COUNTS_LIST_END;
-}
-
 /* The platform's real address is nobody's business outside this process. */
 static cl_int context_info(cl_context context, cl_context_info name, size_t size, void *value, size_t *size_ret) {
     cl_int status = clGetContextInfo(context, name, size, value, size_ret);
@@ -390,6 +380,8 @@ cl_int opencl_check_argument(cl_kernel kernel, cl_uint index, size_t size, const
 /* Zero-copy memory is not the vendor's own. A device that shares all of the host's memory needs no
  * list of the pointers that a kernel follows, and may refuse one that names foreign memory. */
 static cl_int kernel_exec_info(cl_kernel kernel, cl_kernel_exec_info name, size_t size, const void *value) {
+    if (name == CL_KERNEL_EXEC_INFO_USM_PTRS_INTEL && value)
+        return opencl_usm_list(kernel, size, value);
     cl_int status = clSetKernelExecInfo(kernel, name, size, value);
     if (status != CL_INVALID_VALUE || name != CL_KERNEL_EXEC_INFO_SVM_PTRS || !value || size % sizeof(void *) || !size)
         return status;

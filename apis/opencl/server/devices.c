@@ -184,3 +184,21 @@ static cl_context CL_API_CALL context_from_type(const cl_context_properties *pro
 void *opencl_context_from_type_function(void) {
     return (void *)context_from_type;
 }
+
+/* A list of counts ends with a zero here, whether the application's does or not. */
+static cl_int partition(cl_device_id device, const cl_device_partition_property *properties, cl_uint room, cl_device_id *parts,
+                        cl_uint *count) {
+    size_t words = opencl_partition_words(properties, SIZE_MAX / sizeof *properties);
+    cl_device_partition_property *ended = calloc(words + 1, sizeof *ended);
+    if (!ended)
+        return CL_OUT_OF_HOST_MEMORY;
+    if (words)
+        memcpy(ended, properties, words * sizeof *ended);
+    cl_int status = clCreateSubDevices(device, words ? ended : NULL, room, parts, count);
+    free(ended);
+    return status;
+}
+
+void *opencl_partition_function(void) {
+    return (void *)partition;
+}

@@ -11,6 +11,20 @@
 /* The device that the queue's commands occupy; 0: there is no such queue. */
 uint64_t opencl_device(cl_command_queue queue);
 
+/* checks.c */
+/* The address of a function that the runtime of the object's platform does not export; NULL: it has none. */
+void *opencl_context_function(cl_context context, const char *name);
+void *opencl_queue_function(cl_command_queue queue, const char *name);
+/* A reference to an event that the application is not told of. */
+void opencl_hold_event(cl_event event);
+void opencl_let_go_event(cl_event event);
+
+/* usm.c: tells the vendor of the allocations of its own that a kernel follows pointers into. */
+cl_int opencl_usm_list(cl_kernel kernel, size_t size, const void *value);
+
+/* slicing/plan.c */
+void *opencl_launch_function(void);
+
 /* pocl_threads.c: calls that make PoCL start its computing threads, under the scheduling policy that those are to have. */
 cl_int opencl_find_devices(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count);
 cl_context opencl_find_and_create(const cl_context_properties *properties, cl_device_type type,

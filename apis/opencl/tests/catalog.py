@@ -148,7 +148,7 @@ def pytest_visible(outcome):
 
 # Intel's runtime ends in a native kernel on a queue without order.
 # Of several codes that apply to a call, Intel's runtime returns others in `codes`.
-ONLY_ON = {"svm_commands": ("pocl",), "codes": ("pocl",)}
+ONLY_ON = {"svm_commands": ("pocl",), "codes": ("pocl",), "usm": ("intel",)}
 
 # ---- the list ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import sycl  # noqa: E402
 from catalog import catalog  # noqa: E402
 from programs import Comparison, difference  # noqa: E402
 from runtimes import AVIARY, CACHE, ROOT, Place, compile_c, vendor_folder  # noqa: E402
@@ -462,8 +463,9 @@ CHECKS = {
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
     # Zero-copy memory, and with it SVM, does not exist without shared memory.
-    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name not in ("svm", "svm_commands"), option=["--mirror"]),
+    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name not in ("svm", "svm_commands", "usm"), option=["--mirror"]),
     "slicing": slicing,
+    "sycl": lambda work: sycl.check(work, report),
     "intel": lambda work: compare(work, "intel", lambda p: p.kind == "own" or p.name in INTEL_SMOKE),
 }
 

@@ -36,12 +36,12 @@ pub const SLICE_STRIDE: u64 = (65 << 30) + (1 << 27);
 /// Guest virtual address at which clients' memory begins.
 pub const GUEST: u64 = 0x7f12_3440_0000;
 
-/// The path of an image, built if its sources changed. `None`, with a line that says so, where the tools are not installed.
+/// The path of an image, given by name or file, built if its sources changed. `None`, with a line that says so, where the tools are not installed.
 pub fn image(name: &str) -> Option<PathBuf> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let built = Process::new(root.join("fpga/build")).arg(name).output().expect("fpga/build runs");
     if built.status.success() {
-        return Some(root.join(format!("target/fpga/{name}.so")));
+        return Some(String::from_utf8(built.stdout).unwrap().trim().into());
     }
     let error = String::from_utf8_lossy(&built.stderr);
     assert!(error.contains("is not installed"), "{error}");

@@ -1,0 +1,31 @@
+//! Checks the streaming accelerators of an image against their golden models: uninterrupted, and paused and moved between ports.
+//!
+//!     cargo run --release -p aviary-fpga --example check -- IMAGE.toml [MOVES]
+//!
+//! The image has two ports for each kind. An accelerator is checked if its folder beside IMAGE.toml has a `golden.py`.
+
+#[path = "../../card/tests/common/mod.rs"]
+mod common;
+#[path = "../tests/golden/mod.rs"]
+mod golden;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args().skip(1);
+    let (Some(image), Ok(moves)) = (words.next(), words.next().unwrap_or_else(|| "20".into()).parse()) else {
+        eprintln!("usage: check IMAGE.toml [MOVES]");
+        return ExitCode::from(2);
+    };
+    let Some(mut mediator) = golden::mediator(&image) else { return ExitCode::FAILURE };
+    let folder = Path::new(&image).parent().unwrap_or(Path::new("."));
+    let report = golden::check(&mut mediator, folder, moves);
+    report.iter().for_each(|line| println!("ok   {line}"));
+    println!("{} passed, 0 failed", report.len());
+    if report.is_empty() {
+        eprintln!("check: no accelerator of {image} has a golden.py in {}", folder.display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}

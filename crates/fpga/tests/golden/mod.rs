@@ -1,0 +1,168 @@
+//! Jobs of streaming accelerators with golden results, as tests and the example `check` run them. All times are device cycles.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use aviary_card::{Board, PortDescription, Rights, Simulated};
+use aviary_fpga::{Fair, Mediator, Phase, Settings, VirtualId, WriteAnswer};
+use serde::Deserialize;
+
+use crate::common::{self, Client, GUEST};
+
+pub const MIB: u64 = 1 << 20;
+/// Where a client's memory has input, output and saved state.
+pub const INPUT: u64 = 0;
+pub const OUTPUT: u64 = MIB;
+pub const STATE: u64 = MIB + MIB / 2;
+pub const CONTROL: u32 = 0x18;
+/// The job from whose length that of longer ones is computed, how long these shall be, and the largest output.
+pub const SAMPLE_LINES: u64 = 64;
+pub const JOB_CYCLES: u64 = 25_000;
+pub const MAX_LINES: u64 = 8000;
+
+#[derive(Deserialize)]
+pub struct Golden {
+    pub registers: BTreeMap<String, u64>,
+    pub input: String,
+    pub output: String,
+}
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+pub fn bytes(hexadecimal: &str) -> Vec<u8> {
+    let digits = hexadecimal.as_bytes().chunks(2);
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// A job with its result, of an accelerator in `folder`; `None`: it has no golden model there.
+pub fn golden(folder: &Path, name: &str, seed: u64, lines: u64) -> Option<Golden> {
+    let model = folder.join(name).join("golden.py");
+    if !model.exists() {
+        return None;
+    }
+    let made = Command::new(root().join("target/cache/fpga/bin/python3"))
+        .arg(root().join("fpga/tests/golden.py"))
+        .arg(model)
+        .args([seed.to_string(), lines.to_string()])
+        .output()
+        .expect("the environment of the FPGA tools has an interpreter");
+    assert!(made.status.success(), "{name}: {}", String::from_utf8_lossy(&made.stderr));
+    Some(serde_json::from_slice(&made.stdout).unwrap())
+}
+
+pub fn mediator(image: &str) -> Option<Mediator<Simulated>> {
+    let settings = Settings { quantum: 1 << 40, save_timeout: 50_000 };
+    Some(Mediator::new(common::card(image)?, settings, || Box::new(Fair::default())))
+}
+
+pub fn set(mediator: &mut Mediator<Simulated>, id: VirtualId, register: u32, value: u64) {
+    assert_eq!(mediator.write(id, register, 8, value), Ok(WriteAnswer::Done));
+}
+
+/// Starts a job of `kind` with its input in the client's memory.
+pub fn start(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, client: &Client) -> VirtualId {
+    let id = mediator.open(&kind.guid, 1).unwrap();
+    mediator.set_base(id, GUEST).unwrap();
+    mediator.map(id, GUEST, 2 * MIB, &client.memory, 0, Rights::ReadWrite).unwrap();
+    mediator.set_state_address(id, GUEST + STATE).unwrap();
+    let input = bytes(&job.input);
+    let words: Vec<u64> = input.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    client.put(INPUT, &words);
+    let streams = [("SOURCE", GUEST + INPUT), ("TARGET", GUEST + OUTPUT), ("LINES", input.len() as u64 / 64)];
+    let own = job.registers.iter().map(|(name, value)| (name.as_str(), *value));
+    for (name, value) in streams.into_iter().chain(own) {
+        set(mediator, id, kind.registers[name].at, value);
+    }
+    set(mediator, id, CONTROL, 1);
+    id
+}
+
+/// Runs for `cycles`; true if the job is done.
+pub fn run(mediator: &mut Mediator<Simulated>, id: VirtualId, cycles: u64) -> bool {
+    mediator.run(cycles);
+    let status = mediator.status(id).unwrap();
+    assert!(matches!(status.phase, Phase::Running | Phase::Queued { .. } | Phase::Done), "{status:?}");
+    status.phase == Phase::Done
+}
+
+/// Compares what the job wrote, and that it wrote nothing behind it.
+pub fn compare(name: &str, job: &Golden, client: &Client) {
+    let expected = bytes(&job.output);
+    let memory = client.bytes();
+    let output = &memory[OUTPUT as usize..STATE as usize];
+    let wrong = expected.iter().zip(output).position(|(a, b)| a != b);
+    assert_eq!(wrong, None, "{name}: first wrong byte of {}", expected.len());
+    assert!(output[expected.len()..].iter().all(|byte| *byte == 0), "{name}: writes behind its output");
+}
+
+/// One of each kind of an image that has a golden model.
+pub fn kinds(mediator: &Mediator<Simulated>) -> Vec<PortDescription> {
+    let mut kinds = mediator.board().description().ports.clone();
+    kinds.dedup();
+    kinds
+}
+
+/// Runs a job to its end without a pause; returns its cycles.
+pub fn uninterrupted(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden) -> u64 {
+    let client = Client::new(2 * MIB);
+    let id = start(mediator, kind, job, &client);
+    let began = mediator.board().now();
+    while !run(mediator, id, 500) {
+        assert!(mediator.board().now() < began + 4_000_000, "{} does not end", kind.name);
+    }
+    compare(&kind.name, job, &client);
+    mediator.close(id);
+    mediator.board().now() - began
+}
+
+/// Runs a job that is moved to the other port of its kind after up to 2,000 cycles, again and again; returns the moves in which
+/// it was saved.
+pub fn moved(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, seed: u64) -> u64 {
+    let client = Client::new(2 * MIB);
+    let id = start(mediator, kind, job, &client);
+    let first = mediator.status(id).unwrap().port;
+    let mut random = seed;
+    loop {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if run(mediator, id, 1 + (random >> 33) % 2000) {
+            break;
+        }
+        let port = mediator.status(id).unwrap().port;
+        mediator.move_to(id, if port == first { first + 1 } else { first }).unwrap();
+    }
+    compare(&kind.name, job, &client);
+    let moves = mediator.status(id).unwrap().preemptions;
+    mediator.close(id);
+    moves
+}
+
+/// Runs jobs of each kind of accelerator in an image that has a golden model in `folder`: short ones without a pause, then longer
+/// ones that are paused and moved until `wanted` of them were saved. Returns a line for each kind.
+pub fn check(mediator: &mut Mediator<Simulated>, folder: &Path, wanted: u64) -> Vec<String> {
+    let mut lines_of_report = Vec::new();
+    for kind in kinds(mediator) {
+        let Some(least) = golden(folder, &kind.name, 1, 1) else { continue };
+        let beginning = uninterrupted(mediator, &kind, &least);
+        let sample = golden(folder, &kind.name, 2, SAMPLE_LINES).unwrap();
+        let cycles = uninterrupted(mediator, &kind, &sample);
+        let lines = (JOB_CYCLES * SAMPLE_LINES / (cycles - beginning).max(1)).min(MAX_LINES);
+        let (mut moves, mut jobs) = (0, 0);
+        while moves < wanted {
+            jobs += 1;
+            let job = golden(folder, &kind.name, 2 + jobs, lines).unwrap();
+            moves += moved(mediator, &kind, &job, jobs);
+            assert!(jobs < 10 || moves > 0, "{}: jobs of {lines} lines are never saved", kind.name);
+        }
+        lines_of_report.push(format!(
+            "{}: 1 line in {beginning}, {SAMPLE_LINES} in {cycles} cycles; {moves} moves in {jobs} jobs of {lines} lines",
+            kind.name
+        ));
+    }
+    assert_eq!(mediator.board().escaped(), 0);
+    lines_of_report
+}
