@@ -28,7 +28,12 @@ fn names() -> impl Strategy<Value = Option<Vec<String>>> {
 }
 
 fn user() -> impl Strategy<Value = ServerUser> {
-    (any::<u32>(), any::<Vec<u32>>()).prop_map(|(id, groups)| ServerUser { id, groups, home: PathBuf::from("/h"), shared_memory: PathBuf::from("/s") })
+    (any::<u32>(), any::<Vec<u32>>()).prop_map(|(id, groups)| ServerUser {
+        id,
+        groups,
+        home: PathBuf::from("/h"),
+        shared_memory: PathBuf::from("/s"),
+    })
 }
 
 fn assignment() -> impl Strategy<Value = Assignment> {

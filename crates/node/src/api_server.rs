@@ -101,8 +101,19 @@ pub struct ApiServer {
     pub control: OwnedFd,
     /// Readable when the process has ended, and with it all processes of its PID namespace, if it has one of its own.
     pub exit: OwnedFd,
-    /// Of an API server that is the child of its PID namespace's process 1: that one's id, and where it tells the status.
-    init: Option<(u32, OwnedFd)>,
+    /// Of an API server that is the child of its PID namespace's process 1.
+    init: Option<InitEnd>,
+}
+
+/// Descriptors of an API server and of the process 1 of its PID namespace.
+#[derive(Debug)]
+struct InitEnd {
+    /// Of process 1.
+    pid: u32,
+    /// Where it tells the API server's status.
+    status: OwnedFd,
+    /// The API server itself: its guests see its end sooner than they would see that of process 1.
+    server: OwnedFd,
 }
 
 /// Process 1 of an API server's PID namespace: a child of the node that ends with the API server, and all of the namespace
@@ -164,7 +175,16 @@ impl ApiServer {
     /// readable, because `init` does not reap it.
     pub fn adopt(pid: u32, control: OwnedFd, init: Option<Init>) -> io::Result<Self> {
         Ok(match init {
-            Some(Init { pid: first, exit, status }) => Self { pid, control, exit, init: Some((first, status)) },
+            Some(init) => match pidfd(pid) {
+                Ok(server) => {
+                    let Init { pid: first, exit, status } = init;
+                    Self { pid, control, exit, init: Some(InitEnd { pid: first, status, server }) }
+                }
+                Err(error) => {
+                    init.discard();
+                    return Err(error);
+                }
+            },
             None => Self { pid, control, exit: child(pid)?, init: None },
         })
     }
@@ -175,26 +195,34 @@ impl ApiServer {
 
     /// Before it serves anything: the API server, and the process 1 of its PID namespace.
     pub fn processes(&self) -> Vec<u32> {
-        [self.pid].into_iter().chain(self.init.as_ref().map(|(pid, _)| *pid)).collect()
+        [self.pid].into_iter().chain(self.init.as_ref().map(|init| init.pid)).collect()
     }
 
     pub fn signal(&self, signal: Signal) {
-        // It may have ended just now; the descriptor never names another process.
+        // They may have ended just now; the descriptors never name other processes.
+        if let Some(init) = self.init.as_ref().filter(|_| signal == Signal::KILL) {
+            let _ = pidfd_send_signal(&init.server, signal);
+        }
         let _ = pidfd_send_signal(&self.exit, signal);
     }
 
-    /// Blocks until the process has ended and reaps it. What it started ends with it: its group of processes, which it cannot
-    /// leave in a sandbox, and all of its PID namespace, if it has one.
-    pub fn wait(self) -> ServerEnd {
-        if self.init.is_none() {
-            let _ = waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
-            // Not reaped yet, so that the group is its own.
-            if let Some(leader) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-                let _ = kill_process_group(leader, Signal::KILL);
-            }
+    /// Blocks until the process has ended, and ends what it has started: its group of processes, which it cannot leave in a
+    /// sandbox. With a PID namespace of its own all of that has ended already.
+    pub fn end_group(&self) {
+        if self.init.is_some() {
+            return;
         }
+        let _ = waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        // Not reaped yet, so that the group is its own.
+        if let Some(leader) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
+    }
+
+    /// Blocks until the process has ended and reaps it.
+    pub fn wait(self) -> ServerEnd {
         let end = reap(&self.exit);
-        self.init.and_then(|(_, status)| told_status(&status)).unwrap_or(end)
+        self.init.and_then(|init| told_status(&init.status)).unwrap_or(end)
     }
 
     /// Ends it at once.

@@ -53,7 +53,8 @@ fn limits_are_written_where_there_are_files_for_them() {
 fn what_killed_nodes_left_is_removed() {
     let directory = fake();
     let stale = directory.path().join("aviary-4294967294");
-    let (own, others) = (directory.path().join(format!("aviary-{}", std::process::id())), directory.path().join("aviary-x"));
+    let (own, others) =
+        (directory.path().join(format!("aviary-{}", std::process::id())), directory.path().join("aviary-x"));
     for folder in [stale.join("tenant-0/server-1"), own.clone(), others.clone()] {
         fs::create_dir_all(folder).unwrap();
     }

@@ -179,6 +179,7 @@ impl Core {
             self.epoll.remove(exit.as_fd());
         }
         let pid = server.process.pid();
+        server.process.end_group();
         let status = server.process.wait();
         let suppressed = server.lines.finish();
         if let Some(suppressed) = suppressed {

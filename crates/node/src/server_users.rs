@@ -180,7 +180,8 @@ impl ServerUsers {
         };
         let home = self.homes.path().join(&name);
         // Where the tenant cannot put anything in its place.
-        let shared_memory = self.shared_memory().map_or_else(|| home.with_extension("shm"), |folder| folder.join(&name));
+        let shared_memory =
+            self.shared_memory().map_or_else(|| home.with_extension("shm"), |folder| folder.join(&name));
         let user = ServerUser { id, groups: self.groups.clone(), home, shared_memory };
         make(&user.home)?;
         make(&user.shared_memory)?;

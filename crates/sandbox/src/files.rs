@@ -130,7 +130,8 @@ mod tests {
         if child == 0 {
             let home = std::env::temp_dir().join(format!("aviary-files-{}", std::process::id()));
             let made = std::fs::create_dir(&home).is_ok();
-            let outline = Outline { read: vec![], devices: vec![], homes: home.clone(), shared_memory: None, scratch_bytes: 0 };
+            let outline =
+                Outline { read: vec![], devices: vec![], homes: home.clone(), shared_memory: None, scratch_bytes: 0 };
             let confined = made && confine(&Reach::inside_host(&outline, &home)).is_ok();
             let wrong = [
                 !confined,
