@@ -200,7 +200,8 @@ cl_int opencl_usm_list(cl_kernel kernel, size_t size, const void *value) {
     }
     usm_unlock();
     size_t rest = size % sizeof pointers[0];
-    cl_int status = clSetKernelExecInfo(kernel, CL_KERNEL_EXEC_INFO_USM_PTRS_INTEL, own * sizeof *list + rest, list);
+    size_t told = own * sizeof *list + rest;
+    cl_int status = clSetKernelExecInfo(kernel, CL_KERNEL_EXEC_INFO_USM_PTRS_INTEL, told, told ? list : NULL);
     free(list);
     return status;
 }

@@ -1,21 +1,21 @@
 /* Calls without data. */
 #include <stdatomic.h>
 
-#include "testapi.h"
+#include "state.h"
 
-static _Atomic uint64_t noops;
+_Atomic uint64_t library_noops;
 
 ta_status ta_noop(void) {
     return TA_OK;
 }
 
 ta_status ta_noop_async(void) {
-    atomic_fetch_add_explicit(&noops, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&library_noops, 1, memory_order_relaxed);
     return TA_OK;
 }
 
 uint64_t ta_noop_count(void) {
-    return atomic_load_explicit(&noops, memory_order_relaxed);
+    return atomic_load_explicit(&library_noops, memory_order_relaxed);
 }
 
 uint64_t ta_ticks(void) {

@@ -5,7 +5,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "testapi.h"
+#include "state.h"
 
 ta_status ta_fail(ta_status status) {
     return status;
@@ -15,24 +15,23 @@ ta_status ta_fail_async(ta_status status) {
     return status;
 }
 
-/* Plain on purpose: only the order of calls makes its value right. */
-static volatile uint64_t mark;
+volatile uint64_t library_mark;
 
 ta_status ta_mark_async(uint64_t value) {
-    mark = value;
+    library_mark = value;
     return TA_OK;
 }
 
 uint64_t ta_mark(void) {
-    return mark;
+    return library_mark;
 }
 
-static volatile uint64_t baton, disorder;
+volatile uint64_t library_baton, library_disorder;
 
 static void pass(uint64_t number) {
-    if (number != baton + 1)
-        disorder = disorder + 1;
-    baton = number;
+    if (number != library_baton + 1)
+        library_disorder = library_disorder + 1;
+    library_baton = number;
 }
 
 ta_status ta_baton_async(uint64_t number) {
@@ -42,19 +41,18 @@ ta_status ta_baton_async(uint64_t number) {
 
 uint64_t ta_baton(uint64_t number) {
     pass(number);
-    return disorder;
+    return library_disorder;
 }
 
-#define TRAIL 65536
 static pthread_mutex_t trail_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t trail[TRAIL];
-static size_t trail_length;
+uint32_t library_trail[TRAIL];
+size_t library_trail_length;
 
 ta_status ta_trail_async(uint32_t value) {
     ta_status status = TA_OUT_OF_MEMORY;
     pthread_mutex_lock(&trail_lock);
-    if (trail_length < TRAIL) {
-        trail[trail_length++] = value;
+    if (library_trail_length < TRAIL) {
+        library_trail[library_trail_length++] = value;
         status = TA_OK;
     }
     pthread_mutex_unlock(&trail_lock);
@@ -65,9 +63,9 @@ ta_status ta_trail_read(uint32_t *values, size_t capacity, size_t *count) {
     if (!values || !count)
         return TA_INVALID_VALUE;
     pthread_mutex_lock(&trail_lock);
-    *count = trail_length < capacity ? trail_length : capacity;
-    memcpy(values, trail, *count * sizeof *trail);
-    trail_length = 0;
+    *count = library_trail_length < capacity ? library_trail_length : capacity;
+    memcpy(values, library_trail, *count * sizeof *library_trail);
+    library_trail_length = 0;
     pthread_mutex_unlock(&trail_lock);
     return TA_OK;
 }
@@ -79,30 +77,30 @@ ta_status ta_pick(uint32_t index, uint32_t *value) {
     return TA_OK;
 }
 
-static _Atomic uint64_t reserved;
+_Atomic uint64_t library_reserved;
 
 ta_status ta_reserve(uint64_t bytes) {
     if (!bytes)
         return TA_INVALID_VALUE;
-    atomic_fetch_add(&reserved, bytes);
+    atomic_fetch_add(&library_reserved, bytes);
     return TA_OK;
 }
 
 ta_status ta_unreserve(uint64_t bytes) {
-    if (bytes > atomic_load(&reserved))
+    if (bytes > atomic_load(&library_reserved))
         return TA_INVALID_VALUE;
-    atomic_fetch_sub(&reserved, bytes);
+    atomic_fetch_sub(&library_reserved, bytes);
     return TA_OK;
 }
 
 ta_status ta_reserved(uint64_t *bytes) {
     if (!bytes)
         return TA_INVALID_VALUE;
-    *bytes = atomic_load(&reserved);
+    *bytes = atomic_load(&library_reserved);
     return TA_OK;
 }
 
-static _Atomic uint64_t last_work;
+_Atomic uint64_t library_last_work;
 
 static uint64_t now(void) {
     struct timespec t;
@@ -115,12 +113,12 @@ ta_status ta_work(uint32_t microseconds) {
     do {
         spent = now() - start;
     } while (spent < (uint64_t)microseconds * 1000);
-    atomic_store(&last_work, spent);
+    atomic_store(&library_last_work, spent);
     return TA_OK;
 }
 
 uint64_t ta_last_work(void) {
-    return atomic_load(&last_work);
+    return atomic_load(&library_last_work);
 }
 
 ta_status ta_legacy(void) {

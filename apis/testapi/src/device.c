@@ -4,8 +4,9 @@
 #include <string.h>
 
 #include "object.h"
+#include "state.h"
 
-static _Atomic uint64_t units_runs;
+_Atomic uint64_t library_units_runs;
 
 static struct ta_device_st *device_new(const char *name, struct ta_device_st *parent, uint32_t units) {
     struct ta_device_st *d = object_new(KIND_DEVICE, sizeof *d);
@@ -117,13 +118,13 @@ ta_status ta_device_units(ta_device device, uint32_t *units) {
         return TA_INVALID_DEVICE;
     if (!units)
         return TA_INVALID_VALUE;
-    atomic_fetch_add(&units_runs, 1);
+    atomic_fetch_add(&library_units_runs, 1);
     *units = d->units;
     return TA_OK;
 }
 
 uint64_t ta_device_units_runs(void) {
-    return atomic_load(&units_runs);
+    return atomic_load(&library_units_runs);
 }
 
 ta_status ta_device_describe(ta_device device, ta_device_info *info) {
@@ -153,5 +154,21 @@ ta_status ta_device_say(ta_device device, const char *message) {
         return TA_INVALID_VALUE;
     if (d->log)
         d->log(message, d->log_context);
+    return TA_OK;
+}
+
+static _Thread_local ta_device focus;
+
+ta_status ta_focus(ta_device device) {
+    if (!object_check(device, KIND_DEVICE))
+        return TA_INVALID_DEVICE;
+    focus = device;
+    return TA_OK;
+}
+
+ta_status ta_focused(ta_device *device) {
+    if (!device)
+        return TA_INVALID_VALUE;
+    *device = focus;
     return TA_OK;
 }

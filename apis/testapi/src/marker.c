@@ -123,6 +123,16 @@ ta_status ta_marker_value(ta_marker marker, uint64_t *value) {
     return m ? TA_OK : TA_INVALID_MARKER;
 }
 
+/* Not in the header: for the code that saves a marker. Without the cells, which are the application's. */
+ta_status ta_marker_own_value(ta_marker marker, uint64_t *value);
+ta_status ta_marker_own_value(ta_marker marker, uint64_t *value) {
+    struct ta_marker_st *m = object_hold(marker, KIND_MARKER);
+    if (m)
+        *value = m->value;
+    object_let_go();
+    return m ? TA_OK : TA_INVALID_MARKER;
+}
+
 ta_marker ta_marker_greatest(uint32_t count, const ta_marker *markers) {
     ta_marker greatest = TA_MARKER_LAST;
     uint64_t most = 0;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "object.h"
+#include "state.h"
 
 struct pending {
     struct pending *next;
@@ -21,6 +22,11 @@ struct ta_stream_st {
     bool busy, closing;
 };
 
+/* Copies of all streams that were issued and are not done. */
+static _Atomic int copies_left;
+
+int ta_streams_busy(void) { return copies_left; }
+
 static void *stream_run(void *argument) {
     struct ta_stream_st *s = argument;
     pthread_mutex_lock(&s->lock);
@@ -37,6 +43,7 @@ static void *stream_run(void *argument) {
         pthread_mutex_unlock(&s->lock);
         usleep(2000); /* late enough to be seen by a test that does not wait */
         memcpy(p->to, p->data, p->bytes);
+        copies_left--;
         free(p->data);
         free(p);
         pthread_mutex_lock(&s->lock);
@@ -109,6 +116,7 @@ ta_status ta_read_async(ta_buffer buffer, size_t offset, size_t bytes, void *to,
     memcpy(p->data, b->data + offset, bytes);
     p->to = to;
     p->bytes = bytes;
+    copies_left++;
     pthread_mutex_lock(&s->lock);
     *s->last = p;
     s->last = &p->next;

@@ -2,7 +2,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "testapi.h"
+#include "state.h"
 
 double ta_scalars(int8_t a, uint8_t b, int16_t c, uint16_t d, int32_t e, uint32_t f, int64_t g, uint64_t h,
                   float i, double j, _Bool k, char l) {
@@ -58,12 +58,12 @@ int64_t ta_value_bits(ta_value v) {
     return v.integer;
 }
 
-static _Atomic int32_t level;
+_Atomic int32_t library_level;
 
 void ta_level_set(int32_t l) {
-    atomic_store(&level, l);
+    atomic_store(&library_level, l);
 }
 
 int32_t ta_level_get(void) {
-    return atomic_load(&level);
+    return atomic_load(&library_level);
 }

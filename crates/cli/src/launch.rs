@@ -93,7 +93,7 @@ pub fn share_heap(variables: &mut Variables) -> Result<(), LaunchError> {
     Ok(())
 }
 
-fn set(variables: &mut Variables, name: &str, value: &OsStr) {
+pub fn set(variables: &mut Variables, name: &str, value: &OsStr) {
     let mut value = value.to_owned();
     if LISTS.contains(&name) {
         let earlier =

@@ -5,14 +5,17 @@
 mod amount;
 mod api_server;
 mod apis;
+mod bypass;
 mod cgroup;
 mod config;
 mod doctor;
 mod dropin;
 mod end;
+mod fpga;
 mod guest;
 mod launch;
 mod manual;
+mod migrate;
 mod policy;
 mod ps;
 mod remote;
@@ -52,9 +55,11 @@ enum Command {
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
+    Migrate(migrate::MigrateCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
+    Fpga(fpga::FpgaCommand),
     Guest(guest::GuestCommand),
     Doctor(doctor::DoctorCommand),
     Tls(remote::TlsCommand),
@@ -78,9 +83,11 @@ fn main() -> ExitCode {
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),
+        Command::Migrate(command) => migrate::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),
+        Command::Fpga(command) => fpga::run(command),
         Command::Guest(command) => guest::run(&command),
         Command::Doctor(command) => doctor::run(command),
         Command::Tls(command) => remote::tls(command),

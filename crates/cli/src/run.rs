@@ -2,19 +2,22 @@
 
 use crate::{
     apis,
+    bypass::bypasses,
     dropin::find_library,
+    fpga,
     launch::{self, Variables},
     remote::{ClientArgs, NodeAddress},
     signals::Signals,
 };
 use anyhow::Context;
+use aviary_fpga::link::Limits;
 use aviary_node::{ApiServerCommand, Level, Node, NodeConfig, PrivateDir};
 use aviary_relay::Relay;
 use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::fd::{AsRawFd, OwnedFd},
     os::unix::process::ExitStatusExt,
@@ -69,6 +72,10 @@ pub struct RunCommand {
     /// Let the program use the devices of this name only, as the vendor's library gives it; it may end with * (repeatable).
     #[arg(long, value_name = "NAME", value_parser = crate::config::parse_device, conflicts_with = "server")]
     only_device: Vec<String>,
+    /// Give the program a simulated FPGA card of its own with this image: a name that `fpga/build` made, or a file.
+    /// Without --api nothing else is virtualized.
+    #[arg(long, value_name = "IMAGE")]
+    fpga: Option<String>,
     /// Level of the private node's lines on standard error: error, warn, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: Level,
@@ -80,7 +87,8 @@ pub struct RunCommand {
 pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     crate::serve::warn_of_runtime_directory();
     let search = apis::search_path(&command.api_dir)?;
-    let mut apis = apis::select(&search, &command.api)?;
+    let only_card = command.fpga.is_some() && command.api.is_empty();
+    let mut apis = if only_card { Vec::new() } else { apis::select(&search, &command.api)? };
     if command.api.is_empty() && command.server.is_none() {
         keep_those_of_this_machine(&mut apis);
     }
@@ -95,8 +103,10 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
         );
         launch::share_heap(&mut variables)?;
     }
+    warn_of_bypasses(&command.command[0], &apis);
     // Before the program starts, so that no signal is lost between the two.
     let signals = Signals::catch().context("cannot catch signals")?;
+    let card = command.fpga.as_deref().map(|image| give_card(image, &directory, &mut variables)).transpose()?;
     let (backend, address) = start_backend(&command, &directory, search)?;
     let entry = entry(&backend, &address);
     if let Some(entry) = &entry {
@@ -117,7 +127,20 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     let status = child.wait().context("cannot wait for the program")?;
     signals.stop_forwarding();
     finish(&backend, &signals);
+    drop(card);
     Ok(exit_code(status))
+}
+
+/// Says which vendors' libraries the program loads past their guest libraries.
+fn warn_of_bypasses(program: &OsStr, apis: &[apis::Api]) {
+    let steps = apis.iter().flat_map(|api| &api.launch);
+    let sonames = steps.filter_map(|step| match step {
+        apis::Launch::DropIn { soname, only_if_missing: false } => Some(soname.as_str()),
+        _ => None,
+    });
+    for bypass in bypasses(program, &sonames.collect()) {
+        eprintln!("aviary: warning: {bypass}");
+    }
 }
 
 /// A private node serves what this machine has: programs that look for an accelerator which is not here should find
@@ -130,6 +153,15 @@ fn keep_those_of_this_machine(apis: &mut Vec<apis::Api>) {
     if apis.iter().any(here) {
         apis.retain(here);
     }
+}
+
+/// A card for the program, and where it finds that and the library.
+fn give_card(image: &str, directory: &PrivateDir, variables: &mut Variables) -> anyhow::Result<fpga::PrivateCard> {
+    let socket = directory.path().join("card.sock");
+    let card = fpga::PrivateCard::start(image, &socket, Limits::default())?;
+    launch::set(variables, "LD_LIBRARY_PATH", card.folder.as_os_str());
+    variables.insert(fpga::CARD_VARIABLE.into(), format!("unix:{}", socket.display()).into());
+    Ok(card)
 }
 
 /// The relay that the program's connections go through in this process.
@@ -191,6 +223,7 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     let servers = ApiServerCommand::own()?;
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.launch_slice = crate::serve::launch_slice()?;
+    config.test_move_every = crate::serve::test_move_every()?;
     config.modules = modules;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);

@@ -242,6 +242,13 @@ pub fn launch_slice() -> anyhow::Result<Option<Duration>> {
         .ok_or_else(|| anyhow!("AVIARY_SLICE_MS is {text:?}, expected milliseconds such as 6 or 0.5; 0: off"))
 }
 
+/// `AVIARY_TEST_MOVE_EVERY`, for tests: each session moves to another API server after every so many calls.
+pub fn test_move_every() -> anyhow::Result<Option<u64>> {
+    let Ok(text) = std::env::var("AVIARY_TEST_MOVE_EVERY") else { return Ok(None) };
+    let every = text.trim().parse().ok().filter(|every| *every > 0);
+    every.map(Some).ok_or_else(|| anyhow!("AVIARY_TEST_MOVE_EVERY is {text:?}, expected a number of calls"))
+}
+
 /// Command line before file before defaults.
 fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<NodeConfig> {
     let file = command.config.as_deref().map(FileConfig::read).transpose()?.unwrap_or_default();
@@ -264,6 +271,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     };
     let mut config = NodeConfig::new(socket, ApiServerCommand::own()?);
     config.launch_slice = launch_slice()?;
+    config.test_move_every = test_move_every()?;
     config.zygote = if command.no_zygote { None } else { Some(ApiServerCommand::own_zygote()?) };
     if !others.is_empty() {
         let gateway = command.remote.gateway(&others)?;

@@ -1,10 +1,11 @@
 //! `aviary spec`: work on LAPIS specifications.
 
 use anyhow::Context;
-use aviary_lapis::coverage::State;
+use aviary_lapis::coverage::{Fate, State, state_coverage};
 use aviary_lapis::{Diagnostics, Loaded, Options, build, coverage, diff, init, load};
 use clap::{Args, Subcommand};
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -49,7 +50,13 @@ enum SpecAction {
         headers: Headers,
     },
     /// Show how every function of the API is virtualized.
-    Coverage(Specifications),
+    Coverage {
+        /// Show what becomes of each function's calls where a session moves.
+        #[arg(long)]
+        state: bool,
+        #[command(flatten)]
+        specifications: Specifications,
+    },
     /// Print the API's functions as the C table of the test that hands them bad pointers (tests/pointers).
     #[command(hide = true)]
     Pointers(Specifications),
@@ -98,7 +105,8 @@ pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
         SpecAction::Build { specification, output } => build_libraries(specification, &output),
         SpecAction::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
         SpecAction::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
-        SpecAction::Coverage(specifications) => for_each(specifications, show_coverage),
+        SpecAction::Coverage { state: false, specifications } => for_each(specifications, show_coverage),
+        SpecAction::Coverage { state: true, specifications } => for_each(specifications, show_state_coverage),
         SpecAction::Pointers(specifications) => for_each(specifications, |loaded| {
             print!("{}", aviary_lapis::generate::pointers::table(&loaded.model));
             Ok(())
@@ -187,15 +195,22 @@ fn compare(specification: &Path, new_header: &Path, headers: Headers) -> anyhow:
 }
 
 fn show_coverage(loaded: &Loaded) -> anyhow::Result<()> {
-    let all = coverage(&loaded.model);
-    let width = all.iter().map(|c| c.function.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for line in &all {
-        text += &format!("{:width$}  {}\n", line.function, line.state);
-    }
-    let counts = State::ALL.map(|state| format!("{} {state}", all.iter().filter(|c| c.state == state).count()));
-    text += &format!("{} functions: {}\n", all.len(), counts.join(", "));
-    print(&text)
+    let lines = coverage(&loaded.model);
+    print(&table(&State::ALL, lines.iter().map(|line| (line.function.as_str(), line.state)).collect()))
+}
+
+fn show_state_coverage(loaded: &Loaded) -> anyhow::Result<()> {
+    let lines = state_coverage(&loaded.model);
+    print(&table(&Fate::ALL, lines.iter().map(|line| (line.function.as_str(), line.fate)).collect()))
+}
+
+/// A line for each function with its column, and how many there are of each of `all`.
+fn table<T: Copy + PartialEq + Display>(all: &[T], lines: Vec<(&str, T)>) -> String {
+    let width = lines.iter().map(|(function, _)| function.len()).max().unwrap_or(0);
+    let mut text: String = lines.iter().map(|(function, value)| format!("{function:width$}  {value}\n")).collect();
+    let count = |value: &T| format!("{} {value}", lines.iter().filter(|(_, other)| other == value).count());
+    text += &format!("{} functions: {}\n", lines.len(), all.iter().map(count).collect::<Vec<_>>().join(", "));
+    text
 }
 
 /// To standard output; a reader that has seen enough is no error.

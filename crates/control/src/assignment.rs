@@ -43,6 +43,10 @@ pub struct Assignment {
     pub in_vm: bool,
     /// The user of the API server from its first session on; `None`: the node's own user.
     pub user: Option<ServerUser>,
+    /// The session can be moved to another process: what its objects need for that is recorded.
+    pub movable: bool,
+    /// For tests: the session asks to be moved after every so many calls; 0 or `None`: never.
+    pub move_every: Option<u64>,
     /// Largest arena a guest may bring, in bytes.
     pub arena: Option<u64>,
 }
@@ -113,9 +117,17 @@ impl<F: AsFd> SessionDescriptors<F> {
 impl SessionDescriptors<OwnedFd> {
     /// Out of what came with an assignment; `None`: there are not as many as it needs.
     pub fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
-        let mut all = descriptors.into_iter();
+        let schedulable = descriptors.len() > 3;
+        Self::next(&mut descriptors.into_iter(), schedulable)
+    }
+
+    /// The first ones of `all`; `schedulable`: with page and bell.
+    pub fn next(all: &mut impl Iterator<Item = OwnedFd>, schedulable: bool) -> Option<Self> {
         let (guest, tenant_page, stats) = (all.next()?, all.next()?, all.next()?);
-        let devices = all.next().zip(all.next()).map(|(page, bell)| DeviceDescriptors { page, bell });
+        let devices = match schedulable {
+            true => Some(DeviceDescriptors { page: all.next()?, bell: all.next()? }),
+            false => None,
+        };
         Some(Self { guest, tenant_page, stats, devices })
     }
 }

@@ -67,6 +67,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             in_vm,
             user,
             arena,
+            movable: schedulable,
+            move_every: arena,
         }
     })
 }

@@ -12,6 +12,7 @@ mod assignment;
 mod channel;
 pub mod cpu;
 mod message;
+mod moving;
 mod offer;
 mod pid_namespace;
 mod spawn;
@@ -22,6 +23,7 @@ pub use channel::{
     Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
 };
 pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
+pub use moving::{CaptureFigures, MoveOrder, MoveReport, StateDescriptors};
 pub use offer::OfferName;
 pub use pid_namespace::PidNamespace;
 pub use spawn::prepare_to_spawn;

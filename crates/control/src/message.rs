@@ -1,6 +1,6 @@
 //! The messages, in both directions, and how many descriptors come with each.
 
-use crate::{Assignment, OfferName};
+use crate::{Assignment, MoveOrder, MoveReport, OfferName, moving::state_descriptors};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{ops::RangeInclusive, path::PathBuf};
 
@@ -16,6 +16,15 @@ pub trait Message: Serialize + DeserializeOwned {
 pub enum ToServer {
     /// A session, with its [`crate::SessionDescriptors`].
     Assign(Box<Assignment>),
+    /// A session that another process has served, with its [`crate::SessionDescriptors`] and behind them, but for the guest's
+    /// socket, its [`crate::StateDescriptors`]. It stands until [`MoveOrder::Go`].
+    Adopt {
+        assignment: Box<Assignment>,
+        /// The application's heap is there, too.
+        heap: bool,
+    },
+    /// About a session of the API server that moves.
+    Move { session: u64, order: MoveOrder },
     /// Another API server of the tenant fetches what this one may have offered.
     Fetch(Wanted),
     /// The answer to this request of the API server's own, with the descriptor if there is such an offer.
@@ -45,6 +54,8 @@ pub enum FromServer {
     Fetch { session: u64, request: u64, name: OfferName },
     /// The answer of that other one, with the descriptor if there is such an offer.
     Fetched { session: u64, asker: u64, request: u64, note: u64 },
+    /// About a session that moves.
+    Move { session: u64, report: MoveReport },
     /// Process 1 of the PID namespace of an API server to be: a child of the node, which ends with the API server.
     Init { pid: u32 },
     /// A copy of the zygote.
@@ -64,14 +75,22 @@ pub struct Wanted {
     pub name: OfferName,
 }
 
+fn session_descriptors(assignment: &Assignment) -> usize {
+    if assignment.schedulable { 5 } else { 3 }
+}
+
 impl Message for ToServer {
     fn descriptors(&self) -> RangeInclusive<usize> {
         match self {
             Self::Assign(assignment) => {
-                let count = if assignment.schedulable { 5 } else { 3 };
+                let count = session_descriptors(assignment);
                 count..=count
             }
-            Self::Fetch(_) => 0..=0,
+            Self::Adopt { assignment, heap } => {
+                let count = session_descriptors(assignment) + state_descriptors(*heap);
+                count..=count
+            }
+            Self::Fetch(_) | Self::Move { .. } => 0..=0,
             Self::Fetched { .. } => 0..=1,
         }
     }
@@ -90,6 +109,7 @@ impl Message for FromServer {
     fn descriptors(&self) -> RangeInclusive<usize> {
         match self {
             Self::Fetched { .. } => 0..=1,
+            Self::Move { report, .. } => report.descriptors(),
             _ => 0..=0,
         }
     }

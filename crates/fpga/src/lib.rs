@@ -1,9 +1,10 @@
 //! The mediator of one FPGA card: clients see *virtual accelerators*, each with memory of its own, and share the card's ports by
 //! turns that are measured in device time. The card is simulated and its IOMMU a model (docs/fpga-monitor.md).
 //!
-//! This is the in-process form: functions of [`Mediator`], called by one thread. There is no link to other processes yet.
+//! [`Mediator`] has the functions, called by one thread. [`link`] serves clients in other processes with them.
 #![forbid(unsafe_code)]
 
+pub mod link;
 mod mappings;
 mod mediator;
 mod registers;

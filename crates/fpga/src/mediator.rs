@@ -419,6 +419,11 @@ impl<B: Board> Mediator<B> {
         }
     }
 
+    /// A job runs, or a virtual accelerator waits for its port: [`Mediator::run`] has something to do.
+    pub fn is_busy(&self) -> bool {
+        self.accelerators.values().any(|own| own.phase == Phase::Running || own.is_waiting())
+    }
+
     /// Virtual accelerators that wait for this port.
     fn waiting(&self, port: usize) -> Vec<VirtualId> {
         let at = self.accelerators.iter().filter(|(_, own)| own.port == port && own.is_waiting());

@@ -40,6 +40,11 @@ impl Charges {
         std::mem::take(&mut self.parts).into_iter()
     }
 
+    /// Items and amounts.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.parts.iter().copied()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }

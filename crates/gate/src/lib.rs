@@ -151,6 +151,13 @@ impl Gate {
         }
     }
 
+    /// The devices that an item lies on; of a resource as such none.
+    pub fn devices(&self, item: usize) -> Vec<String> {
+        let place = item.checked_sub(self.accounts.len()).and_then(|place| self.residencies.get(place));
+        let accounts = place.iter().flat_map(|place| &place.accounts);
+        accounts.filter_map(|account| account.device().map(str::to_owned)).collect()
+    }
+
     /// The allowance of a continuous resource on a device (`None`: wherever), also of one that this API does not
     /// declare;
     /// `None`: as much as the device has.

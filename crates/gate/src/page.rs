@@ -441,6 +441,25 @@ impl TenantPage {
         }
     }
 
+    /// Everything that the API server of slot `from` holds is that of slot `to` from now on: its sessions have moved. What
+    /// the tenant uses is the same before, meanwhile and after. An error has changed nothing.
+    pub fn move_slot(&self, from: u32, to: u32) -> Result<(), PageError> {
+        let layout = self.layout();
+        let rows = (self.rows().get(from as usize), self.rows().get(to as usize));
+        let (Some(source), Some(target)) = rows else { return Ok(()) };
+        if from == to {
+            return Ok(());
+        }
+        if !layout.lock.lock(NODE_OWNER, NODE_LOCK_TIMEOUT) {
+            return Err(PageError::Busy);
+        }
+        for (source, target) in source.iter().zip(target) {
+            target.fetch_add(source.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        layout.lock.unlock();
+        Ok(())
+    }
+
     /// Refusals of which no line was written, told only once.
     pub fn take_untold(&self) -> u64 {
         self.layout().audit.take_untold()

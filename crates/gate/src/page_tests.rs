@@ -72,6 +72,49 @@ fn all_sessions_share_one_limit_and_get_the_last_byte() {
 }
 
 #[test]
+fn amounts_move_to_another_slot_and_what_is_used_stays() {
+    let (page, fd) = TenantPage::create().unwrap();
+    page.note_slot(2);
+    page.set_limit("memory", Some(10)).unwrap();
+    let gate = |slot| {
+        let seat = TenantSlot::new(TenantPage::open(fd.as_fd()).unwrap(), slot).unwrap();
+        Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).unwrap()
+    };
+    let (old, other, new) = (gate(0), gate(1), gate(2));
+    old.charge(0, 6).unwrap();
+    other.charge(0, 4).unwrap();
+    page.move_slot(0, 2).unwrap();
+    let now = balance(&page, "memory");
+    assert_eq!((now.used, now.held), (10, 10));
+    assert!(other.charge(0, 1).is_err());
+    // The old API server is reaped: it holds nothing any more.
+    page.release(0);
+    assert_eq!(balance(&page, "memory").used, 10);
+    new.uncharge(0, 6);
+    old.uncharge(0, 6);
+    assert_eq!((balance(&page, "memory").used, balance(&page, "memory").held), (4, 4));
+    // Slots that were never given out, and one and the same.
+    page.move_slot(1, 1).unwrap();
+    page.move_slot(1, 4000).unwrap();
+    assert_eq!(balance(&page, "memory").held, 4);
+}
+
+#[test]
+fn amounts_stay_where_they_are_while_an_api_server_has_the_lock() {
+    let (page, fd) = TenantPage::create().unwrap();
+    page.note_slot(1);
+    let seat = TenantSlot::new(TenantPage::open(fd.as_fd()).unwrap(), 0).unwrap();
+    let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).unwrap();
+    gate.charge(0, 6).unwrap();
+    // It stopped in the middle of a change.
+    assert!(page.layout().lock.lock(1, Duration::from_secs(1)));
+    assert_eq!(page.move_slot(0, 1), Err(PageError::Busy));
+    page.layout().lock.unlock();
+    gate.uncharge(0, 6);
+    assert_eq!(balance(&page, "memory").used, 0);
+}
+
+#[test]
 fn a_lower_limit_takes_nothing_back_and_grants_nothing() {
     let page = page(1);
     let memory = page.account(0, "memory", Kind::Continuous).unwrap();

@@ -58,6 +58,15 @@ pub enum Item {
         span: Span,
     },
     ErrorArgument(Name),
+    /// Functions that change nothing.
+    Stateless(Vec<Name>),
+    /// The utility function that waits for the vendor's library.
+    Quiesce(Name),
+    /// Utility functions that save and restore what belongs to no object.
+    SessionState {
+        write: Name,
+        read: Name,
+    },
     Table {
         ty: TypeName,
         name: Name,
@@ -75,6 +84,8 @@ pub enum Item {
         only_if_missing: bool,
     },
     Program(Text),
+    /// `pass_environment("NAME", ...);`
+    PassEnvironment(Vec<Text>),
     Sandbox {
         rules: Vec<SandboxRule>,
         span: Span,

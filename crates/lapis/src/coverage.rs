@@ -1,6 +1,6 @@
 //! The part of an API that a specification covers.
 
-use crate::model::{Function, Kind, Model, Rule, Support};
+use crate::model::{Function, Kind, Model, Stateless, Support};
 use std::fmt;
 
 /// How one function is virtualized.
@@ -52,23 +52,102 @@ fn state(function: &Function) -> State {
     match &function.support {
         Support::Unsupported => State::Unsupported,
         Support::Local(_) => State::Local,
-        Support::Remote if function.arguments.iter().chain([&function.result]).any(recorded) => State::Recorded,
+        Support::Remote if is_recorded(function) => State::Recorded,
         Support::Remote if function.asynchronous.is_some() => State::Async,
         Support::Remote if function.cache || function.cache_if.is_some() => State::Cached,
         Support::Remote => State::Supported,
     }
 }
 
-fn recorded(rule: &Rule) -> bool {
-    match rule {
-        Rule::If { then, otherwise, .. } => recorded(then) || recorded(otherwise),
-        Rule::Plan(plan) => {
-            plan.record
-                || match &plan.kind {
-                    Kind::Buffer(buffer) => recorded(&buffer.element),
-                    Kind::Struct { fields, .. } => fields.iter().any(|(_, rule)| recorded(rule)),
-                    _ => false,
-                }
-        }
+fn is_recorded(function: &Function) -> bool {
+    let mut recorded = !function.records.is_empty();
+    function.each_plan(&mut |plan| recorded |= plan.record.is_some());
+    recorded
+}
+
+/// The treatment of a function's calls where a session moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// Made again.
+    Recorded,
+    /// Takes or gives back references, or ends objects: the handles of a snapshot count them.
+    Counted,
+    /// Changes nothing.
+    Stateless,
+    /// Changes only what state functions save.
+    Saved,
+    /// Once called, the session stays where it is.
+    Blocks,
+    /// Never reaches the API server.
+    Guest,
+    Unsupported,
+    /// The specification does not say.
+    Unexplained,
+}
+
+impl Fate {
+    pub const ALL: [Fate; 8] = [
+        Fate::Recorded,
+        Fate::Counted,
+        Fate::Stateless,
+        Fate::Saved,
+        Fate::Blocks,
+        Fate::Guest,
+        Fate::Unsupported,
+        Fate::Unexplained,
+    ];
+}
+
+impl fmt::Display for Fate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Fate::Recorded => "recorded",
+            Fate::Counted => "counted",
+            Fate::Stateless => "stateless",
+            Fate::Saved => "saved",
+            Fate::Blocks => "blocks",
+            Fate::Guest => "guest",
+            Fate::Unsupported => "unsupported",
+            Fate::Unexplained => "unexplained",
+        })
+    }
+}
+
+/// The fate of one function's calls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateCoverage {
+    pub function: String,
+    pub fate: Fate,
+}
+
+/// One line for every function, in the order of the header.
+pub fn state_coverage(model: &Model) -> Vec<StateCoverage> {
+    model.functions.iter().map(|f| StateCoverage { function: f.name.clone(), fate: fate(model, f) }).collect()
+}
+
+fn fate(model: &Model, function: &Function) -> Fate {
+    match function.support {
+        Support::Unsupported => return Fate::Unsupported,
+        Support::Local(_) => return Fate::Guest,
+        Support::Remote => {}
+    }
+    let (mut makes, mut forgets, mut counts, mut blocks) = (false, false, false, function.blocker.is_some());
+    function.each_plan(&mut |plan| {
+        let Kind::Handle { handle, retain, release } = plan.kind else { return };
+        let cannot_move = plan.allocate && model.handle_types[handle].blocker.is_some();
+        makes |= plan.allocate;
+        blocks |= cannot_move;
+        forgets |= plan.allocate && plan.record.is_none() && !cannot_move;
+        counts |= retain || release || plan.deallocate;
+    });
+    match function.stateless {
+        _ if forgets => Fate::Unexplained,
+        _ if is_recorded(function) => Fate::Recorded,
+        _ if blocks => Fate::Blocks,
+        Some(Stateless::Nothing) => Fate::Stateless,
+        Some(Stateless::StateOf(..)) => Fate::Saved,
+        None if function.cache => Fate::Stateless,
+        None if counts && !makes => Fate::Counted,
+        None => Fate::Unexplained,
     }
 }

@@ -67,6 +67,8 @@ impl<'a> Lowering<'a> {
             arguments.iter_mut().for_each(|argument| mint_outputs(self.model, argument));
             mint(self.model, &mut result);
         }
+        let Function { records, same, blocker, .. } = self.function;
+        self.recorded |= !records.is_empty() || !same.is_empty() || blocker.is_some();
         Lowered { arguments, result, recorded: self.recorded, carried: self.carried }
     }
 
@@ -118,7 +120,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn operation(&mut self, plan: &Plan, at: ValueLocation, depth: usize) -> Operation {
-        self.recorded |= plan.record;
+        self.recorded |= matters_to_a_move(plan, at);
         match &plan.kind {
             Kind::Scalar | Kind::Number(_) => Operation::Scalar,
             Kind::Null | Kind::Unknown => Operation::Null { cleared: plan.output && !plan.input },
@@ -132,10 +134,10 @@ impl<'a> Lowering<'a> {
                 deallocate: plan.deallocate,
                 retain: *retain,
                 release: *release,
-                record: plan.record,
+                record: plan.record.clone(),
                 depends_on: plan.depends_on.clone(),
                 ends_with: plan.ends_with.clone(),
-                state_callbacks: plan.state_callbacks.clone(),
+                state: plan.state,
             }),
             Kind::Buffer(buffer) => self.buffer(plan, buffer, at, depth),
             Kind::String => Operation::Text { output: plan.output },
@@ -244,6 +246,8 @@ impl<'a> Lowering<'a> {
     }
 
     fn callback(&mut self, callback: &Callback, at: ValueLocation) -> Operation {
+        // The objects that a callback tells of are no part of the call that registers it.
+        let recorded = self.recorded;
         let mut arguments = Vec::new();
         for (i, rule) in callback.arguments.iter().enumerate() {
             arguments.push(self.rule(rule, ValueLocation::Argument(i), 0));
@@ -251,6 +255,7 @@ impl<'a> Lowering<'a> {
         // Sizes use plain values of the same callback: those first.
         arguments.sort_by_key(|a| !matches!(a.operation, Operation::Scalar | Operation::Handle(_)));
         let result = self.rule(&callback.result, ValueLocation::Result, 0);
+        self.recorded = recorded;
         let keeps = self.kept_for(callback, &arguments, at);
         self.callbacks.push(LoweredCallback { callback: callback.clone(), arguments, result });
         Operation::Callback {
@@ -300,6 +305,17 @@ impl<'a> Lowering<'a> {
             }
         });
         guest
+    }
+}
+
+/// True if the API server must keep a copy of the request: the call makes, ends or changes an object as it says, or is
+/// the first to tell of one.
+fn matters_to_a_move(plan: &Plan, at: ValueLocation) -> bool {
+    // New objects that the specification does not record would cost a copy of the request for nothing.
+    let told = (plan.output || matches!(at, ValueLocation::Result)) && !plan.allocate;
+    match plan.kind {
+        Kind::Handle { retain, release, .. } => told || retain || release || plan.deallocate || plan.record.is_some(),
+        _ => false,
     }
 }
 

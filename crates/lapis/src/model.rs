@@ -29,12 +29,18 @@ pub struct Model {
     pub launch: Vec<Launch>,
     /// Needs of the vendor's library in a sandbox; `None`: the specification does not say.
     pub sandbox: Option<Sandbox>,
+    /// Names of the variables that steer the vendor's library and that an application may set for itself, each once.
+    pub passed_variables: Vec<String>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
     pub functions: Vec<Function>,
     /// Utility functions that expressions call, by index of [`Callee::Utility`].
     pub utility_functions: Vec<UtilityFunction>,
+    /// Utility function that waits until the vendor's library has finished what it was given.
+    pub quiesce: Option<usize>,
+    /// Functions for the state that the library and utility code keep for the process, beside objects.
+    pub state: Option<StateFunctions>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
     pub include_dirs: Vec<std::path::PathBuf>,
     /// Macros of the command line: `NAME` or `NAME=VALUE`.
@@ -99,6 +105,23 @@ impl UtilityFunction {
 }
 
 impl Function {
+    /// Every plan in the rules of its arguments and its result, those of elements and fields among them.
+    pub fn each_plan(&self, visit: &mut dyn FnMut(&Plan)) {
+        let contextual = self.contextual.iter().map(|contextual| &contextual.rule);
+        self.arguments.iter().chain([&self.result]).chain(contextual).for_each(|rule| rule.each_plan(visit));
+    }
+
+    /// Handle types of objects that it makes with a state that is saved.
+    pub fn stated_types(&self) -> Vec<usize> {
+        let mut types = Vec::new();
+        self.each_plan(&mut |plan| {
+            if let (Kind::Handle { handle, .. }, Some(_)) = (&plan.kind, plan.state) {
+                types.push(*handle);
+            }
+        });
+        types
+    }
+
     /// The name under which the vendor's library exports it.
     pub fn symbol(&self) -> &str {
         self.label.as_ref().unwrap_or(&self.name)
@@ -120,6 +143,26 @@ pub struct HandleType {
     /// Values that are no created objects and cross as they are: small and not 0.
     pub predefined: Vec<u64>,
     pub metadata: Option<Metadata>,
+    /// Utility function that answers the name by which another process finds an object.
+    pub identity: Option<usize>,
+    /// Why a session with such an object cannot be moved.
+    pub blocker: Option<String>,
+}
+
+impl HandleType {
+    /// A type of which nothing else is said.
+    pub fn plain(name: String, size: usize) -> HandleType {
+        HandleType {
+            name,
+            size,
+            boxed: None,
+            invalid: None,
+            predefined: Vec::new(),
+            metadata: None,
+            identity: None,
+            blocker: None,
+        }
+    }
 }
 
 /// The structure that each handle of a type carries, zero-initialised, on either side its own.
@@ -399,7 +442,44 @@ pub struct Function {
     pub finally: Vec<Guarded>,
     /// Server expressions evaluated after the vendor's function succeeded.
     pub after_server: Vec<Guarded>,
+    /// Its calls are kept for the session or the thread.
+    pub records: Vec<StateRecord>,
+    /// Server expressions whose values must come out equal when the call is made again.
+    pub same: Vec<Guarded>,
+    pub stateless: Option<Stateless>,
+    /// Why a session that has called it cannot be moved.
+    pub blocker: Option<String>,
     pub span: Span,
+}
+
+/// `session_record(key...)`, `thread_record(key...)`
+#[derive(Debug, Clone)]
+pub struct StateRecord {
+    pub condition: Option<Expr>,
+    pub owner: RecordOwner,
+    pub keys: Vec<Expr>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordOwner {
+    Session,
+    Thread,
+}
+
+/// The reason why a call need not be made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stateless {
+    /// It changes nothing.
+    Nothing,
+    /// It changes what the state functions of objects of this type save; where the specification says so.
+    StateOf(usize, Span),
+}
+
+/// Indices of utility functions of the server that save and restore a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateFunctions {
+    pub write: usize,
+    pub read: usize,
 }
 
 /// `occupies(device, drain, name)`: the call gives a device work.
@@ -494,6 +574,26 @@ pub enum Rule {
     If { condition: Expr, then: Box<Rule>, otherwise: Box<Rule> },
 }
 
+impl Rule {
+    /// Every plan of it, those of elements and fields among them; those of callbacks' parameters not.
+    pub fn each_plan(&self, visit: &mut dyn FnMut(&Plan)) {
+        match self {
+            Rule::If { then, otherwise, .. } => {
+                then.each_plan(visit);
+                otherwise.each_plan(visit);
+            }
+            Rule::Plan(plan) => {
+                visit(plan);
+                match &plan.kind {
+                    Kind::Buffer(buffer) => buffer.element.each_plan(visit),
+                    Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| rule.each_plan(visit)),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
 /// How a value crosses, without conditions.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -506,12 +606,13 @@ pub struct Plan {
     pub lifetime: Lifetime,
     pub allocate: bool,
     pub deallocate: bool,
-    pub record: bool,
+    /// `obj_record`: its keys.
+    pub record: Option<Vec<Expr>>,
     pub depends_on: Vec<Expr>,
     /// Handles with which this one ends.
     pub ends_with: Vec<Expr>,
-    /// `obj_state_cbs`: names of the utility functions (write, read).
-    pub state_callbacks: Option<(String, String)>,
+    /// `obj_state_cbs`
+    pub state: Option<StateFunctions>,
     pub span: Span,
 }
 

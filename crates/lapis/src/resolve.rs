@@ -9,6 +9,7 @@ mod kinds;
 mod members;
 mod pointers;
 mod scope;
+mod state;
 mod statements;
 mod tables;
 mod types;

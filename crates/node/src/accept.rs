@@ -5,6 +5,7 @@ use crate::{
     epoll::Token,
     guest::Guest,
     life::SessionState,
+    moving::SessionMoves,
     node::{Core, CoreState, Goal},
     permissions::Permissions,
     sessions::{Party, Session},
@@ -250,6 +251,7 @@ impl Core {
             state: SessionState::Offered { socket, moved: false },
             api: String::new(),
             pages: None,
+            moves: SessionMoves::default(),
         };
         self.place(state, id, session);
     }

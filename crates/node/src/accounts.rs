@@ -69,6 +69,15 @@ impl Accounts {
         suppressed
     }
 
+    /// Passes everything that one API server of a tenant holds to another one.
+    pub fn move_slot(&self, from: &AssignedSlot, to: &AssignedSlot) -> Result<(), PageError> {
+        match self.tenants.get(&from.tenant) {
+            Some(TenantPageState::InUse { page, .. }) if from.tenant == to.tenant => page.move_slot(from.slot, to.slot),
+            // Both have a slot of one page, or the node is wrong about them.
+            _ => Err(PageError::Busy),
+        }
+    }
+
     /// Gives a tenant's accounts the limits that the tenant has now.
     pub fn apply(&mut self, tenant: &Tenant) -> Result<(), PageError> {
         match self.tenants.get_mut(&tenant.name) {

@@ -1,6 +1,6 @@
 //! The admin socket: one request line, one JSON answer. Only the node's own user reaches it.
 
-use crate::{EndRequest, NodeError, NodeReport, TenantChange, log::Log};
+use crate::{EndRequest, NodeError, NodeReport, TenantChange, log::Log, moving::MoveRequest};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
@@ -25,6 +25,10 @@ pub enum Request {
     Set(TenantChange),
     End(EndRequest),
     Reload,
+    /// Begin to move the sessions of a program; how that goes on is asked with `MoveStatus`.
+    Migrate(MoveRequest),
+    /// By the number of the move.
+    MoveStatus(u64),
 }
 
 type Answerer<'a> = &'a dyn Fn(Request) -> Result<Value, String>;

@@ -52,6 +52,13 @@ impl Core {
         // Messages that it sent before it ended count.
         self.receive_last_events(id);
         let mut state = self.state();
+        if !self.move_loses_server(&mut state, id) {
+            self.reap_source(&mut state, id);
+        }
+    }
+
+    /// The process has ended, and no move needs what it held.
+    pub(crate) fn reap_source(&self, state: &mut CoreState, id: u64) {
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
@@ -63,14 +70,14 @@ impl Core {
                 state.emptying.extend(seat.map(|seat| (id, seat)));
                 groups.end(id);
             }
-            (None, seat) => seat.iter().for_each(|seat| self.settle_accounts(&mut state, seat)),
+            (None, seat) => seat.iter().for_each(|seat| self.settle_accounts(state, seat)),
         }
         if spare {
             self.log.error(format_args!("a spare API server ended: {status}"));
             state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
         }
         for session in orphans {
-            self.settle(&mut state, session, status);
+            self.settle(state, session, status);
         }
     }
 
@@ -143,7 +150,10 @@ impl Core {
                 ended.push(report::session(&state, *id, session));
             }
         }
-        servers.into_iter().for_each(|server| end_server(&mut state.registry, server));
+        for server in servers {
+            end_server(&mut state.registry, server);
+            self.end_move_of(&mut state, server);
+        }
         Ok(EndReport { ended, servers: alone, unknown: unknown.into_iter().collect() })
     }
 
@@ -208,6 +218,7 @@ impl Core {
         }
         registry.retire(id);
         registry.change(id, ServerEvent::GuestEnded, Instant::now());
+        self.move_loses_guest(&mut state, id);
     }
 
     /// The API server of a dead guest gives its resources back even if the vendor library hangs, or if a stray process
@@ -275,7 +286,7 @@ impl Core {
 
 /// The amounts of its sessions are returned when it is reaped; the guests are told that the device is lost. A guest
 /// that attaches meanwhile gets another one.
-fn end_server(registry: &mut Registry, id: u64) {
+pub(crate) fn end_server(registry: &mut Registry, id: u64) {
     registry.retire(id);
     if let Some(server) = registry.servers.get(&id) {
         server.process.signal(Signal::KILL);

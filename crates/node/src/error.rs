@@ -34,6 +34,10 @@ pub enum NodeError {
     Spawn(PathBuf, io::Error),
     /// cannot copy the zygote: {0}
     Copy(io::Error),
+    /// there is no session {0} (`aviary ps` lists them)
+    NoSession(u64),
+    /// there was no move {0}, or it is forgotten
+    NoMove(u64),
     /// cannot hand a connection to API server {0}: {1}
     HandOver(u32, io::Error),
     /// tenant `{0}` has {1} guest processes already

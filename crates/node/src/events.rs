@@ -33,6 +33,8 @@ pub(crate) enum Lie {
     NoApi(u64),
     /// it spoke like a zygote
     LikeAZygote,
+    /// it spoke of a move of session {0} that cannot be
+    NoSuchMove(u64),
 }
 
 impl Core {
@@ -80,6 +82,14 @@ impl Core {
         message: FromServer,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Lie> {
+        if let FromServer::Move { session, report } = message {
+            return self.hear_move(state, server, session, report, fds);
+        }
+        if let FromServer::Ended { reason, .. } = &message
+            && self.hear_failed_rebuild(state, server, reason)
+        {
+            return Ok(());
+        }
         let (FromServer::Started { session, .. }
         | FromServer::Ended { session, .. }
         | FromServer::Fetch { session, .. }
@@ -112,9 +122,11 @@ impl Core {
                 self.hand_over(state, server, (giver, asker), request, note, fds.first());
                 Ok(())
             }
-            FromServer::Init { .. } | FromServer::Born { .. } | FromServer::Ready | FromServer::Unfit { .. } => {
-                Err(Lie::LikeAZygote)
-            }
+            FromServer::Init { .. }
+            | FromServer::Born { .. }
+            | FromServer::Ready
+            | FromServer::Unfit { .. }
+            | FromServer::Move { .. } => Err(Lie::LikeAZygote),
         }
     }
 

@@ -121,6 +121,10 @@ pub struct NodeConfig {
     /// How long a part of an OpenCL kernel that runs in parts shall take (apis/opencl/README.md); zero: kernels run whole;
     /// `None`: as long as the shortest slice of a device.
     pub launch_slice: Option<Duration>,
+    /// Sessions can be moved to other API servers: what their objects need for that is recorded.
+    pub movable: bool,
+    /// For tests: each session moves after every so many calls.
+    pub test_move_every: Option<u64>,
     /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
     /// Where other machines connect, and what serves each of them.
@@ -151,6 +155,8 @@ impl NodeConfig {
             groups: None,
             devices: Rules::default(),
             launch_slice: None,
+            movable: true,
+            test_move_every: None,
             reload: None,
             remote: None,
             vms: Vec::new(),
@@ -303,6 +309,12 @@ fn answer(core: &Core, address: &Address, request: Request) -> Result<serde_json
         }
         Request::End(which) => {
             json(serde_json::to_value(core.end_sessions(&which).map_err(|error| error.to_string())?))
+        }
+        Request::Migrate(request) => {
+            json(serde_json::to_value(core.begin_move(&request).map_err(|error| error.to_string())?))
+        }
+        Request::MoveStatus(number) => {
+            json(serde_json::to_value(core.move_status(number).map_err(|error| error.to_string())?))
         }
         Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
     }

@@ -13,6 +13,7 @@ use crate::{
     line_limit::LineLimit,
     listener::Listener,
     log::Log,
+    moving::Moves,
     scheduling::{DeviceReport, Scheduling},
     server_users::ServerUsers,
     sessions::Registry,
@@ -70,6 +71,7 @@ pub struct Core {
 pub(crate) struct CoreState {
     pub registry: Registry,
     pub accounts: Accounts,
+    pub moves: Moves,
     pub tenants: Tenants,
     /// `None`: all API servers are the node's user, without sandboxes.
     pub server_users: Option<ServerUsers>,
@@ -149,6 +151,7 @@ impl Core {
         let state = Mutex::new(CoreState {
             registry,
             accounts,
+            moves: Moves::default(),
             tenants,
             server_users,
             sessions_per_user,
@@ -245,6 +248,7 @@ impl Core {
             self.tell_refusals_left_out();
             self.resume_logs();
             self.kill_orphans();
+            self.give_up_overdue_moves(Instant::now());
             self.turn_out_overdue(Instant::now());
             if self.aims_at(Goal::Stop) || (self.aims_at(Goal::Drain) && self.busy() == 0) {
                 return Ok(());
@@ -256,6 +260,7 @@ impl Core {
         let state = self.state();
         let of_servers = state.refill_at.into_iter().chain(state.zygote_at).chain(state.registry.next_kill());
         of_servers
+            .chain(state.moves.next_deadline())
             .chain(state.vms.next_listen())
             .chain(state.gateways.next_deadline())
             .chain(state.throttle.next_due())

@@ -74,9 +74,7 @@ impl Core {
         if state.registry.spares() == 0 {
             self.spawn_spare(state)?;
         }
-        if !self.aims_at(Goal::Drain) && self.config.spares > 0 {
-            state.refill_at.get_or_insert(Instant::now() + REFILL_DELAY);
-        }
+        self.refill_soon(state);
         let Some(id) = state.registry.take_spare(guest) else {
             return Err(NodeError::Watch(std::io::ErrorKind::NotFound.into()));
         };
@@ -99,6 +97,13 @@ impl Core {
         Ok(id)
     }
 
+    /// A spare was taken.
+    pub(crate) fn refill_soon(&self, state: &mut CoreState) {
+        if !self.aims_at(Goal::Drain) && self.config.spares > 0 {
+            state.refill_at.get_or_insert(Instant::now() + REFILL_DELAY);
+        }
+    }
+
     pub(crate) fn refill(&self) {
         let mut state = self.state();
         if state.refill_at.is_none_or(|at| at > Instant::now()) {
@@ -114,7 +119,7 @@ impl Core {
         }
     }
 
-    fn spawn_spare(&self, state: &mut CoreState) -> Result<(), NodeError> {
+    pub(crate) fn spawn_spare(&self, state: &mut CoreState) -> Result<(), NodeError> {
         let made = if self.config.private { server_log::direct() } else { server_log::pipe() };
         let (log, theirs) = made.map_err(NodeError::Watch)?;
         let process = self.new_api_server(state, theirs)?;

@@ -2,6 +2,7 @@
 
 use crate::{
     DeviceReport, Tenant,
+    moving::SessionMoves,
     node::CoreState,
     sessions::{ServerRecord, Session},
     stats,
@@ -47,6 +48,11 @@ pub struct SessionReport {
     /// Process id of the API server.
     pub server: u32,
     pub seconds: u64,
+    /// It is on its way to another API server: the stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<String>,
+    #[serde(default)]
+    pub moves: SessionMoves,
     /// Calls, bytes and resources by name; empty until the session has started.
     pub counters: BTreeMap<String, u64>,
 }
@@ -88,6 +94,8 @@ pub(crate) fn session(state: &CoreState, id: u64, session: &Session) -> SessionR
         outdated: state.revoked(session),
         server: state.registry.servers.get(&session.server).map_or(0, |server| server.process.pid()),
         seconds: now.duration_since(session.since).map_or(0, |time| time.as_secs()),
+        moving: state.moves.stage_of(session.server).map(str::to_owned),
+        moves: session.moves.clone(),
         counters: session.pages.as_ref().map(|pages| stats::read(&pages.stats)).unwrap_or_default(),
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     guest::Guest,
     life::{ServerEvent, ServerState, SessionState},
     line_limit::LineLimit,
+    moving::SessionMoves,
     permissions::Permissions,
     server_log::ServerLog,
     tenants::Identity,
@@ -57,12 +58,15 @@ pub struct Session {
     pub api: String,
     /// The memory that it shares with its API server; `None`: it was given to none yet.
     pub pages: Option<SessionPages>,
+    pub moves: SessionMoves,
 }
 
 /// Pages that the node makes for one session in one API server. No other process of the node's ever maps them.
 #[derive(Debug)]
 pub struct SessionPages {
     pub stats: StatsPage,
+    /// For the API server that the session may move to: its counters go on.
+    pub stats_file: OwnedFd,
     /// Page and bell, where devices may be scheduled, until the session has started: then the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
 }
@@ -159,6 +163,26 @@ impl Registry {
             self.by_guest.insert(guest, id);
         }
         Some(id)
+    }
+
+    /// Takes a spare API server for the sessions of a guest that has one; connections of the guest still go to that.
+    pub fn reserve_spare(&mut self, guest: Guest) -> Option<(u64, &mut ServerRecord)> {
+        let id = self.spares.pop()?;
+        let server = self.servers.get_mut(&id)?;
+        server.guest = Some(guest);
+        Some((id, server))
+    }
+
+    /// The sessions of `source` have moved: connections of its guest go to `target`, which ends with it.
+    pub fn hand_on(&mut self, source: u64, target: u64) {
+        let Some(old) = self.servers.get_mut(&source) else { return };
+        let (guest, exit) = (old.guest, old.guest_exit.take());
+        if let Some(new) = self.servers.get_mut(&target) {
+            new.guest_exit = exit;
+        }
+        if let Some(guest) = guest.filter(Guest::is_named) {
+            self.by_guest.insert(guest, target);
+        }
     }
 
     /// No further connection of its guest goes to this API server.

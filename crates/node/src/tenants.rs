@@ -10,7 +10,9 @@ use crate::{
     throttle::further_rate,
     vms::VmGuest,
 };
-use aviary_control::{Assignment, DeviceDescriptors, Patience, SessionDescriptors, ToServer, stats::StatsPage};
+use aviary_control::{
+    Assignment, DeviceDescriptors, Patience, ServerUser, SessionDescriptors, ToServer, stats::StatsPage,
+};
 use aviary_gate::{DEVICE_LIMITS, GrantPage, PageError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,6 +68,9 @@ impl CoreState {
     }
 }
 
+/// Page and bell of a session's devices: the node's, and those for its API server.
+pub(crate) type NewDevices = ((GrantPage, OwnedFd), (OwnedFd, OwnedFd));
+
 /// Descriptors for an API server.
 struct NewPages {
     stats: OwnedFd,
@@ -97,7 +102,6 @@ impl Core {
         let user = state.user_for(&session.tenant, own)?;
         let server = state.registry.servers.get_mut(&session.server).ok_or_else(gone)?;
         let tenant = state.tenants.called(&session.tenant);
-        let permissions = &session.permissions;
         let seat: &AssignedSlot = match &mut server.seat {
             Some(seat) => seat,
             none => {
@@ -109,24 +113,8 @@ impl Core {
         };
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
-        let assignment = Assignment {
-            session: id,
-            tenant: seat.tenant.clone(),
-            guest: session.guest_pid(),
-            modules: self.config.modules.clone(),
-            slot: seat.slot,
-            threads: permissions.threads,
-            apis: permissions.apis.clone(),
-            functions: permissions.functions.clone(),
-            only_devices: permissions.only_devices.clone(),
-            schedulable: self.scheduling.is_some(),
-            slice_ns: self.slice(),
-            private: self.config.private,
-            own,
-            in_vm: session.in_vm().is_some(),
-            user,
-            ..Assignment::default()
-        };
+        let slot = seat.slot;
+        let assignment = self.assignment(id, session, slot, user);
         let pid = server.process.pid();
         server.log.serves(id);
         let failed = |error: std::io::Error| NodeError::HandOver(pid, error);
@@ -142,6 +130,31 @@ impl Core {
         Ok(pid)
     }
 
+    /// A session as an API server with this slot in the tenant's page hears of it.
+    pub(crate) fn assignment(&self, id: u64, session: &Session, slot: u32, user: Option<ServerUser>) -> Assignment {
+        let permissions = &session.permissions;
+        Assignment {
+            session: id,
+            tenant: session.tenant.clone(),
+            guest: session.guest_pid(),
+            modules: self.config.modules.clone(),
+            slot,
+            threads: permissions.threads,
+            apis: permissions.apis.clone(),
+            functions: permissions.functions.clone(),
+            only_devices: permissions.only_devices.clone(),
+            schedulable: self.scheduling.is_some(),
+            slice_ns: self.slice(),
+            private: self.config.private,
+            own: session.identity.is_nodes_own(session.guest.uid),
+            in_vm: session.in_vm().is_some(),
+            user,
+            movable: self.config.movable,
+            move_every: self.config.test_move_every,
+            ..Assignment::default()
+        }
+    }
+
     /// Nanoseconds that a part of long work shall take now; 0: work goes whole.
     fn slice(&self) -> u64 {
         match &self.scheduling {
@@ -155,16 +168,20 @@ impl Core {
     fn new_pages(&self) -> rustix::io::Result<(SessionPages, NewPages)> {
         let stats = StatsPage::create()?;
         let shown = StatsPage::open(stats.as_fd())?;
-        let Some(scheduling) = &self.scheduling else {
-            return Ok((SessionPages { stats: shown, devices: None }, NewPages { stats, devices: None }));
-        };
+        let stats_file = rustix::io::fcntl_dupfd_cloexec(&stats, 3)?;
+        let (own, theirs) = self.new_devices()?.unzip();
+        Ok((SessionPages { stats: shown, stats_file, devices: own }, NewPages { stats, devices: theirs }))
+    }
+
+    /// Grant page and bell, where devices may be scheduled: the node's and the API server's.
+    pub(crate) fn new_devices(&self) -> rustix::io::Result<Option<NewDevices>> {
+        let Some(scheduling) = &self.scheduling else { return Ok(None) };
         let page = GrantPage::create()?;
         let own = GrantPage::open(page.as_fd())?;
         scheduling.prepare(&own);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let own_bell = rustix::io::fcntl_dupfd_cloexec(&bell, 3)?;
-        let pages = SessionPages { stats: shown, devices: Some((own, own_bell)) };
-        Ok((pages, NewPages { stats, devices: Some((page, bell)) }))
+        Ok(Some(((own, own_bell), (page, bell))))
     }
 
     /// An API server was reaped: what it held is its tenant's again.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Spinner, WaitFlag, shares_cpu, wait, wait_within};
+use crate::wait::{Interruption, Spinner, WaitFlag, shares_cpu, uninterrupted, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -23,19 +23,61 @@ pub struct Consumer {
     /// peer may lie.
     peer_cpu: u32,
     limit: usize,
+    /// Waits for the beginning of a message end when this side is interrupted.
+    interruptible: bool,
+}
+
+/// The position of a consumer between two messages: all that another process needs to go on with
+/// the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ConsumerPosition {
+    /// Bytes of lines ever read.
+    pub read: u64,
+    /// Bytes of lines returned to the producer.
+    pub released: u64,
 }
 
 impl Consumer {
     /// The consumer of an empty ring; a message of more than `limit` bytes is an error.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
         let spinner = Spinner::new(memory.doorbell().is_some());
-        Consumer { memory, liveness, spinner, read: 0, released: 0, peer_cpu: 0, limit }
+        Consumer { memory, liveness, spinner, read: 0, released: 0, peer_cpu: 0, limit, interruptible: false }
     }
 
-    /// Waits for a message and replaces the content of `into` with it.
+    pub fn position(&self) -> ConsumerPosition {
+        ConsumerPosition { read: self.read, released: self.released }
+    }
+
+    /// Goes on where another consumer of this ring has stopped. Refuses a position that no consumer
+    /// of such a ring can have: it may come out of a file.
+    pub fn resume(self, at: ConsumerPosition) -> Result<Self, RingError> {
+        let capacity = self.memory.capacity();
+        let refuse = |what, value| Err(RingError::Position { what, value, capacity });
+        let ConsumerPosition { read, released } = at;
+        if !read.is_multiple_of(LINE as u64) {
+            return refuse("the number of bytes read", read);
+        }
+        if !released.is_multiple_of(LINE as u64) || read.checked_sub(released).is_none_or(|n| n >= capacity as u64) {
+            return refuse("the number of bytes released", released);
+        }
+        Ok(Consumer { read, released, ..self })
+    }
+
+    /// Waits for a message and replaces the content of `into` with it. Before the message has begun
+    /// to arrive the wait may be interrupted ([`Consumer::set_interruptible`]).
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), RingError> {
-        let seal = self.next_seal()?;
+        self.receive_unless(&mut uninterrupted, into)
+    }
+
+    /// Receives as [`Consumer::receive`] does, unless `interrupted` returns true before the message begins. It is asked
+    /// in long waits only, at each check of the peer.
+    #[inline]
+    pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), RingError> {
+        let seal = match self.memory.seal(self.read) {
+            Some(seal) => seal,
+            None => self.wait_for_seal(self.interruptible, interrupted)?,
+        };
         self.message(seal, into)
     }
 
@@ -74,13 +116,13 @@ impl Consumer {
         Ok(())
     }
 
-    /// Waits for the seal of the next line. Callers use only the returned copy, never the shared
+    /// Waits for the seal of a further line of a message. Callers use only the returned copy, never the shared
     /// word.
     #[inline]
     fn next_seal(&mut self) -> Result<Seal, RingError> {
         match self.memory.seal(self.read) {
             Some(seal) => Ok(seal),
-            None => self.wait_for_seal(),
+            None => self.wait_for_seal(false, &mut uninterrupted),
         }
     }
 
@@ -100,17 +142,23 @@ impl Consumer {
     }
 
     #[cold]
-    fn wait_for_seal(&mut self) -> Result<Seal, RingError> {
+    fn wait_for_seal(&mut self, interruptible: bool, interrupted: &mut Interruption) -> Result<Seal, RingError> {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         loop {
             let ready = || memory.seal(at).is_some();
-            let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
-            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, ready)?;
+            let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell(), interruptible };
+            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, interrupted, ready)?;
             // A lying peer may have cleared the seal again.
             if let Some(seal) = memory.seal(at) {
                 return Ok(seal);
             }
         }
+    }
+
+    /// Sets if a wait for the beginning of a message ends when this side is interrupted
+    /// ([`Liveness::interrupt`]); at first it does not.
+    pub fn set_interruptible(&mut self, interruptible: bool) {
+        self.interruptible = interruptible;
     }
 
     /// Declares that every message is a reply to a request that this side sent before it waited.
@@ -133,7 +181,8 @@ impl Consumer {
     pub fn await_message(&mut self, at_most: Duration) -> Result<bool, RingError> {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         let ready = || memory.seal(at).is_some();
-        let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell() };
+        let flag =
+            WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell(), interruptible: self.interruptible };
         Ok(wait_within(flag, &self.liveness, &mut self.spinner, peer_cpu, at_most, ready)?)
     }
 

@@ -25,12 +25,12 @@ mod wait;
 mod wait_predictor;
 mod wake;
 
-pub use consumer::Consumer;
+pub use consumer::{Consumer, ConsumerPosition};
 pub use doorbell::Doorbell;
 pub use file::is_ordinary_memory;
 pub use memory::RingMemory;
-pub use producer::Producer;
-pub use wait::{Liveness, WaitError};
+pub use producer::{Producer, ProducerPosition};
+pub use wait::{Interruption, Liveness, WaitError, uninterrupted};
 pub use wake::WakeHandle;
 
 use thiserror::Error;
@@ -57,13 +57,22 @@ pub enum RingError {
     /// the peer is gone
     #[error("the peer is gone")]
     Dead,
+    /// this side was asked to stop waiting for messages
+    #[error("this side was asked to stop waiting for messages")]
+    Interrupted,
+    /// a ring of {capacity} bytes cannot go on where {what} is {value}
+    #[error("a ring of {capacity} bytes cannot go on where {what} is {value}")]
+    Position { what: &'static str, value: u64, capacity: usize },
     /// {length} bytes of shared memory at {address:#x} cannot hold a ring
     #[error("{length} bytes of shared memory at {address:#x} cannot hold a ring")]
     Memory { address: usize, length: usize },
 }
 
 impl From<WaitError> for RingError {
-    fn from(_: WaitError) -> Self {
-        RingError::Dead
+    fn from(error: WaitError) -> Self {
+        match error {
+            WaitError::Gone => RingError::Dead,
+            WaitError::Interrupted => RingError::Interrupted,
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::line::PAYLOAD;
 use crate::sync::Ordering;
-use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, wait};
+use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, uninterrupted, wait};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -22,12 +22,41 @@ pub struct Producer {
     limit: usize,
 }
 
+/// The position of a producer between two messages: all that another process needs to go on with
+/// the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProducerPosition {
+    /// Bytes of lines ever written.
+    pub written: u64,
+    /// The consumer's index in bytes, as this side knows it.
+    pub consumed: u64,
+}
+
 impl Producer {
     /// The producer of an empty ring; a message of more than `limit` bytes is refused.
     pub fn new(memory: RingMemory, liveness: Arc<Liveness>, limit: usize) -> Self {
         let limit = limit.min(u32::MAX as usize);
         let spinner = Spinner::new(memory.doorbell().is_some());
         Producer { memory, liveness, spinner, written: 0, consumed: 0, limit }
+    }
+
+    pub fn position(&self) -> ProducerPosition {
+        ProducerPosition { written: self.written, consumed: self.consumed }
+    }
+
+    /// Goes on where another producer of this ring has stopped. Refuses a position that no producer
+    /// of such a ring can have: it may come out of a file.
+    pub fn resume(self, at: ProducerPosition) -> Result<Self, RingError> {
+        let capacity = self.memory.capacity();
+        let refuse = |what, value| Err(RingError::Position { what, value, capacity });
+        let ProducerPosition { written, consumed } = at;
+        if !written.is_multiple_of(LINE as u64) {
+            return refuse("the number of bytes written", written);
+        }
+        if !consumed.is_multiple_of(LINE as u64) || written.checked_sub(consumed).is_none_or(|n| n > capacity as u64) {
+            return refuse("the number of bytes consumed", consumed);
+        }
+        Ok(Producer { written, consumed, ..self })
     }
 
     /// Sends one message, waiting for room.
@@ -105,9 +134,9 @@ impl Producer {
         self.refresh()?;
         while self.room() < needed {
             let (memory, seen) = (&self.memory, self.consumed);
-            let flag = WaitFlag { word: memory.producer_sleeps(), doorbell: memory.doorbell() };
+            let flag = WaitFlag { word: memory.producer_sleeps(), doorbell: memory.doorbell(), interruptible: false };
             let moved = || memory.consumed().load(Ordering::Relaxed) != seen;
-            wait(flag, &self.liveness, &mut self.spinner, 0, moved)?;
+            wait(flag, &self.liveness, &mut self.spinner, 0, &mut uninterrupted, moved)?;
             self.refresh()?;
         }
         Ok(())

@@ -11,16 +11,32 @@ use crate::sync::{AtomicU32, Ordering, fence};
 use crate::wait_predictor::{WaitPlan, WaitPredictor};
 use crate::{Doorbell, futex};
 
-/// the peer is gone
+/// The reason why a wait ended without what it waited for.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
-#[error("the peer is gone")]
-pub struct WaitError;
+pub enum WaitError {
+    /// the peer is gone
+    #[error("the peer is gone")]
+    Gone,
+    /// this side was asked to stop waiting for messages
+    #[error("this side was asked to stop waiting for messages")]
+    Interrupted,
+}
+
+/// Asked by a sleeper at each check of the peer; true ends the wait as an interruption does.
+pub type Interruption<'a> = dyn FnMut() -> bool + 'a;
+
+/// Of a wait that no question ends.
+pub fn uninterrupted() -> bool {
+    false
+}
 
 type Probe = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The state of the peer's process, alive or dead; shared by all lanes of a connection.
 pub struct Liveness {
     dead: AtomicBool,
+    /// Waits for the beginning of a message end. Written by a thread of this side, never by the peer.
+    interrupted: AtomicBool,
     /// The interval at which a sleeper checks the peer, and the check.
     probe: Option<(Duration, Probe)>,
 }
@@ -28,12 +44,12 @@ pub struct Liveness {
 impl Liveness {
     /// A liveness that another thread ends: it calls [`Liveness::kill`] and wakes the sleepers.
     pub fn notified() -> Self {
-        Liveness { dead: AtomicBool::new(false), probe: None }
+        Liveness { dead: AtomicBool::new(false), interrupted: AtomicBool::new(false), probe: None }
     }
 
     /// A liveness that sleepers check: each wakes up every `interval` and calls `alive`.
     pub fn probed(interval: Duration, alive: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Liveness { dead: AtomicBool::new(false), probe: Some((interval, Box::new(alive))) }
+        Liveness { probe: Some((interval, Box::new(alive))), ..Self::notified() }
     }
 
     #[inline]
@@ -44,6 +60,18 @@ impl Liveness {
     /// Makes every later wait fail. Sleepers without a probe must be woken afterwards.
     pub fn kill(&self) {
         self.dead.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes waits for the beginning of a message fail until [`Liveness::resume`], in consumers that
+    /// allow it ([`crate::Consumer::set_interruptible`]). Waits for room and for the rest of a
+    /// message go on, because half a message cannot be put back. Sleepers must be woken afterwards.
+    pub fn interrupt(&self) {
+        self.interrupted.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends [`Liveness::interrupt`].
+    pub fn resume(&self) {
+        self.interrupted.store(false, Ordering::SeqCst);
     }
 
     /// Calls the probe, if there is one; false if the peer is dead.
@@ -214,6 +242,8 @@ pub(crate) fn here(doorbell: Option<&dyn Doorbell>) -> u32 {
 pub(crate) struct WaitFlag<'a> {
     pub word: &'a AtomicU32,
     pub doorbell: Option<&'a dyn Doorbell>,
+    /// The wait ends when this side is interrupted ([`Liveness::interrupt`]).
+    pub interruptible: bool,
 }
 
 /// Bit of the [`WaitFlag`]'s word: this side sleeps.
@@ -240,6 +270,15 @@ impl PeerWaitState {
 }
 
 impl WaitFlag<'_> {
+    /// The reason why the wait shall not go on; `None`: it shall.
+    fn stopped(&self, liveness: &Liveness) -> Option<WaitError> {
+        if liveness.dead() {
+            return Some(WaitError::Gone);
+        }
+        let interrupted = self.interruptible && liveness.interrupted.load(Ordering::SeqCst);
+        interrupted.then_some(WaitError::Interrupted)
+    }
+
     /// Announces that this side is about to sleep; returns the word's value, which
     /// [`WaitFlag::sleep`] expects.
     fn raise(&self) -> u32 {
@@ -277,6 +316,7 @@ pub(crate) fn wait(
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let time = spin_time(spinner, peer_cpu);
@@ -291,7 +331,7 @@ pub(crate) fn wait(
         spinner.learn(true);
         Ok(())
     } else {
-        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, ready)
+        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, interrupted, ready)
     };
     flag.clear();
     result
@@ -303,12 +343,13 @@ fn sleep_and_learn(
     spinner: &mut Spinner,
     peer_cpu: u32,
     spun: Duration,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let asleep = Instant::now();
     let plan = spinner.predictor.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|predictor| predictor.plan(spun));
     let in_time = plan.is_some_and(|plan| wake_up_before(flag, liveness, plan, &ready));
-    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, ready) };
+    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, interrupted, ready) };
     let slept = asleep.elapsed();
     spinner.learn(spun.is_zero() && slept < spinner.short_sleep);
     if let Some(predictor) = &mut spinner.predictor {
@@ -334,7 +375,7 @@ fn yield_to_peer(flag: &WaitFlag, liveness: &Liveness, spin_window: Duration, re
 /// Sleeps once, for at most `at_most`; returns at once if `ready` returns true or the peer is dead.
 fn sleep_once(flag: &WaitFlag, liveness: &Liveness, at_most: Duration, ready: impl Fn() -> bool) {
     let raised = flag.raise();
-    if !ready() && !liveness.dead() {
+    if !ready() && flag.stopped(liveness).is_none() {
         flag.sleep(raised, Some(at_most));
     }
     flag.lower();
@@ -364,8 +405,7 @@ pub(crate) fn wait_within(
             spinner.learn(time.is_zero() && asleep.elapsed() < spinner.short_sleep);
             Ok(true)
         }
-        false if liveness.dead() => Err(WaitError),
-        false => Ok(false),
+        false => flag.stopped(liveness).map_or(Ok(false), Err),
     }
 }
 
@@ -400,6 +440,7 @@ fn sleep(
     flag: &WaitFlag,
     liveness: &Liveness,
     post_wake_spin: Duration,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let interval = liveness.interval();
@@ -409,8 +450,8 @@ fn sleep(
         if ready() {
             return Ok(());
         }
-        if liveness.dead() {
-            return Err(WaitError);
+        if let Some(reason) = flag.stopped(liveness) {
+            return Err(reason);
         }
         flag.sleep(raised, interval);
         // Only the peer clears the ASLEEP bit of a sleeper.
@@ -434,6 +475,9 @@ fn sleep(
             && last.elapsed() >= interval
         {
             liveness.check();
+            if interrupted() {
+                return Err(WaitError::Interrupted);
+            }
             probed = Some(Instant::now());
         }
     }
@@ -470,7 +514,7 @@ mod tests {
     #[test]
     fn predicted_sleeper_spins_before_its_wait_ends() {
         let word = AtomicU32::new(0);
-        let (flag, liveness) = (WaitFlag { word: &word, doorbell: None }, Liveness::notified());
+        let (flag, liveness) = (WaitFlag { word: &word, doorbell: None, interruptible: false }, Liveness::notified());
         let (sleep, spin, began) = (Duration::from_millis(3), Duration::from_secs(10), Instant::now());
         // Becomes true without a wake-up by the peer.
         let ready = || began.elapsed() > Duration::from_millis(5);
@@ -508,9 +552,9 @@ mod tests {
         let sleeps = |post_wake_spin: Duration, waker: fn() -> u32| {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker };
-            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
             let ready = asked_often();
-            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, ready).is_ok());
+            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, &mut uninterrupted, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(Duration::from_secs(10), || 0), 1);
@@ -525,7 +569,7 @@ mod tests {
         let word = AtomicU32::new(0);
         let fresh = PeerWaitState::look(&word);
         assert_eq!((fresh.asleep, fresh.at), (false, 0), "no CPU is known before the first sleep");
-        let flag = WaitFlag { word: &word, doorbell: None };
+        let flag = WaitFlag { word: &word, doorbell: None, interruptible: false };
         // Any CPU is accepted: this thread may migrate between any two lines.
         let somewhere = |at: u32| (1..=1 << 16).contains(&at);
         flag.raise();
@@ -543,7 +587,7 @@ mod tests {
         let began = Instant::now();
         let ready = || began.elapsed() > Duration::from_millis(5);
         spinner.set_spin_window(Duration::from_millis(300));
-        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), &mut uninterrupted, ready).is_ok());
         assert_eq!(word.load(Ordering::SeqCst), 0);
     }
 
@@ -551,10 +595,10 @@ mod tests {
     fn thread_woken_on_its_peers_cpu_naps_then_spins() {
         let (word, began) = (AtomicU32::new(0), Instant::now());
         let doorbell = Restless { sleeps: 0.into(), waker: current_cpu };
-        let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+        let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
         // Becomes true within the spin time of a thread on its peer's CPU.
         let ready = || began.elapsed() > SHARED_CPU_SPIN / 2;
-        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), ready).is_ok());
+        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), &mut uninterrupted, ready).is_ok());
         let sleeps = doorbell.sleeps.load(Ordering::SeqCst);
         assert!(sleeps <= 2, "woken once, and one nap: {sleeps}");
     }
@@ -565,17 +609,37 @@ mod tests {
         let sleeps = |advised: bool| {
             let word = AtomicU32::new(0);
             let doorbell = Restless { sleeps: 0.into(), waker: || 0 };
-            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell) };
+            let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
             let mut spinner = Spinner::new(true);
             spinner.expect_answers();
             spinner.post_wake_spin = Duration::from_nanos(1);
             spinner.set_spin_window(Duration::from_secs(if advised { 60 } else { 0 }));
             let ready = asked_often();
-            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), &mut uninterrupted, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(true), 1, "one nap, then it spins");
         assert!(sleeps(false) > 1);
+    }
+
+    #[test]
+    fn long_wait_asks_for_an_interruption_and_a_short_one_does_not() {
+        let word = AtomicU32::new(0);
+        let interrupted_after = |asks: u32, ready: bool| {
+            let liveness = Liveness::probed(Duration::from_millis(1), || true);
+            let mut spinner = Spinner::new(false);
+            let mut asked = 0;
+            let mut interrupted = || {
+                asked += 1;
+                asked == asks
+            };
+            let flag = WaitFlag { word: &word, doorbell: None, interruptible: false };
+            let result = wait(flag, &liveness, &mut spinner, 0, &mut interrupted, || ready);
+            (result, asked)
+        };
+        assert_eq!(interrupted_after(3, false), (Err(WaitError::Interrupted), 3));
+        assert_eq!(interrupted_after(1, true), (Ok(()), 0));
+        assert_eq!(word.load(Ordering::SeqCst), 0, "the peer need not wake a side that has left");
     }
 
     #[test]

@@ -351,3 +351,87 @@ fn messages_cross_processes() {
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0);
 }
+
+#[test]
+fn interrupted_consumer_waits_again_and_loses_no_message() {
+    let (a, b) = (Block::new(4096), Block::new(4096));
+    let live = Arc::new(Liveness::notified());
+    let mut tx = Producer::new(a.ring(), live.clone(), LIMIT);
+    let mut rx = Consumer::new(a.ring(), live.clone(), LIMIT);
+    rx.set_interruptible(true);
+    let waker = WakeHandle::new(&a.ring(), &b.ring());
+    let sleeper = std::thread::spawn(move || {
+        let first = rx.receive(&mut Vec::new());
+        (first, rx)
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    live.interrupt();
+    waker.wake();
+    let (first, mut rx) = sleeper.join().unwrap();
+    assert_eq!(first, Err(RingError::Interrupted));
+    // A message that has come is read, interrupted or not.
+    tx.send(b"one").unwrap();
+    let mut got = Vec::new();
+    rx.receive(&mut got).unwrap();
+    assert_eq!(got, b"one");
+    assert_eq!(rx.receive(&mut got), Err(RingError::Interrupted));
+    live.resume();
+    tx.send(b"two").unwrap();
+    rx.receive(&mut got).unwrap();
+    assert_eq!(got, b"two");
+}
+
+#[test]
+fn rest_of_a_message_is_waited_for_although_the_consumer_is_interrupted() {
+    let block = Block::new(4096);
+    let live = Arc::new(Liveness::notified());
+    let mut tx = Producer::new(block.ring(), live.clone(), LIMIT);
+    let mut rx = Consumer::new(block.ring(), live.clone(), LIMIT);
+    rx.set_interruptible(true);
+    // Longer than the ring: the producer waits for the consumer in the middle of it.
+    let message: Vec<u8> = (0..20_000u32).map(|n| n as u8).collect();
+    let sent = message.clone();
+    let sender = std::thread::spawn(move || tx.send(&sent));
+    let mut got = Vec::new();
+    while !rx.await_message(Duration::from_millis(1)).unwrap() {}
+    live.interrupt();
+    rx.receive(&mut got).unwrap();
+    assert_eq!(got, message);
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn ring_goes_on_at_the_positions_of_other_ends() {
+    let block = Block::new(4096);
+    let live = || Arc::new(Liveness::notified());
+    let (mut tx, mut rx) = (Producer::new(block.ring(), live(), LIMIT), Consumer::new(block.ring(), live(), LIMIT));
+    let mut got = Vec::new();
+    for n in 0..1000u32 {
+        let message = vec![n as u8; (n as usize * 7) % 900 + 1];
+        tx.send(&message).unwrap();
+        if n % 3 == 0 {
+            rx = Consumer::new(block.ring(), live(), LIMIT).resume(rx.position()).unwrap();
+        }
+        if n % 5 == 0 {
+            tx = Producer::new(block.ring(), live(), LIMIT).resume(tx.position()).unwrap();
+        }
+        rx.receive(&mut got).unwrap();
+        assert_eq!(got, message);
+    }
+}
+
+#[test]
+fn positions_that_no_ring_has_are_refused() {
+    use aviary_ring::{ConsumerPosition, ProducerPosition};
+    let block = Block::new(4096);
+    let live = || Arc::new(Liveness::notified());
+    let capacity = block.ring().capacity() as u64;
+    for (written, consumed) in [(1, 0), (64, 1), (0, 64), (capacity + 64, 0), (u64::MAX, 0)] {
+        let end = Producer::new(block.ring(), live(), LIMIT).resume(ProducerPosition { written, consumed });
+        assert!(matches!(end.err(), Some(RingError::Position { .. })), "{written} {consumed}");
+    }
+    for (read, released) in [(1, 0), (64, 1), (0, 64), (capacity, 0), (u64::MAX, 0)] {
+        let end = Consumer::new(block.ring(), live(), LIMIT).resume(ConsumerPosition { read, released });
+        assert!(matches!(end.err(), Some(RingError::Position { .. })), "{read} {released}");
+    }
+}

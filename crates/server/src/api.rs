@@ -1,5 +1,7 @@
 //! The description of an API in its generated module.
 
+use std::ffi::{c_char, c_int, c_void};
+
 use crate::call::Call;
 
 pub use aviary_gate::Kind as ResourceKind;
@@ -10,11 +12,18 @@ pub struct ApiDescriptor {
     pub name: &'static str,
     pub version: &'static str,
     pub spec_hash: u64,
+    /// Names of the variables that an application may set for the vendor's library, in the specification's order.
+    pub environment: &'static [&'static str],
     /// The vendor library.
     pub soname: &'static str,
     pub functions: &'static [FunctionInfo],
     pub handle_types: &'static [HandleTypeInfo],
     pub resources: &'static [(&'static str, ResourceKind)],
+    /// Functions for the state that the vendor's library and utility code keep for the process, beside objects.
+    pub state: Option<SessionState>,
+    /// Waits for what the vendor's library was given. 0: all of that is done; more: it is not yet, ask again; less: what
+    /// there is ends only by the application's calls.
+    pub quiesce: Option<unsafe extern "C" fn() -> c_int>,
     /// The error value that an asynchronous call of this function leaves behind when it is rejected.
     pub rejected: fn(function: u32, Reject) -> i64,
 }
@@ -22,8 +31,10 @@ pub struct ApiDescriptor {
 pub struct FunctionInfo {
     pub name: &'static str,
     pub handler: Handler,
-    /// The call belongs to an object and is kept for replay.
+    /// Its calls may have to be made again where the session moves.
     pub replayable: bool,
+    /// Why a session that has called it cannot be moved.
+    pub blocker: Option<&'static str>,
 }
 
 pub struct HandleTypeInfo {
@@ -34,6 +45,37 @@ pub struct HandleTypeInfo {
     pub predefined: &'static [u64],
     /// The structure that each object of the type carries, if any.
     pub metadata: Option<Metadata>,
+    /// The name by which another process finds an object of the type.
+    pub identity: Option<ObjectName>,
+    /// Why a session with such an object cannot be moved.
+    pub blocker: Option<&'static str>,
+}
+
+impl HandleTypeInfo {
+    /// A type of which nothing else is said.
+    pub const fn plain(name: &'static str, size: usize) -> HandleTypeInfo {
+        HandleTypeInfo { name, size, predefined: &[], metadata: None, identity: None, blocker: None }
+    }
+}
+
+/// Answers the name of an object: NUL-terminated, and valid until the thread's next call; NULL: it has none.
+pub type ObjectName = unsafe extern "C" fn(u64) -> *const c_char;
+
+/// Utility functions that save and restore what no call brings back. They are given the object's native value.
+#[derive(Debug, Clone, Copy)]
+pub struct ExplicitState {
+    /// Writes up to so many bytes of the state from an offset on, and answers how many; fewer: that was all. Negative: it
+    /// cannot.
+    pub write: unsafe extern "C" fn(u64, u64, *mut c_void, usize) -> i64,
+    /// Restores these bytes at an offset; 0: they are there.
+    pub read: unsafe extern "C" fn(u64, u64, *const c_void, usize) -> c_int,
+}
+
+/// The same for what belongs to no object.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionState {
+    pub write: unsafe extern "C" fn(u64, *mut c_void, usize) -> i64,
+    pub read: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
 }
 
 /// Decodes one request, calls the vendor's function, encodes the reply.

@@ -20,10 +20,11 @@ use crate::devices::{Drain, Name, Stay, device_name};
 use crate::handles::Busy;
 use crate::in_use::LaneUses;
 use crate::lane;
-use crate::object_log::{CallRecording, RecordedCall};
+use crate::recording::CallRecording;
 use crate::residency::{ResidencyDevices, as_shown, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
+use crate::state::ReplayedCall;
 
 /// Memory of `len` bytes behind one pointer argument; NULL if the application passed NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,7 @@ pub(crate) struct UsedHandle {
 pub(crate) struct OnSuccess {
     pub created: Option<u64>,
     pub unmapped: Vec<u64>,
+    pub unmapped_in_arena: i64,
     pub uncharged: Vec<(usize, u64)>,
     /// Shadows whose content the guest copies to the application.
     pub copied_back: Vec<(u64, u64)>,
@@ -84,6 +86,7 @@ impl OnSuccess {
     pub(crate) fn forget(&mut self) {
         self.created = None;
         self.unmapped.clear();
+        self.unmapped_in_arena = 0;
         self.uncharged.clear();
         self.copied_back.clear();
     }
@@ -120,9 +123,12 @@ pub struct Call {
     pub(crate) holding: Charges,
     pub(crate) on_success: OnSuccess,
     pub(crate) result: Option<(bool, i64)>,
-    pub(crate) recording: Option<Box<CallRecording>>,
-    /// The record that is being replayed: its blocks stand in for the arena.
-    pub(crate) replayed: Option<Arc<RecordedCall>>,
+    pub(crate) recording: CallRecording,
+    /// The record of the call, if it is made again: it is not charged and asks nobody, and what it read from the arena
+    /// comes from the record.
+    pub(crate) replayed: Option<Box<ReplayedCall>>,
+    /// The number of the lane whose thread executes the call.
+    pub(crate) lane: u32,
     /// The device that the call gives work.
     stay: Option<Stay>,
     /// The device that it may be waiting for.
@@ -137,8 +143,8 @@ pub struct Call {
 }
 
 impl Call {
-    /// `uses`: of the lane whose thread executes the call.
-    pub(crate) fn new(session: Arc<Session>, uses: Arc<LaneUses>) -> Call {
+    /// `uses` and `lane`: of the lane whose thread executes the call.
+    pub(crate) fn new(session: Arc<Session>, uses: Arc<LaneUses>, lane: u32) -> Call {
         Call {
             session,
             outer_uses: uses.len(),
@@ -162,8 +168,9 @@ impl Call {
             holding: Charges::default(),
             on_success: OnSuccess::default(),
             result: None,
-            recording: None,
+            recording: CallRecording::default(),
             replayed: None,
+            lane,
             stay: None,
             wait: None,
             device_time: None,
@@ -179,6 +186,7 @@ impl Call {
         self.header = header;
         self.at = 0;
         self.outer_uses = self.uses.len();
+        self.uses.calls(header.function);
         self.reply.start();
         self.next_output = 0;
         self.next_until = 0;
@@ -186,10 +194,8 @@ impl Call {
         self.invalid = 0;
         self.result = None;
         self.complaint = None;
-        let log = &self.session.log;
         let replayable = || self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
-        self.recording = (log.is_on() && replayable())
-            .then(|| Box::new(CallRecording { request: self.request.clone(), ..CallRecording::default() }));
+        self.recording.start(self.session.log.is_on() && replayable(), &self.request);
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.
@@ -203,7 +209,6 @@ impl Call {
         self.untils.clear();
         self.regions.clear();
         self.closures.clear();
-        self.recording = None;
         if self.reply.capacity() > MAX_KEPT_BYTES {
             self.reply.shrink(MAX_KEPT_BYTES);
         }
@@ -398,7 +403,8 @@ impl Call {
             return Err(Reject::Malformed("an output that stays in use is not in the arena"));
         }
         let mut keep = None;
-        if place == Transfer::Inline {
+        // A call that is made again has its blocks in scratch memory.
+        if place == Transfer::Inline || self.replayed.is_some() && !buffer.ptr.is_null() {
             // SAFETY: the message's data is private memory of `len` bytes.
             let mut copy: Box<[u8]> = unsafe { std::slice::from_raw_parts(buffer.ptr, buffer.len) }.into();
             buffer.ptr = copy.as_mut_ptr();
@@ -410,7 +416,7 @@ impl Call {
 
     /// A buffer with a shadow, which the guest keeps in the arena.
     pub fn shadow(&mut self, expected: Option<usize>, input: bool, _allocate: bool) -> Result<Buffer, Reject> {
-        match self.reference(expected, false, input)? {
+        match self.located(expected, false, input, Reach::Beyond)? {
             (Transfer::Inline, _) => Err(Reject::Malformed("a shadow is not in the arena")),
             (_, buffer) => Ok(buffer),
         }
@@ -418,7 +424,7 @@ impl Call {
 
     /// Names a shadow whose content the guest copies back after this call.
     pub fn shadow_copy_back(&mut self, expected: Option<usize>, _end: bool) -> Result<Buffer, Reject> {
-        match self.reference(expected, false, false)? {
+        match self.located(expected, false, false, Reach::Beyond)? {
             (Transfer::Inline, _) => Err(Reject::Malformed("a shadow is not in the arena")),
             (Transfer::Arena(offset), buffer) => {
                 self.on_success.copied_back.push((offset, buffer.len as u64));
@@ -447,6 +453,7 @@ impl Call {
         match self.word()? {
             1 => {
                 let offset = self.word()?;
+                self.on_success.unmapped_in_arena += 1;
                 self.session.memory.range(offset, 0).ok_or(Reject::Malformed("a mapped pointer outside the arena"))
             }
             2 => self.unmap_foreign(),
@@ -483,9 +490,15 @@ impl Call {
         if id == 0 {
             return Ok(std::ptr::null_mut());
         }
+        if self.replayed.as_mut().is_some_and(|replayed| replayed.callback_has_run()) {
+            return Ok(closures::ended().as_pointer());
+        }
         let (key, new) = self.session.closure(id, kind, life).ok_or(Reject::Refused)?;
         if new {
             self.closures.push((key, life));
+        }
+        if self.recording.on {
+            self.recording.callbacks.push(key.number());
         }
         Ok(key.as_pointer())
     }
@@ -519,6 +532,9 @@ impl Call {
 
     /// The item of a resource (see [`aviary_gate::Gate`]) on the devices that `place` stands for.
     pub fn place(&mut self, resource: u32, place: u64, names: ResidencyDevices) -> Result<u32, Reject> {
+        if self.replayed.is_some() {
+            return Ok(resource);
+        }
         let mut devices = devices_of(place, names);
         if self.session.policy.has_only_some_devices() {
             self.session.check_devices(self.header.function, &devices)?;
@@ -531,6 +547,9 @@ impl Call {
 
     /// `allocates_rc`: taken now, given back if the call fails. `item` as [`Call::place`] answers, or a resource.
     pub fn charge(&mut self, item: u32, amount: u64) -> Result<(), Reject> {
+        if self.replayed.is_some() {
+            return Ok(());
+        }
         self.session.charge(self.header.function, item as usize, amount)?;
         self.holding.add(item as usize, amount);
         Ok(())
@@ -538,11 +557,17 @@ impl Call {
 
     /// `consumes_rc`.
     pub fn consume(&mut self, resource: u32, amount: u64) -> Result<(), Reject> {
+        if self.replayed.is_some() {
+            return Ok(());
+        }
         self.session.consume(self.header.function, resource as usize, amount)
     }
 
     /// `deallocates_rc`: takes effect if the call succeeds.
     pub fn uncharge(&mut self, item: u32, amount: u64) {
+        if self.replayed.is_some() {
+            return;
+        }
         self.on_success.uncharged.push((item as usize, amount));
     }
 
@@ -569,7 +594,7 @@ impl Call {
     /// It matters which device a call gives work: the node schedules devices, or some are not the tenant's.
     #[inline]
     pub fn minds_devices(&self) -> bool {
-        self.scheduled() || self.session.policy.has_only_some_devices()
+        (self.scheduled() || self.session.policy.has_only_some_devices()) && self.replayed.is_none()
     }
 
     /// `occupies`: waits until the session may give the device work. False: nobody schedules this device.
@@ -623,8 +648,18 @@ impl Call {
         used.map(|h| h.id).or_else(|| self.session.handles.id(ty, native))
     }
 
-    /// Decodes a buffer reference, checks its length, and finds or makes its memory.
+    /// Decodes a buffer reference, checks its length, and finds or makes its memory, which is used until the call ends.
     fn reference(&mut self, expected: Option<usize>, private: bool, input: bool) -> Result<(Transfer, Buffer), Reject> {
+        self.located(expected, private, input, Reach::Call)
+    }
+
+    fn located(
+        &mut self,
+        expected: Option<usize>,
+        private: bool,
+        input: bool,
+        reach: Reach,
+    ) -> Result<(Transfer, Buffer), Reject> {
         // The reference borrows the request; what it says is copied out so that the borrow ends here.
         let found = self.decode(|d| {
             Ok(match d.buffer()? {
@@ -644,40 +679,54 @@ impl Call {
         }
         let ptr = match found {
             ReceivedBuffer::Inline(_) => self.field_before(length),
-            ReceivedBuffer::Arena(offset, _) => return Ok((place, self.arena_buffer(offset, length, private, input)?)),
+            ReceivedBuffer::Arena(offset, _) => {
+                let buffer = match reach {
+                    Reach::Call => self.arena_buffer(offset, length, private, input)?,
+                    Reach::Beyond => Buffer { ptr: self.live_block(offset, length)?, len: length },
+                };
+                return Ok((place, buffer));
+            }
             _ => self.scratch(length),
         };
         Ok((place, Buffer { ptr, len: length }))
     }
 
+    /// A block of the arena as it is now, also where the call is made again: what it shows is the guest's.
+    fn live_block(&self, offset: u64, length: usize) -> Result<*mut u8, Reject> {
+        let found = self.session.memory.range(offset, length as u64);
+        found.ok_or(Reject::Malformed("a buffer outside the arena"))
+    }
+
     fn arena_buffer(&mut self, offset: u64, length: usize, private: bool, input: bool) -> Result<Buffer, Reject> {
-        let outside = Reject::Malformed("a buffer outside the arena");
-        let shared = match &self.replayed {
-            Some(replayed) => self.replayed_block(replayed.block(offset, length), length),
-            None => self.session.memory.range(offset, length as u64).ok_or(outside)?,
+        let ptr = if self.replayed.is_some() {
+            self.recorded_block(offset, length, input)?
+        } else {
+            self.live_block(offset, length)?
         };
-        let mut buffer = Buffer { ptr: shared, len: length };
+        let mut buffer = Buffer { ptr, len: length };
         if private {
             buffer = self.copy_to_scratch(buffer);
         }
-        if let (true, Some(recording)) = (input, &mut self.recording) {
+        if input && self.recording.on {
             let mut bytes = vec![0; length];
             // SAFETY: `buffer` was range-checked, `bytes` is new. Where it is shared the guest may change it
             // meanwhile; it then records something else than it used, to its own disadvantage only.
             unsafe { std::ptr::copy_nonoverlapping(buffer.ptr, bytes.as_mut_ptr(), length) };
-            recording.blocks.push((offset, bytes));
+            self.recording.blocks.push((offset, bytes));
         }
         Ok(buffer)
     }
 
-    /// Replay: what the block contained when the call was recorded, or room for an output.
-    fn replayed_block(&self, recorded: Option<*const u8>, length: usize) -> *mut u8 {
-        let memory = self.session.memory.private_block(length);
-        if let Some(recorded) = recorded {
-            // SAFETY: the recorded block has exactly `length` bytes, the private one at least as many.
-            unsafe { std::ptr::copy_nonoverlapping(recorded, memory, length) };
+    /// The content that the block had when the call was recorded, or room for an output.
+    fn recorded_block(&mut self, offset: u64, length: usize, input: bool) -> Result<*mut u8, Reject> {
+        let memory = self.scratch(length);
+        if let Some(replayed) = self.replayed.as_ref().filter(|_| input) {
+            let recorded = replayed.block(offset).filter(|recorded| recorded.len() == length);
+            let recorded = recorded.ok_or(Reject::Malformed("a block that was not recorded"))?;
+            // SAFETY: both have `length` bytes, and scratch memory overlaps nothing.
+            unsafe { std::ptr::copy_nonoverlapping(recorded.as_ptr(), memory, length) };
         }
-        memory
+        Ok(memory)
     }
 
     fn copy_to_scratch(&mut self, buffer: Buffer) -> Buffer {
@@ -698,6 +747,14 @@ const END_WAIT_ROUND: Duration = Duration::from_micros(50);
 
 /// Memory that a call keeps for the next one.
 const MAX_KEPT_BYTES: usize = 64 << 10;
+
+/// How long the vendor's library may use a buffer.
+#[derive(Clone, Copy)]
+enum Reach {
+    Call,
+    /// It stays in the arena, which outlives any move.
+    Beyond,
+}
 
 enum ReceivedBuffer {
     Null,

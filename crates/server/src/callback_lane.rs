@@ -4,7 +4,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use aviary_transport::{LaneEnd, LaneWaker, Liveness};
+use aviary_transport::{LaneEnd, LanePosition, LaneWaker, Liveness};
 use std::sync::Arc;
 
 /// The guest opens the lane before it registers its first callback, but on another socket.
@@ -18,6 +18,8 @@ struct CallbackLaneState {
     /// The guest did not open it in time: the next callbacks do not wait again.
     given_up: bool,
     dead: bool,
+    /// No callback goes to the guest until the session goes on.
+    stopped: bool,
 }
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ impl CallbackLane {
         let result = exchange(&mut lane);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.lane = Some(lane);
-        self.changed.notify_one();
+        self.changed.notify_all();
         Some(result)
     }
 
@@ -55,6 +57,10 @@ impl CallbackLane {
         loop {
             if state.dead {
                 return None;
+            }
+            if state.stopped {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
             }
             if let Some(lane) = state.lane.take() {
                 return Some(lane);
@@ -72,6 +78,27 @@ impl CallbackLane {
         }
     }
 
+    /// Keeps callbacks that come from now on waiting. The lane's position, if it is open; the outer `None`: a callback was
+    /// under way until `deadline`, and nothing has changed.
+    pub fn stop(&self, deadline: Instant) -> Option<Option<LanePosition>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.watch.is_some() && state.lane.is_none() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.dead {
+                return None;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.stopped = true;
+        Some(state.lane.as_ref().and_then(LaneEnd::position))
+    }
+
+    /// Ends [`CallbackLane::stop`].
+    pub fn go_on(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = false;
+        self.changed.notify_all();
+    }
+
     /// Ends every wait on the lane, now and later.
     pub fn kill(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +114,19 @@ impl CallbackLane {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stopped_callback_lane_keeps_callbacks_until_it_goes_on() {
+        let lane = CallbackLane::default();
+        assert_eq!(lane.stop(Instant::now()), Some(None));
+        std::thread::scope(|scope| {
+            let callback = scope.spawn(|| lane.with(|_| ()));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!callback.is_finished());
+            lane.kill();
+            assert!(callback.join().unwrap().is_none());
+        });
+    }
 
     #[test]
     fn callback_lane_that_is_never_opened_is_waited_for_once() {

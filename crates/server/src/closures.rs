@@ -34,6 +34,11 @@ impl ClosureKey {
         ClosureKey(pointer.addr() as u64)
     }
 
+    /// Distinguishes it from all other closures of the process.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     /// The key behind a registered closure, which is never NULL.
     pub fn registered(pointer: *mut c_void) -> Option<ClosureKey> {
         (!pointer.is_null()).then(|| ClosureKey::from_pointer(pointer))
@@ -108,6 +113,17 @@ pub fn insert(closure: Closure) -> ClosureKey {
     })
 }
 
+/// The key of a closure that has ended: a vendor library that calls it finds nothing.
+pub fn ended() -> ClosureKey {
+    // No table has so many places, so this one is never used.
+    ClosureKey(u64::from(u32::MAX))
+}
+
+/// How long a registered closure lives; `None`: it has ended.
+pub fn life(key: ClosureKey) -> Option<ClosureLifetime> {
+    with_table(|table| table.find(key).map(|closure| closure.life))
+}
+
 pub fn remove(key: ClosureKey) -> Option<Closure> {
     with_table(|table| {
         table.find(key)?;
@@ -153,7 +169,8 @@ pub fn called(pointer: *mut c_void, kind: u32) -> Option<Called> {
         false => ClosureKey::from_pointer(pointer),
     };
     let closure = with_table(|table| table.find(key).cloned()).filter(|c| c.kind == kind)?;
-    let session = closure.session.upgrade()?;
+    // During a rebuild the application is not called: it was, or will be when its turn comes.
+    let session = closure.session.upgrade().filter(|session| !session.is_rebuilding())?;
     let kept = if closure.life == ClosureLifetime::Once { session.forget_closure(key) } else { None };
     Some(Called { session, id: closure.id, names: closure.names, kept })
 }

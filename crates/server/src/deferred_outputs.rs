@@ -113,6 +113,37 @@ impl DeferredOutputs {
         self.put_back(done, rest, deliveries)
     }
 
+    /// Asks what every entry waits for. True: all that is left are final deliveries, which the next message tells.
+    pub fn settle(&self) -> bool {
+        let Some(taken) = self.take() else { return false };
+        let before = taken.len();
+        let rest: Vec<DeferredOutput> = taken.into_iter().filter_map(DeferredOutput::settled).collect();
+        let mut state = self.lock();
+        self.unfinished.fetch_sub(before - rest.len(), Ordering::Release);
+        let final_only = rest.iter().all(|entry| entry.until.is_none()) && state.pending.is_empty();
+        state.pending.splice(..0, rest);
+        state.kept = state.pending.iter().map(DeferredOutput::kept).sum();
+        state.poller = None;
+        self.changed.notify_all();
+        final_only
+    }
+
+    /// Final deliveries that no message has told yet, and how many were ever told.
+    pub fn untold(&self) -> (Vec<Delivery>, u64) {
+        let state = self.lock();
+        let untold = state.pending.iter().filter_map(|entry| entry.delivery).collect();
+        (untold, self.delivered.load(Ordering::Acquire))
+    }
+
+    /// Goes on where another process has stopped.
+    pub fn resume(&self, untold: Vec<Delivery>, delivered: u64) {
+        let mut state = self.lock();
+        self.unfinished.fetch_add(untold.len(), Ordering::Release);
+        let final_ones = untold.into_iter().map(DeferredOutput::told_only);
+        state.pending.extend(final_ones);
+        self.delivered.store(delivered, Ordering::Release);
+    }
+
     /// This thread is about to wait for the application. If that happens inside a poll,
     /// other threads must not wait for this one: the application may wait for them.
     pub fn leave(&self) {
@@ -170,6 +201,19 @@ impl DeferredOutput {
     /// Bytes of private memory.
     fn kept(&self) -> usize {
         self.keep.as_ref().map_or(0, |keep| keep.len())
+    }
+
+    /// Nothing to ask or to copy any more.
+    fn told_only(delivery: Delivery) -> DeferredOutput {
+        DeferredOutput { until: None, delivery: Some(delivery), copy: None, keep: None }
+    }
+
+    /// The entry if it is not final, a delivery that remains to be told, or nothing.
+    fn settled(self) -> Option<DeferredOutput> {
+        if !self.is_final() {
+            return Some(self);
+        }
+        self.delivery.map(DeferredOutput::told_only)
     }
 
     pub fn is_final(&self) -> bool {

@@ -41,6 +41,18 @@ impl GuestSlots {
         self.place(index).map_or(0, |place| place.generation.load(Ordering::Relaxed))
     }
 
+    /// Indices that were used, without [`HandleId::MINTED`], and the generation of the last object there.
+    pub fn used(&self) -> impl Iterator<Item = (u32, u32)> {
+        let pages = self.pages.get().into_iter().flatten().enumerate();
+        let pages = pages.filter_map(|(number, page)| Some((number, page.get()?)));
+        let places =
+            pages.flat_map(|(number, page)| page.iter().enumerate().map(move |(at, place)| (number, at, place)));
+        places.filter_map(|(number, at, place)| {
+            let generation = place.generation.load(Ordering::Relaxed);
+            (generation > 0).then_some(((number * SLOTS_PER_PAGE + at) as u32, generation))
+        })
+    }
+
     /// The slot of an index below `HandleId::MAX_GUEST_IDS` for an object of this generation.
     pub fn begin(&self, index: u32, generation: u32) -> &HandleSlot {
         let at = (index & !HandleId::MINTED) as usize;

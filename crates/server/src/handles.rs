@@ -3,23 +3,28 @@
 //! A guest only ever holds ids. Looking one up is lock-free, because every
 //! call does it; creating and ending objects takes the lock.
 
+mod image;
+mod metadata;
+mod rebuilding;
+
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use aviary_gate::Charges;
 
-use aviary_wire::{Ends, HandleId, MAX_PREDEFINED, NOT_A_HANDLE};
+use aviary_wire::{Ends, HandleId, MAX_PREDEFINED};
 
 use crate::api::{HandleTypeInfo, Role};
 use crate::guest_ids::GuestSlots;
 use crate::in_use::{InUse, LaneUses};
+pub use image::LiveObject;
+use metadata::Metadata;
+use rebuilding::Rebuilding;
+pub use rebuilding::{Difference, ForeignImage};
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
-
-/// Structures of ended objects before the table looks for those that can be freed.
-const MIN_RETIRED: usize = 32;
 
 const FIRST_SEGMENT: usize = 1024;
 const SEGMENTS: usize = 12;
@@ -77,9 +82,6 @@ struct HandleEntry {
     metadata: Option<Metadata>,
 }
 
-/// The structure that C code keeps with an object.
-type Metadata = Box<[u64]>;
-
 impl HandleEntry {
     /// True: a reference that is given back now is the last one, once the calls under way have given theirs back.
     fn is_last(&self) -> bool {
@@ -110,8 +112,8 @@ struct HandleTableState {
     by_native: HashMap<(u32, u64), u32>,
     /// By ids, of live objects only.
     ends: Ends,
-    /// Replay: the ids that the next replies must produce, in order.
-    bind: Option<VecDeque<u64>>,
+    /// The objects of a snapshot are being made again.
+    rebuilding: Option<Box<Rebuilding>>,
     /// Structures of ended objects that a call under way may still have a pointer to, by the objects' ids.
     retired: Vec<(u64, Metadata)>,
     /// Length of `retired` at which it is looked through.
@@ -167,6 +169,22 @@ pub struct HandleTable {
     types: &'static [HandleTypeInfo],
     /// The objects that the calls under way use.
     pub in_use: InUse,
+    /// True as long as the state has a `rebuilding`: for those that look without the lock.
+    rebuilds: AtomicBool,
+}
+
+/// The id of a native value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    pub id: u64,
+    /// The guest did not know it before.
+    pub new: bool,
+}
+
+impl Published {
+    fn known(id: u64) -> Published {
+        Published { id, new: false }
+    }
 }
 
 /// Remains of an ended object.
@@ -210,6 +228,7 @@ impl HandleTable {
             state: Mutex::default(),
             types,
             in_use: InUse::default(),
+            rebuilds: AtomicBool::new(false),
         }
     }
 
@@ -227,10 +246,9 @@ impl HandleTable {
         if type_of(id) != ty {
             return None;
         }
-        let slot = self.slot(index_of(id)?)?;
-        if slot.key.load(Ordering::Acquire) != id {
-            return None;
-        }
+        let Some(slot) = self.slot(index_of(id)?).filter(|slot| slot.key.load(Ordering::Acquire) == id) else {
+            return self.temporary_native(id);
+        };
         // Acquire keeps the second look at the key behind this load.
         let native = slot.native.load(Ordering::Acquire);
         // Sequentially consistent, after the lane's announcement: see `in_use`.
@@ -240,17 +258,24 @@ impl HandleTable {
 
     /// The id of a native value that a reply mentions; creates it if it is new.
     pub fn publish(&self, ty: u32, native: u64, role: Role) -> Result<u64, Full> {
-        self.publish_owned(ty, native, role, &[])
+        self.publish_found(ty, native, role, &[]).map(|published| published.id)
+    }
+
+    #[cfg(test)]
+    fn publish_owned(&self, ty: u32, native: u64, role: Role, owners: &[u64]) -> Result<u64, Full> {
+        self.publish_found(ty, native, role, owners).map(|published| published.id)
     }
 
     /// The same for an object that ends with each of `owners`.
-    pub fn publish_owned(&self, ty: u32, native: u64, role: Role, owners: &[u64]) -> Result<u64, Full> {
+    pub fn publish_found(&self, ty: u32, native: u64, role: Role, owners: &[u64]) -> Result<Published, Full> {
         if native == 0 || self.is_predefined(ty, native) {
             self.skip();
-            return Ok(native);
+            return Ok(Published::known(native));
+        }
+        if self.is_rebuilding() {
+            return Ok(self.publish_again(ty, native, role));
         }
         let mut state = self.lock();
-        let bound = state.bind.as_mut().and_then(VecDeque::pop_front).filter(|id| *id != 0 && *id != NOT_A_HANDLE);
         let known = state.by_native.get(&(ty, native)).copied();
         let known = known.and_then(|index| Some((index, state.id(ty, index)?)));
         let known = known.filter(|(_, id)| !state.superseded(*id, role, owners));
@@ -264,10 +289,10 @@ impl HandleTable {
                     entry.borrowed = false;
                 }
                 self.tie(&mut state, id, owners);
-                return Ok(id);
+                return Ok(Published::known(id));
             }
         }
-        let index = self.vacant(&mut state, bound)?;
+        let index = self.vacant(&mut state)?;
         let entry = &mut state.entries[index as usize];
         entry.references = u64::from(role == Role::Allocate);
         entry.borrowed = role == Role::Borrow;
@@ -277,7 +302,7 @@ impl HandleTable {
         if !self.tie(&mut state, id, owners) {
             self.end_all(&mut state, index, id);
         }
-        Ok(id)
+        Ok(Published { id, new: true })
     }
 
     /// False: one of the owners has ended meanwhile.
@@ -290,7 +315,7 @@ impl HandleTable {
     /// True if the guest may give this id to a new object: it is one of its own, and newer than all that had its index.
     pub fn may_adopt(&self, ty: u32, id: u64) -> bool {
         let _state = self.lock();
-        self.choice(ty, id).is_some()
+        self.is_rebuilding() || self.choice(ty, id).is_some()
     }
 
     fn choice(&self, ty: u32, id: u64) -> Option<HandleId> {
@@ -303,7 +328,9 @@ impl HandleTable {
     /// index away again when its object has ended for it; if the vendor's library did not agree (the asynchronous call
     /// that was to end it failed), what is still entered there ends now: nobody can name it any longer.
     pub fn adopt(&self, ty: u32, id: u64, native: u64, owners: &[u64]) -> Option<Option<Ended>> {
-        self.skip();
+        if self.is_rebuilding() {
+            return (self.publish_again(ty, native, Role::Allocate).id == id).then_some(None);
+        }
         let mut state = self.lock();
         let HandleId { generation, index, .. } = self.choice(ty, id)?;
         let old = self.minted.get(index).map_or(0, |slot| slot.key.load(Ordering::Relaxed));
@@ -319,22 +346,10 @@ impl HandleTable {
         Some(ended)
     }
 
-    /// A reply that mentions no handle where the recorded one may have.
-    pub fn skip(&self) {
-        if let Some(bind) = &mut self.lock().bind {
-            bind.pop_front();
-        }
-    }
-
-    /// From now on (until the queue is replaced) replies produce these ids, one per published handle.
-    pub fn bind(&self, ids: Option<Vec<u64>>) {
-        self.lock().bind = ids.map(VecDeque::from);
-    }
-
     pub fn id(&self, ty: u32, native: u64) -> Option<u64> {
         let state = self.lock();
-        let index = *state.by_native.get(&(ty, native))?;
-        state.id(ty, index)
+        let known = state.by_native.get(&(ty, native)).and_then(|index| state.id(ty, *index));
+        known.or_else(|| state.rebuilding.as_ref()?.temporary_id(ty, native))
     }
 
     /// The guest owns one reference more.
@@ -353,6 +368,10 @@ impl HandleTable {
         own: &LaneUses,
         mut wait: impl FnMut() -> bool,
     ) -> Result<Option<Ending>, Busy> {
+        // An object that has ended takes no slot, so nobody waits for its users: there are none but the call itself.
+        if self.temporary_native(id).is_some() {
+            return Ok(None);
+        }
         let begun = self.with(id, |entry| {
             entry.releasing += 1;
             let last = all || entry.is_last();
@@ -444,7 +463,7 @@ impl HandleTable {
     }
 
     fn release_locked(&self, state: &mut HandleTableState, id: u64, all: bool) -> Option<Ended> {
-        let index = self.live(state, id)?;
+        let Some(index) = self.live(state, id) else { return state.release_temporary(id, all) };
         let entry = state.entry(index)?;
         entry.references = if all { 0 } else { entry.references.saturating_sub(1) };
         if entry.references > 0 || (entry.borrowed && !all) {
@@ -476,30 +495,6 @@ impl HandleTable {
     /// Takes up to `amount` out of what the object holds.
     pub fn take(&self, id: u64, resource: usize, amount: u64) -> u64 {
         self.with(id, |entry| entry.holding.take(resource, amount)).unwrap_or(0)
-    }
-
-    /// The zero-initialised structure of the object; stays where it is until the object has ended and the caller's lane
-    /// does not announce the id any longer. `None` for an object whose type carries another kind of structure: it may be
-    /// smaller.
-    pub fn metadata(&self, id: u64, kind: u32) -> Option<*mut u8> {
-        let carried = self.types.get(HandleId::type_of_word(id))?.metadata?;
-        if carried.kind != kind {
-            return None;
-        }
-        self.with(id, |entry| {
-            let words = carried.size.div_ceil(8);
-            let block = entry.metadata.get_or_insert_with(|| vec![0; words].into_boxed_slice());
-            block.as_mut_ptr().cast()
-        })
-    }
-
-    /// The structure of the object with this native value, of the first type that carries this kind and has such an object.
-    /// `announce` is given the object's id before its structure is looked up.
-    pub fn metadata_of_any(&self, native: u64, kind: u32, announce: impl FnOnce(u64)) -> Option<*mut u8> {
-        let carriers = self.types.iter().zip(0..).filter(|(info, _)| info.metadata.is_some_and(|m| m.kind == kind));
-        let id = carriers.filter_map(|(_, ty)| self.id(ty, native)).next()?;
-        announce(id);
-        self.metadata(id, kind)
     }
 
     pub fn len(&self) -> usize {
@@ -538,15 +533,15 @@ impl HandleTable {
 
     fn with<R>(&self, id: u64, change: impl FnOnce(&mut HandleEntry) -> R) -> Option<R> {
         let mut state = self.lock();
-        let index = self.live(&state, id)?;
-        state.entry(index).map(change)
+        match self.live(&state, id) {
+            Some(index) => state.entry(index),
+            None => state.temporary_entry(id),
+        }
+        .map(change)
     }
 
-    /// A free slot; the one that `bound` names if it is free.
-    fn vacant(&self, state: &mut HandleTableState, bound: Option<u64>) -> Result<u32, Full> {
-        if let Some(index) = bound.and_then(|id| self.claim(state, id)) {
-            return Ok(index);
-        }
+    /// A free slot.
+    fn vacant(&self, state: &mut HandleTableState) -> Result<u32, Full> {
         if let Some(index) = state.free.pop_front() {
             return Ok(index);
         }
@@ -555,18 +550,6 @@ impl HandleTable {
         }
         state.entries.push(HandleEntry::of(1));
         Ok((state.entries.len() - 1) as u32)
-    }
-
-    fn claim(&self, state: &mut HandleTableState, id: u64) -> Option<u32> {
-        let index = index_of(id).filter(|i| (*i as usize) < MAX_HANDLES)?;
-        while state.entries.len() <= index as usize {
-            state.free.push_back(state.entries.len() as u32);
-            state.entries.push(HandleEntry::of(1));
-        }
-        let at = state.free.iter().position(|i| *i == index)?;
-        state.free.remove(at);
-        state.entries[index as usize].generation = HandleId::from_word(id)?.generation;
-        Some(index)
     }
 
     /// Ends an object and what ends with it.
@@ -608,17 +591,6 @@ impl HandleTable {
             self.retire(state, id, metadata);
         }
         Ended { id, holding: entry.holding, along: Vec::new() }
-    }
-
-    /// Frees the structure of an ended object when no call has a pointer to it any longer. There are never more of them
-    /// than announced ids, and as many again that nobody has looked at yet.
-    fn retire(&self, state: &mut HandleTableState, id: u64, metadata: Metadata) {
-        state.retired.push((id, metadata));
-        if state.retired.len() > state.retired_limit {
-            let used = self.in_use.ids();
-            state.retired.retain(|(id, _)| used.contains(id));
-            state.retired_limit = 2 * state.retired.len() + MIN_RETIRED;
-        }
     }
 }
 

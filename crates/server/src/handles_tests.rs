@@ -1,12 +1,14 @@
 use std::sync::atomic::AtomicBool;
 
+use super::metadata::MIN_RETIRED;
 use super::*;
 use crate::api::Metadata;
+use aviary_wire::NOT_A_HANDLE;
 
 /// Two types with structures of their own.
 static CARRIERS: [HandleTypeInfo; 2] = [
-    HandleTypeInfo { name: "first", size: 8, predefined: &[], metadata: Some(Metadata { kind: 1, size: 12 }) },
-    HandleTypeInfo { name: "second", size: 8, predefined: &[], metadata: Some(Metadata { kind: 2, size: 4 }) },
+    HandleTypeInfo { metadata: Some(Metadata { kind: 1, size: 12 }), ..HandleTypeInfo::plain("first", 8) },
+    HandleTypeInfo { metadata: Some(Metadata { kind: 2, size: 4 }), ..HandleTypeInfo::plain("second", 8) },
 ];
 
 #[test]
@@ -265,26 +267,6 @@ fn charges_of_an_object_are_returned_at_its_end() {
 }
 
 #[test]
-fn replay_binds_the_recorded_ids() {
-    let recorded = HandleTable::new(&[]);
-    let skipped = recorded.publish(0, 9, Role::Allocate).unwrap();
-    recorded.release(skipped, true);
-    let spare = recorded.publish(1, 10, Role::Allocate).unwrap();
-    recorded.publish(1, 11, Role::Allocate).unwrap();
-    let id = recorded.publish(1, 12, Role::Allocate).unwrap();
-    let fresh = HandleTable::new(&[]);
-    fresh.bind(Some(vec![id, 0, spare]));
-    assert_eq!(fresh.publish(1, 0x100, Role::Allocate).unwrap(), id);
-    fresh.skip();
-    assert_eq!(fresh.publish(1, 0x200, Role::Allocate).unwrap(), spare);
-    fresh.bind(None);
-    let other = fresh.publish(1, 0x300, Role::Allocate).unwrap();
-    assert!(other != id && other != spare);
-    assert_eq!(fresh.native(1, id), Some(0x100));
-    assert_eq!(fresh.native(1, spare), Some(0x200));
-}
-
-#[test]
 fn readers_never_see_another_objects_value() {
     let table = HandleTable::new(&[]);
     let ids = Mutex::new(Vec::new());
@@ -310,8 +292,8 @@ fn readers_never_see_another_objects_value() {
 #[test]
 fn only_predefined_values_cross_as_they_are() {
     static TYPES: [HandleTypeInfo; 2] = [
-        HandleTypeInfo { name: "stream", size: 8, predefined: &[1, 2], metadata: None },
-        HandleTypeInfo { name: "event", size: 8, predefined: &[], metadata: None },
+        HandleTypeInfo { predefined: &[1, 2], ..HandleTypeInfo::plain("stream", 8) },
+        HandleTypeInfo::plain("event", 8),
     ];
     let table = HandleTable::new(&TYPES);
     assert_eq!(table.native(0, 1), Some(1));

@@ -8,7 +8,7 @@
 //! A guest that races its own calls is an attacker here: the vendor's library frees what another thread of it still
 //! uses, which is how a guest would get its own code into the API server.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Ids that a lane announces without taking a lock: all handles of any but calls with long arrays.
@@ -21,15 +21,31 @@ pub struct LaneUses {
     len: AtomicUsize,
     /// Ids beyond `LISTED`.
     more: Mutex<Vec<u64>>,
+    /// Number of the lane; `None`: the list is not a lane's.
+    lane: Option<u32>,
+    /// Number of the function that the lane has called last.
+    function: AtomicU32,
 }
 
 impl Default for LaneUses {
     fn default() -> LaneUses {
-        LaneUses { listed: [const { AtomicU64::new(0) }; LISTED], len: AtomicUsize::new(0), more: Mutex::default() }
+        LaneUses {
+            listed: [const { AtomicU64::new(0) }; LISTED],
+            len: AtomicUsize::new(0),
+            more: Mutex::default(),
+            lane: None,
+            function: AtomicU32::new(0),
+        }
     }
 }
 
 impl LaneUses {
+    /// The lane begins to execute a call of this function.
+    #[inline]
+    pub fn calls(&self, function: u32) {
+        self.function.store(function, Ordering::Relaxed);
+    }
+
     /// How many ids are announced: what [`LaneUses::forget_from`] is given at the end of a call that begins now.
     #[inline]
     pub fn len(&self) -> usize {
@@ -101,15 +117,27 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// The list of a new lane; it leaves with the lane.
+    /// The list of a thread that executes calls and is no lane; it leaves with the thread.
     pub fn lane(&self) -> Arc<LaneUses> {
-        add(&self.lanes)
+        add(&self.lanes, LaneUses::default())
+    }
+
+    /// The list of a new lane; it leaves with the lane.
+    pub fn lane_numbered(&self, number: u32) -> Arc<LaneUses> {
+        add(&self.lanes, LaneUses { lane: Some(number), ..LaneUses::default() })
+    }
+
+    /// The functions that the lanes have called last, by the number of the lane.
+    pub fn last_functions(&self) -> Vec<(u32, u32)> {
+        let lanes = lock(&self.lanes);
+        let last = |uses: &Arc<LaneUses>| Some((uses.lane?, uses.function.load(Ordering::Relaxed)));
+        lanes.iter().filter_map(Weak::upgrade).filter_map(|uses| last(&uses)).collect()
     }
 
     /// The list of a thread that executes no calls. It keeps the structures of objects ([`InUse::ids`]), not the objects:
     /// such a thread has no call whose end would be waited for.
     pub fn other_thread(&self) -> Arc<LaneUses> {
-        add(&self.others)
+        add(&self.others, LaneUses::default())
     }
 
     /// True: a call of another lane than `own` uses the object, or one of those that end `along` with it.
@@ -133,8 +161,8 @@ impl InUse {
     }
 }
 
-fn add(lists: &Mutex<Vec<Weak<LaneUses>>>) -> Arc<LaneUses> {
-    let uses = Arc::new(LaneUses::default());
+fn add(lists: &Mutex<Vec<Weak<LaneUses>>>, uses: LaneUses) -> Arc<LaneUses> {
+    let uses = Arc::new(uses);
     let mut lists = lock(lists);
     lists.retain(|list| list.strong_count() > 0);
     lists.push(Arc::downgrade(&uses));

@@ -20,11 +20,12 @@ use crate::cpu_demand::LaneCpuDemand;
 use crate::deferred_outputs::{DeferredCopy, DeferredOutput, Delivery};
 use crate::ffi;
 use crate::in_use::LaneUses;
-use crate::object_log::RecordedCall;
 use crate::posted::PostedCallback;
 use crate::printed::Texts;
 use crate::session::Session;
 use aviary_control::cpu;
+
+mod stopping;
 
 thread_local! {
     /// The lane whose calls this thread executes: how a callback finds its way back.
@@ -42,6 +43,8 @@ const MIN_WAIT_TO_MIGRATE: Duration = Duration::from_micros(150);
 
 pub struct Lane {
     pub session: Arc<Session>,
+    /// By which the guest opened it.
+    number: u32,
     end: RefCell<LaneEnd>,
     /// The guest's thread waits for an answer on this lane, so it can run callbacks.
     guest_waits: Cell<bool>,
@@ -64,6 +67,19 @@ pub struct Lane {
     spare: RefCell<Vec<Box<Call>>>,
     /// The handles that the calls under way use.
     uses: Arc<LaneUses>,
+    /// No message was executed since the lane last looked whether it shall stop.
+    idle: Cell<bool>,
+}
+
+/// The beginning of a lane.
+#[derive(Default)]
+pub struct LaneStart {
+    /// A message that another process has taken from the ring and not begun.
+    pub taken: Option<Vec<u8>>,
+    /// The error of an asynchronous call, which no reply has told yet.
+    pub deferred: Option<i64>,
+    /// Executed on the lane's thread before its first message.
+    pub before: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// Why a lane stops.
@@ -72,12 +88,15 @@ pub enum LaneEnded {
     Closed,
     /// The guest broke the protocol: the session ends with this reason.
     Broken(String),
+    /// The session is paused, and the message can be executed later. Never below a callback.
+    Paused,
 }
 
 impl From<LaneError> for LaneEnded {
     fn from(error: LaneError) -> LaneEnded {
         match error {
             LaneError::Dead => LaneEnded::Closed,
+            LaneError::Interrupted => LaneEnded::Paused,
             LaneError::Socket(error) => LaneEnded::Broken(error.to_string()),
             other => LaneEnded::Broken(other.to_string()),
         }
@@ -142,15 +161,17 @@ pub fn current_session() -> Option<Arc<Session>> {
 }
 
 impl Lane {
-    fn new(session: Arc<Session>, end: LaneEnd) -> Rc<Lane> {
+    fn new(session: Arc<Session>, number: u32, mut end: LaneEnd, deferred: Option<i64>) -> Rc<Lane> {
+        end.set_interruptible(true);
         Rc::new(Lane {
-            uses: session.handles.in_use.lane(),
+            uses: session.handles.in_use.lane_numbered(number),
             session,
+            number,
             end: RefCell::new(end),
             guest_waits: Cell::new(false),
             turn: Cell::new(None),
             nesting: Cell::new(0),
-            deferred: Cell::new(None),
+            deferred: Cell::new(deferred),
             may_have_printed: Cell::default(),
             deliveries: RefCell::default(),
             posted: RefCell::default(),
@@ -158,21 +179,18 @@ impl Lane {
             demand: LaneCpuDemand::default(),
             completion_poll_time: Cell::default(),
             spare: RefCell::default(),
+            idle: Cell::new(true),
         })
     }
 
     /// The life of a shadow thread. Returns when the guest closed the lane or the session is over.
-    pub fn run(session: Arc<Session>, end: LaneEnd) {
-        let lane = Lane::new(session, end);
+    pub fn run(session: Arc<Session>, number: u32, end: LaneEnd, start: LaneStart) {
+        let lane = Lane::new(session, number, end, start.deferred);
         CURRENT.set(Some(lane.clone()));
-        let stop = loop {
-            if lane.session.is_dead() {
-                break LaneEnded::Closed;
-            }
-            if let Err(stop) = lane.serve_next() {
-                break stop;
-            }
-        };
+        if let Some(before) = start.before {
+            before();
+        }
+        let stop = lane.serve_all(start.taken);
         CURRENT.set(None);
         lane.counters.report(&lane.session.stats);
         if let LaneEnded::Broken(reason) = stop {
@@ -182,8 +200,13 @@ impl Lane {
 
     fn serve_next(self: &Rc<Self>) -> Result<(), LaneEnded> {
         let mut call = self.take_call();
-        self.receive(&mut call.request)?;
-        let served = self.serve(&mut call);
+        if let Err(error) = self.receive(&mut call.request) {
+            return self.not_received(call, error);
+        }
+        let mut served = self.serve(&mut call);
+        if matches!(served, Err(LaneEnded::Paused)) {
+            served = self.stand(Some(&call.request)).and_then(|()| self.serve_repeatedly(&mut call));
+        }
         self.keep_call(call);
         served
     }
@@ -207,7 +230,8 @@ impl Lane {
 
     #[inline(always)]
     fn take_call(&self) -> Box<Call> {
-        self.spare.borrow_mut().pop().unwrap_or_else(|| Box::new(Call::new(self.session.clone(), self.uses.clone())))
+        let spare = self.spare.borrow_mut().pop();
+        spare.unwrap_or_else(|| Box::new(Call::new(self.session.clone(), self.uses.clone(), self.number)))
     }
 
     #[inline(always)]
@@ -233,7 +257,9 @@ impl Lane {
     fn serve_call(self: &Rc<Self>, call: &mut Call, header: RequestHeader) -> Result<(), LaneEnded> {
         let ordered = header.kind == kind::CALL_ASYNC && header.flags & flag::ACKNOWLEDGE == 0;
         let follows = if ordered { header.ticket.saturating_sub(1) } else { header.ticket };
-        self.session.tickets.wait(follows).map_err(|_| LaneEnded::Closed)?;
+        if self.session.tickets.done() < follows {
+            self.await_ticket(follows)?;
+        }
         let waits = self.guest_waits.replace(header.kind == kind::CALL);
         let outer = self.turn.replace(ordered.then_some((header.ticket, false)));
         // Callbacks that calls around this one have posted stay for those.
@@ -258,7 +284,7 @@ impl Lane {
         }
         // Not below a callback: a call around it may use the objects.
         if self.session.deferred_ends.any() && self.nesting.get() == 0 {
-            self.serve_deferred_ends()?;
+            serve_deferred_ends(&self.session, &self.uses, self.number)?;
         }
         result
     }
@@ -277,19 +303,6 @@ impl Lane {
                 let header = ReplyHeader { kind: kind::CALLBACK, ..ReplyHeader::default() };
                 self.exchange(header, &mut callback.message, &mut Vec::new())?;
             }
-        }
-        Ok(())
-    }
-
-    /// Calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
-    /// the program has their answers.
-    #[cold]
-    fn serve_deferred_ends(&self) -> Result<(), LaneEnded> {
-        for message in self.session.deferred_ends.take() {
-            let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
-            let mut call = Box::new(Call::new(self.session.clone(), self.uses.clone()));
-            call.request = message;
-            run(&mut call, header)?;
         }
         Ok(())
     }
@@ -350,7 +363,12 @@ impl Lane {
     }
 
     fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
-        self.session.tickets.wait(header.ticket).map_err(|_| LaneEnded::Closed)?;
+        self.await_ticket(header.ticket)?;
+        if header.flags & flag::PRINT_WITH_REPLIES != 0
+            && let Err(error) = self.session.print_with_replies()
+        {
+            self.session.note(&format!("what is printed goes where it went before: {error}"));
+        }
         self.acknowledge(header, status::OK)
     }
 
@@ -430,7 +448,7 @@ impl Lane {
     /// Notices of a reply beside its result.
     #[inline]
     fn piggyback(&self) -> Piggyback {
-        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
+        let printed = self.session.printed.get().and_then(|printed| printed.take(self.may_have_printed.take()));
         Piggyback { deferred: self.deferred.take(), printed }
     }
 
@@ -445,8 +463,11 @@ impl Lane {
             return Err(LaneEnded::Broken("callbacks nest too deeply".into()));
         }
         self.nesting.set(self.nesting.get() + 1);
+        // The vendor library waits for the answer: a pause waits for that, too.
+        self.end.borrow_mut().set_interruptible(false);
         let result = self.send(header, body, &mut Vec::new(), false).and_then(|()| self.await_answer(into));
         self.nesting.set(self.nesting.get() - 1);
+        self.end.borrow_mut().set_interruptible(self.nesting.get() == 0);
         result
     }
 
@@ -499,13 +520,26 @@ pub enum Outcome {
     Rejected(Reject),
 }
 
+/// Makes calls that had to wait for others, one of which may have been the last one of this lane. Their tickets are over, and
+/// the program has their answers.
+#[cold]
+pub fn serve_deferred_ends(session: &Arc<Session>, uses: &Arc<LaneUses>, lane: u32) -> Result<(), LaneEnded> {
+    for message in session.deferred_ends.take() {
+        let (header, _) = RequestHeader::parse(&message).map_err(|e| LaneEnded::Broken(e.to_string()))?;
+        let mut call = Box::new(Call::new(session.clone(), uses.clone(), lane));
+        call.request = message;
+        run(&mut call, header)?;
+    }
+    Ok(())
+}
+
 /// Runs the handler of the message in `call.request` and commits or undoes what it noted.
 pub fn run(call: &mut Call, header: RequestHeader) -> Result<Outcome, LaneEnded> {
     let Some(function) = call.session.api.functions.get(header.function as usize) else {
         return Err(LaneEnded::Broken(format!("function number {} does not exist", header.function)));
     };
     call.start(header);
-    if call.session.policy.denies(header.function) {
+    if call.session.policy.denies(header.function) && call.replayed.is_none() {
         let refused = call.session.deny(header.function);
         return Ok(reject(call, refused));
     }
@@ -561,6 +595,10 @@ fn broken(call: &mut Call, function: &str, what: &str) -> Result<Outcome, LaneEn
 fn conclude(call: &mut Call, success: bool) {
     // A call that was rejected after it had got the device.
     call.vacate();
+    if success {
+        // As long as the call's objects cannot end.
+        call.keep_record();
+    }
     // Before the guest has its answer, upon which another thread of it may end what this call has used.
     call.forget_uses();
     for used in call.handles.iter().filter(|h| h.ending) {
@@ -589,16 +627,13 @@ fn conclude(call: &mut Call, success: bool) {
         // The content was never asked for; its poll still has to be asked until it says yes.
         call.session.finish_later(DeferredOutput { until: Some(until), delivery: None, copy: None, keep: None });
     }
+    if noted.unmapped_in_arena > 0 {
+        call.session.mappings.in_arena(-noted.unmapped_in_arena);
+    }
     if !call.session.memory.is_shared() {
         call.regions.append(&mut noted.copied_back);
     }
     noted.forget();
-    record(call);
-}
-
-fn record(call: &mut Call) {
-    let Some(recording) = call.recording.take().filter(|r| r.object.is_some()) else { return };
-    call.session.log.keep(RecordedCall { function: call.header.function, recording: *recording });
 }
 
 /// Adds the prefix that every message to the guest may carry, and sends it.

@@ -18,10 +18,13 @@ static API: ApiDescriptor = ApiDescriptor {
     name: "lanes",
     version: "1",
     spec_hash: 1,
+    environment: &[],
     soname: "libm.so.6",
-    functions: &[FunctionInfo { name: "add", handler: add, replayable: false }],
+    functions: &[FunctionInfo { name: "add", handler: add, replayable: false, blocker: None }],
     handle_types: &[],
     resources: &[],
+    state: None,
+    quiesce: None,
     rejected: |_, _| -1,
 };
 
@@ -65,8 +68,10 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         log: crate::object_log::ObjectLog::off(),
         journal,
         socket: None,
+        move_every: None,
+        orders: None,
     });
-    (Lane::new(session, server), guest)
+    (Lane::new(session, 1, server, None), guest)
 }
 
 /// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.

@@ -16,11 +16,13 @@ mod closures;
 mod config;
 mod confine;
 mod connection;
+mod control_loop;
 mod counters;
 mod cpu_demand;
 mod deferred_ends;
 mod deferred_outputs;
 mod devices;
+mod environment;
 mod exchange;
 pub mod exports;
 pub mod ffi;
@@ -32,22 +34,28 @@ mod mapped_fragments;
 mod mappings;
 mod memory;
 pub mod module;
+mod moving;
 mod object_log;
 mod outgoing;
+mod pause;
 mod policy;
 mod posted;
 mod printed;
 pub mod process;
+mod recording;
 mod refusal;
-pub mod replay;
 mod reply;
 mod residency;
 mod scratch;
 mod session;
+pub mod state;
 mod tickets;
 mod vendor;
 
-pub use api::{ApiDescriptor, FunctionInfo, HandleTypeInfo, Handler, Metadata, Reject, ResourceKind, Role};
+pub use api::{
+    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, ResourceKind,
+    Role, SessionState,
+};
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;
 pub use aviary_transport::bounds;

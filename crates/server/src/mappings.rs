@@ -1,6 +1,7 @@
 //! Library memory that the guest has mapped where it cannot be shared.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::MAX_MAPPINGS;
@@ -48,6 +49,9 @@ struct MappingTable {
 #[derive(Default)]
 pub struct Mappings {
     table: Mutex<MappingTable>,
+    /// Mappings that lie in the arena, which need no entry. A guest that unmaps more than it has mapped only deceives
+    /// itself about when it can be moved.
+    in_arena: AtomicI64,
 }
 
 impl Mappings {
@@ -70,6 +74,15 @@ impl Mappings {
     /// Takes the poll of a mapping: a poll function is asked until it says yes, by one asker only.
     pub fn take_ready(&self, id: u64) -> Option<(u64, Poll)> {
         self.lock().mappings.get_mut(&id)?.ready.take()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().mappings.is_empty() && self.in_arena.load(Ordering::Relaxed) <= 0
+    }
+
+    /// So many more mappings lie in the arena.
+    pub fn in_arena(&self, more: i64) {
+        self.in_arena.fetch_add(more, Ordering::Relaxed);
     }
 
     pub fn remove(&self, id: u64) -> Option<Mapping> {

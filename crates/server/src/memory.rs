@@ -1,7 +1,6 @@
 //! The memory that a session shares with its guest, as far as handlers need it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 /// Where the arena is mapped here. All of it is the guest's: offsets are checked, contents are never believed.
 pub struct SessionMemory {
@@ -9,8 +8,6 @@ pub struct SessionMemory {
     size: u64,
     /// Both sides see the same memory (not a mirrored copy).
     shared: bool,
-    /// Blocks that stand in for the arena during replay. Vendor libraries may keep using them.
-    private: Mutex<Vec<Box<[u8]>>>,
 }
 
 // SAFETY: the mapping belongs to the whole process and is never unmapped (see `new`).
@@ -23,12 +20,13 @@ impl SessionMemory {
     /// `size` bytes at `base` stay mapped readable and writable until the process ends: vendor threads may
     /// use them longer than the session lives. The memory behind them must not shrink (seals).
     pub unsafe fn new(base: *mut u8, size: u64, shared: bool) -> SessionMemory {
-        SessionMemory { base, size, shared, private: Mutex::default() }
+        SessionMemory { base, size, shared }
     }
 
-    /// No arena at all (replay, tests).
+    /// No arena at all.
+    #[cfg(test)]
     pub fn none() -> SessionMemory {
-        SessionMemory { base: std::ptr::null_mut(), size: 0, shared: false, private: Mutex::default() }
+        SessionMemory { base: std::ptr::null_mut(), size: 0, shared: false }
     }
 
     /// The address of a range that a guest named; `None` unless all of it lies in the arena.
@@ -67,14 +65,6 @@ impl SessionMemory {
 
     pub fn is_shared(&self) -> bool {
         self.shared
-    }
-
-    /// Zeroed memory that lives as long as the session.
-    pub fn private_block(&self, bytes: usize) -> *mut u8 {
-        let mut block = vec![0u8; bytes.max(1)].into_boxed_slice();
-        let pointer = block.as_mut_ptr();
-        self.private.lock().unwrap_or_else(PoisonError::into_inner).push(block);
-        pointer
     }
 }
 

@@ -9,14 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Once, OnceLock};
 
 use crate::api::ApiDescriptor;
-use crate::connection::{self, Connection};
+use crate::connection::{self, Connection, MovedState};
 use crate::exchange::{self, ExchangeAbi};
-use crate::printed::Printed;
+use crate::printed::{Look, Printed};
 use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -71,6 +71,13 @@ pub struct ServeArguments {
     pub config_length: usize,
     /// Of the process; NULL if it has none.
     pub exchange: *const ExchangeAbi,
+    /// A socket: orders to move come, and reports go (`aviary_control::MoveOrder`); -1: the session is never moved.
+    pub orders: RawFd,
+    /// The sealed file with the state of a session that another process has served; -1: the guest has just attached. Then
+    /// `hello` is not looked at, and the guest hears nothing.
+    pub snapshot: RawFd,
+    /// The file of that session's application heap; -1: there is none.
+    pub heap: RawFd,
     pub event: extern "C" fn(context: *mut c_void, event: u32, text: *const u8, length: usize),
     pub context: *mut c_void,
 }
@@ -165,11 +172,13 @@ impl Connection {
             tenant_page: own(arguments.tenant_page),
             printed: own(arguments.printed[0])
                 .zip(own(arguments.printed[1]))
-                .and_then(|(out, errors)| Printed::new([out, errors]).ok()),
+                .and_then(|(out, errors)| Printed::new([out, errors], Look::IfLikely).ok()),
             journal: Journal { fd: arguments.journal, session: arguments.session },
             hello: bytes(arguments.hello, arguments.hello_length),
             config: bytes(arguments.config, arguments.config_length),
             started: Box::new(move || notify(context, event::STARTED, std::ptr::null(), 0)),
+            orders: own(arguments.orders),
+            state: own(arguments.snapshot).map(|snapshot| MovedState { snapshot, heap: own(arguments.heap) }),
         }
     }
 }

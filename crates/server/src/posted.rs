@@ -112,6 +112,12 @@ impl PostedCallbacks {
         }
     }
 
+    /// True: everything that was posted has run.
+    pub fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.done == state.posted
+    }
+
     /// Ends the thread, and every wait.
     pub fn end(&self) {
         let mut state = self.lock();

@@ -4,6 +4,7 @@ mod attach;
 mod attaching;
 mod exchange;
 mod node;
+mod orders;
 pub mod sandboxing;
 mod zygote;
 
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, ToServer};
+use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, StateDescriptors, ToServer};
 use aviary_sandbox::{Walls, namespaces::Namespace, system_calls::Allowed};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -25,6 +26,7 @@ use crate::session::Journal;
 use attaching::Attaching;
 use exchange::Exchange;
 use node::Node;
+use orders::Orders;
 use sandboxing::Sandbox;
 use zygote::Copied;
 
@@ -41,6 +43,7 @@ struct ProcessState {
     output: OnceLock<Option<[OwnedFd; 2]>>,
     attaching: Attaching,
     exchange: Exchange,
+    orders: Orders,
     /// Tells the main thread that a connection ended.
     ended: OwnedFd,
 }
@@ -70,6 +73,8 @@ pub struct SandboxOptions {
 struct Assigned {
     assignment: Assignment,
     descriptors: SessionDescriptors<OwnedFd>,
+    /// Of a session that another process has served.
+    state: Option<StateDescriptors<OwnedFd>>,
 }
 
 /// Serves until the last connection has ended, or until the node goes.
@@ -128,8 +133,9 @@ fn live(node: Node, journal: RawFd, sandbox: Option<Sandbox>) -> i32 {
     };
     let (active, served, output) = (AtomicUsize::new(0), AtomicBool::new(false), OnceLock::new());
     let attaching = Attaching::default();
-    let exchange = Exchange::default();
-    let shared = Arc::new(ProcessState { node, journal, sandbox, active, served, output, attaching, exchange, ended });
+    let (exchange, orders) = (Exchange::default(), Orders::default());
+    let shared =
+        Arc::new(ProcessState { node, journal, sandbox, active, served, output, attaching, exchange, orders, ended });
     exchange::open(&shared);
     let status = attend(&shared);
     flush_output();
@@ -197,9 +203,14 @@ fn attend(shared: &Arc<ProcessState>) -> i32 {
 fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>) {
     match message {
         ToServer::Assign(assignment) => match SessionDescriptors::of(descriptors) {
-            Some(descriptors) => start(shared, Assigned { assignment: *assignment, descriptors }),
+            Some(descriptors) => start(shared, Assigned { assignment: *assignment, descriptors, state: None }),
             None => note(shared, assignment.session, "the node sent a session without its descriptors"),
         },
+        ToServer::Adopt { assignment, .. } => match orders::adopted(*assignment, descriptors) {
+            Ok(assigned) => start(shared, assigned),
+            Err(session) => note(shared, session, "the node sent a session without its descriptors"),
+        },
+        ToServer::Move { session, order } => shared.orders.pass_on(shared, session, order),
         ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
         ToServer::Fetched { request, note } => {
             shared.exchange.arrive(request, descriptors.into_iter().next().map(|descriptor| (descriptor, note)));
@@ -237,16 +248,21 @@ fn await_event(shared: &ProcessState, accepts: bool) -> bool {
     }
     // Its hang-up is told in any case.
     let wanted = if accepts { PollFlags::IN } else { PollFlags::empty() };
-    let guests = shared.attaching.present();
+    let (guests, orders) = (shared.attaching.present(), shared.orders.all());
     let mut fds =
         vec![PollFd::new(&shared.ended, PollFlags::IN), PollFd::from_borrowed_fd(shared.node.as_fd(), wanted)];
     fds.extend(guests.iter().map(|(_, socket)| PollFd::new(&**socket, PollFlags::RDHUP)));
+    fds.extend(orders.iter().map(|(_, socket)| PollFd::new(&**socket, PollFlags::IN)));
     match rustix::event::poll(&mut fds, timeout(again).as_ref()) {
         Ok(_) => {
             for ((session, _), polled) in guests.iter().zip(fds.iter().skip(2)) {
                 if !polled.revents().is_empty() {
                     shared.attaching.hung_up(*session);
                 }
+            }
+            let answered: Vec<bool> = fds.iter().skip(2 + guests.len()).map(|fd| !fd.revents().is_empty()).collect();
+            for ((session, socket), _) in orders.iter().zip(answered).filter(|(_, answered)| *answered) {
+                shared.orders.report(&shared.node, *session, socket);
             }
             let mut count = [0; 8];
             // Empty if the node woke us.
@@ -269,7 +285,7 @@ fn timeout(until: Option<Instant>) -> Option<Timespec> {
 fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let first = !shared.served.swap(true, Ordering::SeqCst);
     shared.active.fetch_add(1, Ordering::SeqCst);
-    let Assigned { assignment, descriptors } = &assigned;
+    let Assigned { assignment, descriptors, state } = &assigned;
     let session = assignment.session;
     let user = assignment.user.as_ref();
     let confined = match first {
@@ -279,11 +295,18 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     if let Err(error) = confined {
         let text = format!("this API server cannot be confined: {error}");
         note(shared, session, &text);
+        if state.is_some() {
+            shared.node.ended(session, &text);
+            return shared.finished();
+        }
         send_welcome(descriptors.guest.as_fd(), welcome_status::FAILED, 0, session, &text);
         shared.node.ended(session, &text);
         return shared.finished();
     }
-    shared.attaching.begin(session, descriptors.guest.as_fd());
+    // The node watches those whose session moves.
+    if state.is_none() {
+        shared.attaching.begin(session, descriptors.guest.as_fd());
+    }
     let theirs = shared.clone();
     let life = move || {
         let whole = std::panic::AssertUnwindSafe(|| attach::serve(&theirs, assigned));
@@ -328,7 +351,12 @@ impl ProcessState {
     fn finished(&self) {
         flush_output();
         self.active.fetch_sub(1, Ordering::SeqCst);
-        // A full counter means that the main thread is about to wake anyway.
+        self.wake();
+    }
+
+    /// The main thread looks what there is to do.
+    fn wake(&self) {
+        // A full counter means that it is about to wake anyway.
         let _ = rustix::io::write(&self.ended, &1u64.to_ne_bytes());
     }
 }

@@ -2,11 +2,14 @@
 
 use std::ffi::{CStr, c_char};
 
+use aviary_state::{Effect, Owner};
 use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
-use crate::api::{Reject, Role};
+use crate::api::{ExplicitState, Reject, Role};
 use crate::call::{Call, Transfer};
 use crate::deferred_outputs::{DeferredOutput, Delivery, Poll};
+use crate::handles::Published;
+use crate::session::Session;
 
 /// The word for "not written by the vendor's function".
 const UNWRITTEN: u64 = u64::MAX;
@@ -45,23 +48,37 @@ impl Call {
 
     /// An object. One that is new to the guest enters the session's table.
     pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) {
-        let published = self.session.handles.publish_owned(ty, native, role, &self.owners);
+        if self.replayed.is_some() && role == Role::Borrow {
+            self.expect_by_name(ty, native);
+        }
+        let published = self.session.handles.publish_found(ty, native, role, &self.owners);
         self.owners.clear();
-        let id = match published {
-            Ok(id) => id,
-            Err(full) => {
-                self.session.note(&format!("{}: {full}; the object is lost to the guest", self.function_name()));
-                0
-            }
-        };
+        let Published { id, new } = published.unwrap_or_else(|full| {
+            self.session.note(&format!("{}: {full}; the object is lost to the guest", self.function_name()));
+            Published { id: 0, new: false }
+        });
         if role == Role::Allocate && id > MAX_PREDEFINED {
             self.on_success.created = Some(id);
             self.session.show_handles();
         }
-        if let Some(recording) = &mut self.recording {
-            recording.replied.push(id);
+        if self.recording.on {
+            self.recording.replied.push(id);
+            // Nothing else says where an object comes from that a query tells the guest of.
+            if new && role == Role::Borrow {
+                self.recording.made.push(id);
+            }
         }
         self.reply.word(id);
+    }
+
+    /// A call that is made again asks the library for objects that it may list in another order here.
+    fn expect_by_name(&self, ty: u32, native: u64) {
+        let identity = self.session.api.handle_types.get(ty as usize).and_then(|ty| ty.identity);
+        if let (Some(identity), Some(replayed)) = (identity, &self.replayed) {
+            // SAFETY: the specification's own function, for an object that the vendor's function just told of.
+            let name = unsafe { crate::state::name_of(identity, native) };
+            self.session.handles.expect_next(replayed.id_of(ty, name.as_deref()));
+        }
     }
 
     /// A new object that was written to `at`. It enters the table under the id that the guest chose, if it did.
@@ -82,16 +99,16 @@ impl Call {
         }
         self.on_success.created = Some(id);
         self.session.show_handles();
-        if let Some(recording) = &mut self.recording {
-            recording.replied.push(id);
+        if self.recording.on {
+            self.recording.replied.push(id);
         }
         self.reply.word(id);
     }
 
     pub fn reply_unwritten_handle(&mut self) {
         self.session.handles.skip();
-        if let Some(recording) = &mut self.recording {
-            recording.replied.push(0);
+        if self.recording.on {
+            self.recording.replied.push(0);
         }
         self.reply.word(UNWRITTEN);
     }
@@ -164,7 +181,8 @@ impl Call {
         };
         let bytes = if until.output && success { until.length as u64 } else { 0 };
         let delivery = match until.place {
-            Transfer::Arena(offset) => Some(Delivery { offset, bytes }),
+            // The guest has had it when the call was made first.
+            Transfer::Arena(offset) if self.replayed.is_none() => Some(Delivery { offset, bytes }),
             _ => None,
         };
         let pending =
@@ -238,6 +256,7 @@ impl Call {
             if ready.is_some() {
                 self.later(DeferredOutput { until: ready, delivery: None, copy: None, keep: None });
             }
+            self.session.mappings.in_arena(1);
             self.reply.word(mapped::IN_ARENA);
             return self.reply.word(offset);
         }
@@ -267,6 +286,7 @@ impl Call {
     pub fn retain(&mut self, ty: u32, native: u64) {
         if let Some(id) = self.id_of(ty, native) {
             self.session.handles.retain(id);
+            self.record_of_life(Effect::Retains, id);
         }
     }
 
@@ -277,24 +297,90 @@ impl Call {
         let marked = marked.is_some_and(|used| std::mem::take(&mut used.ending));
         let handles = &self.session.handles;
         let ended = if marked { handles.release_ending(id, all) } else { handles.release(id, all) };
+        self.record_of_life(if ended.is_some() { Effect::Ends } else { Effect::GivesBack }, id);
         if let Some(ended) = ended {
+            // Before the objects that it names are forgotten.
+            self.keep_record();
             self.session.object_ended(ended);
         }
     }
 
-    /// `obj_record`: this call belongs to that object.
-    pub fn record(&mut self, ty: u32, native: u64) {
-        let id = self.session.handles.id(ty, native).or_else(|| self.id_of(ty, native));
-        if let (Some(recording), Some(id)) = (&mut self.recording, id) {
-            recording.object = Some(id);
+    #[inline]
+    fn record_of_life(&mut self, effect: Effect, id: u64) {
+        if self.recording.on {
+            let (log, used) = (&self.session.log, self.handles.iter().map(|used| used.id));
+            let within_limit = self.recording.keep_of_life(log, self.header.function, effect, id, used);
+            note_limit(&self.session, within_limit);
+        }
+    }
+
+    /// Keeps what the call has noted, if it belongs to anything.
+    #[inline]
+    pub(crate) fn keep_record(&mut self) {
+        if self.recording.on {
+            let (log, used) = (&self.session.log, self.handles.iter().map(|used| used.id));
+            let within_limit = self.recording.keep(log, self.header.function, used);
+            note_limit(&self.session, within_limit);
+        }
+    }
+
+    /// `obj_record` of an object that this call makes.
+    pub fn record_made(&mut self, ty: u32, native: u64) {
+        if self.recording.on {
+            let id = self.session.handles.id(ty, native);
+            self.recording.made.extend(id);
+        }
+    }
+
+    /// `obj_record(key...)`: this call changes that object; a later one with this key takes its place.
+    pub fn record(&mut self, ty: u32, native: u64, key: &[u64]) {
+        if self.recording.on {
+            let id = self.id_of(ty, native);
+            self.recording.changed.extend(id.map(Owner::Object));
+            self.recording.key.extend_from_slice(key);
+        }
+    }
+
+    /// `session_record(key...)`
+    pub fn record_session(&mut self, key: &[u64]) {
+        if self.recording.on {
+            self.recording.changed.push(Owner::Session);
+            self.recording.key.extend_from_slice(key);
+        }
+    }
+
+    /// `thread_record(key...)`
+    pub fn record_thread(&mut self, key: &[u64]) {
+        if self.recording.on {
+            self.recording.changed.push(Owner::Thread(self.lane));
+            self.recording.key.extend_from_slice(key);
         }
     }
 
     /// `obj_depends_on`: replaying this call needs that object first.
     pub fn depends(&mut self, ty: u32, native: u64) {
-        let id = self.id_of(ty, native);
-        if let (Some(recording), Some(id)) = (&mut self.recording, id) {
-            recording.depends.push(id);
+        if self.recording.on {
+            let id = self.id_of(ty, native);
+            self.recording.depends.extend(id);
+        }
+    }
+
+    /// `obj_state_cbs` of an object that this call makes.
+    pub fn explicit_state(&mut self, ty: u32, native: u64, state: ExplicitState) {
+        if self.recording.on
+            && let Some(id) = self.session.handles.id(ty, native)
+        {
+            self.session.log.has_state(id, state);
+        }
+    }
+
+    /// `same(e)`: a value that must come out equal when the call is made again.
+    pub fn same(&mut self, value: u64) {
+        if self.recording.on {
+            self.recording.same.push(value);
+        }
+        if let Some(replayed) = &mut self.replayed {
+            replayed.found(value);
         }
     }
 
@@ -322,5 +408,12 @@ impl Call {
         if bytes > 0 {
             self.regions.push((offset, bytes as u64));
         }
+    }
+}
+
+#[inline]
+fn note_limit(session: &Session, within_limit: bool) {
+    if !within_limit {
+        session.note("its object log is larger than it may be: the session cannot be moved any longer");
     }
 }

@@ -1,14 +1,14 @@
 //! State that all lanes of one connection share.
 
 use std::collections::{HashMap, HashSet};
-use std::io::Write;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use aviary_control::Assignment;
 use aviary_control::stats::StatsPage;
+use aviary_control::{Assignment, MoveReport};
 use aviary_gate::{Allowance, Charges, Gate, ProcessUse, Refusal, Refused, Resource, TenantPage, TenantSlot};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, Shown, control::control_kind};
@@ -17,6 +17,7 @@ use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_CALLBACKS;
+use crate::confine::adopt_output;
 use crate::cpu_demand::CpuDemand;
 use crate::deferred_ends::DeferredEnds;
 use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
@@ -25,10 +26,12 @@ use crate::handles::{Ended, HandleTable};
 use crate::in_use::LaneUses;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
+use crate::moving;
 use crate::object_log::ObjectLog;
+use crate::pause::Pause;
 use crate::policy::Policy;
 use crate::posted::PostedCallbacks;
-use crate::printed::Printed;
+use crate::printed::{self, Look, Printed};
 use crate::residency::MAX_RESIDENCY_DEVICES;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -74,13 +77,19 @@ pub struct Session {
     pub posted: PostedCallbacks,
     pub devices: Devices,
     pub demand: CpuDemand,
-    /// Printed text that goes to the guest with replies, if its own descriptors cannot be here.
-    pub printed: Option<Printed>,
+    /// Printed text that goes to the guest with replies, if its own descriptors cannot be here or are not its own any more.
+    pub printed: OnceLock<Printed>,
     journal: Journal,
     /// `None` in replay.
     socket: Option<ControlSocket>,
     sending: Mutex<()>,
-    dead: AtomicBool,
+    /// False while the session stands and may be another process's: the guest then hears nothing from this one.
+    heard: AtomicBool,
+    pub pause: Pause,
+    /// Where orders to move come from, and reports go. `None`: there is no process around the module.
+    pub orders: Option<OwnedFd>,
+    /// Its objects are being made again from a snapshot: the application is not called back.
+    rebuilding: AtomicBool,
     /// Asynchronous calls that wait for the application.
     yielded: AtomicUsize,
     /// Charges that no object holds; the session does.
@@ -113,6 +122,9 @@ pub struct Parts {
     pub log: ObjectLog,
     pub journal: Journal,
     pub socket: Option<ControlSocket>,
+    /// For tests: the session asks to be moved after so many calls, again and again.
+    pub move_every: Option<u64>,
+    pub orders: Option<OwnedFd>,
 }
 
 /// The accounts of a session as its API says: parts of its tenant's, or without a tenant's page its own, with the
@@ -145,11 +157,14 @@ impl Session {
             posted: PostedCallbacks::default(),
             devices: parts.devices,
             demand: CpuDemand::default(),
-            printed: parts.printed,
+            printed: parts.printed.map_or_else(OnceLock::new, OnceLock::from),
             journal: parts.journal,
             socket: parts.socket,
             sending: Mutex::default(),
-            dead: AtomicBool::new(false),
+            heard: AtomicBool::new(true),
+            pause: Pause::new(parts.move_every),
+            orders: parts.orders,
+            rebuilding: AtomicBool::new(false),
             yielded: AtomicUsize::new(0),
             unbound: Mutex::default(),
             kept: Mutex::default(),
@@ -161,6 +176,19 @@ impl Session {
 
     pub fn note(&self, text: &str) {
         self.journal.note(text);
+    }
+
+    /// Has output of the vendor's library go to the guest with replies from now on. Once per session; the output of all
+    /// sessions of this process is one.
+    pub fn print_with_replies(&self) -> io::Result<()> {
+        if self.printed.get().is_some() {
+            return Ok(());
+        }
+        let (out, errors) = (printed::pipe()?, printed::pipe()?);
+        if self.printed.set(Printed::new([out.0, errors.0], Look::AtEachReply)?).is_ok() {
+            adopt_output(Some(out.1.as_raw_fd()), Some(errors.1.as_raw_fd()));
+        }
+        Ok(())
     }
 
     /// The node's name for it.
@@ -183,12 +211,20 @@ impl Session {
     }
 
     pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::SeqCst)
+        self.pause.is_dead()
+    }
+
+    pub fn is_rebuilding(&self) -> bool {
+        self.rebuilding.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_rebuilding(&self, rebuilding: bool) {
+        self.rebuilding.store(rebuilding, Ordering::SeqCst);
     }
 
     /// Ends the session: the guest broke the protocol, or something failed beyond repair.
     pub fn fail(&self, reason: &str) {
-        if !self.dead.swap(true, Ordering::SeqCst) {
+        if self.pause.kill() {
             self.note(&format!("session ended: {reason}"));
         }
         self.farewell();
@@ -196,7 +232,7 @@ impl Session {
 
     /// All waits of the session end.
     pub fn kill(&self) {
-        self.dead.store(true, Ordering::SeqCst);
+        self.pause.kill();
         self.tickets.interrupt();
         self.callback_lane.kill();
         self.posted.end();
@@ -205,17 +241,22 @@ impl Session {
     /// Tells the guest, and wakes the control thread by the hang-up.
     pub fn farewell(&self) {
         self.tell(Control { kind: control_kind::FAREWELL, ..Control::default() });
-        if let Some(socket) = &self.socket {
+        if let Some(socket) = self.socket.as_ref().filter(|_| self.heard.load(Ordering::SeqCst)) {
             let _ = rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both);
         }
     }
 
     /// A control message. A guest that does not read its socket loses them: nobody here may block on it.
     pub fn tell(&self, message: Control) {
-        let Some(socket) = &self.socket else { return };
+        let Some(socket) = self.socket.as_ref().filter(|_| self.heard.load(Ordering::SeqCst)) else { return };
         let _guard = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
         let _ = rustix::net::send(socket.as_fd(), &message.to_bytes(), flags);
+    }
+
+    /// `heard`: the guest is this process's; otherwise it hears nothing from here, and its socket stays open whatever happens.
+    pub fn set_heard(&self, heard: bool) {
+        self.heard.store(heard, Ordering::SeqCst);
     }
 
     pub fn socket(&self) -> Option<&ControlSocket> {
@@ -428,6 +469,23 @@ impl Session {
         self.still_held().append(&mut objects);
     }
 
+    /// Returns all references of callbacks that have run; false: calls still use some of the objects.
+    pub fn let_go_all(&self) -> bool {
+        let mut objects = std::mem::take(&mut *self.still_held());
+        objects.retain(|object| !self.let_go_unused(*object));
+        let mut still_held = self.still_held();
+        still_held.append(&mut objects);
+        still_held.is_empty()
+    }
+
+    /// For tests, on a lane: all lanes stop now, and the node is asked to move the session. It answers in any case.
+    pub fn ask_to_move(&self) {
+        let asked = self.orders.as_ref().is_some_and(|orders| moving::report(orders, &MoveReport::Wanted, &[]).is_ok());
+        if !asked {
+            self.pause.resume();
+        }
+    }
+
     /// False: a call of some lane uses the object.
     fn let_go_unused(&self, HeldObject { native, id, let_go }: HeldObject) -> bool {
         let Ok(_) = self.handles.ending(id, false, &LaneUses::default(), || false) else { return false };
@@ -437,6 +495,30 @@ impl Session {
             self.object_ended(ended);
         }
         true
+    }
+
+    /// True: calls under way used objects when callbacks let them go.
+    pub(crate) fn holds_objects_back(&self) -> bool {
+        !self.still_held().is_empty()
+    }
+
+    /// The numbers of callbacks that the vendor library may still call, with how long each lives.
+    pub(crate) fn registered_callbacks(&self) -> Vec<(u64, ClosureLifetime)> {
+        let closures = self.closures();
+        let all = closures.all.iter().filter_map(|key| Some((key.number(), closures::life(*key)?)));
+        all.collect()
+    }
+
+    /// Charges that no object holds, and those that the specification's server code returns.
+    pub(crate) fn other_charges(&self) -> (Vec<(usize, u64)>, Vec<(u64, Vec<(usize, u64)>)>) {
+        let kept = self.kept().iter().map(|(number, charges)| (*number, charges.iter().collect())).collect();
+        (self.unbound().iter().collect(), kept)
+    }
+
+    /// The same, in a session that has been made again.
+    pub(crate) fn set_other_charges(&self, unbound: Charges, kept: HashMap<u64, Charges>) {
+        *self.unbound() = unbound;
+        *self.kept() = kept;
     }
 
     fn still_held(&self) -> MutexGuard<'_, Vec<HeldObject>> {

@@ -15,18 +15,35 @@ pub struct Tickets {
     done: AtomicU64,
     sleepers: AtomicUsize,
     dead: AtomicBool,
+    /// Waits that can be repeated end.
+    paused: AtomicBool,
     gate: Mutex<()>,
     changed: Condvar,
 }
 
-/// the session ended while a call waited for its turn
+/// The end of a wait whose ticket is not done.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the session ended while a call waited for its turn")]
-pub struct Interrupted;
+pub enum Interrupted {
+    /// the session ended while a call waited for its turn
+    #[error("the session ended while a call waited for its turn")]
+    SessionOver,
+    /// the session was paused while a call waited for its turn
+    #[error("the session was paused while a call waited for its turn")]
+    Paused,
+}
+
+/// A wait, as a pause sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// The message can be kept and its wait be repeated.
+    Possible,
+    /// The vendor library waits for this call.
+    Impossible,
+}
 
 impl Tickets {
     /// Returns when every asynchronous call up to `ticket` has been executed.
-    pub fn wait(&self, ticket: u64) -> Result<(), Interrupted> {
+    pub fn wait(&self, ticket: u64, repeat: Repeat) -> Result<(), Interrupted> {
         // Only for tests/order-broken, which shows that the tests of the order can fail.
         if cfg!(break_order) {
             return Ok(());
@@ -37,7 +54,7 @@ impl Tickets {
             }
             std::hint::spin_loop();
         }
-        self.sleep(ticket)
+        self.sleep(ticket, repeat)
     }
 
     /// Every asynchronous call up to this one has been executed.
@@ -64,7 +81,18 @@ impl Tickets {
         self.changed.notify_all();
     }
 
-    fn sleep(&self, ticket: u64) -> Result<(), Interrupted> {
+    /// Ends the waits that can be repeated, now and until [`Tickets::resume`].
+    pub fn pause(&self) {
+        self.paused.store(true, Ordering::SeqCst);
+        let _guard = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
+        self.changed.notify_all();
+    }
+
+    pub fn resume(&self) {
+        self.paused.store(false, Ordering::SeqCst);
+    }
+
+    fn sleep(&self, ticket: u64, repeat: Repeat) -> Result<(), Interrupted> {
         let mut guard = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -73,7 +101,10 @@ impl Tickets {
                 break Ok(());
             }
             if self.dead.load(Ordering::SeqCst) {
-                break Err(Interrupted);
+                break Err(Interrupted::SessionOver);
+            }
+            if repeat == Repeat::Possible && self.paused.load(Ordering::SeqCst) {
+                break Err(Interrupted::Paused);
             }
             guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
         };
@@ -96,7 +127,7 @@ mod tests {
                 let (tickets, seen) = (&tickets, &seen);
                 scope.spawn(move || {
                     for ticket in (1..=CALLS).filter(|t| t % 3 == lane) {
-                        tickets.wait(ticket - 1).unwrap();
+                        tickets.wait(ticket - 1, Repeat::Impossible).unwrap();
                         seen.lock().unwrap().push(ticket);
                         tickets.finish(ticket);
                     }
@@ -107,15 +138,31 @@ mod tests {
     }
 
     #[test]
+    fn pause_ends_waits_that_can_be_repeated() {
+        let tickets = Tickets::default();
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(|| tickets.wait(1, Repeat::Possible));
+            let below_a_call = scope.spawn(|| tickets.wait(1, Repeat::Impossible));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            tickets.pause();
+            assert_eq!(lane.join().unwrap(), Err(Interrupted::Paused));
+            tickets.resume();
+            tickets.finish(1);
+            assert_eq!(below_a_call.join().unwrap(), Ok(()));
+        });
+        assert_eq!(tickets.wait(1, Repeat::Possible), Ok(()));
+    }
+
+    #[test]
     fn death_ends_a_wait() {
         let tickets = Tickets::default();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| tickets.wait(5));
+            let waiter = scope.spawn(|| tickets.wait(5, Repeat::Impossible));
             std::thread::sleep(std::time::Duration::from_millis(20));
             tickets.interrupt();
-            assert_eq!(waiter.join().unwrap(), Err(Interrupted));
+            assert_eq!(waiter.join().unwrap(), Err(Interrupted::SessionOver));
         });
-        assert_eq!(tickets.wait(1), Err(Interrupted));
-        assert_eq!(tickets.wait(0), Ok(()));
+        assert_eq!(tickets.wait(1, Repeat::Possible), Err(Interrupted::SessionOver));
+        assert_eq!(tickets.wait(0, Repeat::Possible), Ok(()));
     }
 }

@@ -4,7 +4,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aviary_ring::{Consumer, EMPTY, Liveness, Producer, RingMemory, WakeHandle};
+use aviary_ring::{
+    Consumer, ConsumerPosition, EMPTY, Interruption, Liveness, Producer, ProducerPosition, RingMemory, WakeHandle,
+};
 use aviary_wire::{Control, MAX_MESSAGE};
 
 use crate::{Arena, LaneError, Region, StreamLane};
@@ -24,6 +26,13 @@ pub struct SharedLane {
     /// True if the peer is a carrier: each message is followed by the list of its regions.
     carried: bool,
     scratch: Vec<u8>,
+}
+
+/// The position of one end of a shared lane between two messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LanePosition {
+    pub sent: ProducerPosition,
+    pub received: ConsumerPosition,
 }
 
 /// Longest region list in bytes in a ring of a carried arena: two words per region, then their
@@ -110,12 +119,29 @@ impl LaneEnd {
         }
     }
 
+    /// Receives as [`LaneEnd::receive`] does, unless `interrupted` returns true before the message begins. It is asked in
+    /// long waits only, at each check of the peer.
+    #[inline]
+    pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => Ok(lane.rx.receive_unless(interrupted, into)?),
+            LaneEnd::Stream(lane) => lane.receive_unless(interrupted, into),
+        }
+    }
+
     /// Receives a message if one has begun to arrive, as [`LaneEnd::receive`] does; otherwise
     /// returns false at once.
     pub fn try_receive(&mut self, into: &mut Vec<u8>) -> Result<bool, LaneError> {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.try_receive(into)?),
             LaneEnd::Stream(lane) => lane.try_receive(into),
+        }
+    }
+
+    /// Sets if waits for a message end when this side is interrupted; never those of a stream.
+    pub fn set_interruptible(&mut self, interruptible: bool) {
+        if let LaneEnd::Shared(lane) = self {
+            lane.rx.set_interruptible(interruptible);
         }
     }
 
@@ -160,6 +186,26 @@ impl LaneEnd {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.await_message(at_most)?),
             LaneEnd::Stream(lane) => Ok(lane.await_message(at_most)),
+        }
+    }
+
+    /// Position of a shared lane, for another process that goes on with it. `None`: a stream.
+    pub fn position(&self) -> Option<LanePosition> {
+        match self {
+            LaneEnd::Shared(lane) => Some(LanePosition { sent: lane.tx.position(), received: lane.rx.position() }),
+            LaneEnd::Stream(_) => None,
+        }
+    }
+
+    /// Goes on where another process has stopped. Refuses a stream, and positions that are none.
+    pub fn resume(self, at: LanePosition) -> Result<Self, LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => {
+                let lane = *lane;
+                let (tx, rx) = (lane.tx.resume(at.sent)?, lane.rx.resume(at.received)?);
+                Ok(LaneEnd::Shared(Box::new(SharedLane { tx, rx, ..lane })))
+            }
+            LaneEnd::Stream(_) => Err(LaneError::Open("memory, to go on with a lane")),
         }
     }
 

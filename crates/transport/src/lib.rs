@@ -16,13 +16,13 @@ mod stream;
 mod window;
 
 pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
-pub use aviary_ring::{Consumer, Doorbell, Liveness, Producer, RingError};
+pub use aviary_ring::{Consumer, ConsumerPosition, Doorbell, Liveness, Producer, ProducerPosition, RingError};
 pub use control::{
     ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
 };
 pub use descriptors::{inherit, may_have_file, out_of_the_way};
 pub use device::{Device, Pin};
-pub use lane::{LaneEnd, LaneWaker, Side, accept_lane, take_regions};
+pub use lane::{LaneEnd, LanePosition, LaneWaker, Side, accept_lane, take_regions};
 pub use remote::{AddressError, RemoteAddress, limit_unsent};
 pub use stream::StreamLane;
 pub use window::Extent;
@@ -42,6 +42,9 @@ pub enum LaneError {
     /// the peer is gone
     #[error("the peer is gone")]
     Dead,
+    /// this side was asked to stop waiting for messages
+    #[error("this side was asked to stop waiting for messages")]
+    Interrupted,
     /// {0}
     #[error(transparent)]
     Ring(RingError),
@@ -63,6 +66,7 @@ impl From<RingError> for LaneError {
     fn from(e: RingError) -> Self {
         match e {
             RingError::Dead => LaneError::Dead,
+            RingError::Interrupted => LaneError::Interrupted,
             e => LaneError::Ring(e),
         }
     }

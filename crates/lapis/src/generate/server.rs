@@ -28,7 +28,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, Outgoing, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -45,13 +45,29 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let Api { name, version, soname } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
-        quote!(FunctionInfo { name: #name, handler: #handler, replayable: #recorded })
+        let blocker = option_text(f.blocker.as_deref());
+        quote!(FunctionInfo { name: #name, handler: #handler, replayable: #recorded, blocker: #blocker })
     });
     let handle_types = model.handle_types.iter().map(|h| {
         let (name, size) = (&h.name, types::size(h.size));
         let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleTypeInfo { name: #name, size: #size, predefined: &[#(#predefined),*], metadata: #metadata })
+        let blocker = option_text(h.blocker.as_deref());
+        let identity = match h.identity {
+            None => quote!(None),
+            Some(utility) => {
+                let name = types::utility_name(&model.utility_functions[utility]);
+                quote!(Some(unsafe { std::mem::transmute::<*const (), ObjectName>(#name as *const ()) }))
+            }
+        };
+        quote!(HandleTypeInfo {
+            name: #name,
+            size: #size,
+            predefined: &[#(#predefined),*],
+            metadata: #metadata,
+            identity: #identity,
+            blocker: #blocker,
+        })
     });
     let resources = model.resources.iter().map(|r| {
         let name = &r.name;
@@ -62,20 +78,44 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         quote!((#name, #kind))
     });
     let rejected = rejected(model);
+    let environment = &model.passed_variables;
+    let state = match model.state {
+        None => quote!(None),
+        Some(functions) => {
+            let state = effects::session_state(model, functions);
+            quote!(Some(#state))
+        }
+    };
+    let quiesce = match model.quiesce {
+        None => quote!(None),
+        Some(utility) => {
+            let name = types::utility_name(&model.utility_functions[utility]);
+            quote!(Some(unsafe {
+                std::mem::transmute::<*const (), unsafe extern "C" fn() -> std::ffi::c_int>(#name as *const ())
+            }))
+        }
+    };
     quote! {
         #rejected
         static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             name: #name,
             version: #version,
             spec_hash: #spec_hash,
+            environment: &[#(#environment),*],
             soname: #soname,
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             resources: &[#(#resources),*],
+            state: #state,
+            quiesce: #quiesce,
             rejected,
         };
         aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);
     }
+}
+
+fn option_text(text: Option<&str>) -> TokenStream {
+    text.map_or(quote!(None), |text| quote!(Some(#text)))
 }
 
 /// The error value that an asynchronous call leaves behind when it is rejected.

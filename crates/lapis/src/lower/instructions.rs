@@ -139,10 +139,11 @@ pub struct HandleUse {
     pub deallocate: bool,
     pub retain: bool,
     pub release: bool,
-    pub record: bool,
+    /// Keys of its record, if it has one.
+    pub record: Option<Vec<Expr>>,
     pub depends_on: Vec<Expr>,
     pub ends_with: Vec<Expr>,
-    pub state_callbacks: Option<(String, String)>,
+    pub state: Option<StateFunctions>,
 }
 
 #[derive(Debug, Clone)]
@@ -252,7 +253,7 @@ impl Instruction {
     /// True if a successful call changes the life of handles or shadows passed here.
     pub fn has_effects(&self) -> bool {
         match &self.operation {
-            Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record,
+            Operation::Handle(h) => h.deallocate || h.retain || h.release || h.record.is_some(),
             Operation::Bytes(b) => matches!(b.mode, Mode::Shadow { coupled: Some(_), .. }),
             Operation::Elements(e) => e.input && e.element.iter().any(Instruction::has_effects),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::has_effects),

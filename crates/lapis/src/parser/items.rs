@@ -1,7 +1,7 @@
 //! Items: what stands at the top level of a file.
 
 use super::{Failed, Parse, Parser, types};
-use crate::ast::{Block, Directive, FunctionItem, Item, Text, TypeName};
+use crate::ast::{Block, Directive, FunctionItem, Item, Name, Text, TypeName};
 use crate::diagnostics::Diagnostic;
 use crate::lexer::Token;
 use crate::model::{ResourceKind, Side};
@@ -131,6 +131,16 @@ impl Parser<'_> {
                 Ok(Item::DeclareMetadata(ty))
             }
             "error_argument" if call => self.error_argument(),
+            "stateless" if call => Ok(Item::Stateless(self.stateless()?)),
+            "quiesce" if call => {
+                let [name] = self.names_in_parentheses(["the name of a utility function"])?;
+                Ok(Item::Quiesce(name))
+            }
+            "session_state_cbs" if call => {
+                let [write, read] =
+                    self.names_in_parentheses(["the function that saves", "the function that restores"])?;
+                Ok(Item::SessionState { write, read })
+            }
             "table" if call => {
                 let ty = self.parenthesised_type()?;
                 let name = self.name("the name of the table")?;
@@ -143,6 +153,7 @@ impl Parser<'_> {
                 Ok(Item::Type { ty, body: self.block()?, span })
             }
             "sandbox" if self.peek_at(1) == Token::OpenBrace => self.sandbox(start),
+            "pass_environment" if call => self.pass_environment(),
             "utility" => self.utility(start),
             "typedef" => self.declaration(start),
             "struct" | "union" | "enum" if self.declares_tag() => self.declaration(start),
@@ -224,12 +235,35 @@ impl Parser<'_> {
     }
 
     fn error_argument(&mut self) -> Parse<Item> {
+        let [name] = self.names_in_parentheses(["the name of a parameter"])?;
+        Ok(Item::ErrorArgument(name))
+    }
+
+    fn stateless(&mut self) -> Parse<Vec<Name>> {
         self.advance();
         self.expect(Token::OpenParen, "`(`")?;
-        let name = self.name("the name of a parameter")?;
+        let mut names = vec![self.name("the name of a function")?];
+        while self.peek() == Token::Comma {
+            self.advance();
+            names.push(self.name("the name of a function")?);
+        }
         self.expect(Token::CloseParen, "`)`")?;
         self.semicolon()?;
-        Ok(Item::ErrorArgument(name))
+        Ok(names)
+    }
+
+    /// The rest of an item that is a word and names in parentheses.
+    fn names_in_parentheses<const COUNT: usize>(&mut self, expected: [&str; COUNT]) -> Parse<[Name; COUNT]> {
+        self.advance();
+        let mut names = Vec::new();
+        for (at, expected) in expected.into_iter().enumerate() {
+            let (token, text) = if at == 0 { (Token::OpenParen, "`(`") } else { (Token::Comma, "`,`") };
+            self.expect(token, text)?;
+            names.push(self.name(expected)?);
+        }
+        self.expect(Token::CloseParen, "`)`")?;
+        self.semicolon()?;
+        names.try_into().map_err(|_| self.unexpected("names"))
     }
 
     /// struct, union, enum or typedef: everything up to its `;`, as C text.
@@ -367,7 +401,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 21] = [
+const ITEMS: [&str; 25] = [
     "api",
     "import",
     "override",
@@ -382,6 +416,9 @@ const ITEMS: [&str; 21] = [
     "utility",
     "type",
     "error_argument",
+    "stateless",
+    "quiesce",
+    "session_state_cbs",
     "table",
     "environment",
     "file",
@@ -389,6 +426,7 @@ const ITEMS: [&str; 21] = [
     "dropin_if_missing",
     "program",
     "sandbox",
+    "pass_environment",
 ];
 
 /// True if an item of the language begins with that word.

@@ -11,8 +11,8 @@ use crate::suggest::similar;
 impl<'a> Resolver<'a> {
     /// The functions that keep the vendor's object alive until its callback has run.
     pub(super) fn held_by(&mut self, d: &Descriptor) -> Option<(usize, usize)> {
-        let hold = self.utility_name(d, 0).and_then(|name| self.utility(&name))?;
-        let let_go = self.utility_name(d, 1).and_then(|name| self.utility(&name))?;
+        let hold = self.server_utility(d, 0)?;
+        let let_go = self.server_utility(d, 1)?;
         Some((hold, let_go))
     }
 

@@ -352,6 +352,11 @@ impl<'a> Resolver<'a> {
         }
         self.count(name, 1, arguments.len())?;
         let handle = self.expr(&arguments[0], scope)?;
+        if handle.ty.handle.is_none() {
+            let label = format!("this is {}", super::types::describe(&handle.ty));
+            self.report(Diagnostic::error(handle.span, "only handles carry metadata").label(label));
+            return None;
+        }
         let own = handle.ty.handle.and_then(|h| self.model.handle_types[h].metadata.clone());
         let Some(Metadata { kind, ty }) = own.or_else(|| self.metadata.clone()) else {
             let spelling = handle.ty.spelling.clone();

@@ -77,6 +77,8 @@ impl<'a> Resolver<'a> {
             }
         }
         self.fill_tables();
+        self.stateless_functions(items);
+        self.states_are_there();
     }
 
     /// The description of every function, by its name in the header.
@@ -172,6 +174,10 @@ impl<'a> Resolver<'a> {
             after: Vec::new(),
             finally: Vec::new(),
             after_server: Vec::new(),
+            records: Vec::new(),
+            same: Vec::new(),
+            stateless: None,
+            blocker: None,
             span,
         }
     }

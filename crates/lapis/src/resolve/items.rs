@@ -24,6 +24,7 @@ impl<'a> Resolver<'a> {
         self.table_names(items);
         self.type_codes();
         self.device_names(items);
+        self.state_items(items);
     }
 
     /// Which resources lie on devices.
@@ -186,14 +187,7 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        self.model.handle_types.push(HandleType {
-            name: name.to_string(),
-            size,
-            boxed: None,
-            invalid: None,
-            predefined: Vec::new(),
-            metadata: None,
-        });
+        self.model.handle_types.push(HandleType::plain(name.to_string(), size));
         Some(self.model.handle_types.len() - 1)
     }
 
@@ -206,14 +200,7 @@ impl<'a> Resolver<'a> {
                 if self.rule_names.contains_key(&name) || self.rule_names.contains_key(&canonical) {
                     continue;
                 }
-                self.model.handle_types.push(HandleType {
-                    name: name.clone(),
-                    size: 8,
-                    boxed: None,
-                    invalid: None,
-                    predefined: Vec::new(),
-                    metadata: None,
-                });
+                self.model.handle_types.push(HandleType::plain(name.clone(), 8));
                 let handle = Some(self.model.handle_types.len() - 1);
                 self.rule_names.insert(name, self.type_rules.len());
                 self.rule_names.insert(canonical, self.type_rules.len());
@@ -306,6 +293,14 @@ impl<'a> Resolver<'a> {
             }
             "predefined" => self.predefined(handle, d),
             "metadata" => self.type_metadata(handle, d),
+            "identity" => {
+                let identity = self.identity(handle, d);
+                self.set_handle(handle, d, |h| h.identity = identity);
+            }
+            "blocker" => {
+                let reason = self.reason(d);
+                self.set_handle(handle, d, |h| h.blocker = reason);
+            }
             _ => return false,
         }
         true

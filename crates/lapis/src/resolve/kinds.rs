@@ -7,7 +7,9 @@ use super::{Piece, Resolver, pieces};
 use crate::ast::{Argument, AstExprKind, Descriptor};
 use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
-use crate::model::{Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Type, TypeKind};
+use crate::model::{
+    Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Rule, Side, Type, TypeKind,
+};
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
@@ -95,11 +97,11 @@ impl<'a> Resolver<'a> {
         (plan.input, plan.output) = self.direction(&all, value);
         plan.allocate = all.has("allocate");
         plan.deallocate = all.has("deallocate");
-        plan.record = all.has("obj_record");
         plan.lifetime = self.lifetime(&all, scope);
         self.objects(&all, &mut plan, scope);
         let before = self.diagnostics.len();
         plan.kind = self.kind(&all, handle, &mut plan, value, scope);
+        self.recorded(&all, &mut plan, &value.name, scope);
         if self.diagnostics.len() == before {
             self.meaningless(&mine, &plan.kind, value);
         }
@@ -181,7 +183,7 @@ impl<'a> Resolver<'a> {
             "lifetime_coupled" => self.argument_value(d, 0, scope).map_or(Lifetime::Call, Lifetime::Coupled),
             "lifetime_until" => {
                 let token = self.argument_value(d, 0, scope);
-                let poll = self.utility_name(d, 1).and_then(|n| self.utility(&n));
+                let poll = self.server_utility(d, 1);
                 match (token, poll) {
                     (Some(token), Some(poll)) => Lifetime::Until { token, poll },
                     _ => Lifetime::Call,
@@ -189,6 +191,25 @@ impl<'a> Resolver<'a> {
             }
             _ => Lifetime::Call,
         }
+    }
+
+    /// The index of the utility function of the server that the `n`th argument names.
+    pub(super) fn server_utility(&mut self, d: &Descriptor, n: usize) -> Option<usize> {
+        let name = self.utility_name(d, n)?;
+        let utility = self.utility(&name)?;
+        if self.model.utility_functions[utility].side == Side::Guest {
+            let span = match d.arguments.as_ref().and_then(|arguments| arguments.get(n)) {
+                Some(Argument::Expr(ast)) => ast.span,
+                _ => d.span,
+            };
+            self.report(
+                Diagnostic::error(span, format!("`{name}` is not in the API server, which calls it"))
+                    .label("a function of the guest")
+                    .help("declare it in `utility(server)`"),
+            );
+            return None;
+        }
+        Some(utility)
     }
 
     /// The name of the utility function that the `n`th argument gives.
@@ -210,9 +231,6 @@ impl<'a> Resolver<'a> {
     }
 
     fn objects(&mut self, all: &Descriptors, plan: &mut Plan, scope: &Scope) {
-        for d in all.all.iter().filter(|d| d.name.text == "obj_depends_on") {
-            plan.depends_on.extend(self.argument_value(d, 0, scope));
-        }
         for d in all.all.iter().filter(|d| d.name.text == "ends_with") {
             let Some(owner) = self.argument_value(d, 0, scope) else { continue };
             if owner.ty.handle.is_none() {
@@ -221,11 +239,6 @@ impl<'a> Resolver<'a> {
                 continue;
             }
             plan.ends_with.push(owner);
-        }
-        if let Some(d) = all.get("obj_state_cbs")
-            && let (Some(write), Some(read)) = (self.utility_name(d, 0), self.utility_name(d, 1))
-        {
-            plan.state_callbacks = Some((write, read));
         }
     }
 
@@ -302,14 +315,7 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        self.model.handle_types.push(HandleType {
-            name,
-            size,
-            boxed: None,
-            invalid: None,
-            predefined: Vec::new(),
-            metadata: None,
-        });
+        self.model.handle_types.push(HandleType::plain(name, size));
         Some(self.model.handle_types.len() - 1)
     }
 

@@ -89,8 +89,7 @@ impl<'a> Resolver<'a> {
             "occupies" => {
                 self.unconditional(d, condition);
                 let device = self.argument_value(d, 0, scope);
-                let mut utility = |n| self.utility_name(d, n).and_then(|name| self.utility(&name));
-                let (drain, name) = (utility(1), utility(2));
+                let (drain, name) = (self.server_utility(d, 1), self.server_utility(d, 2));
                 drain.into_iter().for_each(|drain| self.takes_a_request(d, drain));
                 let four = d.arguments.as_ref().is_some_and(|arguments| arguments.len() > 3);
                 let begin = if four { self.argument_value(d, 3, scope) } else { None };
@@ -109,6 +108,11 @@ impl<'a> Resolver<'a> {
                     .help("`require(e, v)` refuses a call with the value `v` unless `e` is true"),
             ),
             "placeholder" => self.placeholder(d),
+            "session_record" | "thread_record" | "same" => self.function_state(d, guard, function, scope),
+            "stateless" | "blocker" => {
+                self.unconditional(d, condition);
+                self.function_state(d, None, function, scope);
+            }
             "after" => function.after.extend(single(self).map(|value| Guarded { condition: guard, value })),
             "finally" => function.finally.extend(single(self).map(|value| Guarded { condition: guard, value })),
             "after_server" => {

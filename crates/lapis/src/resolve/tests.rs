@@ -231,3 +231,38 @@ fn descriptors_without_effect_are_mistakes() {
     assert!(write("in; string;").starts_with("`const void *` is not a string"));
     assert_eq!(write("in; string; type_cast(const char *);"), "");
 }
+
+/// Complaints about a specification whose functions and utility code say how state moves.
+#[test]
+fn wrong_uses_of_state_are_mistakes() {
+    let device = |body: &str| message(&format!("sm_hint(sm_device device, int level) {{ {body} }}"));
+    for (body, expected) in [
+        ("argument(level) { obj_record; }", "`obj_record` is about objects, and argument `level` is no handle"),
+        ("argument(device) { obj_record(device); }", "a key is a number"),
+        ("argument(device) { obj_record; obj_depends_on(level); }", "an object depends on other objects"),
+        (
+            "argument(device) { obj_record; obj_state_cbs(both, both); }",
+            "`both` has other parameters, or another result",
+        ),
+        ("argument(device) { obj_record; obj_state_cbs(bot, both); }", "`obj_state_cbs` needs a utility function here"),
+        ("session_record(device);", "a key is a number"),
+        ("thread_record(nothing);", "unknown name `nothing`"),
+        ("same(device);", "what must stay the same is a number or an address"),
+        ("stateless(level);", "only objects have a state of their own"),
+        ("stateless(device);", "no object of type `sm_device` has a state that is saved"),
+        ("if (level) { stateless; }", "`stateless` cannot be conditional"),
+        ("blocker(3);", "why can it not be moved?"),
+    ] {
+        let told = device(body);
+        assert!(told.starts_with(expected), "{body}: {told}");
+    }
+    for (text, expected) in [
+        ("type(sm_device) { handle; identity(both); }", "`both` has other parameters, or another result"),
+        ("quiesce(both);", "`both` has other parameters, or another result"),
+        ("session_state_cbs(both, both);", "`both` has other parameters, or another result"),
+        ("stateless(sm_hints);", "`sm_hints` is no function of this API"),
+    ] {
+        let told = message(text);
+        assert!(told.starts_with(expected), "{text}: {told}");
+    }
+}

@@ -294,10 +294,10 @@ impl<'a> Resolver<'a> {
             lifetime: crate::model::Lifetime::Call,
             allocate: false,
             deallocate: false,
-            record: false,
+            record: None,
             depends_on: Vec::new(),
             ends_with: Vec::new(),
-            state_callbacks: None,
+            state: None,
             span: value.span,
         }
     }

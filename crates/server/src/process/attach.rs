@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use aviary_control::is_api_name;
 use aviary_transport::receive_hello;
-use aviary_wire::attach::{hello_flag, welcome_status};
+use aviary_wire::attach::{PREFIX, hello_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
 
 use super::{Assigned, ProcessState, note};
 use crate::confine::adopt_output;
 use crate::connection::send_welcome;
 use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
+use crate::moving::snapshot;
 use crate::printed;
 use crate::refusal::AttachRefusal;
 
@@ -25,8 +26,14 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves the connection to its end and tells the node about it.
 pub fn serve(shared: &ProcessState, assigned: Assigned) {
     let session = assigned.assignment.session;
-    if let Err(refusal) = attach(shared, &assigned) {
+    let attached = attach(shared, &assigned);
+    shared.orders.close(session);
+    if let Err(refusal) = attached {
         let text = format!("refused: {}", refusal.whole());
+        if assigned.state.is_some() {
+            // The guest is the old process's and hears nothing of this.
+            return shared.node.ended(session, &text);
+        }
         if !assigned.assignment.private {
             note(shared, session, &text);
         }
@@ -57,9 +64,27 @@ fn sort(hello: &Hello, fds: Vec<OwnedFd>) -> HelloDescriptors {
     }
 }
 
-fn attach(shared: &ProcessState, Assigned { assignment, descriptors }: &Assigned) -> Result<(), AttachRefusal> {
+/// The guest's greeting, with its descriptors; of a session that moves, as the old process has kept it.
+fn greeting(assigned: &Assigned) -> Result<(Hello, HelloDescriptors), AttachRefusal> {
+    let Some(state) = &assigned.state else {
+        let guest = &assigned.descriptors.guest;
+        let (hello, fds) = receive_hello(guest, HELLO_TIMEOUT).map_err(|e| failed("the greeting", e))?;
+        let belongings = sort(&hello, fds);
+        return Ok((hello, belongings));
+    };
+    let (link, _) = snapshot::read(&state.snapshot).map_err(|e| failed("the session's state", e))?;
+    let body = link.hello.get(PREFIX..).unwrap_or_default();
+    let hello = Hello::from_body(body).map_err(|e| failed("the greeting", e))?;
+    let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| failed("the session's state", e));
+    let [stdout, stderr] = [copy(&state.output[0])?, copy(&state.output[1])?];
+    let belongings = HelloDescriptors { arena: Some(copy(&state.arena)?), stdout: Some(stdout), stderr: Some(stderr) };
+    Ok((hello, belongings))
+}
+
+fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusal> {
+    let Assigned { assignment, descriptors, state } = assigned;
     let session = assignment.session;
-    let (hello, fds) = receive_hello(&descriptors.guest, HELLO_TIMEOUT).map_err(|e| failed("the greeting", e))?;
+    let (hello, belongings) = greeting(assigned)?;
     if hello.wire_version != WIRE_VERSION {
         let text = format!("the guest library speaks wire version {}, the server {WIRE_VERSION}", hello.wire_version);
         return Err(AttachRefusal::new(welcome_status::WIRE_VERSION, text));
@@ -69,7 +94,6 @@ fn attach(shared: &ProcessState, Assigned { assignment, descriptors }: &Assigned
         let text = format!("tenant {tenant} may not use the API {:?} on this node", hello.api);
         return Err(AttachRefusal::new(welcome_status::REFUSED, text));
     }
-    let belongings = sort(&hello, fds);
     let pipes = shared.output.get_or_init(|| take_output(&hello, &belongings));
     let module = load(&find(&assignment.modules, &hello.api)?)?;
     let config = assignment.to_json().map_err(|e| failed("the session's settings", e))?;
@@ -85,6 +109,8 @@ fn attach(shared: &ProcessState, Assigned { assignment, descriptors }: &Assigned
         _ => [-1; 2],
     };
     let greeting = hello.to_bytes();
+    let snapshot = state.as_ref().map(|state| own(&state.snapshot)).transpose()?;
+    let heap = state.as_ref().and_then(|state| state.heap.as_ref()).map(own).transpose()?;
     let watcher = Watcher { shared, session, api: &hello.api };
     let (grants, bell) = devices.unzip();
     let raw = |fd: Option<OwnedFd>| fd.map_or(-1, IntoRawFd::into_raw_fd);
@@ -103,6 +129,9 @@ fn attach(shared: &ProcessState, Assigned { assignment, descriptors }: &Assigned
         config: config.as_ptr(),
         config_length: config.len(),
         exchange: &raw const super::exchange::ABI,
+        orders: raw(shared.orders.open(shared, session)),
+        snapshot: raw(snapshot),
+        heap: raw(heap),
         event: watch,
         context: (&raw const watcher).cast_mut().cast(),
     };

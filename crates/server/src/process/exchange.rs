@@ -54,6 +54,11 @@ impl Exchange {
         Some(name)
     }
 
+    /// Offers of a session that stand.
+    pub fn offers_of(&self, session: u64) -> usize {
+        lock(&self.offers).keys().filter(|name| name.session == session).count()
+    }
+
     fn withdraw(&self, name: &OfferName) {
         lock(&self.offers).remove(name);
     }

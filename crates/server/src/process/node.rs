@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use aviary_control::{FromServer, Message, OfferName, Patience, Received, Wanted};
+use aviary_control::{FromServer, Message, MoveReport, OfferName, Patience, Received, Wanted};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 
@@ -49,6 +49,11 @@ impl Node {
         let fds: Vec<_> = offered.iter().map(|(descriptor, _)| descriptor.as_fd()).collect();
         let (session, asker, request) = (wanted.name.session, wanted.asker, wanted.request);
         self.tell(&FromServer::Fetched { session, asker, request, note }, &fds);
+    }
+
+    /// A module's report about a session that moves.
+    pub fn report_move(&self, session: u64, report: MoveReport, descriptors: &[BorrowedFd<'_>]) {
+        self.tell(&FromServer::Move { session, report }, descriptors);
     }
 
     /// A copy of the zygote introduces itself.

@@ -35,13 +35,14 @@ pub const COMPLETE: u32 = 20;
 pub const SPAWN: u32 = 21;
 
 const fn function(name: &'static str, handler: aviary_server::Handler) -> FunctionInfo {
-    FunctionInfo { name, handler, replayable: false }
+    FunctionInfo { name, handler, replayable: false, blocker: None }
 }
 
 pub static API: ApiDescriptor = ApiDescriptor {
     name: "fake",
     version: "1",
     spec_hash: 0x1234,
+    environment: &[],
     soname: "libm.so.6",
     functions: &[
         function("add", add),
@@ -58,7 +59,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("unmap", unmap),
         function("panic", panics),
         function("hog", hog),
-        FunctionInfo { name: "restore", handler: restore, replayable: true },
+        FunctionInfo { name: "restore", handler: restore, replayable: true, blocker: None },
         function("sleep", sleep),
         function("missing", missing),
         function("length", length),
@@ -67,11 +68,10 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("complete", complete_now),
         function("spawn", spawn),
     ],
-    handle_types: &[
-        HandleTypeInfo { name: "object", size: 8, predefined: &[], metadata: None },
-        HandleTypeInfo { name: "other", size: 8, predefined: &[], metadata: None },
-    ],
+    handle_types: &[HandleTypeInfo::plain("object", 8), HandleTypeInfo::plain("other", 8)],
     resources: &[("memory", ResourceKind::Continuous)],
+    state: None,
+    quiesce: None,
     rejected: |_, reject| match reject {
         Reject::Failed(v) => v,
         _ => -77,
@@ -268,7 +268,7 @@ unsafe fn restore(call: &mut Call) -> Result<(), Reject> {
     // SAFETY: the runtime vouches for the buffer.
     let sum: u64 = (0..buffer.len).map(|i| u64::from(unsafe { *buffer.ptr.add(i) })).sum();
     call.reply_handle(OBJECT, 0x5000 + sum, Role::Allocate);
-    call.record(OBJECT, 0x5000 + sum);
+    call.record_made(OBJECT, 0x5000 + sum);
     call.finish(true, 0);
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use aviary_control::StateDescriptors;
 use aviary_control::stats::StatsPage;
 use aviary_server::module::{ServeArguments, event, serve};
 use aviary_transport::{Arena, ControlSocket, LaneEnd, Liveness, Region, Side, receive_greeting};
@@ -39,6 +40,7 @@ fn hello(arena: &Arena, flags: u64) -> Hello {
         arena_size: ARENA as u64,
         api: api::API.name.into(),
         api_version: "1".into(),
+        ..Hello::default()
     }
 }
 
@@ -116,12 +118,31 @@ impl Guest {
         Guest::greet_on(arena, hello, config, pair())
     }
 
-    fn greet_on(arena: Arc<Arena>, hello: Hello, config: &str, (ours, theirs): (OwnedFd, OwnedFd)) -> Guest {
+    /// A guest whose session can move, and the socket that orders to move go to.
+    pub fn connect_movable(config: &str) -> (Guest, OwnedFd) {
+        let arena = Arena::create(ARENA).expect("an arena");
+        let (orders, theirs) = order_pair();
+        let hello = hello(&arena, 0);
+        (Guest::greet_with(arena, hello, config, pair(), Some(theirs)), orders)
+    }
+
+    fn greet_on(arena: Arc<Arena>, hello: Hello, config: &str, sockets: (OwnedFd, OwnedFd)) -> Guest {
+        Guest::greet_with(arena, hello, config, sockets, None)
+    }
+
+    fn greet_with(
+        arena: Arc<Arena>,
+        hello: Hello,
+        config: &str,
+        (ours, theirs): (OwnedFd, OwnedFd),
+        orders: Option<OwnedFd>,
+    ) -> Guest {
         let stats = StatsPage::create().expect("statistics");
         let page = StatsPage::open(stats.as_fd()).expect("statistics");
         let file = arena.file().map_or(-1, |f| rustix::io::dup(f).expect("dup").into_raw_fd());
         let (hello, config) = (hello.to_bytes(), config.as_bytes().to_vec());
         let (socket, stats) = (theirs.into_raw_fd(), stats.into_raw_fd());
+        let orders = orders.map_or(-1, IntoRawFd::into_raw_fd);
         let server = std::thread::spawn(move || {
             let arguments = ServeArguments {
                 session: 1,
@@ -138,6 +159,9 @@ impl Guest {
                 config: config.as_ptr(),
                 config_length: config.len(),
                 exchange: std::ptr::null(),
+                orders,
+                snapshot: -1,
+                heap: -1,
                 event: print,
                 context: std::ptr::null_mut(),
             };
@@ -214,6 +238,44 @@ impl Guest {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// A second server for a session that was captured, on a thread of this process. Answers the socket that orders go to.
+pub fn adopt(state: StateDescriptors<OwnedFd>, config: &str) -> (OwnedFd, JoinHandle<()>) {
+    let (orders, theirs) = order_pair();
+    let stats = StatsPage::create().expect("statistics");
+    let config = config.as_bytes().to_vec();
+    let server = std::thread::spawn(move || {
+        let arguments = ServeArguments {
+            session: 1,
+            socket: state.guest.into_raw_fd(),
+            arena: state.arena.into_raw_fd(),
+            stats: stats.into_raw_fd(),
+            grants: -1,
+            bell: -1,
+            tenant_page: -1,
+            printed: [-1; 2],
+            journal: 2,
+            hello: std::ptr::NonNull::dangling().as_ptr(),
+            hello_length: 0,
+            config: config.as_ptr(),
+            config_length: config.len(),
+            exchange: std::ptr::null(),
+            orders: theirs.into_raw_fd(),
+            snapshot: state.snapshot.into_raw_fd(),
+            heap: state.heap.map_or(-1, IntoRawFd::into_raw_fd),
+            event: print,
+            context: std::ptr::null_mut(),
+        };
+        // SAFETY: everything the arguments name lives until the call returns.
+        unsafe { serve(&api::API, &arguments) };
+    });
+    (orders, server)
+}
+
+fn order_pair() -> (OwnedFd, OwnedFd) {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
 }
 
 pub fn pair() -> (OwnedFd, OwnedFd) {

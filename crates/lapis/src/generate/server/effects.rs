@@ -3,9 +3,11 @@
 use super::Handler;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{chosen, found_elements, guarded, read};
+use crate::generate::types;
 use crate::lower::*;
-use proc_macro2::TokenStream;
-use quote::quote;
+use crate::model::{Expr, Model, RecordOwner, StateFunctions};
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
 
 impl Handler<'_> {
     /// Effects of a successful call on the server, after its handles are known.
@@ -21,14 +23,15 @@ impl Handler<'_> {
         });
         let handles = self.lowered.arguments.iter().filter(|i| i.has_effects());
         let handles = handles.map(|i| self.handle_effects(i, cx));
-        quote!(if ok { #(#after)* #time #(#handles)* })
+        let records = self.records(cx);
+        quote!(if ok { #(#after)* #time #records #(#handles)* })
     }
 
     pub(super) fn handle_effects(&self, instruction: &Instruction, cx: Context) -> TokenStream {
         match &instruction.operation {
             Operation::Handle(h) => {
                 let (ty, value) = (h.handle as u32, read(instruction));
-                let record = (h.record && !h.allocate).then(|| self.record(h, &quote!(#value), cx));
+                let record = (h.record.is_some() && !h.allocate).then(|| self.record(h, &quote!(#value), cx));
                 let retain = h.retain.then(|| quote!(call.retain(#ty, #value);));
                 let all = h.deallocate;
                 let release = (h.release || all).then(|| quote!(call.release(#ty, #value, #all);));
@@ -48,12 +51,80 @@ impl Handler<'_> {
         }
     }
 
+    /// The call's own place in the log, beside that of objects.
+    fn records(&self, cx: Context) -> TokenStream {
+        let records = self.function.records.iter().map(|record| {
+            let keys = keys(&record.keys, cx);
+            let record_it = match record.owner {
+                RecordOwner::Session => quote!(call.record_session(&[#keys]);),
+                RecordOwner::Thread => quote!(call.record_thread(&[#keys]);),
+            };
+            guarded(cx, &record.condition, record_it)
+        });
+        let blocked = self.function.blocker.as_ref().map(|_| quote!(call.record_session(&[]);));
+        let same = self.function.same.iter().map(|g| {
+            let value = cx.exact(&g.value);
+            guarded(cx, &g.condition, quote!(call.same((#value) as u64);))
+        });
+        quote!(#(#records)* #blocked #(#same)*)
+    }
+
     pub(super) fn record(&self, handle: &HandleUse, native: &TokenStream, cx: Context) -> TokenStream {
+        let Some(record) = &handle.record else { return quote!() };
         let ty = handle.handle as u32;
         let depends = handle.depends_on.iter().map(|e| {
             let (ty, value) = (e.ty.handle.unwrap_or(0) as u32, cx.exact(e));
             quote!(call.depends(#ty, (#value) as u64);)
         });
-        quote!(call.record(#ty, #native); #(#depends)*)
+        let record = match handle.allocate {
+            true => quote!(call.record_made(#ty, #native);),
+            false => {
+                let keys = keys(record, cx);
+                quote!(call.record(#ty, #native, &[#keys]);)
+            }
+        };
+        let state = handle.state.map(|functions| {
+            let state = explicit_state(self.model, functions);
+            quote!(call.explicit_state(#ty, #native, #state);)
+        });
+        quote!(#record #(#depends)* #state)
     }
+}
+
+fn keys(keys: &[Expr], cx: Context) -> TokenStream {
+    let keys = keys.iter().map(|key| {
+        let value = cx.exact(key);
+        quote!((#value) as u64)
+    });
+    quote!(#(#keys),*)
+}
+
+/// The functions that save and restore the state of objects.
+fn explicit_state(model: &Model, functions: StateFunctions) -> TokenStream {
+    state(model, functions, &format_ident!("ExplicitState"), &quote!(u64,))
+}
+
+/// Those of the state that belongs to no object.
+pub(super) fn session_state(model: &Model, functions: StateFunctions) -> TokenStream {
+    state(model, functions, &format_ident!("SessionState"), &quote!())
+}
+
+/// `object`: the parameter in front of the others.
+fn state(model: &Model, functions: StateFunctions, structure: &Ident, object: &TokenStream) -> TokenStream {
+    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
+    let (write, read) = (name(functions.write), name(functions.read));
+    quote!(#structure {
+        write: unsafe {
+            std::mem::transmute::<
+                *const (),
+                unsafe extern "C" fn(#object u64, *mut std::ffi::c_void, usize) -> i64,
+            >(#write as *const ())
+        },
+        read: unsafe {
+            std::mem::transmute::<
+                *const (),
+                unsafe extern "C" fn(#object u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
+            >(#read as *const ())
+        },
+    })
 }

@@ -241,7 +241,7 @@ impl Handler<'_> {
     /// `at`: where the vendor's function wrote it, 0 for what it returned.
     pub(super) fn put_handle(&self, handle: &HandleUse, at: TokenStream, cx: Context) -> TokenStream {
         let (ty, role) = (handle.handle as u32, role(handle));
-        let record = handle.record.then(|| self.record(handle, &quote!(native), cx));
+        let record = handle.record.is_some().then(|| self.record(handle, &quote!(native), cx));
         let reply = match handle.minted {
             true => quote!(call.reply_minted(#ty, native, #at);),
             false => quote!(call.reply_handle(#ty, native, #role);),

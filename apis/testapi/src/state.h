@@ -1,0 +1,28 @@
+/* The library's own values, beside objects. */
+#ifndef TESTAPI_STATE_H
+#define TESTAPI_STATE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "testapi.h"
+
+#define TRAIL 65536
+
+extern _Atomic uint64_t library_noops, library_reserved, library_last_work, library_units_runs;
+extern _Atomic int32_t library_level;
+
+/* Plain on purpose: only the order of calls makes their values right. */
+extern volatile uint64_t library_mark, library_baton, library_disorder;
+
+extern uint32_t library_trail[TRAIL];
+extern size_t library_trail_length;
+
+/* Not in the header: for the code that saves the library's state. They answer how many bytes were written, and 0 if all
+ * were read. */
+size_t ta_library_save(size_t offset, void *to, size_t capacity);
+int ta_library_load(size_t offset, const void *from, size_t bytes);
+/* Not 0: some stream has not yet done what it was given. */
+int ta_streams_busy(void);
+
+#endif

@@ -1,0 +1,145 @@
+//! Simulated FPGA cards: `aviary run --fpga`, a card for one program, and `aviary fpga card`, one for several.
+
+use crate::signals::Signals;
+use anyhow::{Context, bail};
+use aviary_card::Simulated;
+use aviary_fpga::link::{Limits, Service};
+use aviary_fpga::{Fair, Mediator, Settings};
+use clap::{Args, Subcommand};
+use std::{
+    env,
+    io::{self, PipeWriter, Write},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread::JoinHandle,
+};
+
+/// Folders with images, seen from this program's: that of `fpga/build` in the source tree, and that of an installation.
+const IMAGE_FOLDERS: [&str; 2] = ["../fpga", "../lib/aviary/fpga"];
+/// The variable in which programs find their card.
+pub const CARD_VARIABLE: &str = "AVIARY_FPGA";
+
+/// Share a simulated FPGA card among programs.
+#[derive(Args)]
+pub struct FpgaCommand {
+    #[command(subcommand)]
+    command: FpgaSubcommand,
+}
+
+#[derive(Subcommand)]
+enum FpgaSubcommand {
+    Card(CardCommand),
+}
+
+/// Serve a simulated card until a signal comes.
+///
+/// Programs that are started with AVIARY_FPGA=unix:PATH find it. All users who may connect to the socket count as
+/// one tenant; accelerators of the same type share a port by turns, equally.
+#[derive(Args)]
+#[command(after_help = "Example:\n  aviary fpga card all --listen unix:/run/user/1000/card0.sock")]
+pub struct CardCommand {
+    /// The image: a name that `fpga/build` made, or a file.
+    #[arg(value_name = "IMAGE")]
+    image: String,
+    /// Where programs connect.
+    #[arg(long, value_name = "unix:PATH")]
+    listen: String,
+    /// Bytes that a program may have mapped.
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_memory, default_value = "64G")]
+    memory: u64,
+}
+
+pub fn run(command: FpgaCommand) -> anyhow::Result<ExitCode> {
+    let FpgaSubcommand::Card(command) = command.command;
+    let Some(path) = command.listen.strip_prefix("unix:") else {
+        bail!("--listen {}: expected unix:PATH", command.listen);
+    };
+    let signals = Signals::catch().context("cannot catch signals")?;
+    let limits = Limits { mapped_bytes: command.memory, ..Limits::default() };
+    let card = PrivateCard::start(&command.image, Path::new(path), limits)?;
+    eprintln!("aviary: image {} at {} (simulated)", command.image, command.listen);
+    let (never, _kept) = io::pipe()?;
+    while signals.noted().is_none() {
+        signals.wait(never.as_fd())?;
+    }
+    drop(card);
+    // A socket that is left behind would refuse the next card.
+    let _ = std::fs::remove_file(path);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    crate::amount::parse_amount(text).ok_or_else(|| "expected a number of bytes, with K, M, G or T behind it".into())
+}
+
+/// A card that a thread of this process serves until it is dropped.
+pub struct PrivateCard {
+    stop: PipeWriter,
+    thread: Option<JoinHandle<()>>,
+    /// Where its image lies, and the library for programs beside it.
+    pub folder: PathBuf,
+}
+
+impl PrivateCard {
+    pub fn start(image: &str, socket: &Path, limits: Limits) -> anyhow::Result<Self> {
+        let file = find_image(image)?;
+        let (stopped, stop) = io::pipe()?;
+        let board = Simulated::start(&file).with_context(|| format!("image {image}"))?;
+        let mediator = Mediator::new(board, Settings::default(), || Box::new(Fair::default()));
+        let place = socket.to_str().context("the socket's path is no text")?;
+        let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga: {line}");
+        let mut service = Service::listen(mediator, place, limits, log)?;
+        let thread = std::thread::Builder::new().name("fpga-card".into()).spawn(move || {
+            if let Err(error) = service.serve(stopped.as_fd()) {
+                eprintln!("aviary fpga: the card is not served any more: {error}");
+            }
+        })?;
+        let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
+        Ok(Self { stop, thread: Some(thread), folder })
+    }
+}
+
+impl Drop for PrivateCard {
+    fn drop(&mut self) {
+        // A thread that has ended by itself does not read it.
+        let _ = self.stop.write_all(b"x");
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The file of an image, given by a name or a path.
+fn find_image(image: &str) -> anyhow::Result<PathBuf> {
+    let path = Path::new(image);
+    if image.contains('/') || path.extension().is_some_and(|extension| extension == "so") {
+        let path = path.canonicalize().with_context(|| format!("image {image}"))?;
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            bail!("image {image} is a description: build it with `fpga/build {image}`, which prints the image's file");
+        }
+        return Ok(path);
+    }
+    let program = env::current_exe().unwrap_or_default();
+    let own = program.parent().unwrap_or(Path::new("."));
+    let places: Vec<PathBuf> = IMAGE_FOLDERS.iter().map(|folder| own.join(folder)).collect();
+    if let Some(found) = places.iter().map(|folder| folder.join(format!("{image}.so"))).find(|file| file.is_file()) {
+        return Ok(found.canonicalize()?);
+    }
+    let looked: Vec<String> = places.iter().map(|folder| folder.display().to_string()).collect();
+    bail!("there is no image {image} in {}: build it with `fpga/build {image}`, or give its file", looked.join(" or "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn image_that_is_missing_is_told_with_what_to_do() {
+        let told = |image: &str| format!("{:#}", find_image(image).unwrap_err());
+        assert!(told("no-such-image").contains("fpga/build no-such-image"));
+        assert!(told("./no-such-image.so").contains("No such file"));
+        let description = format!("{}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
+        assert!(told(&description).contains("is a description"));
+    }
+}

@@ -1,0 +1,128 @@
+//! `aviary migrate`: a session goes to a fresh API server while its program runs.
+
+use crate::{terminal::say, which_node::WhichNode};
+use anyhow::bail;
+use aviary_node::{MoveBegun, MoveFigures, MoveRequest, MoveStatus, NodeError, Request, ask};
+use clap::Args;
+use std::{
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+/// Between two questions about a move.
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+/// First pause after an attempt that was given up; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Move a session to a fresh API server while its program runs.
+///
+/// The program notices a long call. All sessions of its process move together. An attempt that does not succeed loses
+/// nothing: the session goes on where it was, and the reason is told. Reasons that pass by themselves (a call that does
+/// not return) are waited for.
+#[derive(Args)]
+pub struct MigrateCommand {
+    /// The number of the session, as `aviary ps` lists it.
+    #[arg(value_name = "SESSION")]
+    session: u64,
+    /// Only tell whether it could be moved, and what it would take: it is stopped for a moment and goes on where it is.
+    #[arg(long)]
+    check: bool,
+    /// How long to try again while something is in the way that may pass, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    wait: f64,
+    /// How long the session may take to stop, in milliseconds; its other threads stand meanwhile.
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    stop: u64,
+    #[command(flatten)]
+    node: WhichNode,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
+    let Ok(wait) = Duration::try_from_secs_f64(command.wait) else {
+        bail!("--wait {}: expected seconds", command.wait)
+    };
+    let (socket, begun) = (command.node.socket(), Instant::now());
+    let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop };
+    let mut pause = FIRST_PAUSE;
+    let status = loop {
+        let status = attempt(&socket, &request)?;
+        let passes = matches!(status, MoveStatus::Refused { lasting: false, .. });
+        if !passes || begun.elapsed() + pause > wait {
+            break status;
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    };
+    if command.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print(command.session, &status);
+    }
+    Ok(ExitCode::from(u8::from(matches!(status, MoveStatus::Refused { .. }))))
+}
+
+/// One attempt, to its end.
+fn attempt(socket: &Path, request: &MoveRequest) -> Result<MoveStatus, NodeError> {
+    let MoveBegun { number } = ask(socket, &Request::Migrate(request.clone()))?;
+    loop {
+        match ask(socket, &Request::MoveStatus(number))? {
+            MoveStatus::UnderWay(_) => std::thread::sleep(ASK_AGAIN),
+            status => return Ok(status),
+        }
+    }
+}
+
+fn print(session: u64, status: &MoveStatus) {
+    match status {
+        MoveStatus::Moved(figures) => {
+            let with = with_others(figures);
+            say(format_args!("session {session}{with} moved to API server {}: {}", figures.server, times(figures)));
+        }
+        MoveStatus::Movable(figures) => {
+            let with = with_others(figures);
+            say(format_args!("session {session}{with} can be moved: {}", times(figures)));
+        }
+        MoveStatus::Refused { reason, lasting } => {
+            let when = if *lasting { "" } else { " now" };
+            eprintln!("aviary: session {session} cannot be moved{when}: {reason}");
+        }
+        MoveStatus::UnderWay(stage) => say(format_args!("session {session} is on its way: {stage}")),
+    }
+}
+
+fn with_others(figures: &MoveFigures) -> String {
+    match figures.sessions {
+        0 | 1 => String::new(),
+        sessions => format!(", and {} more of its program,", sessions - 1),
+    }
+}
+
+fn times(figures: &MoveFigures) -> String {
+    let ms = |us: u64| us as f64 / 1000.0;
+    let MoveFigures { bytes, stop_us, drain_us, capture_us, rebuild_us, whole_us, .. } = figures;
+    format!(
+        "{:.1} ms in all (stop {:.1}, drain {:.1}, capture {:.1}, rebuild {:.1}), {bytes} bytes of state",
+        ms(*whole_us),
+        ms(*stop_us),
+        ms(*drain_us),
+        ms(*capture_us),
+        ms(*rebuild_us),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_told_in_milliseconds() {
+        let figures = MoveFigures { sessions: 2, bytes: 7, stop_us: 1500, whole_us: 20_000, ..MoveFigures::default() };
+        assert_eq!(times(&figures), "20.0 ms in all (stop 1.5, drain 0.0, capture 0.0, rebuild 0.0), 7 bytes of state");
+        assert_eq!(with_others(&figures), ", and 1 more of its program,");
+    }
+}

@@ -1,0 +1,148 @@
+//! Messages about a session that moves to another API server process.
+//!
+//! The node sends a [`MoveOrder`] to an API server, which passes it on to the session's module over a socket of that
+//! session's own; the module's [`MoveReport`] comes back the same way. An API server that holds nothing of a move it is told
+//! about answers with a report, too: an order without an answer is one of a process that has ended.
+
+use crate::Message;
+use serde::{Deserialize, Serialize};
+use std::{
+    ops::RangeInclusive,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// Node to the process that serves the session, or is about to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MoveOrder {
+    /// Stop all lanes, drain the devices and hand over the session's state. The session stands until the next order.
+    Capture {
+        /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
+        stop_ms: u64,
+    },
+    /// Go on in this process, after `Capture` or `Wanted`.
+    Resume,
+    /// Go on with the state that was rebuilt in this process.
+    Go,
+}
+
+/// Module to the node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MoveReport {
+    /// The session stands; its state comes as [`StateDescriptors`].
+    Captured(CaptureFigures),
+    /// The session goes on, as it cannot be moved.
+    Unmovable {
+        /// For people: what is in the way, by name.
+        reason: String,
+        /// Trying again is of no use.
+        lasting: bool,
+    },
+    /// The session stands in the new process.
+    Rebuilt {
+        /// Time that it took, in microseconds.
+        rebuild_us: u64,
+    },
+    /// The session stands and asks to be moved (`Assignment::move_every`); it waits for an order.
+    Wanted,
+}
+
+/// Figures of one capture. An API server may lie; they are shown to people only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureFigures {
+    /// Until all lanes stood, in microseconds.
+    pub stop_us: u64,
+    /// Until the devices had done everything, in microseconds.
+    pub drain_us: u64,
+    /// Until the state was written, in microseconds.
+    pub capture_us: u64,
+    /// Length of the state.
+    pub bytes: u64,
+    /// The application's heap is a part of the arena: its file comes along.
+    pub heap: bool,
+}
+
+/// The descriptors of a captured session, from the old process by way of the node to the new one. The node looks into none
+/// of them.
+#[derive(Debug)]
+pub struct StateDescriptors<F> {
+    /// The sealed file with the state.
+    pub snapshot: F,
+    /// The guest's socket.
+    pub guest: F,
+    pub arena: F,
+    /// Where what the vendor's library prints goes.
+    pub output: [F; 2],
+    /// The file of the application's heap.
+    pub heap: Option<F>,
+}
+
+/// Descriptors beside the guest's socket and the heap: snapshot, arena, standard output and standard error.
+const STATE_DESCRIPTORS: usize = 4;
+
+impl<F: AsFd> StateDescriptors<F> {
+    /// In the order in which they travel. The guest's socket goes first.
+    pub fn list(&self) -> Vec<BorrowedFd<'_>> {
+        let [out, errors] = &self.output;
+        let all = [&self.guest, &self.snapshot, &self.arena, out, errors];
+        all.into_iter().chain(&self.heap).map(AsFd::as_fd).collect()
+    }
+}
+
+impl StateDescriptors<OwnedFd> {
+    /// Out of what came with `Captured`; `None`: there are not as many as it needs.
+    pub fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let mut all = descriptors.into_iter();
+        let guest = all.next()?;
+        Self::behind(guest, all)
+    }
+
+    /// Out of what follows the guest's socket.
+    pub fn behind(guest: OwnedFd, mut rest: impl Iterator<Item = OwnedFd>) -> Option<Self> {
+        let (snapshot, arena) = (rest.next()?, rest.next()?);
+        let output = [rest.next()?, rest.next()?];
+        Some(Self { snapshot, guest, arena, output, heap: rest.next() })
+    }
+}
+
+/// How many descriptors come with a session's state, apart from those of every session.
+pub(crate) fn state_descriptors(heap: bool) -> usize {
+    STATE_DESCRIPTORS + usize::from(heap)
+}
+
+impl Message for MoveOrder {
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        0..=0
+    }
+}
+
+impl Message for MoveReport {
+    fn descriptors(&self) -> RangeInclusive<usize> {
+        let count = match self {
+            Self::Captured(figures) => 1 + state_descriptors(figures.heap),
+            Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Wanted => 0,
+        };
+        count..=count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_descriptors_keep_their_order() {
+        let open = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        for heap in [false, true] {
+            let figures = CaptureFigures { heap, ..CaptureFigures::default() };
+            let count = *MoveReport::Captured(figures).descriptors().start();
+            let sent: Vec<OwnedFd> = (0..count).map(|_| open()).collect();
+            let numbers: Vec<_> = sent.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
+            let state = StateDescriptors::of(sent).unwrap();
+            assert_eq!(state.heap.is_some(), heap);
+            assert_eq!(state.list().iter().map(std::os::fd::AsRawFd::as_raw_fd).collect::<Vec<_>>(), numbers);
+        }
+        assert!(StateDescriptors::of(vec![open(), open(), open(), open()]).is_none());
+    }
+}

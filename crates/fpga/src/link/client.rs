@@ -1,0 +1,293 @@
+//! One client of the card: its socket, its virtual accelerator, and the request that waits for the port.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aviary_card::{Board, ClientMemory, LINE};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+};
+
+use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
+use super::service::Limits;
+use crate::{Error, MappingError, Mediator, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer};
+
+/// Time in which a read of a register with an effect waits for the port. A virtual machine must not stand still for its place in
+/// a queue: after that the read is answered with all ones, as on a bus.
+const EFFECT_READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Weight of every client: shares of tenants are the node's to say.
+const WEIGHT: u32 = 1;
+
+/// The reason why a client is not served any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Farewell {
+    /// it hung up
+    #[error("it hung up")]
+    HungUp,
+    /// it sent {0}
+    #[error("it sent {0}")]
+    Bad(#[from] BadRequest),
+    /// it does not read its replies
+    #[error("it does not read its replies")]
+    Deaf,
+}
+
+/// A request that waits for the port.
+#[derive(Debug)]
+struct Pending {
+    request: Request,
+    since: Instant,
+}
+
+/// A client. Everything that it sends is hostile; it harms its own virtual accelerator only.
+#[derive(Debug)]
+pub struct Client {
+    pub socket: OwnedFd,
+    id: Option<VirtualId>,
+    mappings: usize,
+    pending: Option<Pending>,
+}
+
+impl Client {
+    pub fn new(socket: OwnedFd) -> Client {
+        Client { socket, id: None, mappings: 0, pending: None }
+    }
+
+    pub fn id(&self) -> Option<VirtualId> {
+        self.id
+    }
+
+    /// Its next request is not read before this one is answered.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// The other end of the socket is gone, although a request of it waits.
+    pub fn has_hung_up(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        let looked = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        looked.is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// The moment at which the request that waits is answered in any case.
+    pub fn deadline(&self) -> Option<Instant> {
+        let pending = self.pending.as_ref()?;
+        match pending.request {
+            Request::Read { .. } => Some(pending.since + EFFECT_READ_TIMEOUT),
+            Request::Wait { ms } => Some(pending.since + Duration::from_millis(ms.into())),
+            _ => None,
+        }
+    }
+
+    /// Takes one request, if there is one, and answers it.
+    ///
+    /// # Errors
+    /// See [`Farewell`].
+    pub fn hear<B: Board>(
+        &mut self,
+        mediator: &mut Mediator<B>,
+        limits: &Limits,
+        now: Instant,
+    ) -> Result<bool, Farewell> {
+        // A byte more than a request, so that a longer one is seen.
+        let mut bytes = [0; MESSAGE_BYTES + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let message = match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+            Ok(message) => message,
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
+            Err(_) => return Err(Farewell::HungUp),
+        };
+        let mut descriptors: Vec<OwnedFd> = ancillary
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if message.bytes == 0 {
+            return Err(Farewell::HungUp);
+        }
+        if message.flags.contains(ReturnFlags::TRUNC) {
+            return Err(BadRequest::Length(message.bytes).into());
+        }
+        let request = Request::parse(&bytes[..message.bytes], descriptors.len())?;
+        match self.execute(mediator, limits, &request, descriptors.pop()) {
+            Some(reply) => self.answer(reply)?,
+            None => self.pending = Some(Pending { request, since: now }),
+        }
+        Ok(true)
+    }
+
+    /// Tries again what waits for the port. True: an access was given up, which deserves a line in the log.
+    ///
+    /// # Errors
+    /// See [`Farewell`].
+    pub fn retry<B: Board>(
+        &mut self,
+        mediator: &mut Mediator<B>,
+        limits: &Limits,
+        now: Instant,
+    ) -> Result<bool, Farewell> {
+        let Some(pending) = self.pending.take() else { return Ok(false) };
+        if let Some(reply) = self.execute(mediator, limits, &pending.request, None) {
+            self.answer(reply)?;
+            return Ok(false);
+        }
+        let waited = now.duration_since(pending.since);
+        match pending.request {
+            Request::Read { bytes, .. } if waited >= EFFECT_READ_TIMEOUT => {
+                self.answer(Reply::with(&[if bytes == 4 { u64::from(u32::MAX) } else { u64::MAX }]))?;
+                Ok(true)
+            }
+            Request::Wait { ms } if waited >= Duration::from_millis(ms.into()) => {
+                self.answer(Reply::with(&[0]))?;
+                Ok(false)
+            }
+            _ => {
+                self.pending = Some(pending);
+                Ok(false)
+            }
+        }
+    }
+
+    /// `None`: the access waits for the port.
+    fn execute<B: Board>(
+        &mut self,
+        mediator: &mut Mediator<B>,
+        limits: &Limits,
+        request: &Request,
+        descriptor: Option<OwnedFd>,
+    ) -> Option<Reply> {
+        let id = match (request, self.id) {
+            (Request::Hello { version, guid }, None) => return Some(self.greet(mediator, *version, guid)),
+            (Request::Hello { .. }, Some(_)) => return Some(Reply::refused(Errno::BUSY)),
+            (_, None) => return Some(Reply::refused(Errno::NOTCONN)),
+            (_, Some(id)) => id,
+        };
+        let done = match *request {
+            Request::Hello { .. } => return Some(Reply::refused(Errno::BUSY)),
+            Request::Read { offset, bytes } => match mediator.read(id, offset, bytes) {
+                Ok(ReadAnswer::Value(value)) => return Some(Reply::with(&[value])),
+                Ok(ReadAnswer::NotScheduled) => return None,
+                Err(error) => Err(error),
+            },
+            Request::Write { offset, bytes, value } => match mediator.write(id, offset, bytes, value) {
+                Ok(WriteAnswer::Done) => Ok(()),
+                Ok(WriteAnswer::QueueFull) => return None,
+                Err(error) => Err(error),
+            },
+            Request::Base { address } => mediator.set_base(id, address),
+            Request::State { address } => mediator.set_state_address(id, address),
+            Request::Map { address, length, offset, rights } => {
+                let Some(descriptor) = descriptor else { return Some(Reply::refused(Errno::BADF)) };
+                let mapped = mediator.status(id).map_or(0, |status| status.mapped_bytes);
+                let room = limits.mapped_bytes.saturating_sub(mapped);
+                if self.mappings >= limits.mappings || length > room {
+                    return Some(Reply::refused(Errno::NOMEM));
+                }
+                match ClientMemory::map(File::from(descriptor), offset, length, rights) {
+                    Ok(memory) => {
+                        let mapped = mediator.map(id, address, length, &Arc::new(memory), 0, rights);
+                        self.mappings += usize::from(mapped.is_ok());
+                        mapped
+                    }
+                    Err(_) => return Some(Reply::refused(Errno::BADF)),
+                }
+            }
+            Request::Unmap { address, length } => {
+                let unmapped = mediator.unmap(id, address, length);
+                self.mappings -= usize::from(unmapped.is_ok());
+                unmapped
+            }
+            Request::Reset => mediator.reset(id),
+            Request::Wait { .. } => return self.awaited(mediator, id),
+            Request::Info => return Some(info(mediator, id)),
+        };
+        Some(done.map_or_else(|error| Reply::refused(errno_of(&error)), |()| Reply::default()))
+    }
+
+    /// The interrupts that were raised, a bit per vector, if there are any or no job runs.
+    fn awaited<B: Board>(&self, mediator: &mut Mediator<B>, id: VirtualId) -> Option<Reply> {
+        let raised = mediator.take_interrupts(id).unwrap_or(0);
+        let runs =
+            mediator.status(id).is_ok_and(|status| matches!(status.phase, Phase::Queued { .. } | Phase::Running));
+        (raised != 0 || !runs).then(|| Reply::with(&[raised.into()]))
+    }
+
+    /// The reply: version, bytes of a saved state, bytes of the slice.
+    fn greet<B: Board>(&mut self, mediator: &mut Mediator<B>, version: u32, guid: &str) -> Reply {
+        if version != LINK_VERSION {
+            return Reply {
+                errno: Errno::PROTONOSUPPORT.raw_os_error().unsigned_abs(),
+                ..Reply::with(&[LINK_VERSION.into()])
+            };
+        }
+        let state_lines =
+            mediator.board().description().ports.iter().find(|port| port.guid == guid).map(|port| port.state_lines);
+        match mediator.open(guid, WEIGHT) {
+            Ok(id) => {
+                self.id = Some(id);
+                Reply::with(&[LINK_VERSION.into(), u64::from(state_lines.unwrap_or(0)) * LINE, SLICE_BYTES])
+            }
+            Err(error) => Reply::refused(errno_of(&error)),
+        }
+    }
+
+    fn answer(&self, reply: Reply) -> Result<(), Farewell> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent =
+            sendmsg(&self.socket, &[IoSlice::new(&reply.to_bytes())], &mut SendAncillaryBuffer::default(), flags);
+        match sent {
+            Ok(_) => Ok(()),
+            Err(Errno::WOULDBLOCK) => Err(Farewell::Deaf),
+            Err(_) => Err(Farewell::HungUp),
+        }
+    }
+}
+
+/// Phase (0 idle, 1 queued, 2 running, 3 done, 4 failed), port, cycles, preemptions, mapped bytes, refused requests, bad accesses.
+fn info<B: Board>(mediator: &mut Mediator<B>, id: VirtualId) -> Reply {
+    match mediator.status(id) {
+        Ok(status) => {
+            let phase = match status.phase {
+                Phase::Idle => 0,
+                Phase::Queued { .. } => 1,
+                Phase::Running => 2,
+                Phase::Done => 3,
+                Phase::Failed(_) => 4,
+            };
+            Reply::with(&[
+                phase,
+                status.port as u64,
+                status.cycles,
+                status.preemptions,
+                status.mapped_bytes,
+                status.refused,
+                status.bad_accesses,
+            ])
+        }
+        Err(error) => Reply::refused(errno_of(&error)),
+    }
+}
+
+/// The errno of a refusal, which the library explains.
+fn errno_of(error: &Error) -> Errno {
+    match error {
+        Error::NoAccelerator => Errno::NOENT,
+        Error::NoPlace => Errno::NOSPC,
+        Error::Unknown => Errno::NOTCONN,
+        Error::Busy => Errno::BUSY,
+        Error::NotReady => Errno::NXIO,
+        Error::Mapping(MappingError::Iommu(_)) => Errno::EXIST,
+        Error::Base(_) | Error::StateAddress(_) | Error::WrongPort(_) | Error::Mapping(_) => Errno::INVAL,
+    }
+}

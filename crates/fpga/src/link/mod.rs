@@ -1,0 +1,9 @@
+//! The link between a client's process and the card's: a Unix socket of sequenced packets. A client sends one request and gets
+//! one reply; it sees its virtual accelerator only.
+
+mod client;
+mod message;
+mod service;
+
+pub use message::{LINK_VERSION, MESSAGE_BYTES};
+pub use service::{Limits, Service, ServiceError};

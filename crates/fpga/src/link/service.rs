@@ -1,0 +1,177 @@
+//! The card's process: one thread that serves all clients and lets the card's clock run while there is something to do.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use aviary_card::Board;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
+
+use super::client::{Client, Farewell};
+use crate::Mediator;
+
+/// Cycles for which the clock runs between two looks at the clients: some milliseconds of a simulation.
+const CYCLES_PER_LOOK: u64 = 2000;
+/// Requests of one client between two looks at the others.
+const REQUESTS_PER_LOOK: usize = 16;
+/// Connections that wait to be taken.
+const BACKLOG: i32 = 16;
+
+/// What clients may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Clients at the same time.
+    pub clients: usize,
+    /// Mappings of a client. Each keeps a descriptor of this process.
+    pub mappings: usize,
+    /// Bytes that a client may have mapped.
+    pub mapped_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { clients: 32, mappings: 128, mapped_bytes: 64 << 30 }
+    }
+}
+
+/// The reason why a card is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// cannot listen at {path}: {source}
+    #[error("cannot listen at {path}: {source}")]
+    Listen { path: String, source: io::Error },
+    /// cannot wait for clients: {0}
+    #[error("cannot wait for clients: {0}")]
+    Wait(io::Error),
+}
+
+/// A card with the socket at which clients find it.
+pub struct Service<B: Board> {
+    mediator: Mediator<B>,
+    listener: OwnedFd,
+    limits: Limits,
+    clients: Vec<Client>,
+    log: Box<dyn Fn(fmt::Arguments<'_>) + Send>,
+}
+
+impl<B: Board> Service<B> {
+    /// `log` gets a line for each client that is turned away or did something wrong.
+    ///
+    /// # Errors
+    /// [`ServiceError::Listen`].
+    pub fn listen(
+        mediator: Mediator<B>,
+        path: &str,
+        limits: Limits,
+        log: impl Fn(fmt::Arguments<'_>) + Send + 'static,
+    ) -> Result<Service<B>, ServiceError> {
+        let failed = |errno: Errno| ServiceError::Listen { path: path.to_owned(), source: errno.into() };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
+        bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
+        listen(&listener, BACKLOG).map_err(failed)?;
+        Ok(Service { mediator, listener, limits, clients: Vec::new(), log: Box::new(log) })
+    }
+
+    /// Serves until `stop` is readable.
+    ///
+    /// # Errors
+    /// [`ServiceError::Wait`].
+    pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<(), ServiceError> {
+        loop {
+            let busy = self.mediator.is_busy();
+            if self.wait(stop, busy)? {
+                return Ok(());
+            }
+            self.take_new_clients();
+            self.hear_clients();
+            if self.mediator.is_busy() {
+                self.mediator.run(CYCLES_PER_LOOK);
+            }
+            self.retry_requests();
+        }
+    }
+
+    /// Waits for a client, or only looks while the card is busy. True: the end.
+    fn wait(&self, stop: BorrowedFd<'_>, busy: bool) -> Result<bool, ServiceError> {
+        let readable = |client: &Client| if client.is_pending() { PollFlags::empty() } else { PollFlags::IN };
+        let mut polled =
+            vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        polled.extend(self.clients.iter().map(|client| PollFd::new(&client.socket, readable(client))));
+        let now = Instant::now();
+        let deadline = self.clients.iter().filter_map(Client::deadline).min();
+        let left = if busy { Some(Duration::ZERO) } else { deadline.map(|at| at.saturating_duration_since(now)) };
+        let timeout = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(!polled[0].revents().is_empty()),
+            Err(errno) => Err(ServiceError::Wait(errno.into())),
+        }
+    }
+
+    fn take_new_clients(&mut self) {
+        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            if self.clients.len() < self.limits.clients {
+                self.clients.push(Client::new(socket));
+            } else {
+                (self.log)(format_args!("a client is turned away: there are {} already", self.limits.clients));
+            }
+        }
+    }
+
+    fn hear_clients(&mut self) {
+        let now = Instant::now();
+        self.keep(|client, mediator, limits, _| {
+            for _ in 0..REQUESTS_PER_LOOK {
+                if client.is_pending() || !client.hear(mediator, limits, now)? {
+                    break;
+                }
+            }
+            Ok(())
+        });
+    }
+
+    fn retry_requests(&mut self) {
+        let now = Instant::now();
+        self.keep(|client, mediator, limits, log| {
+            if client.retry(mediator, limits, now)? {
+                log(format_args!("a read waited too long for its port and was answered with all ones"));
+            }
+            if client.is_pending() && client.has_hung_up() { Err(Farewell::HungUp) } else { Ok(()) }
+        });
+    }
+
+    /// Serves each client; those that are not served any more leave with all that they had.
+    fn keep(
+        &mut self,
+        serve: impl Fn(&mut Client, &mut Mediator<B>, &Limits, &dyn Fn(fmt::Arguments<'_>)) -> Result<(), Farewell>,
+    ) {
+        let Service { mediator, clients, limits, log, .. } = self;
+        clients.retain_mut(|client| {
+            let Err(farewell) = serve(client, mediator, limits, log) else { return true };
+            if !matches!(farewell, Farewell::HungUp) {
+                log(format_args!("a client is not served any more: {farewell}"));
+            }
+            if let Some(id) = client.id() {
+                mediator.close(id);
+            }
+            false
+        });
+    }
+
+    /// The number of clients, and of virtual accelerators that have an IO slice.
+    pub fn served(&self) -> (usize, usize) {
+        (self.clients.len(), self.mediator.slices_used())
+    }
+}
+
+impl<B: Board> AsFd for Service<B> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}

@@ -1,0 +1,293 @@
+//! Clients of a card in other processes: results through the library, and clients that lie, flood and die. The library is C, and
+//! the card is simulated.
+
+#[path = "../../card/tests/common/mod.rs"]
+mod common;
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use aviary_card::Simulated;
+use aviary_fpga::link::{LINK_VERSION, Limits, MESSAGE_BYTES, Service};
+use aviary_fpga::{Fair, Mediator, Settings};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+};
+
+const LL: [u64; 2] = [0x6c6c_0001_4a5e_4f0a, 0x9d1b_2f4f_0c11_0002];
+const HELLO: u32 = 1;
+const READ: u32 = 2;
+const WRITE: u32 = 3;
+const BASE: u32 = 4;
+const STATE: u32 = 5;
+const MAP: u32 = 6;
+const RESET: u32 = 8;
+const WAIT: u32 = 9;
+const INFO: u32 = 10;
+const MIB: u64 = 1 << 20;
+const NOTCONN: u32 = 107;
+const NOMEM: u32 = 12;
+const BADF: u32 = 9;
+const BUSY: u32 = 16;
+const PROTONOSUPPORT: u32 = 93;
+const NOENT: u32 = 2;
+
+/// A card that is served by a thread until it is dropped.
+struct Card {
+    path: PathBuf,
+    stop: std::io::PipeWriter,
+    lines: mpsc::Receiver<String>,
+    thread: Option<JoinHandle<(usize, usize)>>,
+    _folder: tempfile::TempDir,
+}
+
+fn card(image: &str, limits: Limits) -> Option<Card> {
+    let image = common::image(image)?;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("card.sock");
+    let (stopped, stop) = std::io::pipe().unwrap();
+    let (to, lines) = mpsc::channel();
+    let (ready, is_ready) = mpsc::channel();
+    let place = path.to_str().unwrap().to_owned();
+    let thread = std::thread::spawn(move || {
+        let settings = Settings { quantum: 20_000, save_timeout: 50_000 };
+        let mediator = Mediator::new(Simulated::start(&image).unwrap(), settings, || Box::new(Fair::default()));
+        let log = move |line: std::fmt::Arguments<'_>| drop(to.send(line.to_string()));
+        let mut service = Service::listen(mediator, &place, limits, log).unwrap();
+        ready.send(()).unwrap();
+        service.serve(stopped.as_fd()).unwrap();
+        service.served()
+    });
+    is_ready.recv().unwrap();
+    Some(Card { path, stop, lines, thread: Some(thread), _folder: folder })
+}
+
+fn client(card: &Path) -> OwnedFd {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    connect(&socket, &SocketAddrUnix::new(card).unwrap()).unwrap();
+    socket
+}
+
+impl Card {
+    /// Clients and IO slices at the end.
+    fn end(mut self) -> (usize, usize) {
+        self.stop.write_all(b"x").unwrap();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+}
+
+fn request(kind: u32, small: u32, words: &[u64]) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = [0; MESSAGE_BYTES];
+    bytes[..4].copy_from_slice(&kind.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&small.to_ne_bytes());
+    for (at, word) in words.iter().enumerate() {
+        bytes[8 * (at + 1)..][..8].copy_from_slice(&word.to_ne_bytes());
+    }
+    bytes
+}
+
+/// Errno and first word of the reply; `None`: the card has hung up.
+fn reply(socket: &OwnedFd) -> Option<(u32, u64)> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut ancillary = RecvAncillaryBuffer::default();
+    match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::empty()) {
+        Ok(message) if message.bytes == MESSAGE_BYTES => {
+            let errno = u32::from_ne_bytes(bytes[..4].try_into().unwrap());
+            Some((errno, u64::from_ne_bytes(bytes[8..16].try_into().unwrap())))
+        }
+        _ => None,
+    }
+}
+
+fn ask(socket: &OwnedFd, kind: u32, small: u32, words: &[u64]) -> (u32, u64) {
+    send(socket, &request(kind, small, words), &[]);
+    reply(socket).expect("the card answers")
+}
+
+fn map(socket: &OwnedFd, words: &[u64], memory: &impl AsFd) -> (u32, u64) {
+    send(socket, &request(MAP, 1, words), &[memory.as_fd()]);
+    reply(socket).expect("the card answers")
+}
+
+/// A client with 2 MB of memory at [`common::GUEST`].
+fn connected(card: &Path) -> (OwnedFd, common::Client) {
+    let (socket, memory) = (client(card), common::Client::new(2 * MIB));
+    assert_eq!(ask(&socket, HELLO, LINK_VERSION, &LL), (0, LINK_VERSION.into()));
+    assert_eq!(ask(&socket, BASE, 0, &[common::GUEST]).0, 0);
+    assert_eq!(map(&socket, &[common::GUEST, 2 * MIB, 0], &memory.file).0, 0);
+    assert_eq!(ask(&socket, STATE, 0, &[common::GUEST + 2 * MIB - 64]).0, 0);
+    (socket, memory)
+}
+
+/// A list that never ends.
+fn start_endless_walk(socket: &OwnedFd, memory: &common::Client) {
+    memory.put(0, &[common::GUEST, 1]);
+    assert_eq!(ask(socket, WRITE, 8, &[common::LL_HEAD.into(), common::GUEST]).0, 0);
+    assert_eq!(ask(socket, WRITE, 8, &[0x18, 1]).0, 0);
+}
+
+/// A walk of a client ends with its sum.
+fn walk(card: &Path) {
+    let (socket, memory) = connected(card);
+    let (head, sum) = memory.list(300, MIB);
+    assert_eq!(ask(&socket, WRITE, 8, &[common::LL_HEAD.into(), head]).0, 0);
+    assert_eq!(ask(&socket, WRITE, 8, &[0x18, 1]).0, 0);
+    while ask(&socket, INFO, 0, &[]).1 != 3 {
+        assert_eq!(ask(&socket, WAIT, 1000, &[]).0, 0);
+    }
+    assert_eq!(ask(&socket, READ, 8, &[common::LL_SUM.into()]), (0, sum));
+}
+
+#[test]
+fn walks_of_several_clients_end_with_their_sums() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| walk(&card.path));
+        }
+    });
+    assert_eq!(card.end().1, 0);
+}
+
+#[test]
+fn clients_that_lie_are_sent_away_and_others_go_on() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let (neighbour, memory) = connected(&card.path);
+    start_endless_walk(&neighbour, &memory);
+    let lies: [(Vec<u8>, &str); 4] = [
+        (vec![1, 2, 3], "a request of 3 bytes"),
+        (vec![1; 200], "a request of 65 bytes"),
+        (request(77, 0, &[]).to_vec(), "unknown kind 77"),
+        (request(MAP, 0, &[]).to_vec(), "with 0 descriptors, expected 1"),
+    ];
+    for (bytes, told) in lies {
+        let (liar, memory) = connected(&card.path);
+        start_endless_walk(&liar, &memory);
+        send(&liar, &bytes, &[]);
+        assert_eq!(reply(&liar), None, "{told}");
+        let line = card.lines.recv().unwrap();
+        assert!(line.contains(told), "{line}");
+    }
+    // One that never reads its replies.
+    let (deaf, _) = connected(&card.path);
+    let mut bytes = 0;
+    rustix::io::ioctl_fionbio(&deaf, true).unwrap();
+    while sendmsg(
+        &deaf,
+        &[IoSlice::new(&request(RESET, 0, &[]))],
+        &mut SendAncillaryBuffer::default(),
+        SendFlags::NOSIGNAL,
+    ) != Err(rustix::io::Errno::PIPE)
+    {
+        bytes += 1;
+        assert!(bytes < 100_000_000, "the card reads all requests of a client that reads no replies");
+        std::thread::yield_now();
+    }
+    assert!(card.lines.recv().unwrap().contains("does not read its replies"));
+    assert_eq!(ask(&neighbour, INFO, 0, &[]).0, 0);
+    walk(&card.path);
+    drop(neighbour);
+    while ask(&connected(&card.path).0, INFO, 0, &[]).0 != 0 {}
+    let (clients, slices) = card.end();
+    assert!(clients <= 1 && slices <= 1, "{clients} {slices}");
+}
+
+#[test]
+fn wishes_of_clients_are_refused_by_number() {
+    let Some(card) = card("pair", Limits { clients: 3, mappings: 2, mapped_bytes: 6 * MIB }) else { return };
+    let stranger = client(&card.path);
+    assert_eq!(ask(&stranger, READ, 8, &[0x40]).0, NOTCONN);
+    assert_eq!(ask(&stranger, HELLO, LINK_VERSION + 1, &LL), (PROTONOSUPPORT, LINK_VERSION.into()));
+    assert_eq!(ask(&stranger, HELLO, LINK_VERSION, &[1, 2]).0, NOENT);
+    assert_eq!(ask(&stranger, HELLO, LINK_VERSION, &LL).0, 0);
+    assert_eq!(ask(&stranger, HELLO, LINK_VERSION, &LL).0, BUSY);
+    let (own, memory) = connected(&card.path);
+    // No memfd; a memfd that could shrink; more mappings and more bytes than allowed.
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    assert_eq!(map(&own, &[common::GUEST + 4 * MIB, MIB, 0], &pipe).0, BADF);
+    let unsealed = rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&unsealed, MIB).unwrap();
+    assert_eq!(map(&own, &[common::GUEST + 4 * MIB, MIB, 0], &unsealed).0, BADF);
+    let large = common::Client::new(8 * MIB);
+    assert_eq!(map(&own, &[common::GUEST + 4 * MIB, 8 * MIB, 0], &large.file).0, NOMEM);
+    assert_eq!(map(&own, &[common::GUEST + 4 * MIB, MIB, 0], &memory.file).0, 0);
+    assert_eq!(map(&own, &[common::GUEST + 8 * MIB, MIB, 0], &memory.file).0, NOMEM);
+    // A fourth client is turned away.
+    let third = connected(&card.path);
+    let fourth = client(&card.path);
+    assert_eq!(reply(&fourth), None);
+    assert!(card.lines.recv().unwrap().contains("turned away"));
+    drop(third);
+    assert!(card.end().1 <= 2);
+}
+
+#[test]
+fn clients_that_die_leave_nothing() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    for round in 0..40 {
+        let (socket, memory) = connected(&card.path);
+        start_endless_walk(&socket, &memory);
+        if round % 2 == 0 {
+            // Dies while it waits.
+            send(&socket, &request(WAIT, 60_000, &[]), &[]);
+        }
+    }
+    walk(&card.path);
+    drop(client(&card.path));
+    walk(&card.path);
+    assert_eq!(card.end().1, 0);
+}
+
+#[test]
+fn program_with_the_library_has_right_sums() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let image = root.join("examples/fpga-accelerator/adders.toml");
+    let Some(card) = card(image.to_str().unwrap(), Limits::default()) else { return };
+    let built = Command::new(root.join("fpga/library/build")).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let library = PathBuf::from(String::from_utf8(built.stdout).unwrap().trim());
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("app");
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(root.join("fpga/library"))
+        .arg(root.join("examples/fpga-accelerator/app.c"))
+        .args(["-L", library.to_str().unwrap(), "-laviary-fpga", "-o", program.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let start = |count: &str| {
+        Command::new(&program)
+            .arg(count)
+            .env("AVIARY_FPGA", format!("unix:{}", card.path.display()))
+            .env("LD_LIBRARY_PATH", &library)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    // Three programs on two ports.
+    let running: Vec<_> = ["100", "16384", "20000"].map(|count| (count, start(count))).into();
+    for (count, mut process) in running {
+        let mut told = String::new();
+        process.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(process.wait().unwrap().success());
+        assert_eq!(told, format!("{count} sums, 0 wrong\n"));
+    }
+    assert_eq!(card.end().1, 0);
+}

@@ -1,0 +1,249 @@
+//! Moves: sessions go from one API server process to another, and their guests notice a long call.
+//!
+//! All sessions of one API server move together. What each of them consists of passes through here as descriptors that the
+//! node does not look into: both API servers are the tenant's own.
+
+mod stages;
+mod steps;
+
+use stages::{MoveEvent, Next, Progress, Refusal};
+
+use aviary_control::{CaptureFigures, StateDescriptors};
+use aviary_gate::GrantPage;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    os::fd::OwnedFd,
+    time::{Duration, Instant},
+};
+
+/// Outcomes that are remembered for `aviary migrate`.
+const REMEMBERED_OUTCOMES: usize = 256;
+/// The most time, in milliseconds, that an operator lets sessions have until they stand.
+const MAX_STOP_MS: u64 = 600_000;
+/// Time in which the session of a test must stand: what does not is left alone.
+const TEST_STOP: Duration = Duration::from_millis(200);
+
+/// An operator's wish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveRequest {
+    pub session: u64,
+    /// Capture it, say what that took, and let it go on where it is.
+    pub check: bool,
+    /// Milliseconds within which the session must stand.
+    pub stop_ms: u64,
+}
+
+/// The answer to a wish: the number of the move.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct MoveBegun {
+    pub number: u64,
+}
+
+/// The state of a move, or its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MoveStatus {
+    /// With the name of its stage.
+    UnderWay(String),
+    Moved(MoveFigures),
+    /// It could have moved (`check`).
+    Movable(MoveFigures),
+    /// It goes on where it was.
+    Refused {
+        reason: String,
+        lasting: bool,
+    },
+}
+
+/// Figures of a move; of several sessions the sums, which is how long their guests stood at most.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveFigures {
+    /// Sessions that moved together.
+    pub sessions: usize,
+    /// Process id of the API server that has them.
+    pub server: u32,
+    /// Bytes of state.
+    pub bytes: u64,
+    /// Until all lanes stood, in microseconds.
+    pub stop_us: u64,
+    /// Until the devices had done everything.
+    pub drain_us: u64,
+    /// Until the state was written.
+    pub capture_us: u64,
+    /// Until it was made anew; 0 if it was not.
+    pub rebuild_us: u64,
+    /// From the order to the end, as the node saw it.
+    pub whole_us: u64,
+}
+
+/// The author of a move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    Operator,
+    /// Only whether it would work.
+    Check,
+    /// The session itself, in tests.
+    Session,
+}
+
+/// One session's part of a move.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    /// Until the new API server has it.
+    pub state: Option<StateDescriptors<OwnedFd>>,
+    pub figures: CaptureFigures,
+    pub rebuild_us: u64,
+    /// The node's end of the new grant page and bell, until the scheduler has them.
+    pub devices: Option<(GrantPage, OwnedFd)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub number: u64,
+    /// The old API server.
+    pub source: u64,
+    /// The new one; `None`: nothing shall move.
+    pub target: Option<u64>,
+    pub progress: Progress,
+    pub parts: BTreeMap<u64, Part>,
+    pub since: Instant,
+}
+
+impl Move {
+    pub fn figures(&self, server: u32, now: Instant) -> MoveFigures {
+        let sum = |of: fn(&Part) -> u64| self.parts.values().map(of).fold(0, u64::saturating_add);
+        MoveFigures {
+            sessions: self.parts.len(),
+            server,
+            bytes: sum(|part| part.figures.bytes),
+            stop_us: sum(|part| part.figures.stop_us),
+            drain_us: sum(|part| part.figures.drain_us),
+            capture_us: sum(|part| part.figures.capture_us),
+            rebuild_us: sum(|part| part.rebuild_us),
+            whole_us: u64::try_from((now - self.since).as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// The moves of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    under_way: Vec<Move>,
+    ended: VecDeque<(u64, MoveStatus)>,
+    last: u64,
+}
+
+impl Moves {
+    pub fn next_number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    pub fn begin(&mut self, begun: Move) {
+        self.under_way.push(begun);
+    }
+
+    /// The move in which this API server is the old or the new one.
+    pub fn of(&mut self, server: u64) -> Option<&mut Move> {
+        self.under_way.iter_mut().find(|one| one.source == server || one.target == Some(server))
+    }
+
+    pub fn stage_of(&self, server: u64) -> Option<&'static str> {
+        self.under_way.iter().find(|one| one.source == server).map(|one| one.progress.stage().told())
+    }
+
+    pub fn end(&mut self, number: u64, status: MoveStatus) -> Option<Move> {
+        let at = self.under_way.iter().position(|one| one.number == number)?;
+        self.remember(number, status);
+        Some(self.under_way.swap_remove(at))
+    }
+
+    /// Keeps the end of a move for questions about it.
+    pub fn remember(&mut self, number: u64, status: MoveStatus) {
+        if self.ended.len() == REMEMBERED_OUTCOMES {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((number, status));
+    }
+
+    pub fn is_under_way(&self, number: u64) -> bool {
+        self.under_way.iter().any(|one| one.number == number)
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.under_way.iter().map(|one| one.progress.deadline()).min()
+    }
+
+    /// The old API servers of moves that are overdue at `now`.
+    pub fn overdue(&self, now: Instant) -> Vec<u64> {
+        self.under_way.iter().filter(|one| one.progress.deadline() <= now).map(|one| one.source).collect()
+    }
+
+    pub fn status(&self, number: u64) -> Option<MoveStatus> {
+        let under_way = self.under_way.iter().find(|one| one.number == number);
+        let told = under_way.map(|one| MoveStatus::UnderWay(one.progress.stage().told().into()));
+        told.or_else(|| self.ended.iter().find(|(ended, _)| *ended == number).map(|(_, status)| status.clone()))
+    }
+}
+
+/// A session's moves, for `aviary ps`.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionMoves {
+    /// How often it has moved.
+    pub count: u64,
+    /// How long it stood the last time, in microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_us: Option<u64>,
+    /// Why the last attempt was given up, if it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(number: u64, source: u64, now: Instant) -> Move {
+        Move {
+            number,
+            source,
+            target: Some(source + 100),
+            progress: Progress::new([number].into(), Duration::ZERO, now),
+            parts: [(number, Part::default())].into(),
+            since: now,
+        }
+    }
+
+    #[test]
+    fn moves_are_found_by_both_api_servers_and_remembered_when_they_have_ended() {
+        let (now, mut moves) = (Instant::now(), Moves::default());
+        let first = moves.next_number();
+        moves.begin(begun(first, 7, now));
+        assert_eq!(moves.of(7).map(|one| one.number), Some(first));
+        assert_eq!(moves.of(107).map(|one| one.number), Some(first));
+        assert!(moves.of(8).is_none());
+        assert_eq!(moves.status(first), Some(MoveStatus::UnderWay("capturing".into())));
+        assert_eq!(moves.stage_of(7), Some("capturing"));
+        let refused = MoveStatus::Refused { reason: "busy".into(), lasting: false };
+        assert!(moves.end(first, refused.clone()).is_some() && moves.end(first, refused.clone()).is_none());
+        assert_eq!(moves.status(first), Some(refused.clone()));
+        for _ in 0..REMEMBERED_OUTCOMES {
+            let number = moves.next_number();
+            moves.begin(begun(number, 7, now));
+            moves.end(number, refused.clone());
+        }
+        assert_eq!(moves.status(first), None);
+        assert!(moves.status(moves.last).is_some());
+    }
+
+    #[test]
+    fn overdue_moves_are_those_behind_their_deadline() {
+        let (now, mut moves) = (Instant::now(), Moves::default());
+        assert_eq!(moves.next_deadline(), None);
+        moves.begin(begun(1, 7, now));
+        let deadline = moves.next_deadline().unwrap();
+        assert!(moves.overdue(now).is_empty());
+        assert_eq!(moves.overdue(deadline), [7]);
+    }
+}

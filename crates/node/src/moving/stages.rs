@@ -1,0 +1,242 @@
+//! The stages of a move, and all changes between them. Plain bookkeeping: no I/O, and time is an argument.
+//!
+//!     capturing --all captured--> rebuilding --all rebuilt--> commit
+//!         |                            |
+//!         +--refused, overdue, guest or new API server gone: given up, the old one goes on
+//!
+//! A session belongs to its old API server until the commit, which is one step under the node's lock, and to the new one
+//! from then on. The old API server may die while the new one rebuilds: the state is complete by then.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+/// How long a capture may take beyond the time in which the sessions must stand.
+const CAPTURE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the new API server may take; programs may have to be compiled again.
+const REBUILD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where a move is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The old API server stops the sessions and writes their state.
+    Capturing,
+    /// The new one makes them out of it.
+    Rebuilding,
+}
+
+impl Stage {
+    /// For people.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::Capturing => "capturing",
+            Self::Rebuilding => "rebuilding",
+        }
+    }
+}
+
+/// An event of a move.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MoveEvent {
+    /// The old API server has captured this session.
+    Captured(u64),
+    /// The new one has rebuilt it.
+    Rebuilt(u64),
+    Refused(Refusal),
+    SourceGone,
+    TargetGone,
+    GuestGone,
+    Overdue,
+}
+
+/// Why a move was given up, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub reason: String,
+    /// Trying again is of no use.
+    pub lasting: bool,
+}
+
+impl Refusal {
+    pub fn not_now(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), lasting: false }
+    }
+
+    pub fn lasting(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), lasting: true }
+    }
+}
+
+/// The node's next step after an event.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Wait,
+    /// All sessions are captured.
+    Rebuild,
+    /// All sessions stand in the new API server.
+    Commit,
+    GiveUp(Refusal),
+    /// The event cannot be: the API server that caused it lies.
+    Lie,
+}
+
+#[derive(Debug)]
+pub struct Progress {
+    stage: Stage,
+    sessions: BTreeSet<u64>,
+    /// Sessions that have not reached the next stage.
+    waiting: BTreeSet<u64>,
+    source_gone: bool,
+    deadline: Instant,
+}
+
+impl Progress {
+    /// `stop`: time in which the sessions must stand.
+    pub fn new(sessions: BTreeSet<u64>, stop: Duration, now: Instant) -> Self {
+        let (waiting, deadline) = (sessions.clone(), now + stop + CAPTURE_TIMEOUT);
+        Self { stage: Stage::Capturing, sessions, waiting, source_gone: false, deadline }
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub fn sessions(&self) -> &BTreeSet<u64> {
+        &self.sessions
+    }
+
+    /// The old API server has ended; it is reaped when the move is over.
+    pub fn source_gone(&self) -> bool {
+        self.source_gone
+    }
+
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    #[must_use]
+    pub fn after(&mut self, event: MoveEvent, now: Instant) -> Next {
+        match (self.stage, event) {
+            (Stage::Capturing, MoveEvent::Captured(session)) if self.waiting.remove(&session) => {
+                if !self.waiting.is_empty() {
+                    return Next::Wait;
+                }
+                (self.stage, self.waiting) = (Stage::Rebuilding, self.sessions.clone());
+                self.deadline = now + REBUILD_TIMEOUT;
+                Next::Rebuild
+            }
+            (Stage::Rebuilding, MoveEvent::Rebuilt(session)) if self.waiting.remove(&session) => {
+                if self.waiting.is_empty() { Next::Commit } else { Next::Wait }
+            }
+            (_, MoveEvent::Captured(_) | MoveEvent::Rebuilt(_)) => Next::Lie,
+            (_, MoveEvent::Refused(refusal)) => Next::GiveUp(refusal),
+            (Stage::Capturing, MoveEvent::SourceGone) => {
+                self.source_gone = true;
+                Next::GiveUp(Refusal::lasting("its API server has ended"))
+            }
+            (Stage::Rebuilding, MoveEvent::SourceGone) => {
+                self.source_gone = true;
+                Next::Wait
+            }
+            (_, MoveEvent::TargetGone) => Next::GiveUp(Refusal::not_now("the new API server has ended")),
+            (_, MoveEvent::GuestGone) => Next::GiveUp(Refusal::lasting("the program has ended")),
+            (_, MoveEvent::Overdue) if now >= self.deadline => Next::GiveUp(Refusal::not_now(match self.stage {
+                Stage::Capturing => "its API server did not capture it in time",
+                Stage::Rebuilding => "the new API server did not rebuild it in time",
+            })),
+            (_, MoveEvent::Overdue) => Next::Wait,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(now: Instant) -> Progress {
+        Progress::new([1, 2].into(), Duration::from_secs(1), now)
+    }
+
+    #[test]
+    fn move_of_two_sessions_waits_for_both_in_each_stage() {
+        let now = Instant::now();
+        let mut progress = progress(now);
+        assert_eq!(progress.after(MoveEvent::Captured(2), now), Next::Wait);
+        assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Rebuild);
+        assert_eq!(progress.after(MoveEvent::Rebuilt(1), now), Next::Wait);
+        assert_eq!(progress.after(MoveEvent::Rebuilt(2), now), Next::Commit);
+    }
+
+    #[test]
+    fn reports_that_cannot_be_are_lies() {
+        let now = Instant::now();
+        let mut progress = progress(now);
+        assert_eq!(progress.after(MoveEvent::Rebuilt(1), now), Next::Lie);
+        assert_eq!(progress.after(MoveEvent::Captured(3), now), Next::Lie);
+        assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Wait);
+        assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Lie);
+    }
+
+    #[test]
+    fn move_survives_the_old_api_server_only_once_everything_is_captured() {
+        let now = Instant::now();
+        let mut early = progress(now);
+        assert!(matches!(early.after(MoveEvent::SourceGone, now), Next::GiveUp(_)));
+        let mut late = progress(now);
+        let _ = late.after(MoveEvent::Captured(1), now);
+        let _ = late.after(MoveEvent::Captured(2), now);
+        assert_eq!(late.after(MoveEvent::SourceGone, now), Next::Wait);
+        let _ = late.after(MoveEvent::Rebuilt(1), now);
+        assert_eq!(late.after(MoveEvent::Rebuilt(2), now), Next::Commit);
+        assert!(late.source_gone());
+    }
+
+    /// Every sequence of events commits only after each session was captured and rebuilt, once, in this order.
+    #[test]
+    fn no_sequence_of_events_commits_without_all_states() {
+        let now = Instant::now();
+        let all = [
+            MoveEvent::Captured(1),
+            MoveEvent::Captured(2),
+            MoveEvent::Rebuilt(1),
+            MoveEvent::Rebuilt(2),
+            MoveEvent::SourceGone,
+            MoveEvent::TargetGone,
+            MoveEvent::GuestGone,
+            MoveEvent::Overdue,
+            MoveEvent::Refused(Refusal::not_now("busy")),
+        ];
+        let (mut commits, mut sequences) = (0, 0u32);
+        for number in 0..all.len().pow(5) {
+            let chosen = (0..5u32).map(|digit| &all[number / all.len().pow(digit) % all.len()]);
+            let mut progress = progress(now);
+            let mut seen = Vec::new();
+            sequences += 1;
+            for event in chosen {
+                seen.push(event.clone());
+                match progress.after(event.clone(), now) {
+                    Next::Wait | Next::Rebuild => {}
+                    Next::GiveUp(_) | Next::Lie => break,
+                    Next::Commit => {
+                        let steps: Vec<_> = seen.iter().filter(|e| all[..4].contains(e)).collect();
+                        assert_eq!(steps.len(), 4, "{seen:?}");
+                        assert!(matches!(steps[1], MoveEvent::Captured(_)), "{seen:?}");
+                        commits += 1;
+                        break;
+                    }
+                }
+            }
+        }
+        assert!(commits > 0 && sequences == 9u32.pow(5));
+    }
+
+    #[test]
+    fn move_is_overdue_at_its_deadline_and_not_before() {
+        let now = Instant::now();
+        let mut progress = progress(now);
+        assert_eq!(progress.after(MoveEvent::Overdue, now), Next::Wait);
+        let late = progress.deadline();
+        assert!(matches!(progress.after(MoveEvent::Overdue, late), Next::GiveUp(Refusal { lasting: false, .. })));
+    }
+}

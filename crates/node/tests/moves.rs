@@ -1,0 +1,489 @@
+//! Moves between API servers that are real processes: this test program, started again. Every process dies, refuses or lies
+//! at every step of a move: the sessions are either the new API server's or the old one's, and their accounts exact.
+//!
+//! The stand-in for the API server answers each byte of a guest: `p` with its process id in a line, `a` with y or n after
+//! it has asked for 2 of `memory`, `r` with y after it has returned 2.
+
+use aviary_control::{
+    CaptureFigures, FromServer, MoveOrder, MoveReport, Patience, Received, SessionDescriptors, ToServer, receive, send,
+};
+use aviary_gate::{Gate, Kind, Resource, TenantPage, TenantSlot};
+use aviary_node::{
+    ApiServerCommand, EndReport, EndRequest, Level, MoveBegun, MoveRequest, MoveStatus, Node, NodeConfig, PrivateDir,
+    Request, TenantReport, ask,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use std::{
+    collections::BTreeMap,
+    env,
+    ffi::OsString,
+    io::{BufRead, BufReader, Read, Write},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+const ROLE: &str = "AVIARY_TEST_ROLE";
+/// The step at which an API server does something wrong, and what.
+const FAULT: &str = "AVIARY_TEST_FAULT";
+
+// The stand-in.
+
+struct FakeSession {
+    guest: UnixStream,
+    gate: Gate,
+    /// True: the guest is not heard. Locked while a byte is read and answered.
+    stands: Mutex<bool>,
+}
+
+/// Not a test: the API server, when this program is started as one.
+#[test]
+fn fake_api_server() {
+    if env::var(ROLE).as_deref() != Ok("api-server") {
+        return;
+    }
+    let fault = env::var(FAULT).unwrap_or_default();
+    let number = env::args().next_back().and_then(|text| text.parse().ok()).expect("a descriptor number");
+    // A second descriptor of the socket: the first one is only a number here.
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let control = pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap();
+    let mut sessions: BTreeMap<u64, Arc<FakeSession>> = BTreeMap::new();
+    while let Some((message, descriptors)) = take_message(control.as_fd()) {
+        match message {
+            ToServer::Assign(assignment) => {
+                let (id, session) = (assignment.session, take_session(assignment.slot, descriptors, false));
+                tell(control.as_fd(), &FromServer::Started { session: id, api: "fake".into() }, &[]);
+                sessions.insert(id, session);
+            }
+            ToServer::Adopt { assignment, .. } => {
+                let (id, session) = (assignment.session, take_session(assignment.slot, descriptors, true));
+                sessions.insert(id, session);
+                match fault.as_str() {
+                    "adopt:die" => std::process::abort(),
+                    "adopt:refuse" => {
+                        tell(control.as_fd(), &FromServer::Ended { session: id, reason: "no such card".into() }, &[]);
+                    }
+                    "adopt:lie" => report(control.as_fd(), id, captured(), &[control.as_fd(); 5]),
+                    "adopt:hang" => {}
+                    _ => report(control.as_fd(), id, MoveReport::Rebuilt { rebuild_us: 4 }, &[]),
+                }
+            }
+            ToServer::Move { session, order: MoveOrder::Capture { .. } } => {
+                let known = &sessions[&session];
+                *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                let descriptors =
+                    [known.guest.as_fd(), control.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
+                match fault.as_str() {
+                    "capture:die" => std::process::abort(),
+                    "capture:refuse" => {
+                        *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = false;
+                        let reason = "fake_call did not return".to_owned();
+                        report(control.as_fd(), session, MoveReport::Unmovable { reason, lasting: false }, &[]);
+                    }
+                    "capture:lie" => report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 0 }, &[]),
+                    "capture:garbage" => report(control.as_fd(), session, captured(), &descriptors[..2]),
+                    _ => report(control.as_fd(), session, captured(), &descriptors),
+                }
+                if fault == "captured:die" && sessions.values().all(|session| stands(session)) {
+                    std::process::abort();
+                }
+            }
+            ToServer::Move { session, order: MoveOrder::Go } if fault == "go:die" => {
+                drop(sessions.remove(&session));
+                std::process::abort();
+            }
+            ToServer::Move { session, order: MoveOrder::Go | MoveOrder::Resume } => {
+                if let Some(session) = sessions.get(&session) {
+                    *session.stands.lock().unwrap_or_else(PoisonError::into_inner) = false;
+                }
+            }
+            ToServer::Fetch(_) | ToServer::Fetched { .. } => {}
+        }
+    }
+    std::process::exit(0);
+}
+
+fn stands(session: &FakeSession) -> bool {
+    *session.stands.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn captured() -> MoveReport {
+    MoveReport::Captured(CaptureFigures { stop_us: 1, drain_us: 2, capture_us: 3, bytes: 100, heap: false })
+}
+
+fn take_message(control: BorrowedFd<'_>) -> Option<(ToServer, Vec<OwnedFd>)> {
+    loop {
+        poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], None).ok()?;
+        match receive(control) {
+            Received::Message(message, descriptors) => return Some((message, descriptors)),
+            Received::Nothing => {}
+            Received::Closed | Received::Garbage(_) => return None,
+        }
+    }
+}
+
+fn take_session(slot: u32, descriptors: Vec<OwnedFd>, stands: bool) -> Arc<FakeSession> {
+    let SessionDescriptors { guest, tenant_page, .. } =
+        SessionDescriptors::next(&mut descriptors.into_iter(), false).expect("descriptors");
+    let page = TenantPage::open(tenant_page.as_fd()).expect("a page");
+    let seat = TenantSlot::new(page, slot).expect("a slot");
+    let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
+    let session = Arc::new(FakeSession { guest: guest.into(), gate, stands: Mutex::new(stands) });
+    let theirs = session.clone();
+    std::thread::spawn(move || serve(&theirs));
+    session
+}
+
+fn serve(session: &FakeSession) {
+    let mut guest = &session.guest;
+    loop {
+        let standing = session.stands.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let mut fds = [PollFd::new(&session.guest, PollFlags::IN)];
+        if *standing || poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready == 0) {
+            drop(standing);
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let mut byte = [0];
+        if !guest.read(&mut byte).is_ok_and(|count| count == 1) {
+            std::process::exit(0);
+        }
+        let answer = match byte[0] {
+            b'p' => format!("{}\n", std::process::id()),
+            b'a' => (if session.gate.charge(0, 2).is_ok() { "y" } else { "n" }).into(),
+            b'r' => {
+                session.gate.uncharge(0, 2);
+                "y".into()
+            }
+            _ => String::new(),
+        };
+        let _ = guest.write_all(answer.as_bytes());
+    }
+}
+
+fn tell(control: BorrowedFd<'_>, event: &FromServer, descriptors: &[BorrowedFd<'_>]) {
+    let _ = send(control, event, descriptors, Patience::Waits);
+}
+
+fn report(control: BorrowedFd<'_>, session: u64, report: MoveReport, descriptors: &[BorrowedFd<'_>]) {
+    let whole = FromServer::Move { session, report };
+    if send(control, &whole, descriptors, Patience::Waits).is_err() {
+        // As an API server does that was taken over: the message and too few descriptors.
+        let bytes = aviary_control::encode(&whole).unwrap();
+        let _ = rustix::net::send(control, &bytes, rustix::net::SendFlags::NOSIGNAL);
+    }
+}
+
+// The API of the tests.
+
+struct Guest(BufReader<UnixStream>);
+
+impl Guest {
+    fn attach(socket: &Path) -> Self {
+        let socket = UnixStream::connect(socket).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        Self(BufReader::new(socket))
+    }
+
+    fn send(&mut self, byte: u8) {
+        // A guest whose session is lost sees it when it reads.
+        let _ = self.0.get_mut().write_all(&[byte]);
+    }
+
+    /// Process id of its API server; `None`: the session is lost.
+    fn server(&mut self) -> Option<u32> {
+        self.send(b'p');
+        let mut line = String::new();
+        match self.0.read_line(&mut line) {
+            Ok(0) => None,
+            Ok(_) => Some(line.trim().parse().expect("a process id")),
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+                None
+            }
+        }
+    }
+
+    fn asks(&mut self, byte: u8) -> bool {
+        self.send(byte);
+        let mut answer = [0];
+        self.0.read_exact(&mut answer).unwrap();
+        answer == *b"y"
+    }
+}
+
+struct Fixture {
+    node: Node,
+    _directory: PrivateDir,
+}
+
+const SOON: Duration = Duration::from_secs(60);
+
+impl Fixture {
+    fn new(fault: &str) -> Self {
+        let environment: Vec<(OsString, OsString)> =
+            vec![(ROLE.into(), "api-server".into()), (FAULT.into(), fault.into())];
+        let command = ApiServerCommand {
+            program: env::current_exe().unwrap(),
+            arguments: ["fake_api_server", "--exact", "--nocapture"].map(OsString::from).into(),
+            environment,
+        };
+        let directory = PrivateDir::create().unwrap();
+        let mut config = NodeConfig::new(directory.path().join("unused"), command);
+        config.modules = vec!["/modules".into()];
+        config.tenants.limits.insert("memory".into(), 5);
+        config.log = Level::Debug;
+        Self { node: Node::start_private(&directory, config).unwrap(), _directory: directory }
+    }
+
+    fn socket(&self) -> &Path {
+        self.node.address().path()
+    }
+
+    /// Two sessions of this process, one of which holds 2 of `memory`.
+    fn two_guests(&self) -> [Guest; 2] {
+        let mut guests = [(); 2].map(|()| Guest::attach(self.socket()));
+        assert!(guests[0].asks(b'a'));
+        assert_eq!(guests[0].server(), guests[1].server());
+        self.eventually("both sessions run", || self.sessions().len() == 2);
+        guests
+    }
+
+    /// Their numbers.
+    fn sessions(&self) -> Vec<u64> {
+        let report = self.node.report();
+        report.sessions.iter().filter(|session| !session.api.is_empty()).map(|session| session.session).collect()
+    }
+
+    fn move_one(&self, check: bool) -> MoveStatus {
+        let request = MoveRequest { session: self.sessions()[0], check, stop_ms: 5000 };
+        let MoveBegun { number } = ask(self.socket(), &Request::Migrate(request)).unwrap();
+        let until = Instant::now() + SOON;
+        loop {
+            match ask(self.socket(), &Request::MoveStatus(number)).unwrap() {
+                MoveStatus::UnderWay(stage) => assert!(Instant::now() < until, "still {stage}"),
+                status => return status,
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn memory(&self) -> (u64, u64) {
+        let name = format!("uid-{}", rustix::process::getuid().as_raw());
+        let tenants: Vec<TenantReport> = ask(self.socket(), &Request::Tenants).unwrap();
+        let tenant = tenants.into_iter().find(|tenant| tenant.name == name).expect("a tenant");
+        (tenant.accounts[0].used, tenant.accounts[0].held)
+    }
+
+    fn eventually(&self, what: &str, condition: impl Fn() -> bool) {
+        let until = Instant::now() + SOON;
+        while !condition() {
+            assert!(Instant::now() < until, "{what}: not within {SOON:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Both sessions are there, in one API server, with an account that is exact.
+    fn expect_alive(&self, guests: &mut [Guest; 2]) -> u32 {
+        let [one, two] = guests;
+        let server = one.server().expect("a session");
+        assert_eq!(two.server(), Some(server));
+        assert_eq!(self.memory(), (2, 2));
+        // The limit is 5: 2 more, and not 2 beyond.
+        assert!(two.asks(b'a') && !one.asks(b'a') && two.asks(b'r'));
+        assert_eq!(self.memory(), (2, 2));
+        server
+    }
+
+    fn expect_nothing_left(self, guests: [Guest; 2]) {
+        drop(guests);
+        self.eventually("no session is left", || self.node.report().sessions.is_empty() && self.node.busy() == 0);
+        assert_eq!(self.memory(), (0, 0));
+    }
+}
+
+// The tests.
+
+#[test]
+fn sessions_of_a_process_move_together_and_again() {
+    let fixture = Fixture::new("");
+    let mut guests = fixture.two_guests();
+    let mut before = fixture.expect_alive(&mut guests);
+    for moved in 1..=3 {
+        let MoveStatus::Moved(figures) = fixture.move_one(false) else { panic!("not moved") };
+        assert_eq!((figures.sessions, figures.bytes, figures.stop_us, figures.rebuild_us), (2, 200, 2, 8));
+        let after = fixture.expect_alive(&mut guests);
+        assert!(after != before && after == figures.server);
+        for session in fixture.node.report().sessions {
+            assert_eq!((session.server, session.moves.count), (after, moved));
+            assert!(session.moves.last_us.is_some() && session.moving.is_none());
+        }
+        fixture.eventually("the old API server is gone", || !Path::new(&format!("/proc/{before}")).exists());
+        before = after;
+    }
+    // Further connections of the process go where its sessions are.
+    assert_eq!(Guest::attach(fixture.socket()).server(), Some(before));
+    fixture.expect_nothing_left(guests);
+}
+
+#[test]
+fn check_moves_nothing() {
+    let fixture = Fixture::new("");
+    let mut guests = fixture.two_guests();
+    let before = fixture.expect_alive(&mut guests);
+    let MoveStatus::Movable(figures) = fixture.move_one(true) else { panic!("not movable") };
+    assert_eq!((figures.sessions, figures.server, figures.rebuild_us), (2, before, 0));
+    assert_eq!(fixture.expect_alive(&mut guests), before);
+    assert!(fixture.node.report().sessions.iter().all(|session| session.moves.count == 0));
+    fixture.expect_nothing_left(guests);
+}
+
+/// The sessions stay in the old API server. The reason that is told contains `reason`.
+fn stays(fault: &str, reason: &str) {
+    let fixture = Fixture::new(fault);
+    let mut guests = fixture.two_guests();
+    let before = fixture.expect_alive(&mut guests);
+    for _ in 0..2 {
+        let MoveStatus::Refused { reason: told, .. } = fixture.move_one(false) else { panic!("{fault}: moved") };
+        assert!(told.contains(reason), "{fault}: {told}");
+        assert_eq!(fixture.expect_alive(&mut guests), before, "{fault}");
+    }
+    let told = fixture.node.report().sessions.into_iter().filter_map(|session| session.moves.refused).next();
+    assert!(told.is_some_and(|told| told.contains(reason)), "{fault}");
+    fixture.eventually("no other API server is left", || fixture.node.busy() == 1);
+    fixture.expect_nothing_left(guests);
+}
+
+/// The sessions are lost, as they are when their API server dies.
+fn is_lost(fault: &str) {
+    let fixture = Fixture::new(fault);
+    let mut guests = fixture.two_guests();
+    let _ = fixture.move_one(false);
+    assert!(guests.iter_mut().all(|guest| guest.server().is_none()), "{fault}");
+    fixture.eventually("the accounts are empty", || fixture.memory() == (0, 0));
+    fixture.expect_nothing_left(guests);
+}
+
+#[test]
+fn refused_capture_leaves_sessions_where_they_are() {
+    stays("capture:refuse", "fake_call did not return");
+}
+
+#[test]
+fn new_api_server_that_dies_leaves_sessions_where_they_are() {
+    stays("adopt:die", "the new API server has ended");
+}
+
+#[test]
+fn new_api_server_that_cannot_rebuild_leaves_sessions_where_they_are() {
+    stays("adopt:refuse", "no such card");
+}
+
+#[test]
+fn new_api_server_that_lies_leaves_sessions_where_they_are() {
+    stays("adopt:lie", "the new API server has ended");
+}
+
+#[test]
+fn old_api_server_that_dies_while_it_captures_loses_its_sessions() {
+    is_lost("capture:die");
+}
+
+#[test]
+fn old_api_server_that_lies_loses_its_sessions() {
+    is_lost("capture:lie");
+    is_lost("capture:garbage");
+}
+
+#[test]
+fn new_api_server_that_dies_after_the_commit_loses_its_sessions() {
+    is_lost("go:die");
+}
+
+#[test]
+fn sessions_survive_an_old_api_server_that_dies_once_they_are_captured() {
+    let fixture = Fixture::new("captured:die");
+    let mut guests = fixture.two_guests();
+    let before = fixture.expect_alive(&mut guests);
+    let MoveStatus::Moved(figures) = fixture.move_one(false) else { panic!("not moved") };
+    let after = fixture.expect_alive(&mut guests);
+    assert!(after != before && after == figures.server);
+    fixture.eventually("the old API server is gone", || !Path::new(&format!("/proc/{before}")).exists());
+    assert_eq!(fixture.memory(), (2, 2));
+    fixture.expect_nothing_left(guests);
+}
+
+fn begin(fixture: &Fixture) -> u64 {
+    let request = MoveRequest { session: fixture.sessions()[0], check: false, stop_ms: 5000 };
+    let MoveBegun { number } = ask(fixture.socket(), &Request::Migrate(request)).unwrap();
+    let rebuilding = || {
+        let status: MoveStatus = ask(fixture.socket(), &Request::MoveStatus(number)).unwrap();
+        status == MoveStatus::UnderWay("rebuilding".into())
+    };
+    fixture.eventually("the new API server has the state", rebuilding);
+    number
+}
+
+#[test]
+fn operators_end_of_a_session_ends_its_move() {
+    let fixture = Fixture::new("adopt:hang");
+    let mut guests = fixture.two_guests();
+    begin(&fixture);
+    let sessions = fixture.sessions();
+    let _: EndReport = ask(fixture.socket(), &Request::End(EndRequest::Sessions(sessions))).unwrap();
+    assert!(guests.iter_mut().all(|guest| guest.server().is_none()));
+    fixture.eventually("the accounts are empty", || fixture.memory() == (0, 0));
+    fixture.expect_nothing_left(guests);
+}
+
+#[test]
+fn killed_processes_leave_sessions_where_they_are_or_moved() {
+    for dies in ["old", "new"] {
+        let fixture = Fixture::new("adopt:hang");
+        let mut guests = fixture.two_guests();
+        let before = fixture.expect_alive(&mut guests);
+        let number = begin(&fixture);
+        if dies == "old" {
+            kill(before);
+            // The state is complete. The new API server never says that it has rebuilt it, until an operator gives up.
+            let status: MoveStatus = ask(fixture.socket(), &Request::MoveStatus(number)).unwrap();
+            assert_eq!(status, MoveStatus::UnderWay("rebuilding".into()));
+            assert_eq!(fixture.memory(), (2, 2), "an API server that is not reaped holds what it held");
+            let sessions = fixture.sessions();
+            assert_eq!(sessions.len(), 2);
+            let _: EndReport = ask(fixture.socket(), &Request::End(EndRequest::Sessions(sessions))).unwrap();
+            assert!(guests.iter_mut().all(|guest| guest.server().is_none()));
+        } else {
+            // It has no session yet.
+            let servers = fixture.node.report().servers;
+            assert_eq!(servers.len(), 1);
+            kill(servers[0].server);
+            fixture.eventually("the move is given up", || {
+                matches!(ask(fixture.socket(), &Request::MoveStatus(number)), Ok(MoveStatus::Refused { .. }))
+            });
+            assert_eq!(fixture.expect_alive(&mut guests), before);
+        }
+        fixture.expect_nothing_left(guests);
+    }
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+#[test]
+fn unknown_sessions_and_moves_are_told() {
+    let fixture = Fixture::new("");
+    let request = MoveRequest { session: 99, check: false, stop_ms: 1 };
+    let error = ask::<MoveBegun>(fixture.socket(), &Request::Migrate(request)).unwrap_err().to_string();
+    assert!(error.contains("there is no session 99"), "{error}");
+    let error = ask::<MoveStatus>(fixture.socket(), &Request::MoveStatus(7)).unwrap_err().to_string();
+    assert!(error.contains("there was no move 7"), "{error}");
+}

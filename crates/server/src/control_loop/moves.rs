@@ -1,0 +1,246 @@
+//! The control loop's part in a move: it obeys orders, captures the session, or begins as one that was captured.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use aviary_control::{CaptureFigures, MoveOrder, MoveReport, Received, StateDescriptors};
+use aviary_transport::{LaneEnd, Liveness, Side};
+
+use super::{Connected, Stance, await_end};
+use crate::lane::LaneStart;
+use crate::moving::link::{LanePlace, Link, LinkedLane};
+use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot};
+use crate::session::Session;
+use crate::state::{self, Places, Rebuilt};
+
+/// How long lanes that begin in a new process may take until they stand: each makes calls of its own thread again.
+const LANES_BEGIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long work that no lane waits for may go on in a pause, beyond the time for the lanes to stand.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The calls that the threads of a session make again before it goes on in a new process.
+struct Threads {
+    rebuilt: Arc<Rebuilt>,
+    /// Of the threads that could not do it.
+    failures: Arc<Mutex<Vec<String>>>,
+}
+
+impl Threads {
+    /// The recorded calls of one thread, to be made again on the shadow thread that takes its place.
+    fn before(&self, session: &Arc<Session>, lane: u32) -> Box<dyn FnOnce() + Send> {
+        let (session, rebuilt, failures) = (session.clone(), self.rebuilt.clone(), self.failures.clone());
+        Box::new(move || {
+            if let Err(error) = state::rebuild_thread(&session, &rebuilt, lane) {
+                failures.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+            }
+        })
+    }
+
+    /// Once all threads stand.
+    fn outcome(&self) -> Result<(), String> {
+        let failed = self.failures.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+/// A session that stands, written down.
+type Captured = (CaptureFigures, StateDescriptors<OwnedFd>);
+
+impl Connected {
+    /// Takes one order. An error ends the connection.
+    pub(super) fn obey(&mut self) -> Result<(), String> {
+        let Some(orders) = &self.session.orders else { return Ok(()) };
+        let order = match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+            Received::Message(order, _) => order,
+            Received::Nothing => return Ok(()),
+            Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
+            Received::Closed => return Err("the process around the module has given the session up".into()),
+        };
+        match (order, self.stance) {
+            (MoveOrder::Capture { stop_ms }, Stance::Serving) => self.hand_over(Duration::from_millis(stop_ms)),
+            (MoveOrder::Resume, _) => {
+                self.go_on();
+                Ok(())
+            }
+            // Twice, or without a state to go on with: as if it had not been said.
+            (MoveOrder::Capture { .. } | MoveOrder::Go, _) => Ok(()),
+        }
+    }
+
+    /// Captures the session and reports; it goes on if that is not possible.
+    fn hand_over(&mut self, timeout: Duration) -> Result<(), String> {
+        let captured = self.capture(timeout);
+        if captured.is_ok() {
+            self.stance = Stance::Standing;
+            self.session.set_heard(false);
+        } else {
+            // Before the node hears of it, which may ask again at once.
+            self.go_on();
+        }
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        let told = match &captured {
+            Ok((figures, descriptors)) => report(orders, &MoveReport::Captured(*figures), &descriptors.list()),
+            Err(obstacle) => report(orders, &obstacle.report(), &[]),
+        };
+        if told.is_err() {
+            self.go_on();
+        }
+        Ok(())
+    }
+
+    /// As if nothing had been asked.
+    fn go_on(&mut self) {
+        let session = &self.session;
+        self.stance = Stance::Serving;
+        session.set_heard(true);
+        session.callback_lane.go_on();
+        session.tickets.resume();
+        self.lanes.values().for_each(|shadow| shadow.liveness.resume());
+        // Another process may have shown its own meanwhile.
+        session.stats.pid.store(std::process::id(), Ordering::Relaxed);
+        session.stats.lanes.store(self.lanes.len() as u32, Ordering::Relaxed);
+        session.pause.resume();
+    }
+
+    fn capture(&mut self, timeout: Duration) -> Result<Captured, Obstacle> {
+        if self.arena.streamed() {
+            return Err(Obstacle::lasting("the program shares no memory with its API server (--mirror)"));
+        }
+        let arena = self.arena.file().ok_or_else(|| Obstacle::lasting("the program is in a virtual machine"))?;
+        let begun = Instant::now();
+        let deadline = begun + timeout;
+        // A lane that its guest has closed is not one to go on with.
+        await_end(&mut self.closing, timeout);
+        if !self.closing.is_empty() {
+            return Err(Obstacle::not_now(format!(
+                "a thread of the program has ended, and its call not within {timeout:?}"
+            )));
+        }
+        let session = &self.session;
+        session.pause.request();
+        session.tickets.pause();
+        for shadow in self.lanes.values() {
+            shadow.liveness.interrupt();
+            shadow.waker.wake();
+        }
+        if !session.pause.await_all(deadline) {
+            return Err(calls_under_way(session, timeout));
+        }
+        let stood = Instant::now();
+        drain(session, deadline + DRAIN_TIMEOUT)?;
+        let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
+        let drained = Instant::now();
+        let text = session.printed.get().and_then(|printed| printed.take(true));
+        if text.is_some_and(|text| text.iter().any(|text| !text.is_empty())) {
+            return Err(Obstacle::not_now("the vendor library has printed what no answer has carried yet"));
+        }
+        let (deliveries, delivered) = session.late.untold();
+        let stopped = session.pause.stopped();
+        let lane = |(number, stopped)| {
+            let place = self.lanes.get(&number).map_or(LanePlace::default(), |shadow| shadow.place);
+            (number, LinkedLane { place, stopped })
+        };
+        let link = Link {
+            hello: self.link.hello.clone(),
+            same_address: self.arena.same_address(),
+            lanes: stopped.into_iter().map(lane).collect(),
+            callbacks: self.callbacks.zip(callbacks),
+            tickets_done: session.tickets.done(),
+            delivered,
+            deliveries,
+            heap: self.heap.as_ref().map(|(place, _)| *place),
+        };
+        let (snapshot, bytes) = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from))?;
+        crate::confine::flush_output();
+        let copy =
+            |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
+        let socket = session.socket().ok_or_else(|| Obstacle::lasting("there is no socket"))?;
+        let descriptors = StateDescriptors {
+            snapshot,
+            guest: copy(socket.as_fd())?,
+            arena: copy(arena)?,
+            output: [copy(std::io::stdout().as_fd())?, copy(std::io::stderr().as_fd())?],
+            heap: self.heap.as_ref().map(|(_, file)| copy(file.as_fd())).transpose()?,
+        };
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let figures = CaptureFigures {
+            stop_us: us(stood - begun),
+            drain_us: us(drained - stood),
+            capture_us: us(drained.elapsed()),
+            bytes,
+            heap: descriptors.heap.is_some(),
+        };
+        Ok((figures, descriptors))
+    }
+
+    /// In the new process: makes the session what it was in the old one. It stands until the order to go; an error says
+    /// what does not work here, and the session is still the old process's.
+    pub fn rebuild(mut self, from: &mut dyn Read, begun: Instant) -> Result<Connected, String> {
+        self.stance = Stance::Standing;
+        let session = self.session.clone();
+        session.pause.request();
+        session.tickets.finish(self.link.tickets_done);
+        session.late.resume(std::mem::take(&mut self.link.deliveries), self.link.delivered);
+        if let Some((place, file)) = &self.heap {
+            self.arena.lay_over(place.offset, place.length, file.as_fd()).map_err(|error| error.to_string())?;
+        }
+        let rebuilt = state::rebuild(&session, from, &Places::default()).map_err(|error| error.to_string())?;
+        let threads = Threads { rebuilt: Arc::new(rebuilt), failures: Arc::default() };
+        // The old process's count.
+        session.stats.lanes.store(0, Ordering::Relaxed);
+        let lanes: BTreeMap<u32, LinkedLane> = std::mem::take(&mut self.link.lanes);
+        for (number, LinkedLane { place, stopped }) in lanes {
+            let liveness = Arc::new(Liveness::notified());
+            let end = self.end_at(place, &liveness)?.resume(stopped.position).map_err(|error| error.to_string())?;
+            let start = LaneStart {
+                taken: stopped.taken,
+                deferred: stopped.deferred,
+                before: Some(threads.before(&session, number)),
+            };
+            self.start_lane(number, place, end, liveness, start)?;
+        }
+        if let Some((place, position)) = self.link.callbacks {
+            let liveness = Arc::new(Liveness::notified());
+            let end = self.end_at(place, &liveness)?.resume(position).map_err(|error| error.to_string())?;
+            session.callback_lane.open(end, liveness);
+            self.callbacks = Some(place);
+        }
+        if !session.pause.await_all(Instant::now() + LANES_BEGIN_TIMEOUT) {
+            return Err("the lanes did not begin in the new process".into());
+        }
+        threads.outcome()?;
+        let rebuild_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let orders = session.orders.as_ref().ok_or("there are no orders")?;
+        report(orders, &MoveReport::Rebuilt { rebuild_us }, &[]).map_err(|error| error.to_string())?;
+        self.await_go()
+    }
+
+    fn end_at(&self, place: LanePlace, liveness: &Arc<Liveness>) -> Result<LaneEnd, String> {
+        let length = usize::try_from(place.length).map_err(|_| "a lane longer than memory")?;
+        LaneEnd::shared(&self.arena, place.offset, length, Side::Server, liveness).map_err(|error| error.to_string())
+    }
+
+    /// From the order to go on the session is here. Until then this process has no right to answer its guest.
+    fn await_go(mut self) -> Result<Connected, String> {
+        let orders = self.session.orders.as_ref().ok_or("there are no orders")?;
+        loop {
+            let mut fds = [rustix::event::PollFd::new(orders, rustix::event::PollFlags::IN)];
+            // A signal or nothing at all: the next look says.
+            let _ = rustix::event::poll(&mut fds, None);
+            match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+                Received::Message(MoveOrder::Go, _) => break,
+                Received::Message(MoveOrder::Resume, _) | Received::Closed => {
+                    return Err("the session stays in its old process".into());
+                }
+                Received::Message(MoveOrder::Capture { .. }, _) | Received::Nothing => {}
+                Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
+            }
+        }
+        self.go_on();
+        Ok(self)
+    }
+}

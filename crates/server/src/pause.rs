@@ -1,0 +1,289 @@
+//! Stopping a session's lanes between two messages, and letting them go on.
+//!
+//! A lane looks at one word before each message; the word is zero while nothing is asked of the lanes. A pause stops every
+//! lane where it can go on later, in this process or in another one: with a message taken and not begun, or between two
+//! messages. A lane inside a call stops when the call is over. Nothing is lost by a pause that is given up.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use aviary_transport::LanePosition;
+
+/// The word that lanes look at.
+mod word {
+    pub const NOTHING: u32 = 0;
+    /// Bit: calls are counted, for tests.
+    pub const COUNTED: u32 = 1;
+    /// Bit: lanes stop.
+    pub const STOP: u32 = 2;
+    /// Bit: lanes end.
+    pub const DEAD: u32 = 4;
+}
+
+/// The present demand on the lanes of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Stopping,
+    /// For good.
+    Dead,
+}
+
+/// A lane that stands: all that another process needs to go on with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoppedLane {
+    pub position: LanePosition,
+    /// A message that was taken from the ring and not begun.
+    pub taken: Option<Vec<u8>>,
+    /// The error of an asynchronous call that no reply has told yet.
+    pub deferred: Option<i64>,
+}
+
+/// The end of a stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopEnd {
+    GoesOn,
+    SessionOver,
+}
+
+/// Calls after each of which tests have the session move.
+#[derive(Debug)]
+struct Counted {
+    every: u64,
+    calls: u64,
+}
+
+#[derive(Debug)]
+struct PauseState {
+    phase: Phase,
+    /// Lanes that do not stand.
+    at_work: usize,
+    stopped: BTreeMap<u32, StoppedLane>,
+    /// `None`: calls are not counted.
+    counted: Option<Counted>,
+}
+
+#[derive(Debug)]
+pub struct Pause {
+    word: AtomicU32,
+    state: Mutex<PauseState>,
+    changed: Condvar,
+}
+
+impl Pause {
+    /// `every`: for tests, the number of calls after each of which the session asks to be moved.
+    pub fn new(every: Option<u64>) -> Pause {
+        let counted = every.filter(|every| *every > 0).map(|every| Counted { every, calls: 0 });
+        let word = if counted.is_some() { word::COUNTED } else { word::NOTHING };
+        let state = PauseState { phase: Phase::Running, at_work: 0, stopped: BTreeMap::new(), counted };
+        Pause { word: AtomicU32::new(word), state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// False: lanes go on, and nothing else is to be done before the next message.
+    #[inline]
+    pub fn asks(&self) -> bool {
+        self.word.load(Ordering::SeqCst) != word::NOTHING
+    }
+
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & word::DEAD != 0
+    }
+
+    /// True if lanes shall stop.
+    pub fn stops(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & word::STOP != 0
+    }
+
+    // Lanes.
+
+    /// A lane is about to begin. Called before its thread exists, so that a pause never misses it.
+    pub fn enter(&self) {
+        self.lock().at_work += 1;
+    }
+
+    /// A lane has ended, also one that stood.
+    pub fn leave(&self) {
+        let mut state = self.lock();
+        state.at_work = state.at_work.saturating_sub(1);
+        self.changed.notify_all();
+    }
+
+    /// A lane stands until it may go on.
+    pub fn stand(&self, lane: u32, stopped: StoppedLane) -> StopEnd {
+        let mut state = self.lock();
+        if state.phase != Phase::Stopping {
+            return if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn };
+        }
+        state.at_work = state.at_work.saturating_sub(1);
+        state.stopped.insert(lane, stopped);
+        self.changed.notify_all();
+        while state.phase == Phase::Stopping {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.stopped.remove(&lane);
+        state.at_work += 1;
+        if state.phase == Phase::Dead { StopEnd::SessionOver } else { StopEnd::GoesOn }
+    }
+
+    /// A lane has executed a message. True if the session shall ask to be moved now: then all lanes stop at once, and the
+    /// node lets them go on.
+    pub fn count_call(&self) -> bool {
+        let mut state = self.lock();
+        let phase = state.phase;
+        let Some(counted) = &mut state.counted else { return false };
+        counted.calls += 1;
+        if !counted.calls.is_multiple_of(counted.every) || phase != Phase::Running {
+            return false;
+        }
+        self.set(&mut state, Phase::Stopping);
+        true
+    }
+
+    // The control loop.
+
+    /// Asks all lanes to stop. Those that sleep must be woken.
+    pub fn request(&self) {
+        let mut state = self.lock();
+        if state.phase == Phase::Running {
+            self.set(&mut state, Phase::Stopping);
+        }
+    }
+
+    /// Waits until every lane stands; false: some do not by `deadline`.
+    pub fn await_all(&self, deadline: Instant) -> bool {
+        let mut state = self.lock();
+        while state.at_work > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.phase == Phase::Dead {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The lanes that stand, by number.
+    pub fn stopped(&self) -> BTreeMap<u32, StoppedLane> {
+        self.lock().stopped.clone()
+    }
+
+    pub fn resume(&self) {
+        let mut state = self.lock();
+        if state.phase == Phase::Stopping {
+            self.set(&mut state, Phase::Running);
+        }
+    }
+
+    /// All lanes end. True: the first time.
+    pub fn kill(&self) -> bool {
+        let mut state = self.lock();
+        let first = state.phase != Phase::Dead;
+        self.set(&mut state, Phase::Dead);
+        first
+    }
+
+    /// The only place where the phase changes.
+    fn set(&self, state: &mut PauseState, phase: Phase) {
+        let counted = if state.counted.is_some() { word::COUNTED } else { word::NOTHING };
+        let asked = match phase {
+            Phase::Running => word::NOTHING,
+            Phase::Stopping => word::STOP,
+            Phase::Dead => word::DEAD,
+        };
+        state.phase = phase;
+        self.word.store(counted | asked, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PauseState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn lanes_stand_and_go_on_as_often_as_asked() {
+        const LANES: u32 = 4;
+        let pause = Pause::new(None);
+        let executed: Vec<AtomicU32> = (0..LANES).map(|_| AtomicU32::new(0)).collect();
+        (0..LANES).for_each(|_| pause.enter());
+        std::thread::scope(|scope| {
+            for lane in 0..LANES {
+                let (pause, executed) = (&pause, &executed);
+                scope.spawn(move || {
+                    loop {
+                        if pause.asks() && pause.stand(lane, StoppedLane::default()) == StopEnd::SessionOver {
+                            return pause.leave();
+                        }
+                        executed[lane as usize].fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let seen = || executed.iter().map(|count| count.load(Ordering::SeqCst)).collect::<Vec<_>>();
+            for _ in 0..200 {
+                pause.request();
+                assert!(pause.await_all(soon()));
+                assert_eq!(pause.stopped().len(), LANES as usize);
+                let before = seen();
+                std::thread::yield_now();
+                assert_eq!(seen(), before, "a lane that stands executed a message");
+                pause.resume();
+            }
+            assert!(pause.kill() && !pause.kill());
+        });
+        assert!(pause.is_dead());
+    }
+
+    #[test]
+    fn lane_inside_a_call_keeps_the_pause_from_being_complete() {
+        let pause = Pause::new(None);
+        pause.enter();
+        pause.request();
+        assert!(!pause.await_all(Instant::now()));
+        // The attempt is given up: the lane never noticed.
+        pause.resume();
+        assert!(!pause.asks());
+        assert_eq!(pause.stand(1, StoppedLane::default()), StopEnd::GoesOn);
+    }
+
+    #[test]
+    fn counted_calls_stop_the_session_after_every_nth() {
+        let pause = Pause::new(Some(3));
+        assert!(pause.asks() && !pause.stops());
+        let asked: Vec<bool> = (0..7)
+            .map(|_| {
+                let asked = pause.count_call();
+                assert_eq!(pause.stops(), asked);
+                pause.resume();
+                asked
+            })
+            .collect();
+        assert_eq!(asked, [false, false, true, false, false, true, false]);
+        assert!(!Pause::new(Some(0)).asks() && !Pause::new(None).count_call());
+    }
+
+    #[test]
+    fn end_of_the_session_ends_every_stop() {
+        let pause = Pause::new(None);
+        pause.enter();
+        pause.request();
+        std::thread::scope(|scope| {
+            let lane = scope.spawn(|| pause.stand(1, StoppedLane::default()));
+            assert!(pause.await_all(soon()));
+            pause.kill();
+            assert_eq!(lane.join().unwrap(), StopEnd::SessionOver);
+        });
+        assert!(!pause.await_all(Instant::now()), "the lane has not left yet");
+    }
+}

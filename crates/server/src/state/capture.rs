@@ -1,0 +1,156 @@
+//! A session as a snapshot.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::Write;
+use std::sync::Arc;
+
+use aviary_state::{Holding, Identity, Record, Snapshot, SnapshotWriter};
+use aviary_wire::HandleId;
+
+use super::{MAX_REFERENCES, NotMovable, name_of};
+use crate::api::HandleTypeInfo;
+use crate::closures::ClosureLifetime;
+use crate::handles::LiveObject;
+use crate::object_log::LoggedState;
+use crate::session::Session;
+
+/// The type of an id that the session's own table issued.
+const UNKNOWN_TYPE: HandleTypeInfo = HandleTypeInfo::plain("?", 8);
+
+/// Writes the state of a session. No call is under way in it, the vendor library has finished what it was given, and
+/// that stays so until this returns. The session itself is as before.
+pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMovable> {
+    if session.is_dead() {
+        return Err(NotMovable::Ended);
+    }
+    let kept = session.log.lock();
+    check(session, &kept)?;
+    let table = session.handles.image();
+    check_objects(session, &kept, &table.objects)?;
+    let callbacks: HashMap<u64, ClosureLifetime> = session.registered_callbacks().into_iter().collect();
+    check_callbacks(&kept, &callbacks)?;
+    let (unbound, other) = session.other_charges();
+    let holdings = |parts: &[(usize, u64)]| parts.iter().map(|part| holding(session, *part)).collect::<Vec<_>>();
+    let head = Snapshot {
+        identity: Identity { api: session.api.name.into(), spec_hash: session.api.spec_hash },
+        slots: table.slots,
+        free: table.free,
+        guest_slots: table.guest_slots,
+        objects: table
+            .objects
+            .iter()
+            .map(|object| {
+                // SAFETY: the object is alive, and no call ends it meanwhile.
+                let name = |identity| unsafe { name_of(identity, object.native) };
+                let identity = type_of(session, object).identity.filter(|_| object.image.borrowed).and_then(name);
+                aviary_state::ObjectImage { identity, holdings: holdings(&object.holding), ..object.image.clone() }
+            })
+            .collect(),
+        records: kept.log.records().map(|record| without_ended_callbacks(record, &callbacks)).collect(),
+        unbound: holdings(&unbound),
+        kept: other.iter().map(|(number, parts)| (*number, holdings(parts))).collect(),
+    };
+    let mut writer = SnapshotWriter::begin(into, &head, kept.log.store())?;
+    for object in &table.objects {
+        if let Some(state) = kept.states.get(&object.image.id) {
+            // SAFETY: the specification's own function for a live object; the piece has as many bytes as it says.
+            let write = |offset, piece: &mut [u8]| unsafe {
+                (state.write)(object.native, offset, piece.as_mut_ptr().cast(), piece.len())
+            };
+            write_state(&mut writer, object.image.id, write, type_of(session, object).name)?;
+        }
+    }
+    if let Some(state) = session.api.state {
+        // SAFETY: as above.
+        let write = |offset, piece: &mut [u8]| unsafe { (state.write)(offset, piece.as_mut_ptr().cast(), piece.len()) };
+        write_state(&mut writer, 0, write, session.api.name)?;
+    }
+    Ok(writer.end()?)
+}
+
+fn type_of(session: &Session, object: &LiveObject) -> &'static HandleTypeInfo {
+    session.api.handle_types.get(HandleId::type_of_word(object.image.id)).unwrap_or(&UNKNOWN_TYPE)
+}
+
+fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
+    if kept.log.is_overflown() {
+        return Err(NotMovable::LogTooLarge);
+    }
+    if !session.log.is_on() {
+        return Err(NotMovable::NotRecorded);
+    }
+    for record in kept.log.records() {
+        let function = session.api.functions.get(record.function as usize);
+        if let Some((function, why)) = function.and_then(|function| Some((function.name, function.blocker?))) {
+            return Err(NotMovable::BlockedByCall { function, why });
+        }
+    }
+    let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
+    busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;
+    busy(!session.mappings.is_empty(), "memory of the library is mapped")
+}
+
+fn check_objects(session: &Session, kept: &LoggedState, objects: &[LiveObject]) -> Result<(), NotMovable> {
+    for object in objects {
+        let HandleTypeInfo { name: of, blocker, .. } = *type_of(session, object);
+        if let Some(why) = blocker {
+            return Err(NotMovable::Blocked { of, why });
+        }
+        if !kept.log.makes(object.image.id) {
+            return Err(NotMovable::Unrecorded { of });
+        }
+        let references = object.image.references;
+        if references > MAX_REFERENCES {
+            return Err(NotMovable::References { of, references });
+        }
+        if object.is_busy {
+            return Err(NotMovable::Busy { what: "a callback has an object" });
+        }
+    }
+    Ok(())
+}
+
+/// A callback that is still to come must come from the new process, where only a recorded call registers it.
+fn check_callbacks(kept: &LoggedState, callbacks: &HashMap<u64, ClosureLifetime>) -> Result<(), NotMovable> {
+    let recorded: HashSet<u64> = kept.log.records().flat_map(|record| record.callbacks.iter().copied()).collect();
+    let lost = |(number, life): (&u64, &ClosureLifetime)| *life == ClosureLifetime::Once && !recorded.contains(number);
+    if callbacks.iter().any(lost) {
+        return Err(NotMovable::Busy { what: "the library has not called back yet" });
+    }
+    Ok(())
+}
+
+fn without_ended_callbacks(record: &Record, callbacks: &HashMap<u64, ClosureLifetime>) -> Record {
+    let mut record = record.clone();
+    record.callbacks.iter_mut().filter(|number| !callbacks.contains_key(number)).for_each(|number| *number = 0);
+    record
+}
+
+fn holding(session: &Session, (item, amount): (usize, u64)) -> Holding {
+    let resource = session.gate.resource(item).unwrap_or_default() as u32;
+    let devices: BTreeSet<String> = session.gate.devices(item).into_iter().collect();
+    Holding { resource, devices: devices.into_iter().collect(), amount }
+}
+
+/// `of`: the type, for messages.
+fn write_state(
+    writer: &mut SnapshotWriter,
+    id: u64,
+    write: impl Fn(u64, &mut [u8]) -> i64,
+    of: &'static str,
+) -> Result<(), NotMovable> {
+    let mut piece = vec![0u8; SnapshotWriter::CHUNK];
+    let mut offset = 0;
+    loop {
+        let written = write(offset, &mut piece);
+        let written = usize::try_from(written).ok().and_then(|written| piece.get(..written));
+        let Some(bytes) = written else { return Err(NotMovable::State { of }) };
+        if !bytes.is_empty() {
+            writer.state(id, offset, bytes)?;
+        }
+        offset += bytes.len() as u64;
+        if bytes.len() < SnapshotWriter::CHUNK {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A session from a snapshot.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::sync::Arc;
+
+use aviary_gate::Charges;
+use aviary_state::{Effect, Holding, ObjectImage, Owner, Record, Snapshot, SnapshotReader, StateChunk};
+use aviary_wire::HandleId;
+
+use super::replay::Replay;
+use super::{MAX_REFERENCES, Places, RebuildError, Rebuilt};
+use crate::session::Session;
+
+/// Makes the objects of a snapshot again, in a session that has none and whose lanes do not run yet. The arena is the one
+/// that the old session had. Nothing is charged: the amounts are tied to the objects, and it is the caller's business
+/// that the accounts contain them.
+///
+/// A session for which this fails is good for nothing but to be ended.
+pub fn rebuild(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -> Result<Rebuilt, RebuildError> {
+    session.set_rebuilding(true);
+    let result = rebuild_muted(session, from, places);
+    session.set_rebuilding(false);
+    result
+}
+
+fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -> Result<Rebuilt, RebuildError> {
+    let (mut reader, snapshot, store) = SnapshotReader::begin(from)?;
+    let api = session.api;
+    if snapshot.identity.api != api.name || snapshot.identity.spec_hash != api.spec_hash {
+        return Err(RebuildError::OtherApi);
+    }
+    session.handles.begin_rebuilding(&snapshot)?;
+    let store = Arc::new(store);
+    let replay = Replay { session: session.clone(), store: store.clone(), ids: Arc::new(ids(&snapshot, places)) };
+    let mut rebuilt = Rebuilt { threads: BTreeMap::new(), store };
+    let mut of_life: HashMap<(Effect, u64), &Record> = HashMap::new();
+    for record in &snapshot.records {
+        match (record.effect, record.owners.as_slice()) {
+            (Effect::Retains | Effect::GivesBack, [Owner::Object(id)]) => {
+                _ = of_life.insert((record.effect, *id), record)
+            }
+            (_, [Owner::Thread(lane)]) => rebuilt.threads.entry(*lane).or_default().push(record.clone()),
+            _ => replay.make(record)?,
+        }
+    }
+    for object in &snapshot.objects {
+        count_references(&replay, object, &of_life)?;
+    }
+    for ended in session.handles.end_rebuilding(&snapshot)? {
+        session.log.object_ended(ended);
+    }
+    tie_charges(session, &snapshot)?;
+    while let Some(chunk) = reader.state()? {
+        restore(session, &chunk)?;
+    }
+    // A thread that used an object which has ended had that in no use any longer.
+    for records in rebuilt.threads.values_mut() {
+        records.retain(|record| record.inputs.iter().all(|id| session.handles.references(*id).is_some()));
+    }
+    session.show_handles();
+    Ok(rebuilt)
+}
+
+/// Makes the recorded calls of one thread again, on the shadow thread that takes its place.
+pub fn rebuild_thread(session: &Arc<Session>, rebuilt: &Rebuilt, lane: u32) -> Result<(), RebuildError> {
+    let replay = Replay { session: session.clone(), store: rebuilt.store.clone(), ids: Arc::default() };
+    rebuilt.threads.get(&lane).into_iter().flatten().try_for_each(|record| replay.make(record))
+}
+
+fn ids(snapshot: &Snapshot, places: &Places) -> BTreeMap<(u32, String), u64> {
+    let named = snapshot.objects.iter().filter_map(|object| Some((object.id, object.identity.as_ref()?)));
+    let here = |name: &String| places.identities.get(name).unwrap_or(name).clone();
+    named.map(|(id, name)| ((HandleId::type_of_word(id) as u32, here(name)), id)).collect()
+}
+
+/// Repeats the call that took, or gave back, a reference until the guest's count is right.
+fn count_references(
+    replay: &Replay,
+    object: &ObjectImage,
+    of_life: &HashMap<(Effect, u64), &Record>,
+) -> Result<(), RebuildError> {
+    let handles = &replay.session.handles;
+    let expected = object.references;
+    let mut calls = 0;
+    while let Some(found) = handles.references(object.id).filter(|found| *found != expected) {
+        let effect = if found < expected { Effect::Retains } else { Effect::GivesBack };
+        let of = replay.session.api.handle_types.get(HandleId::type_of_word(object.id)).map_or("?", |ty| ty.name);
+        let record = of_life.get(&(effect, object.id)).filter(|_| calls < MAX_REFERENCES);
+        let record = record.ok_or(RebuildError::References { of, found, expected })?;
+        replay.make(record)?;
+        calls += 1;
+    }
+    Ok(())
+}
+
+fn tie_charges(session: &Session, snapshot: &Snapshot) -> Result<(), RebuildError> {
+    let charges = |holdings: &[Holding]| -> Result<Charges, RebuildError> {
+        let mut charges = Charges::default();
+        for Holding { resource, devices, amount } in holdings {
+            let item = session.gate.residency(*resource as usize, devices);
+            charges.add(item.map_err(|error| RebuildError::Accounts(error.to_string()))?, *amount);
+        }
+        Ok(charges)
+    };
+    for object in &snapshot.objects {
+        session.handles.set_holding(object.id, charges(&object.holdings)?);
+    }
+    let kept = snapshot.kept.iter().map(|(number, holdings)| Ok((*number, charges(holdings)?)));
+    session.set_other_charges(charges(&snapshot.unbound)?, kept.collect::<Result<_, RebuildError>>()?);
+    Ok(())
+}
+
+fn restore(session: &Session, chunk: &StateChunk) -> Result<(), RebuildError> {
+    let (from, bytes) = (chunk.bytes.as_ptr().cast(), chunk.bytes.len());
+    if chunk.id == 0 {
+        let of = session.api.name;
+        let state = session.api.state.ok_or(RebuildError::State { of })?;
+        // SAFETY: the specification's own function; the chunk has as many bytes as it says. An offset that the state does
+        // not have is for that function to refuse: the contract of the language says so.
+        let restored = unsafe { (state.read)(chunk.offset, from, bytes) };
+        return if restored == 0 { Ok(()) } else { Err(RebuildError::State { of }) };
+    }
+    let ty = HandleId::type_of_word(chunk.id);
+    let of = session.api.handle_types.get(ty).map_or("?", |ty| ty.name);
+    let native = session.handles.native(ty as u32, chunk.id);
+    let state = session.log.lock().states.get(&chunk.id).copied();
+    let (Some(native), Some(state)) = (native, state) else { return Err(RebuildError::State { of }) };
+    // SAFETY: as above, for an object that was just made.
+    let restored = unsafe { (state.read)(native, chunk.offset, from, bytes) };
+    if restored == 0 { Ok(()) } else { Err(RebuildError::State { of }) }
+}

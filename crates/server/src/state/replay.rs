@@ -1,0 +1,103 @@
+//! Making one recorded call again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use aviary_state::{Content, Record, Store};
+use aviary_wire::RequestHeader;
+
+use super::RebuildError;
+use crate::call::Call;
+use crate::lane::{LaneEnded, Outcome, run};
+use crate::session::Session;
+
+/// The part that all records of a snapshot share while their calls are made again.
+pub(super) struct Replay {
+    pub session: Arc<Session>,
+    pub store: Arc<Store>,
+    /// By type and name: the ids of objects that another process finds by their names.
+    pub ids: Arc<BTreeMap<(u32, String), u64>>,
+}
+
+/// The record of a call that is made again.
+pub(crate) struct ReplayedCall {
+    record: Record,
+    store: Arc<Store>,
+    ids: Arc<BTreeMap<(u32, String), u64>>,
+    callbacks: VecDeque<u64>,
+    /// Values that have to be the recorded ones.
+    same: Vec<u64>,
+}
+
+impl ReplayedCall {
+    /// Content of the block at `offset`, if the call read it.
+    pub(crate) fn block(&self, offset: u64) -> Option<&[u8]> {
+        self.record.block(offset).and_then(|content| self.store.bytes_of(content))
+    }
+
+    /// The id of the object with this name.
+    pub(crate) fn id_of(&self, ty: u32, name: Option<&str>) -> Option<u64> {
+        self.ids.get(&(ty, name?.to_owned())).copied()
+    }
+
+    /// True if the next callback of the call must not be called again.
+    pub(crate) fn callback_has_run(&mut self) -> bool {
+        self.callbacks.pop_front().is_none_or(|number| number == 0)
+    }
+
+    pub(crate) fn found(&mut self, value: u64) {
+        self.same.push(value);
+    }
+}
+
+impl Replay {
+    pub fn name(&self, record: &Record) -> &'static str {
+        self.session.api.functions.get(record.function as usize).map_or("?", |function| function.name)
+    }
+
+    /// Makes the call again. What it makes gets the ids that the guest holds.
+    pub fn make(&self, record: &Record) -> Result<(), RebuildError> {
+        let function = self.name(record);
+        let damaged = |reason: String| RebuildError::Damaged { function: function.to_owned(), reason };
+        let request: &[u8] = match &record.request {
+            Content::Inline(bytes) => bytes,
+            stored => self.store.bytes_of(stored).unwrap_or_default(),
+        };
+        let (header, _) = RequestHeader::parse(request).map_err(|error| damaged(error.to_string()))?;
+        if header.function != record.function {
+            return Err(damaged("its message is another function's".into()));
+        }
+        let handles = &self.session.handles;
+        handles.expect(&record.outputs);
+        let mut call = Call::new(self.session.clone(), handles.in_use.lane(), lane_of(record));
+        call.request = request.to_vec();
+        call.replayed = Some(Box::new(ReplayedCall {
+            record: record.clone(),
+            store: self.store.clone(),
+            ids: self.ids.clone(),
+            callbacks: record.callbacks.iter().copied().collect(),
+            same: Vec::new(),
+        }));
+        let outcome = run(&mut call, header);
+        let found = call.replayed.take().map(|replayed| replayed.same).unwrap_or_default();
+        match outcome {
+            Ok(Outcome::Done { success: true, .. }) if found != record.same => {
+                return Err(RebuildError::NotSame { function });
+            }
+            Ok(Outcome::Done { success: true, .. }) => {}
+            Ok(Outcome::Done { error, .. }) => return Err(RebuildError::Failed { function, error }),
+            Ok(Outcome::Rejected(reject)) => return Err(damaged(format!("{reject:?}"))),
+            Err(LaneEnded::Broken(reason)) => return Err(damaged(reason)),
+            Err(LaneEnded::Closed | LaneEnded::Paused) => return Err(damaged("the session is over".into())),
+        }
+        handles.compare(&record.outputs).map_err(|difference| RebuildError::Different { function, difference })
+    }
+}
+
+fn lane_of(record: &Record) -> u32 {
+    let lane = |owner: &aviary_state::Owner| match owner {
+        aviary_state::Owner::Thread(lane) => Some(*lane),
+        _ => None,
+    };
+    record.owners.iter().find_map(lane).unwrap_or_default()
+}

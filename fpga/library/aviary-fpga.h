@@ -1,0 +1,69 @@
+/*
+ * libaviary-fpga: an accelerator of a shared FPGA card, with memory that program and accelerator see at one address.
+ *
+ * A program connects by the accelerator's GUID, allocates memory in a region of 64 GB that is its own, writes the accelerator's
+ * registers, starts it and waits. Pointers into the region go into registers and data as they are. docs/fpga.md has an example.
+ *
+ * The card is simulated; its environment variable AVIARY_FPGA=unix:PATH is set by `aviary run --fpga`.
+ *
+ * Functions return 0 or a negative error, which aviary_fpga_explain() explains. They may be called from several threads; a
+ * thread that waits keeps others from the same accelerator for 50 ms at most.
+ */
+#ifndef AVIARY_FPGA_H
+#define AVIARY_FPGA_H
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct aviary_fpga aviary_fpga;
+
+enum aviary_fpga_phase {
+    AVIARY_FPGA_IDLE = 0,    /* no job */
+    AVIARY_FPGA_QUEUED = 1,  /* the job waits for the port */
+    AVIARY_FPGA_RUNNING = 2, /* the job has the port */
+    AVIARY_FPGA_DONE = 3,
+    AVIARY_FPGA_FAILED = 4   /* a request was refused or failed; until a reset */
+};
+
+struct aviary_fpga_status {
+    uint64_t phase;       /* enum aviary_fpga_phase */
+    uint64_t port;        /* the card's port at which it is */
+    uint64_t cycles;      /* device cycles in which its jobs ran */
+    uint64_t preemptions; /* jobs that were interrupted for another's turn */
+    uint64_t mapped;      /* bytes */
+    uint64_t refused;     /* requests outside of the program's memory */
+    uint64_t bad_accesses; /* of registers: wrong size or place */
+};
+
+/* Connects to an accelerator of this type, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
+int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator);
+/* Ends the job and gives back the memory, which must not be used any more. NULL is allowed. */
+void aviary_fpga_disconnect(aviary_fpga *accelerator);
+/* Ends the job and forgets the registers. Memory stays. */
+int aviary_fpga_reset(aviary_fpga *accelerator);
+
+/* Registers of 64 bits; `offset` is a multiple of 8 in the page of 4 KB. */
+int aviary_fpga_read(aviary_fpga *accelerator, uint32_t offset, uint64_t *value);
+int aviary_fpga_write(aviary_fpga *accelerator, uint32_t offset, uint64_t value);
+
+/* Memory that both see, zeroed, in whole pages of 2 MB. NULL: there is no more; errno says why. */
+void *aviary_fpga_malloc(aviary_fpga *accelerator, size_t bytes);
+/* Memory of aviary_fpga_malloc, or NULL. */
+void aviary_fpga_free(aviary_fpga *accelerator, void *memory);
+
+/* Starts a job with the registers' values. */
+int aviary_fpga_start(aviary_fpga *accelerator);
+/* Waits until the job has ended, or so many milliseconds; below 0: without a limit. -ETIMEDOUT: it still runs; -EIO: it failed. */
+int aviary_fpga_wait(aviary_fpga *accelerator, int timeout_ms);
+int aviary_fpga_status(aviary_fpga *accelerator, struct aviary_fpga_status *status);
+
+/* What an error of these functions means and what to do. */
+const char *aviary_fpga_explain(int error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

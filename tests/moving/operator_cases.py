@@ -1,0 +1,196 @@
+"""Moves that an operator asks for, while the programs run."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+from harness.node import guest_environment, running
+from harness.process import AVIARY, HANG, Wrong, alive, wait_until
+
+# Kills of old and new API servers while their sessions move.
+KILLS = 40
+
+
+@contextlib.contextmanager
+def node_and_guests(tools, *options):
+    """A node, and the environment of guests of testapi."""
+    with running(tools.testapi, *options) as node, guest_environment("testapi", tools.testapi, node.address) as guests:
+        yield node, guests
+
+
+def start(program, environment, *arguments):
+    return subprocess.Popen(
+        [program, *map(str, arguments)], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def sessions(node, api="testapi"):
+    report = node.report()
+    return [session for session in report["sessions"] if session["api"] == api] if report else []
+
+
+def migrate(node, session, *options):
+    """Status and answer of `aviary migrate`."""
+    done = subprocess.run(
+        [AVIARY, "migrate", "--server", node.address, "--json", *map(str, options), str(session)],
+        capture_output=True, text=True, timeout=HANG * 3, check=False,
+    )
+    answer = json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr.strip()}
+    return done.returncode, answer
+
+
+def holder(tools, node, environment, seconds=600):
+    """A program that calls until it is lost, its session, and what it has printed first."""
+    program = start(tools.program("hold"), environment, seconds)
+    words = program.stdout.readline().split()
+    if not words or words[0] != "holding":
+        raise Wrong(f"hold did not attach: {words} {program.communicate()[1][-500:]}")
+    mine = wait_until(HANG, "the session", lambda: [s for s in sessions(node) if s["guest"] == program.pid])
+    return program, mine[0]["session"]
+
+
+def end(program):
+    program.kill()
+    program.communicate()
+
+
+def moves_again_and_again(tools):
+    """A program that makes objects and calls without a pause moves twenty times, and its output is right."""
+    with node_and_guests(tools) as (node, environment):
+        program, session = holder(tools, node, environment)
+        before = sessions(node)[0]["server"]
+        for count in range(1, 21):
+            status, answer = migrate(node, session)
+            if status != 0 or "moved" not in answer:
+                raise Wrong(f"move {count}: {answer}")
+            now = sessions(node)[0]
+            if now["server"] in (before, 0) or now["moves"]["count"] != count:
+                raise Wrong(f"move {count}: {now}")
+            wait_until(HANG, "the old API server is gone", lambda old=before: not alive(old))
+            before = now["server"]
+        if program.poll() is not None:
+            raise Wrong(f"the program ended: {program.communicate()}")
+        end(program)
+
+
+def check_tells_and_moves_nothing(tools):
+    with node_and_guests(tools) as (node, environment):
+        program, session = holder(tools, node, environment)
+        before = sessions(node)[0]["server"]
+        status, answer = migrate(node, session, "--check")
+        if status != 0 or answer["movable"]["bytes"] == 0 or sessions(node)[0]["server"] != before:
+            raise Wrong(str(answer))
+        status, answer = migrate(node, 4711)
+        if status == 0 or "there is no session 4711" not in answer["error"]:
+            raise Wrong(str(answer))
+        end(program)
+
+
+def mirrored_program_stays_by_name(tools):
+    """A program without shared memory is refused with that reason, at once, and goes on."""
+    with node_and_guests(tools) as (node, environment):
+        program, session = holder(tools, node, environment | {"AVIARY_TRANSPORT": "stream"})
+        for _ in range(2):
+            status, answer = migrate(node, session)
+            if status != 1 or "shares no memory" not in answer["refused"]["reason"] or not answer["refused"]["lasting"]:
+                raise Wrong(str(answer))
+        if "shares no memory" not in sessions(node)[0]["moves"]["refused"] or program.poll() is not None:
+            raise Wrong(f"{sessions(node)} {program.poll()}")
+        end(program)
+
+
+def accounts_are_exact_while_sessions_move(tools):
+    """Two programs at the limit of their tenant: what is used is the same at every look."""
+    limit = 2 << 20
+    with node_and_guests(tools, "--limit", f"device_memory={limit}") as (node, environment):
+        first = holder(tools, node, environment)
+        second = holder(tools, node, environment)
+        third = start(tools.program("hold"), environment, 1)
+        if third.wait(timeout=HANG) != 2:
+            raise Wrong("a third program got memory beyond the limit")
+        third.communicate()
+        for _ in range(10):
+            for _, session in (first, second):
+                status, answer = migrate(node, session)
+                if status != 0:
+                    raise Wrong(str(answer))
+                if tenant_used(node) != (limit, limit):
+                    raise Wrong(f"used and held {tenant_used(node)}, expected {limit}")
+            third = start(tools.program("hold"), environment, 1)
+            if third.wait(timeout=HANG) != 2:
+                raise Wrong("a program got memory beyond the limit after a move")
+            third.communicate()
+        for program, _ in (first, second):
+            end(program)
+        wait_until(HANG, "nothing is held", lambda: tenant_used(node) == (0, 0))
+
+
+def tenant_used(node):
+    """Used and held of device memory, over all tenants."""
+    done = subprocess.run(
+        [AVIARY, "tenant", "list", "--json", "--server", node.address], capture_output=True, text=True, timeout=HANG, check=True
+    )
+    tenants = json.loads(done.stdout)
+    accounts = [a for t in tenants for a in t["accounts"] if a["resource"] == "device_memory" and not a.get("device")]
+    return sum(a["used"] for a in accounts), sum(a["held"] for a in accounts)
+
+
+def kills_at_any_time(tools):
+    """Old and new API servers, killed at random points of moves: a session is moved or as before, or its program is told."""
+    choose = random.Random(20261125)
+    with node_and_guests(tools) as (node, environment):
+        lost = kept = 0
+        program, session = holder(tools, node, environment)
+        for _ in range(KILLS):
+            if program.poll() is not None:
+                program.communicate()
+                program, session = holder(tools, node, environment)
+            serving = sessions(node)[0]["server"]
+            with subprocess.Popen(
+                [AVIARY, "migrate", "--server", node.address, "--json", "--wait", "0", str(session)],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            ) as moving:
+                time.sleep(choose.random() * 0.03)
+                report = node.report()
+                others = [server["server"] for server in report["servers"]]
+                victim = serving if choose.random() < 0.5 or not others else others[0]
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                moving.communicate(timeout=HANG * 3)
+            time.sleep(0.02)
+            now = wait_until(HANG, "the session is there or its program told", lambda: outcome(node, program))
+            lost, kept = (lost + 1, kept) if now == "lost" else (lost, kept + 1)
+            if now == "lost" and program.wait(timeout=HANG) != 3:
+                raise Wrong(f"the program ended with {program.returncode}: {program.communicate()}")
+        print(f"     {KILLS} kills: {kept} sessions kept, {lost} told", flush=True)
+        if program.poll() is None:
+            end(program)
+        node.settle()
+        if tenant_used(node) != (0, 0):
+            raise Wrong(f"used and held {tenant_used(node)} at the end")
+
+
+def outcome(node, program):
+    if program.poll() is not None:
+        return "lost"
+    before = calls(node)
+    time.sleep(0.1)
+    return "goes on" if before is not None and (calls(node) or 0) > before else None
+
+
+def calls(node):
+    mine = sessions(node)
+    return mine[0]["counters"].get("calls") if mine else None
+
+
+ALL = {
+    "again": moves_again_and_again,
+    "check": check_tells_and_moves_nothing,
+    "mirror": mirrored_program_stays_by_name,
+    "limit": accounts_are_exact_while_sessions_move,
+    "kills": kills_at_any_time,
+}

@@ -1,0 +1,78 @@
+"""The programs of testapi that run with moves, and those that do not, with the reason."""
+
+from dataclasses import dataclass
+
+# Reasons that pass by themselves: a call that does not return, a callback, a thread that ends.
+PASSING = (
+    "did not return within",
+    "callback of the application is under way",
+    "thread of the program has ended",
+    "another session of the program has begun or ended",
+    "a session of the program is still attaching",
+    "the program has ended",
+    "its API server does not listen",
+    "library still works on outputs",
+    "not now",
+)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program with its arguments."""
+
+    name: str
+    arguments: tuple = ()
+    # Of `aviary run`.
+    options: tuple = ()
+    # A part of ./x test without --long.
+    sample: bool = False
+    # It makes enough calls for at least one move, and nothing that cannot be moved.
+    moves: bool = True
+    # Reasons for not moving that are right for this program.
+    lasting: tuple = ()
+
+    @property
+    def title(self):
+        return "-".join((self.name, *self.arguments))
+
+    def expects(self, reason):
+        return any(part in reason for part in (*PASSING, *self.lasting))
+
+
+PROGRAMS = (
+    Program("basic", sample=True),
+    Program("values", sample=True),
+    Program("passed", moves=False),
+    Program("arrays", sample=True),
+    Program("handles", sample=True),
+    Program("wander", ("2000",), sample=True),
+    Program("markers"),
+    Program("minted"),
+    Program("programs"),
+    Program("structs", sample=True),
+    Program("reports"),
+    Program("later"),
+    Program("callbacks", sample=True),
+    Program("tables"),
+    Program("large"),
+    Program("loading", moves=False),
+    Program("robust"),
+    Program("threads", ("300",), sample=True),
+    Program("order", ("2000",)),
+)
+
+# Programs of testapi's tests that do not run with moves.
+EXCLUDED = {
+    "control": "20,000 changes of one device: hours at n = 1, and like `basic` otherwise",
+    "process": "prints the process id of its API server, which moves change",
+    "hold": "waits to be killed; `operator` moves it",
+    "descriptors": "closes its descriptors; it makes three calls",
+    "hostile": "writes over shared memory at random",
+    "scarce": "an arena of 16 MiB that is always full: a part of --long in time",
+    "churn": "as long as it is told; like `handles`",
+    "remoted": "prints errors of one process only",
+    "unmade": "needs a limit and prints what the limit left",
+    "quota": "prints what the limit left: `limit` of `operator` checks limits",
+    "accelerate": "needs the simulated card",
+    "nuisance": "prints nothing to compare",
+}
