@@ -6,6 +6,7 @@ mod amount;
 mod api_server;
 mod apis;
 mod bypass;
+mod cgroup;
 mod config;
 mod doctor;
 mod dropin;

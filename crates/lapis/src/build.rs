@@ -227,7 +227,6 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
             "devices": sandbox.devices,
             "system_calls": sandbox.system_calls,
             "ioctls": sandbox.ioctls,
-            "breaks": sandbox.breaks,
         })),
         "policy": model.policy.as_ref().map(|_| POLICY),
         // Resources that a node's configuration may name.

@@ -235,8 +235,6 @@ pub struct Sandbox {
     pub system_calls: Vec<String>,
     /// Requests of `ioctl`: the letter of a type, a number or two.
     pub ioctls: Vec<String>,
-    /// Uses of the API that do not work in a sandbox, in words.
-    pub breaks: Vec<String>,
 }
 
 /// The type with which functions report errors, and its codes.
