@@ -364,6 +364,11 @@ impl Lane {
 
     fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
         self.await_ticket(header.ticket)?;
+        if header.flags & flag::PRINT_WITH_REPLIES != 0
+            && let Err(error) = self.session.print_with_replies()
+        {
+            self.session.note(&format!("what is printed goes where it went before: {error}"));
+        }
         self.acknowledge(header, status::OK)
     }
 
@@ -443,7 +448,7 @@ impl Lane {
     /// Notices of a reply beside its result.
     #[inline]
     fn piggyback(&self) -> Piggyback {
-        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
+        let printed = self.session.printed.get().and_then(|printed| printed.take(self.may_have_printed.take()));
         Piggyback { deferred: self.deferred.take(), printed }
     }
 

@@ -18,6 +18,7 @@ static API: ApiDescriptor = ApiDescriptor {
     name: "lanes",
     version: "1",
     spec_hash: 1,
+    environment: &[],
     soname: "libm.so.6",
     functions: &[FunctionInfo { name: "add", handler: add, replayable: false, blocker: None }],
     handle_types: &[],
