@@ -221,9 +221,9 @@ impl Lane {
         }
         self.counters.report(&self.session.stats);
         if self.session.devices.scheduled() {
-            self.demand.look(&self.session.demand, self.session.devices.any_held());
+            self.demand.look(&self.session.demand, self.session.devices.may_submit());
             // A lane that fails meanwhile fails again below.
-            self.session.devices.rest(|at_most| end.await_message(at_most).unwrap_or(true));
+            self.session.devices.lane_idle(|at_most| end.await_message(at_most).unwrap_or(true));
         }
         end.receive(into)
     }
@@ -428,7 +428,7 @@ impl Lane {
     /// Decides if the guest's thread shall stay awake for the next answer, and this one for the next call.
     #[cold]
     fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> WaitAdvice {
-        let awake = self.session.devices.answering();
+        let awake = self.session.devices.reply_spin_window();
         self.completion_poll_time.set(awake);
         if awake.is_zero() {
             return WaitAdvice::default();
