@@ -43,7 +43,9 @@ pub struct MigrateCommand {
 }
 
 pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
-    let Ok(wait) = Duration::try_from_secs_f64(command.wait) else { bail!("--wait {}: expected seconds", command.wait) };
+    let Ok(wait) = Duration::try_from_secs_f64(command.wait) else {
+        bail!("--wait {}: expected seconds", command.wait)
+    };
     let (socket, begun) = (command.node.socket(), Instant::now());
     let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop };
     let mut pause = FIRST_PAUSE;
@@ -120,10 +122,7 @@ mod tests {
     #[test]
     fn figures_are_told_in_milliseconds() {
         let figures = MoveFigures { sessions: 2, bytes: 7, stop_us: 1500, whole_us: 20_000, ..MoveFigures::default() };
-        assert_eq!(
-            times(&figures),
-            "20.0 ms in all (stop 1.5, drain 0.0, capture 0.0, rebuild 0.0), 7 bytes of state"
-        );
+        assert_eq!(times(&figures), "20.0 ms in all (stop 1.5, drain 0.0, capture 0.0, rebuild 0.0), 7 bytes of state");
         assert_eq!(with_others(&figures), ", and 1 more of its program,");
     }
 }

@@ -76,7 +76,8 @@ fn fake_api_server() {
             ToServer::Move { session, order: MoveOrder::Capture { .. } } => {
                 let known = &sessions[&session];
                 *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
-                let descriptors = [known.guest.as_fd(), control.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
+                let descriptors =
+                    [known.guest.as_fd(), control.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
                 match fault.as_str() {
                     "capture:die" => std::process::abort(),
                     "capture:refuse" => {

@@ -141,12 +141,10 @@ impl Progress {
             }
             (_, MoveEvent::TargetGone) => Next::GiveUp(Refusal::not_now("the new API server has ended")),
             (_, MoveEvent::GuestGone) => Next::GiveUp(Refusal::lasting("the program has ended")),
-            (_, MoveEvent::Overdue) if now >= self.deadline => {
-                Next::GiveUp(Refusal::not_now(match self.stage {
-                    Stage::Capturing => "its API server did not capture it in time",
-                    Stage::Rebuilding => "the new API server did not rebuild it in time",
-                }))
-            }
+            (_, MoveEvent::Overdue) if now >= self.deadline => Next::GiveUp(Refusal::not_now(match self.stage {
+                Stage::Capturing => "its API server did not capture it in time",
+                Stage::Rebuilding => "the new API server did not rebuild it in time",
+            })),
             (_, MoveEvent::Overdue) => Next::Wait,
         }
     }

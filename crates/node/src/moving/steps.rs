@@ -11,7 +11,9 @@ use crate::{
     log::Level,
     node::{Core, CoreState},
 };
-use aviary_control::{DeviceDescriptors, MoveOrder, MoveReport, Patience, SessionDescriptors, StateDescriptors, ToServer};
+use aviary_control::{
+    DeviceDescriptors, MoveOrder, MoveReport, Patience, SessionDescriptors, StateDescriptors, ToServer,
+};
 use std::{
     collections::BTreeSet,
     io,
@@ -44,13 +46,7 @@ impl Core {
         self.state().moves.status(number).ok_or(NodeError::NoMove(number))
     }
 
-    fn start_move(
-        &self,
-        state: &mut CoreState,
-        session: u64,
-        asker: Asker,
-        stop: Duration,
-    ) -> Result<u64, Refusal> {
+    fn start_move(&self, state: &mut CoreState, session: u64, asker: Asker, stop: Duration) -> Result<u64, Refusal> {
         let source = state.registry.sessions.get(&session).map(|session| session.server);
         let source = source.ok_or_else(|| Refusal::lasting("there is no such session (`aviary ps` lists them)"))?;
         let sessions: BTreeSet<u64> = state.registry.sessions_of(source).into_iter().collect();
@@ -64,7 +60,9 @@ impl Core {
         let parts = sessions.iter().map(|session| (*session, Part::default())).collect();
         state.moves.begin(Move { number, source, target, progress, parts, since: now });
         let order = MoveOrder::Capture { stop_ms: u64::try_from(stop.as_millis()).unwrap_or(MAX_STOP_MS) };
-        let told = sessions.iter().all(|session| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok());
+        let told = sessions
+            .iter()
+            .all(|session| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok());
         if !told {
             let refusal = Refusal::not_now("its API server does not listen");
             self.give_up(state, source, &refusal);
@@ -77,7 +75,8 @@ impl Core {
     fn reserve_target(&self, state: &mut CoreState, source: u64) -> Result<u64, Refusal> {
         let none = |error: &dyn std::fmt::Display| Refusal::not_now(format!("there is no new API server: {error}"));
         let known = state.registry.servers.get(&source).and_then(|known| known.guest.zip(known.seat.as_ref()));
-        let (guest, tenant) = known.map(|(guest, seat)| (guest, seat.tenant.clone())).ok_or_else(|| none(&"no guest"))?;
+        let (guest, tenant) =
+            known.map(|(guest, seat)| (guest, seat.tenant.clone())).ok_or_else(|| none(&"no guest"))?;
         if state.registry.spares() == 0 {
             self.spawn_spare(state).map_err(|error| none(&error))?;
         }
@@ -198,7 +197,8 @@ impl Core {
             let page = state.accounts.descriptor(seat).ok_or_else(gone)?;
             let stats = session.pages.as_ref().map(|pages| pages.stats_file.as_fd()).ok_or_else(gone)?;
             let devices = theirs.as_ref();
-            let devices = devices.map(|(page, bell): &(OwnedFd, OwnedFd)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
+            let devices = devices
+                .map(|(page, bell): &(OwnedFd, OwnedFd)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
             let guest = captured.guest.as_fd();
             let session_descriptors = SessionDescriptors { guest, tenant_page: page, stats, devices };
             let mut all = session_descriptors.list();
@@ -232,7 +232,11 @@ impl Core {
         let seats = seats.zip(state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()));
         let moved = seats.map(|(from, to)| state.accounts.move_slot(from, to));
         if !matches!(moved, Some(Ok(()))) {
-            return self.give_up(state, source, &Refusal::not_now("the tenant's accounts are locked by another API server"));
+            return self.give_up(
+                state,
+                source,
+                &Refusal::not_now("the tenant's accounts are locked by another API server"),
+            );
         }
         state.registry.hand_on(source, target);
         let watched = state.registry.servers.get(&target).and_then(|server| server.guest_exit.as_ref());

@@ -116,7 +116,9 @@ impl Connected {
         // A lane that its guest has closed is not one to go on with.
         await_end(&mut self.closing, timeout);
         if !self.closing.is_empty() {
-            return Err(Obstacle::not_now(format!("a thread of the program has ended, and its call not within {timeout:?}")));
+            return Err(Obstacle::not_now(format!(
+                "a thread of the program has ended, and its call not within {timeout:?}"
+            )));
         }
         let session = &self.session;
         session.pause.request();
@@ -154,7 +156,8 @@ impl Connected {
         };
         let (snapshot, bytes) = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from))?;
         crate::confine::flush_output();
-        let copy = |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
+        let copy =
+            |fd: std::os::fd::BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
         let socket = session.socket().ok_or_else(|| Obstacle::lasting("there is no socket"))?;
         let descriptors = StateDescriptors {
             snapshot,
@@ -193,7 +196,11 @@ impl Connected {
         for (number, LinkedLane { place, stopped }) in lanes {
             let liveness = Arc::new(Liveness::notified());
             let end = self.end_at(place, &liveness)?.resume(stopped.position).map_err(|error| error.to_string())?;
-            let start = LaneStart { taken: stopped.taken, deferred: stopped.deferred, before: Some(threads.before(&session, number)) };
+            let start = LaneStart {
+                taken: stopped.taken,
+                deferred: stopped.deferred,
+                before: Some(threads.before(&session, number)),
+            };
             self.start_lane(number, place, end, liveness, start)?;
         }
         if let Some((place, position)) = self.link.callbacks {

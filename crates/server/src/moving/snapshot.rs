@@ -115,7 +115,9 @@ mod tests {
             file
         };
         let head = MAGIC.to_le_bytes();
-        for bytes in [&[][..], b"another file, of no kind", &head, &[head, [0xff; 8]].concat(), &[head, [9; 8]].concat()] {
+        for bytes in
+            [&[][..], b"another file, of no kind", &head, &[head, [0xff; 8]].concat(), &[head, [9; 8]].concat()]
+        {
             assert!(read(&sealed(bytes)).is_err(), "{bytes:?}");
         }
     }

@@ -15,8 +15,8 @@ use aviary_wire::{Hello, WIRE_VERSION};
 use super::{Assigned, ProcessState, note};
 use crate::confine::adopt_output;
 use crate::connection::send_welcome;
-use crate::moving::snapshot;
 use crate::module::{ABI_VERSION, ENTRY, ModuleAbi, ServeArguments, event};
+use crate::moving::snapshot;
 use crate::printed;
 use crate::refusal::AttachRefusal;
 
