@@ -2,7 +2,7 @@
 
 mod folder;
 
-use aviary_lapis::{Options, generate, init, lower};
+use aviary_lapis::{generate, init, lower};
 use folder::Folder;
 
 #[test]
