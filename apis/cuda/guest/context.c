@@ -18,6 +18,18 @@ static void watch_forks(void) {
     pthread_atfork(NULL, NULL, in_child);
 }
 
+/* True if the application wants each launch to return when the kernel has run (CUDA_LAUNCH_BLOCKING), as it was set at cuInit. */
+static int launches_block;
+
+int cuda_launches_block(void) {
+    return __atomic_load_n(&launches_block, __ATOMIC_RELAXED);
+}
+
+static void note_variables(void) {
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    __atomic_store_n(&launches_block, blocking && atoi(blocking) != 0, __ATOMIC_RELAXED);
+}
+
 CUresult cuda_initialize(unsigned int flags) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     if (flags == 0 && __atomic_load_n(&initialized, __ATOMIC_ACQUIRE))
@@ -28,6 +40,7 @@ CUresult cuda_initialize(unsigned int flags) {
     CUresult status = aviaryInitialize(flags, getenv("CUDA_VISIBLE_DEVICES"), getenv("CUDA_DEVICE_ORDER"));
     if (status == CUDA_SUCCESS) {
         pthread_once(&once, watch_forks);
+        note_variables();
         __atomic_store_n(&initialized, 1, __ATOMIC_RELEASE);
     }
     return status;

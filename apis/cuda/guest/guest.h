@@ -167,6 +167,8 @@ void cuda_note_new_kernels(void);
 int cuda_kernels_are_silent(void);
 void cuda_ask_whether_kernels_print(void);
 int cuda_flush_output(void);
+/* context.c */
+int cuda_launches_block(void);
 
 /* capture.c */
 int cuda_capturing(void);

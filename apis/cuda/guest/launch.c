@@ -171,7 +171,7 @@ static int repeats(CUfunction function, aviary_launch_shape shape, size_t bytes,
 static __thread int repeated;
 
 int cuda_launch_repeats(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {
-    return repeated = repeats(function, shape, bytes, attributes);
+    return repeated = !cuda_launches_block() && repeats(function, shape, bytes, attributes);
 }
 
 void cuda_note_launch(CUfunction function, aviary_launch_shape shape, size_t bytes, const CUlaunchAttribute *attributes) {

@@ -4,6 +4,7 @@
  * was launched, by itself or by another kernel, or is part of a graph that can be launched. So the server can ask. What
  * came since it was asked last may print. */
 #include "guest/guest.h"
+#include <aviary/guest.h>
 #include <stdio.h>
 
 /* How often kernels were launched for the first time, or put into such graphs, and one more: 0 is what nobody has asked about. */
@@ -42,9 +43,12 @@ void cuda_ask_whether_kernels_print(void) {
 }
 
 /* Before a call in which the driver may write what kernels printed: what the program wrote into its own stream, which the
- * driver shares with it natively, comes first. Always 0. */
+ * driver shares with it natively, comes first, and both go where the program's descriptor leads now. Always 0. */
 int cuda_flush_output(void) {
-    if (cuda_kernels_are_silent() || ftrylockfile(stdout) != 0)
+    if (cuda_kernels_are_silent())
+        return 0;
+    aviary_follow_output();
+    if (ftrylockfile(stdout) != 0)
         return 0;
     fflush_unlocked(stdout);
     funlockfile(stdout);

@@ -141,12 +141,28 @@ static void record_fence(struct occupant *occupant) {
         occupant->done = submissions;
 }
 
+/* True if the stream is asked in vain whether it has anything to do: then it needs no event, as after a synchronization that the
+ * program has made itself. The default stream of another thread cannot be asked. */
+static int has_completed_all(struct occupant *occupant) {
+    CUcontext context = NULL;
+    int own = occupant->stream != CU_STREAM_PER_THREAD || pthread_equal(occupant->thread, pthread_self());
+    if (!occupant->stream || !own || cuCtxPushCurrent_v2(occupant->context) != CUDA_SUCCESS)
+        return 0;
+    int completed = takes_marks(occupant->stream) && cuStreamQuery(occupant->stream) == CUDA_SUCCESS;
+    cuCtxPopCurrent_v2(&context);
+    return completed;
+}
+
 /* True if it still has work up to that submission. What it gets meanwhile is fenced when the fence of before is reached. */
 static int is_at_work(struct occupant *occupant, uint64_t submission) {
     if (occupant->fenced > occupant->done && cuEventQuery(occupant->fence) != CUDA_ERROR_NOT_READY)
         occupant->done = occupant->fenced;
-    if (occupant->fenced <= occupant->done)
-        record_fence(occupant);
+    if (occupant->fenced <= occupant->done && is_busy(occupant)) {
+        if (has_completed_all(occupant))
+            occupant->done = submissions;
+        else
+            record_fence(occupant);
+    }
     return is_busy(occupant) && occupant->done < submission;
 }
 

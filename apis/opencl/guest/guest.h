@@ -22,6 +22,15 @@ enum { NO_SHAPE, SHAPE_LOCAL, SHAPE_VALUE, SHAPE_NULL, SHAPE_BUFFER, SHAPE_USM }
 
 /* objects.c */
 void opencl_note_object(const void *handle, int kind);
+/* includes.c. The second one sends what a program may include, before it is built; always 0. */
+void opencl_note_includes(cl_program program, cl_uint count, const char **texts, const size_t *lengths);
+int opencl_place_includes(cl_program program, const char *options);
+/* printing.c. All return 0. Texts end at their length, or with a NUL where it is 0 or there are none. */
+int opencl_note_text(cl_uint count, const void *const *texts, const size_t *lengths);
+int opencl_note_il(const void *il, size_t size);
+int opencl_note_code(cl_uint count, const unsigned char *const *codes, const size_t *sizes);
+/* Before a call in which kernels may print. */
+int opencl_follow_output(void);
 /* svm.c */
 int opencl_svm_owns(const void *p);
 /* True if all devices of the context compute in the host's memory. */

@@ -188,7 +188,7 @@ static unsigned char *indirect_access(struct opencl_object *kernel, cl_kernel_ex
     return is_known ? &kernel->indirect[name - CL_KERNEL_EXEC_INFO_INDIRECT_HOST_ACCESS_INTEL] : NULL;
 }
 
-/* What is remembered of a value: 0 is nothing. */
+/* The mark by which a value is remembered: 0 is nothing. */
 static unsigned char indirect_value(const void *value) {
     cl_bool follows;
     memcpy(&follows, value, sizeof follows);

@@ -424,6 +424,17 @@ def doubts(work):
     verdict("slicing: a wrong prediction is not made again", good, f"{parts} {done.errors}")
 
 
+def placed(work):
+    """The server's side of included files refuses lists that no honest guest sends, and leaves nothing of them."""
+    tests, built = HERE, ROOT / "target" / "aviary" / "opencl" / "gen" / "include"
+    folders = (built, ROOT / "crates" / "lapis" / "include", tests.parent / "server", tests.parent)
+    program = work / "placed"
+    subprocess.run(["gcc", "-O1", "-g", "-Wall", "-Wextra", "-Wno-format-truncation", "-D_GNU_SOURCE", "-DAVIARY_SERVER",
+                    *[f"-I{folder}" for folder in folders], "-o", program, tests / "placed.c", "-lpthread"], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    verdict("included files: lists of a hostile guest", done.returncode == 0, done.stdout + done.stderr)
+
+
 def slicing(work):
     rules(work)
     doubts(work)
@@ -460,6 +471,7 @@ CHECKS = {
     "waits": waiting_for_each_other,
     "awake": awake,
     "graphs": graphs,
+    "placed": placed,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
     # Zero-copy memory, and with it SVM, does not exist without shared memory.

@@ -339,6 +339,10 @@ typedef uint32_t (*ta_filter)(const uint8_t *from, uint8_t *to, size_t bytes, in
 int64_t ta_each(uint32_t count, ta_visit visit, void *context);
 /* Calls once, from a thread of the library, `milliseconds` later. */
 ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notify, void *context);
+/* The same; the event lives until `notify` has returned, whatever the application releases. */
+ta_status ta_event_post(ta_event event, uint32_t milliseconds, ta_notify notify, void *context);
+/* How many calls of `notify` by threads of ta_event_post have returned. */
+uint32_t ta_event_posts(void);
 /* Called for every message until the device is closed. */
 ta_status ta_device_log(ta_device device, ta_log log, void *context);
 ta_status ta_device_say(ta_device device, const char *message);

@@ -86,17 +86,24 @@ struct notification {
     uint32_t milliseconds;
     ta_notify notify;
     void *context;
+    bool posted;
 };
+
+static uint32_t posts;
 
 static void *notify_later(void *argument) {
     struct notification n = *(struct notification *)argument;
     free(argument);
     usleep(n.milliseconds * 1000);
     n.notify(n.event, TA_OK, n.context);
+    if (n.posted) {
+        ta_event_release(n.event);
+        __atomic_add_fetch(&posts, 1, __ATOMIC_SEQ_CST);
+    }
     return NULL;
 }
 
-ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notify, void *context) {
+static ta_status notify_from_a_thread(ta_event event, uint32_t milliseconds, ta_notify notify, void *context, bool posted) {
     pthread_t thread;
     if (!event_check(event))
         return TA_INVALID_EVENT;
@@ -105,13 +112,29 @@ ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notif
     struct notification *n = malloc(sizeof *n);
     if (!n)
         return TA_OUT_OF_MEMORY;
-    *n = (struct notification){event, milliseconds, notify, context};
+    *n = (struct notification){event, milliseconds, notify, context, posted};
+    if (posted)
+        ta_event_retain(event);
     if (pthread_create(&thread, NULL, notify_later, n)) {
+        if (posted)
+            ta_event_release(event);
         free(n);
         return TA_OUT_OF_MEMORY;
     }
     pthread_detach(thread);
     return TA_OK;
+}
+
+ta_status ta_event_notify(ta_event event, uint32_t milliseconds, ta_notify notify, void *context) {
+    return notify_from_a_thread(event, milliseconds, notify, context, false);
+}
+
+ta_status ta_event_post(ta_event event, uint32_t milliseconds, ta_notify notify, void *context) {
+    return notify_from_a_thread(event, milliseconds, notify, context, true);
+}
+
+uint32_t ta_event_posts(void) {
+    return __atomic_load_n(&posts, __ATOMIC_SEQ_CST);
 }
 
 #define SLOTS 64

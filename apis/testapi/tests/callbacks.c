@@ -101,6 +101,40 @@ static void from_another_thread(void) {
     CHECK_EQ(ta_event_release(event), TA_OK);
 }
 
+/* Uses the event that the application has released meanwhile. */
+static void uses_the_event(ta_event event, ta_status status, void *context) {
+    struct seen *seen = context;
+    uint64_t sum = 0;
+    if (ta_events_sum(1, &event, &sum) == TA_OK)
+        notified(event, status == TA_OK ? (ta_status)sum : status, seen);
+    else
+        notified(NULL, TA_INVALID_EVENT, seen);
+}
+
+static void with_a_released_object(void) {
+    struct seen seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER,
+                        .status = TA_INVALID_VALUE, .caller = pthread_self()};
+    for (int round = 1; round <= 20; round++) {
+        ta_event event = NULL;
+        CHECK_EQ(ta_event_create(&event), TA_OK);
+        CHECK_EQ(ta_event_signal(event, (uint64_t)round), TA_OK);
+        CHECK_EQ(ta_event_post(event, round % 3, uses_the_event, &seen), TA_OK);
+        CHECK_EQ(ta_event_release(event), TA_OK);
+        pthread_mutex_lock(&seen.lock);
+        while (seen.times < round)
+            pthread_cond_wait(&seen.changed, &seen.lock);
+        pthread_mutex_unlock(&seen.lock);
+        CHECK(seen.event == event);
+        CHECK_EQ(seen.status, round);
+        CHECK(seen.other_thread);
+    }
+    ta_event event = NULL;
+    CHECK_EQ(ta_event_create(&event), TA_OK);
+    CHECK_EQ(ta_event_post(event, 0, NULL, NULL), TA_INVALID_VALUE);
+    CHECK_EQ(ta_event_release(event), TA_OK);
+    CHECK_EQ(ta_event_post(NULL, 0, uses_the_event, &seen), TA_INVALID_EVENT);
+}
+
 static void keep(const char *message, void *context) {
     char *log = context;
     strncat(log, message, 200);
@@ -152,6 +186,7 @@ int main(void) {
     CHECK_EQ(ta_device_open("zero", &device), TA_OK);
     during_a_call();
     from_another_thread();
+    with_a_released_object();
     coupled();
     buffers();
     CHECK_EQ(ta_device_close(device), TA_OK);

@@ -1,8 +1,38 @@
 /* Behaviour that only a remoted run shows. Not run natively.
- * remoted            deferred errors, remembered answers, the launch environment
+ * remoted            deferred errors, remembered answers, the launch environment, posted callbacks
  * remoted sync       the same under AVIARY_SYNC=1: errors come at once */
+#include <unistd.h>
+
 #include "check.h"
 #include "testapi.h"
+
+/* Runs until the library's thread has returned from its callback, this one: it does not wait for the application. */
+static void wait_for_the_return(ta_event event, ta_status status, void *context) {
+    (void)status;
+    while (ta_event_posts() == 0)
+        usleep(1000);
+    /* The event is there all the same: the application has released it, and the library, too. */
+    uint64_t sum = 0;
+    CHECK_EQ(ta_events_sum(1, &event, &sum), TA_OK);
+    CHECK_EQ(sum, 7);
+    *(volatile int *)context = 1;
+}
+
+static void posted(void) {
+    volatile int called = 0;
+    ta_event event = NULL;
+    uint32_t references = 0;
+    CHECK_EQ(ta_event_create(&event), TA_OK);
+    CHECK_EQ(ta_event_signal(event, 7), TA_OK);
+    CHECK_EQ(ta_event_post(event, 5, wait_for_the_return, (void *)&called), TA_OK);
+    CHECK_EQ(ta_event_release(event), TA_OK);
+    while (!called)
+        usleep(1000);
+    /* The hold ends when the callback has run. */
+    while (ta_event_references(event, &references) == TA_OK)
+        usleep(1000);
+    CHECK_EQ(ta_event_references(event, &references), TA_INVALID_EVENT);
+}
 
 int main(int argc, char **argv) {
     int sync = argc > 1 && strcmp(argv[1], "sync") == 0;
@@ -34,6 +64,8 @@ int main(int argc, char **argv) {
     CHECK_EQ(ta_buffer_create(device, 8, &buffer), TA_OK);
     CHECK_EQ(ta_buffer_destroy(buffer), TA_OK);
     CHECK_EQ(ta_device_close(device), TA_OK);
+
+    posted();
 
     const char *library = getenv("TESTAPI_LIBRARY"), *config = getenv("TESTAPI_CONFIG");
     CHECK(library && strstr(library, "libtestapi.so.1"));

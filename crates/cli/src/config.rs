@@ -152,6 +152,7 @@ struct TenantConfig {
     only_devices: Option<Vec<String>>,
     weight: Option<u32>,
     priority: Option<i32>,
+    cap: Option<Cap>,
     /// By the names of devices; a name may end with `*`.
     #[serde(default)]
     devices: BTreeMap<String, TenantsDevice>,
@@ -229,6 +230,28 @@ impl TryFrom<String> for Span {
 
     fn try_from(text: String) -> Result<Self, String> {
         parse_span(&text).map(Self)
+    }
+}
+
+/// A part of a device's time, in thousandths.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "String")]
+struct Cap(u32);
+
+impl TryFrom<String> for Cap {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        parse_cap(&text).map(Self)
+    }
+}
+
+/// A part such as "30%", in thousandths; at least one.
+pub fn parse_cap(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    match number.map(|number| number * 10.0) {
+        Some(thousandths) if (1.0..=1000.0).contains(&thousandths) => Ok(thousandths as u32),
+        _ => Err(format!("`{text}` is no part of a device's time such as \"30%\": from 0.1% to 100%")),
     }
 }
 
@@ -333,7 +356,7 @@ impl FileConfig {
                 (Some(_), false) => return Err(ConfigError::NeedlessPolicy(name.clone())),
                 (None, false) => None,
             };
-            let slice = device.slice.map_or(usual.slice, |span| span.0);
+            let slice = device.slice.map(|span| span.0).or(usual.slice);
             let linger = device.linger.map_or(usual.linger, |span| span.0);
             let awake = device.awake.map_or(usual.awake, |span| span.0);
             let hold_limit = device.hold_limit.map_or(usual.hold_limit, |span| span.0);
@@ -387,6 +410,7 @@ impl FileConfig {
             only_devices: tenant.only_devices.clone(),
             weight: tenant.weight.unwrap_or(1),
             priority: tenant.priority.unwrap_or(0),
+            cap: tenant.cap.as_ref().map(|cap| cap.0).filter(|cap| *cap < 1000),
         };
         self.tenants.iter().map(tenant).collect()
     }
@@ -545,10 +569,12 @@ mod tests {
     #[test]
     fn all_about_a_tenant() {
         let text = "[tenants.a]\nusers = [7]\ncertificates = [\"laptop\"]\nsessions = 2\nthreads = 3\napis = [\"x\"]\n\
-                    functions = { deny = [\"f\"] }\nprivileged = [\"set*\"]\nweight = 4\npriority = -1\n[tenants.b]\nfunctions = { allow = [] }\n";
+                    functions = { deny = [\"f\"] }\nprivileged = [\"set*\"]\nweight = 4\npriority = -1\ncap = \"30%\"\n[tenants.b]\nfunctions = { allow = [] }\n";
         let tenants = read(text).unwrap().tenants();
         let (a, b) = (&tenants[0], &tenants[1]);
-        assert_eq!((a.sessions, a.threads, a.weight, a.priority), (Some(2), Some(3), 4, -1));
+        assert_eq!((a.sessions, a.threads, a.weight, a.priority, a.cap), (Some(2), Some(3), 4, -1, Some(300)));
+        assert_eq!((parse_cap("100%"), parse_cap("0.1%")), (Ok(1000), Ok(1)));
+        ["30", "0%", "-1%", "100.1%", "nan%"].iter().for_each(|wrong| drop(parse_cap(wrong).unwrap_err()));
         assert_eq!((a.identities[0].as_str(), a.functions.deny[0].as_str()), ("laptop", "f"));
         assert_eq!(a.functions.privileged, ["set*"]);
         assert_eq!(

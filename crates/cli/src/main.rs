@@ -5,6 +5,7 @@
 mod amount;
 mod api_server;
 mod apis;
+mod bypass;
 mod config;
 mod doctor;
 mod dropin;

@@ -2,6 +2,7 @@
 
 use crate::{
     apis,
+    bypass::bypasses,
     dropin::find_library,
     fpga,
     launch::{self, Variables},
@@ -16,7 +17,7 @@ use clap::Args;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::fd::{AsRawFd, OwnedFd},
     os::unix::process::ExitStatusExt,
@@ -102,6 +103,7 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
         );
         launch::share_heap(&mut variables)?;
     }
+    warn_of_bypasses(&command.command[0], &apis);
     // Before the program starts, so that no signal is lost between the two.
     let signals = Signals::catch().context("cannot catch signals")?;
     let card = command.fpga.as_deref().map(|image| give_card(image, &directory, &mut variables)).transpose()?;
@@ -127,6 +129,18 @@ pub fn run(command: RunCommand) -> anyhow::Result<ExitCode> {
     finish(&backend, &signals);
     drop(card);
     Ok(exit_code(status))
+}
+
+/// Says which vendors' libraries the program loads past their guest libraries.
+fn warn_of_bypasses(program: &OsStr, apis: &[apis::Api]) {
+    let steps = apis.iter().flat_map(|api| &api.launch);
+    let sonames = steps.filter_map(|step| match step {
+        apis::Launch::DropIn { soname, only_if_missing: false } => Some(soname.as_str()),
+        _ => None,
+    });
+    for bypass in bypasses(program, &sonames.collect()) {
+        eprintln!("aviary: warning: {bypass}");
+    }
 }
 
 /// A private node serves what this machine has: programs that look for an accelerator which is not here should find

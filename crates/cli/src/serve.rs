@@ -49,6 +49,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   only_devices = ["NVIDIA H100*", "pocl*"]  # in the place of the node's list
   weight = 2                    # share of a scheduled device [1]
   priority = 0
+  cap = "30%"                   # never more of a scheduled device's time, even if it is idle
   [devices."NVIDIA H100*"]
   limits = { device_memory = "1G" }   # of each tenant that has none of its own there
   [devices."*"]                 # schedule these devices; without it nobody waits for anybody
@@ -301,7 +302,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
             Scheduler::Ebpf => Some(LoadedPolicy::load(apis::policy(&apis)?)?),
             _ => None,
         };
-        let settings = DeviceSettings { scheduler, policy, slice: command.slice.unwrap_or(usual.slice), ..usual };
+        let settings = DeviceSettings { scheduler, policy, slice: command.slice.or(usual.slice), ..usual };
         config.devices = Rules(vec![("*".into(), settings)]);
     }
     let source = Source {

@@ -1,6 +1,7 @@
 //! `aviary tenant` and `aviary reload`: usage and limits of a running node's tenants.
 
 use crate::amount::{LimitPlace, parse_limit, parse_limit_place};
+use crate::config::parse_cap;
 use crate::{terminal::say, which_node::WhichNode};
 use aviary_node::{AccountReport, DeviceLimitChange, Request, TenantChange, TenantReport, ask};
 use clap::{Args, Subcommand};
@@ -47,6 +48,9 @@ enum TenantAction {
         weight: Option<u32>,
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         priority: Option<i32>,
+        /// The most of a scheduled device's time, also while no other tenant wants it; 100% takes the cap away.
+        #[arg(long, value_name = "PERCENT", value_parser = parse_cap)]
+        cap: Option<u32>,
         #[command(flatten)]
         node: NodeOptions,
     },
@@ -92,8 +96,8 @@ pub fn run(command: TenantCommand) -> anyhow::Result<ExitCode> {
                 None => anyhow::bail!("there is no tenant `{name}`: it is not configured, and it never attached"),
             }
         }
-        TenantAction::Set { name, limit, no_limit, sessions, threads, weight, priority, node } => {
-            let mut change = TenantChange { name, sessions, threads, weight, priority, ..TenantChange::default() };
+        TenantAction::Set { name, limit, no_limit, sessions, threads, weight, priority, cap, node } => {
+            let mut change = TenantChange { name, sessions, threads, weight, priority, cap, ..TenantChange::default() };
             let given = limit.into_iter().map(|(place, amount)| (place, Some(amount)));
             for (LimitPlace { resource, device }, limit) in given.chain(no_limit.into_iter().map(|place| (place, None)))
             {
@@ -139,6 +143,9 @@ fn show(tenant: &TenantReport, json: bool) -> anyhow::Result<()> {
     say(format_args!("certificates  {}", list(&tenant.certificates)));
     say(format_args!("weight        {}", tenant.weight));
     say(format_args!("priority      {}", tenant.priority));
+    if let Some(cap) = tenant.cap {
+        say(format_args!("cap           {}% of a device's time", f64::from(cap) / 10.0));
+    }
     say(format_args!("sessions      {} (most: {})", tenant.sessions, most(tenant.most_sessions)));
     say(format_args!("threads       {} per session", most(tenant.threads)));
     say(format_args!("APIs          {}", tenant.apis.as_ref().map_or_else(|| "all".into(), |apis| list(apis))));

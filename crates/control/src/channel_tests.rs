@@ -62,6 +62,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             in_vm,
             user,
             arena,
+            movable: schedulable,
+            move_every: arena,
         }
     })
 }

@@ -1,13 +1,14 @@
 //! Attaches to the node that `AVIARY_SERVER` names.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aviary_transport::{Arena, ArenaError, ControlError, ControlSocket, DEFAULT_ARENA, Device, Liveness};
 use aviary_transport::{out_of_the_way, receive_greeting, send_greeting};
-use aviary_wire::attach::{hello_flag, welcome_flag, welcome_status};
+use aviary_wire::attach::{MAX_ENVIRONMENT_BYTES, MAX_VARIABLES, hello_flag, welcome_flag, welcome_status};
 use aviary_wire::control::control_kind;
 use aviary_wire::{Control, Hello, WIRE_VERSION};
 use rustix::io::Errno;
@@ -205,6 +206,23 @@ fn stream(number: i32) -> Option<BorrowedFd<'static>> {
     unsafe { (libc::fcntl(number, libc::F_GETFD) >= 0).then(|| BorrowedFd::borrow_raw(number)) }
 }
 
+/// Values of the variables that the specification names, as the application has set them. One that does not fit is not set.
+fn environment(descriptor: &ApiDescriptor) -> Vec<Option<Vec<u8>>> {
+    let mut left = MAX_ENVIRONMENT_BYTES;
+    let mut value = |name: &&str| {
+        let value = std::env::var_os(name)?.into_vec();
+        match left.checked_sub(value.len()) {
+            Some(rest) => left = rest,
+            None => {
+                crate::log::line(&format!("{name} does not reach {}: its value is too long", descriptor.name));
+                return None;
+            }
+        }
+        Some(value)
+    };
+    descriptor.environment.iter().take(MAX_VARIABLES).map(&mut value).collect()
+}
+
 pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, AttachError> {
     let transport = AttachTransport::find()?;
     // A VM's device pins large buffers instead of sharing the heap.
@@ -219,6 +237,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         api: descriptor.name.to_owned(),
         api_version: descriptor.version.to_owned(),
         flags: if arena.streamed() { hello_flag::MIRRORED } else { 0 },
+        environment: environment(descriptor),
     };
     let mut fds: Vec<BorrowedFd> = arena.file().into_iter().collect();
     // Descriptors cannot leave a VM.

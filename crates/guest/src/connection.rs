@@ -20,6 +20,7 @@ use crate::handles::{Ended, Handles};
 use crate::heap::Heap;
 use crate::interned::Interned;
 use crate::mappings::Mappings;
+use crate::output::OutputFiles;
 use crate::registry::Registries;
 use crate::shadows::Shadows;
 use crate::zerocopy::Zerocopy;
@@ -67,6 +68,7 @@ pub(crate) struct Connection {
     pub registries: Registries,
     pub backpressure: TransferBackpressure,
     pub zerocopy: Zerocopy,
+    pub output: OutputFiles,
     /// True with AVIARY_SYNC=1.
     pub synchronous: bool,
     /// True if the arena has one address on both sides, so that pointers into it are valid on the
@@ -96,6 +98,8 @@ impl Connection {
         same_address: bool,
         synchronous: bool,
     ) -> Self {
+        // Descriptors cannot leave a VM: printed text comes with replies from the beginning.
+        let in_vm = arena.device().is_some();
         Connection {
             descriptor,
             blocks: Blocks::new(arena.clone(), heap.map_or(0, |heap| heap.size)),
@@ -114,6 +118,7 @@ impl Connection {
             registries: Registries::default(),
             backpressure: TransferBackpressure::default(),
             zerocopy: Zerocopy::default(),
+            output: OutputFiles::new(in_vm),
             synchronous,
             same_address,
             control,

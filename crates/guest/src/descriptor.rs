@@ -24,6 +24,8 @@ pub struct ApiDescriptor {
     pub name: &'static str,
     pub version: &'static str,
     pub spec_hash: u64,
+    /// Names of the variables that an application may set for the vendor's library, in the specification's order.
+    pub environment: &'static [&'static str],
     /// Names, by function number.
     pub functions: &'static [&'static str],
     pub handle_types: &'static [HandleType],

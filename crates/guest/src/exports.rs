@@ -30,6 +30,10 @@ macro_rules! utility_exports {
             $api.connected() as ::std::ffi::c_int
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_follow_output() {
+            $api.follow_output()
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> ::std::ffi::c_int {
             $api.is_zerocopy(pointer as *const u8) as ::std::ffi::c_int
         }

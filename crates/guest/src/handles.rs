@@ -336,8 +336,15 @@ mod tests {
         },
         HandleType { name: "short", size: 4, boxed: None, predefined: &[7], metadata: CARRIED },
     ];
-    static DESCRIPTOR: ApiDescriptor =
-        ApiDescriptor { name: "t", version: "1", spec_hash: 0, functions: &[], handle_types: &TYPES, callbacks: &[] };
+    static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
+        name: "t",
+        version: "1",
+        spec_hash: 0,
+        environment: &[],
+        functions: &[],
+        handle_types: &TYPES,
+        callbacks: &[],
+    };
 
     #[test]
     fn handles_of_every_kind_are_translated_both_ways() {

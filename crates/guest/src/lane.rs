@@ -17,7 +17,7 @@ use crate::connection::Connection;
 use crate::deliveries::Waiter;
 use crate::frame::Frame;
 use crate::unwind::Foreign;
-use crate::{Lost, callback, log, trace};
+use crate::{Lost, callback, cancellation, log, trace};
 
 /// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
 /// no longer uses.
@@ -68,6 +68,8 @@ pub(crate) struct ThreadLane {
     deferred: Cell<Option<i64>>,
     /// True if the server's last advice was to spin: see `follow_advice`.
     awake: Cell<bool>,
+    /// Callbacks that run on this thread now, one inside a call inside the other.
+    callbacks: Cell<u32>,
     spare: Cell<Option<Rc<ThreadLane>>>,
 }
 
@@ -120,6 +122,7 @@ impl ThreadLane {
             held: RefCell::default(),
             deferred: Cell::new(None),
             awake: Cell::new(false),
+            callbacks: Cell::new(0),
             spare: Cell::new(None),
         })
     }
@@ -249,10 +252,51 @@ impl ThreadLane {
         }
     }
 
+    /// Waits for a message. The thread ends here if it is cancelled meanwhile, but not in a callback: the call around that
+    /// needs the lane for its own reply.
+    fn receive(&self, frame: &mut Frame) -> Result<(), Lost> {
+        let may_leave = self.callbacks.get() == 0;
+        let mut end_of_thread = None;
+        let ty = cancellation::defer();
+        let received = self.with_end(|end| {
+            let mut interrupted = || {
+                end_of_thread = if may_leave { cancellation::requested() } else { None };
+                end_of_thread.is_some()
+            };
+            match end.receive_unless(&mut interrupted, &mut frame.reply) {
+                Err(LaneError::Interrupted) => Ok(()),
+                result => result,
+            }
+        });
+        if let Some(end) = end_of_thread {
+            self.leave(end);
+        }
+        match cancellation::restore(ty) {
+            // The message is there, so the lane is in order.
+            Some(end) => std::panic::resume_unwind(Box::new(end)),
+            None => received,
+        }
+    }
+
+    /// Ends the thread inside a call whose reply it does not wait for. The lane is left to the server; the blocks of the
+    /// call, which the server may still use, are never used again. What the thread calls on its way out has a new lane.
+    #[cold]
+    fn leave(&self, end: Foreign) -> ! {
+        let _ = LANES.try_with(|lanes| {
+            let left = lanes.try_borrow_mut().ok().and_then(|mut lanes| {
+                let at = lanes.iter().position(|lane| std::ptr::eq(Rc::as_ptr(lane), self))?;
+                Some(lanes.swap_remove(at))
+            });
+            // Dropped with the list unlocked: the call that is left has a reference of its own.
+            drop(left);
+        });
+        std::panic::resume_unwind(Box::new(end))
+    }
+
     /// Runs the callbacks that arrive before the reply.
     fn await_reply(&self, serial: u64, frame: &mut Frame) -> Result<Answer, Lost> {
         loop {
-            self.with_end(|end| end.receive(&mut frame.reply))?;
+            self.receive(frame)?;
             let Ok((header, body)) = ReplyHeader::parse(&frame.reply) else {
                 return Err(self.connection.fail("a reply is malformed"));
             };
@@ -281,7 +325,9 @@ impl ThreadLane {
     fn serve_callback(&self, serial: u64, at: usize, frame: &mut Frame) -> Result<Option<Foreign>, Lost> {
         let message = std::mem::take(&mut frame.reply);
         let mut answer = self.take_frame();
+        self.callbacks.set(self.callbacks.get() + 1);
         let thrown = callback::serve(self.connection, message, at, &mut answer.encoder);
+        self.callbacks.set(self.callbacks.get().saturating_sub(1));
         let header = RequestHeader { kind: kind::CALLBACK_REPLY, serial, ..Default::default() };
         let message = answer.encoder.finish_request(header);
         self.with_end(|end| end.send(message, &[]))?;

@@ -9,8 +9,15 @@ use aviary_guest::{Api, ApiDescriptor, guard};
 use aviary_wire::attach::welcome_status;
 use aviary_wire::{WIRE_VERSION, Welcome};
 
-static DESCRIPTOR: ApiDescriptor =
-    ApiDescriptor { name: "alone", version: "1", spec_hash: 0, functions: &["f"], handle_types: &[], callbacks: &[] };
+static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
+    name: "alone",
+    version: "1",
+    spec_hash: 0,
+    environment: &[],
+    functions: &["f"],
+    handle_types: &[],
+    callbacks: &[],
+};
 static API: Api = Api::new(&DESCRIPTOR);
 
 /// Runs one of the ignored tests in a child process.

@@ -84,6 +84,8 @@ pub enum Item {
         only_if_missing: bool,
     },
     Program(Text),
+    /// `pass_environment("NAME", ...);`
+    PassEnvironment(Vec<Text>),
     Sandbox {
         rules: Vec<SandboxRule>,
         span: Span,

@@ -14,6 +14,7 @@ use crate::source::{SourceFile, SourceFiles, Span};
 use aviary_policy::PolicyError;
 use std::path::{Path, PathBuf};
 
+mod environment;
 mod sandbox;
 mod utilities;
 
@@ -343,6 +344,7 @@ impl Loader<'_> {
                     model.launch.push(Launch::File { path: path.value.clone(), content: content.value.clone() });
                 }
                 Item::Sandbox { rules, .. } => self.sandbox(rules, model.sandbox.get_or_insert_default()),
+                Item::PassEnvironment(names) => self.pass_environment(names, &mut model.passed_variables),
                 Item::DropIn { soname, only_if_missing } => {
                     self.soname(soname);
                     model

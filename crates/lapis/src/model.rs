@@ -29,6 +29,8 @@ pub struct Model {
     pub launch: Vec<Launch>,
     /// Needs of the vendor's library in a sandbox; `None`: the specification does not say.
     pub sandbox: Option<Sandbox>,
+    /// Names of the variables that steer the vendor's library and that an application may set for itself, each once.
+    pub passed_variables: Vec<String>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.

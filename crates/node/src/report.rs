@@ -108,6 +108,9 @@ pub struct TenantReport {
     pub certificates: Vec<String>,
     pub weight: u32,
     pub priority: i32,
+    /// Thousandths of a scheduled device's time; `None`: no limit.
+    #[serde(default)]
+    pub cap: Option<u32>,
     /// Sessions now, and the most of them.
     pub sessions: usize,
     pub most_sessions: Option<usize>,
@@ -180,6 +183,7 @@ pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
         certificates: tenant.identities,
         weight: tenant.weight,
         priority: tenant.priority,
+        cap: tenant.cap,
         most_sessions: tenant.sessions,
         threads: tenant.threads,
         apis: tenant.apis,

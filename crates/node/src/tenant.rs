@@ -36,6 +36,8 @@ pub struct Tenant {
     /// Its share of a device against the others'.
     pub weight: u32,
     pub priority: i32,
+    /// The most that it may have of a scheduled device, in thousandths of the device's time; `None`: no limit.
+    pub cap: Option<u32>,
 }
 
 impl Tenant {
@@ -53,12 +55,13 @@ impl Tenant {
             only_devices: None,
             weight: 1,
             priority: 0,
+            cap: None,
         }
     }
 
     /// Its share of scheduled devices.
     pub fn share(&self) -> Share {
-        Share { weight: self.weight, priority: self.priority }
+        Share { weight: self.weight, priority: self.priority, cap: self.cap }
     }
 
     /// In the place of what there was for the same name and resource.
@@ -92,6 +95,8 @@ pub struct TenantChange {
     pub threads: Option<usize>,
     pub weight: Option<u32>,
     pub priority: Option<i32>,
+    /// Thousandths; 1000 takes it away.
+    pub cap: Option<u32>,
 }
 
 /// The limit on each device of a name from now on.
@@ -164,6 +169,7 @@ impl Tenants {
         tenant.threads = change.threads.or(tenant.threads);
         tenant.weight = change.weight.unwrap_or(tenant.weight);
         tenant.priority = change.priority.unwrap_or(tenant.priority);
+        tenant.cap = change.cap.or(tenant.cap).filter(|cap| *cap < 1000);
     }
 }
 

@@ -121,8 +121,8 @@ fn with_descriptors(control: BorrowedFd<'_>, count: usize) {
 fn scribble(descriptors: &SessionDescriptors<OwnedFd>) {
     let devices = descriptors.devices.as_ref().expect("a page of grants");
     let page = GrantPage::open(devices.page.as_fd()).unwrap();
-    for (number, seat) in page.seats().iter().enumerate() {
-        seat.take(if number % 2 == 0 { "card" } else { "no such thing" });
+    for (number, slot) in page.slots().iter().enumerate() {
+        slot.take(if number % 2 == 0 { "card" } else { "no such thing" });
     }
     let mut state = 1u64;
     let mut next = move || {
@@ -130,11 +130,12 @@ fn scribble(descriptors: &SessionDescriptors<OwnedFd>) {
         [0, 1, u64::MAX, u64::MAX - 1, 1 << 63, state, state >> 33][(state >> 40) as usize % 7]
     };
     loop {
-        for seat in page.seats() {
-            for word in [&seat.used, &seat.calls, &seat.ends_at, &seat.remaining, &seat.freed_at] {
+        for slot in page.slots() {
+            for word in [&slot.used_ns, &slot.calls, &slot.busy_since, &slot.drains_at, &slot.position, &slot.allowance]
+            {
                 word.store(next(), SeqCst);
             }
-            for word in [&seat.grant, &seat.waiting, &seat.sleeper, &seat.goes_on] {
+            for word in [&slot.waiters, &slot.waiter_tid, &slot.wanted, &slot.parked] {
                 word.store((next() % 9) as u32, SeqCst);
             }
         }

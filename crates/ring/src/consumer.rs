@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Spinner, WaitFlag, shares_cpu, wait, wait_within};
+use crate::wait::{Interruption, Spinner, WaitFlag, shares_cpu, uninterrupted, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -67,9 +67,16 @@ impl Consumer {
     /// to arrive the wait may be interrupted ([`Consumer::set_interruptible`]).
     #[inline]
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), RingError> {
+        self.receive_unless(&mut uninterrupted, into)
+    }
+
+    /// Receives as [`Consumer::receive`] does, unless `interrupted` returns true before the message begins. It is asked
+    /// in long waits only, at each check of the peer.
+    #[inline]
+    pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), RingError> {
         let seal = match self.memory.seal(self.read) {
             Some(seal) => seal,
-            None => self.wait_for_seal(self.interruptible)?,
+            None => self.wait_for_seal(self.interruptible, interrupted)?,
         };
         self.message(seal, into)
     }
@@ -115,7 +122,7 @@ impl Consumer {
     fn next_seal(&mut self) -> Result<Seal, RingError> {
         match self.memory.seal(self.read) {
             Some(seal) => Ok(seal),
-            None => self.wait_for_seal(false),
+            None => self.wait_for_seal(false, &mut uninterrupted),
         }
     }
 
@@ -135,12 +142,12 @@ impl Consumer {
     }
 
     #[cold]
-    fn wait_for_seal(&mut self, interruptible: bool) -> Result<Seal, RingError> {
+    fn wait_for_seal(&mut self, interruptible: bool, interrupted: &mut Interruption) -> Result<Seal, RingError> {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
         loop {
             let ready = || memory.seal(at).is_some();
             let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell(), interruptible };
-            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, ready)?;
+            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, interrupted, ready)?;
             // A lying peer may have cleared the seal again.
             if let Some(seal) = memory.seal(at) {
                 return Ok(seal);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::line::PAYLOAD;
 use crate::sync::Ordering;
-use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, wait};
+use crate::wait::{PeerWaitState, Spinner, WaitFlag, current_cpu, shares_cpu, uninterrupted, wait};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -136,7 +136,7 @@ impl Producer {
             let (memory, seen) = (&self.memory, self.consumed);
             let flag = WaitFlag { word: memory.producer_sleeps(), doorbell: memory.doorbell(), interruptible: false };
             let moved = || memory.consumed().load(Ordering::Relaxed) != seen;
-            wait(flag, &self.liveness, &mut self.spinner, 0, moved)?;
+            wait(flag, &self.liveness, &mut self.spinner, 0, &mut uninterrupted, moved)?;
             self.refresh()?;
         }
         Ok(())

@@ -22,6 +22,14 @@ pub enum WaitError {
     Interrupted,
 }
 
+/// Asked by a sleeper at each check of the peer; true ends the wait as an interruption does.
+pub type Interruption<'a> = dyn FnMut() -> bool + 'a;
+
+/// Of a wait that no question ends.
+pub fn uninterrupted() -> bool {
+    false
+}
+
 type Probe = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// The state of the peer's process, alive or dead; shared by all lanes of a connection.
@@ -308,6 +316,7 @@ pub(crate) fn wait(
     liveness: &Liveness,
     spinner: &mut Spinner,
     peer_cpu: u32,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let time = spin_time(spinner, peer_cpu);
@@ -322,7 +331,7 @@ pub(crate) fn wait(
         spinner.learn(true);
         Ok(())
     } else {
-        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, ready)
+        sleep_and_learn(&flag, liveness, spinner, peer_cpu, time, interrupted, ready)
     };
     flag.clear();
     result
@@ -334,12 +343,13 @@ fn sleep_and_learn(
     spinner: &mut Spinner,
     peer_cpu: u32,
     spun: Duration,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let asleep = Instant::now();
     let plan = spinner.predictor.as_ref().filter(|_| !shares_cpu(peer_cpu)).and_then(|predictor| predictor.plan(spun));
     let in_time = plan.is_some_and(|plan| wake_up_before(flag, liveness, plan, &ready));
-    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, ready) };
+    let result = if in_time { Ok(()) } else { sleep(flag, liveness, spinner.post_wake_spin, interrupted, ready) };
     let slept = asleep.elapsed();
     spinner.learn(spun.is_zero() && slept < spinner.short_sleep);
     if let Some(predictor) = &mut spinner.predictor {
@@ -430,6 +440,7 @@ fn sleep(
     flag: &WaitFlag,
     liveness: &Liveness,
     post_wake_spin: Duration,
+    interrupted: &mut Interruption,
     ready: impl Fn() -> bool,
 ) -> Result<(), WaitError> {
     let interval = liveness.interval();
@@ -464,6 +475,9 @@ fn sleep(
             && last.elapsed() >= interval
         {
             liveness.check();
+            if interrupted() {
+                return Err(WaitError::Interrupted);
+            }
             probed = Some(Instant::now());
         }
     }
@@ -540,7 +554,7 @@ mod tests {
             let doorbell = Restless { sleeps: 0.into(), waker };
             let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
             let ready = asked_often();
-            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, ready).is_ok());
+            assert!(sleep(&flag, &Liveness::notified(), post_wake_spin, &mut uninterrupted, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(Duration::from_secs(10), || 0), 1);
@@ -573,7 +587,7 @@ mod tests {
         let began = Instant::now();
         let ready = || began.elapsed() > Duration::from_millis(5);
         spinner.set_spin_window(Duration::from_millis(300));
-        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+        assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), &mut uninterrupted, ready).is_ok());
         assert_eq!(word.load(Ordering::SeqCst), 0);
     }
 
@@ -584,7 +598,7 @@ mod tests {
         let flag = WaitFlag { word: &word, doorbell: Some(&doorbell), interruptible: false };
         // Becomes true within the spin time of a thread on its peer's CPU.
         let ready = || began.elapsed() > SHARED_CPU_SPIN / 2;
-        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), ready).is_ok());
+        assert!(sleep(&flag, &Liveness::notified(), Duration::from_secs(10), &mut uninterrupted, ready).is_ok());
         let sleeps = doorbell.sleeps.load(Ordering::SeqCst);
         assert!(sleeps <= 2, "woken once, and one nap: {sleeps}");
     }
@@ -601,11 +615,31 @@ mod tests {
             spinner.post_wake_spin = Duration::from_nanos(1);
             spinner.set_spin_window(Duration::from_secs(if advised { 60 } else { 0 }));
             let ready = asked_often();
-            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), ready).is_ok());
+            assert!(wait(flag, &Liveness::notified(), &mut spinner, current_cpu(), &mut uninterrupted, ready).is_ok());
             doorbell.sleeps.load(Ordering::SeqCst)
         };
         assert_eq!(sleeps(true), 1, "one nap, then it spins");
         assert!(sleeps(false) > 1);
+    }
+
+    #[test]
+    fn long_wait_asks_for_an_interruption_and_a_short_one_does_not() {
+        let word = AtomicU32::new(0);
+        let interrupted_after = |asks: u32, ready: bool| {
+            let liveness = Liveness::probed(Duration::from_millis(1), || true);
+            let mut spinner = Spinner::new(false);
+            let mut asked = 0;
+            let mut interrupted = || {
+                asked += 1;
+                asked == asks
+            };
+            let flag = WaitFlag { word: &word, doorbell: None, interruptible: false };
+            let result = wait(flag, &liveness, &mut spinner, 0, &mut interrupted, || ready);
+            (result, asked)
+        };
+        assert_eq!(interrupted_after(3, false), (Err(WaitError::Interrupted), 3));
+        assert_eq!(interrupted_after(1, true), (Ok(()), 0));
+        assert_eq!(word.load(Ordering::SeqCst), 0, "the peer need not wake a side that has left");
     }
 
     #[test]

@@ -15,6 +15,7 @@ static GUEST: Api = Api::new(&ApiDescriptor {
     name: "fake",
     version: "1",
     spec_hash: 0x1234,
+    environment: &[],
     functions: &["fake"; 21],
     handle_types: &[
         HandleType { name: "object", size: 8, boxed: None, predefined: &[], metadata: None },

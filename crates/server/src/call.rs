@@ -16,7 +16,7 @@ use crate::api::Reject;
 use crate::clock;
 use crate::closures::{self, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_SCRATCH;
-use crate::devices::{Drain, Name, Stay, device_name};
+use crate::devices::{Admission, Drain, Name, device_name};
 use crate::handles::Busy;
 use crate::in_use::LaneUses;
 use crate::lane;
@@ -130,7 +130,7 @@ pub struct Call {
     /// The number of the lane whose thread executes the call.
     pub(crate) lane: u32,
     /// The device that the call gives work.
-    stay: Option<Stay>,
+    stay: Option<Admission>,
     /// The device that it may be waiting for.
     wait: Option<usize>,
     /// The cost of the call, if the library reports it.
@@ -573,7 +573,7 @@ impl Call {
 
     pub fn begin_vendor(&mut self) {
         if self.header.kind == kind::CALL && self.stay.is_none() && self.scheduled() {
-            self.wait = self.session.devices.begin_wait(self.header.function);
+            self.wait = self.session.devices.begin_blocking_call();
         }
         self.vendor_since = clock::ticks();
     }
@@ -581,7 +581,7 @@ impl Call {
     pub fn end_vendor(&mut self) {
         self.vendor_ticks += clock::ticks().saturating_sub(self.vendor_since);
         if let Some(device) = self.wait.take() {
-            self.session.devices.end_wait(device, self.header.function);
+            self.session.devices.end_blocking_call(device);
         }
     }
 
@@ -606,7 +606,7 @@ impl Call {
         if !self.scheduled() {
             return Ok(false);
         }
-        self.stay = session.devices.occupy(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
+        self.stay = session.devices.acquire(device, drain, name, || session.is_dead()).map_err(|()| Reject::Refused)?;
         Ok(self.stay.is_some())
     }
 
@@ -622,7 +622,7 @@ impl Call {
             if let Some(wait) = stay.answers_after {
                 lane::wake_guest(wait);
             }
-            self.session.devices.vacate(stay, self.device_time.take());
+            self.session.devices.submit_done(stay, self.device_time.take());
         }
     }
 

@@ -16,6 +16,7 @@ use crate::clock;
 use crate::config::{MAX_ARENA, MAX_LANES};
 use crate::control_loop::Connected;
 use crate::devices::Devices;
+use crate::environment;
 use crate::ffi;
 use crate::memory::SessionMemory;
 use crate::module::load_vendor;
@@ -147,6 +148,7 @@ fn admit(
     {
         return Err(AttachRefusal::new(welcome_status::FAILED, "the arena's address is taken in the new process"));
     }
+    environment::adopt(api, &hello, config.private);
     let vendor = load_vendor(api, config.vendors.get(api.name).map(String::as_str))
         .map_err(|text| AttachRefusal::new(welcome_status::FAILED, "the vendor's library is not there").detail(text))?;
     let page = connection.tenant_page.take();

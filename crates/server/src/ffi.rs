@@ -146,7 +146,7 @@ pub fn device_preempts(device: u64) {
 /// # Safety
 /// None: the device is a number. `unsafe` because C calls it.
 pub unsafe fn device_pause(device: u64) {
-    let pause = || session().into_iter().for_each(|s| s.devices.pause(device, || s.is_dead()));
+    let pause = || session().into_iter().for_each(|s| s.devices.end_submission(device, || s.is_dead()));
     guarded(pause, ());
 }
 

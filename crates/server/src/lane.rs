@@ -221,9 +221,9 @@ impl Lane {
         }
         self.counters.report(&self.session.stats);
         if self.session.devices.scheduled() {
-            self.demand.look(&self.session.demand, self.session.devices.any_held());
+            self.demand.look(&self.session.demand, self.session.devices.may_submit());
             // A lane that fails meanwhile fails again below.
-            self.session.devices.rest(|at_most| end.await_message(at_most).unwrap_or(true));
+            self.session.devices.lane_idle(|at_most| end.await_message(at_most).unwrap_or(true));
         }
         end.receive(into)
     }
@@ -364,6 +364,11 @@ impl Lane {
 
     fn serve_sync(&self, header: RequestHeader) -> Result<(), LaneEnded> {
         self.await_ticket(header.ticket)?;
+        if header.flags & flag::PRINT_WITH_REPLIES != 0
+            && let Err(error) = self.session.print_with_replies()
+        {
+            self.session.note(&format!("what is printed goes where it went before: {error}"));
+        }
         self.acknowledge(header, status::OK)
     }
 
@@ -423,7 +428,7 @@ impl Lane {
     /// Decides if the guest's thread shall stay awake for the next answer, and this one for the next call.
     #[cold]
     fn wait_advice(&self, header: &mut ReplyHeader, end: &LaneEnd) -> WaitAdvice {
-        let awake = self.session.devices.answering();
+        let awake = self.session.devices.reply_spin_window();
         self.completion_poll_time.set(awake);
         if awake.is_zero() {
             return WaitAdvice::default();
@@ -443,7 +448,7 @@ impl Lane {
     /// Notices of a reply beside its result.
     #[inline]
     fn piggyback(&self) -> Piggyback {
-        let printed = self.session.printed.as_ref().and_then(|printed| printed.take(self.may_have_printed.take()));
+        let printed = self.session.printed.get().and_then(|printed| printed.take(self.may_have_printed.take()));
         Piggyback { deferred: self.deferred.take(), printed }
     }
 

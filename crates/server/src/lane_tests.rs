@@ -2,7 +2,7 @@ use super::*;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use aviary_gate::{GrantPage, grant};
+use aviary_gate::GrantPage;
 use aviary_transport::{Arena, Liveness, Side};
 
 use crate::api::{ApiDescriptor, FunctionInfo};
@@ -18,6 +18,7 @@ static API: ApiDescriptor = ApiDescriptor {
     name: "lanes",
     version: "1",
     spec_hash: 1,
+    environment: &[],
     soname: "libm.so.6",
     functions: &[FunctionInfo { name: "add", handler: add, replayable: false, blocker: None }],
     handle_types: &[],
@@ -160,7 +161,7 @@ fn where_a_lane_and_its_guest_have_one_processor_only_the_lane_stays_awake() {
     let (lane, mut guest) = lane_to(Devices::new(Some(GrantPage::open(page.as_fd()).unwrap()), Some(bell), 0));
     let node = GrantPage::open(page.as_fd()).unwrap();
     node.schedule();
-    let seat = &node.seats()[0];
+    let slot = &node.slots()[0];
     let mut calls = |count: u64| {
         let (mut request, mut reply) = (Encoder::new(), Vec::new());
         for i in 0..count {
@@ -182,13 +183,13 @@ fn where_a_lane_and_its_guest_have_one_processor_only_the_lane_stays_awake() {
     // More than ten in ten milliseconds.
     const OFTEN: u64 = 30;
     assert_eq!(calls(OFTEN), (false, Duration::ZERO), "nobody has a device");
-    seat.budget.store(1_000_000_000, Ordering::SeqCst);
-    seat.linger.store(1_000_000_000, Ordering::SeqCst);
-    seat.grant.store(grant::SLICE, Ordering::SeqCst);
-    let stay = lane.session.devices.occupy(1, through, name, || false).unwrap().unwrap();
-    lane.session.devices.vacate(stay, None);
+    slot.depth_ns.store(u64::MAX, Ordering::SeqCst);
+    slot.idle_hold_ns.store(1_000_000_000, Ordering::SeqCst);
+    slot.allowance.store(u64::MAX - 1, Ordering::SeqCst);
+    let admission = lane.session.devices.acquire(1, through, name, || false).unwrap().unwrap();
+    lane.session.devices.submit_done(admission, None);
     assert_eq!(calls(OFTEN), (false, Duration::ZERO), "nobody is to be awake for it");
-    seat.awake.store(AWAKE.as_nanos() as u64, Ordering::SeqCst);
+    slot.spin_window_ns.store(AWAKE.as_nanos() as u64, Ordering::SeqCst);
     assert_eq!(calls(OFTEN), (false, AWAKE));
     rustix::thread::sched_setaffinity(None, &everywhere).unwrap();
     if everywhere.count() > 1 {

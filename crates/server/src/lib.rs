@@ -22,6 +22,7 @@ mod cpu_demand;
 mod deferred_ends;
 mod deferred_outputs;
 mod devices;
+mod environment;
 mod exchange;
 pub mod exports;
 pub mod ffi;

@@ -11,7 +11,7 @@ use std::sync::{Once, OnceLock};
 use crate::api::ApiDescriptor;
 use crate::connection::{self, Connection, MovedState};
 use crate::exchange::{self, ExchangeAbi};
-use crate::printed::Printed;
+use crate::printed::{Look, Printed};
 use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
@@ -172,7 +172,7 @@ impl Connection {
             tenant_page: own(arguments.tenant_page),
             printed: own(arguments.printed[0])
                 .zip(own(arguments.printed[1]))
-                .and_then(|(out, errors)| Printed::new([out, errors]).ok()),
+                .and_then(|(out, errors)| Printed::new([out, errors], Look::IfLikely).ok()),
             journal: Journal { fd: arguments.journal, session: arguments.session },
             hello: bytes(arguments.hello, arguments.hello_length),
             config: bytes(arguments.config, arguments.config_length),

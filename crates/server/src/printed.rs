@@ -1,5 +1,5 @@
-//! Output of the vendor's library for a guest whose descriptors cannot come here, because it is in a virtual machine:
-//! it goes into pipes, and with replies to the guest.
+//! Output of the vendor's library for a guest whose descriptors cannot come here, because it is in a virtual machine, or
+//! lead elsewhere since it attached: it goes into pipes, and with replies to the guest.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,28 +35,38 @@ mod state {
     pub const STATE_OVER: u32 = 2;
 }
 
+/// When a reply looks into the pipes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// If its call took long enough to print, or the watcher saw something.
+    IfLikely,
+    /// Always: the guest has asked for the text, so it is there when the call returns that printed it.
+    AtEachReply,
+}
+
 /// Standard output's and standard error's pipe. A thread sees when there is something, so that a call that prints nothing
 /// costs no look.
 #[derive(Debug)]
 pub struct Printed {
     ends: [OwnedFd; 2],
+    look: Look,
     state: Arc<AtomicU32>,
     watcher: Thread,
 }
 
 impl Printed {
-    pub fn new(ends: [OwnedFd; 2]) -> io::Result<Printed> {
+    pub fn new(ends: [OwnedFd; 2], look: Look) -> io::Result<Printed> {
         let watched = [ends[0].try_clone()?, ends[1].try_clone()?];
         let state = Arc::new(AtomicU32::new(state::STATE_WATCHING));
         let theirs = state.clone();
         let watcher = thread::Builder::new().name("printed".into()).spawn(move || watch(&watched, &theirs))?;
-        Ok(Printed { ends, state, watcher: watcher.thread().clone() })
+        Ok(Printed { ends, look, state, watcher: watcher.thread().clone() })
     }
 
-    /// Text printed since; `None`: none that is known. `look`: the call that has just ended may have printed.
+    /// Text printed since; `None`: none that is known. `likely`: the call that has just ended may have printed.
     #[inline]
-    pub fn take(&self, look: bool) -> Option<Box<Texts>> {
-        if !look && self.state.load(Ordering::Relaxed) != state::STATE_READY {
+    pub fn take(&self, likely: bool) -> Option<Box<Texts>> {
+        if !likely && self.look == Look::IfLikely && self.state.load(Ordering::Relaxed) != state::STATE_READY {
             return None;
         }
         self.take_all()
@@ -123,7 +133,7 @@ mod tests {
     #[test]
     fn printed_text_is_delivered_once_and_excess_is_lost() {
         let ((out, to_out), (errors, to_errors)) = (pipe().unwrap(), pipe().unwrap());
-        let printed = Printed::new([out, errors]).unwrap();
+        let printed = Printed::new([out, errors], Look::IfLikely).unwrap();
         assert_eq!(printed.take(true), None);
         write(&to_out, b"one\n").unwrap();
         write(&to_errors, b"two\n").unwrap();
@@ -140,7 +150,7 @@ mod tests {
     #[test]
     fn a_call_that_printed_nothing_itself_brings_what_others_printed() {
         let ((out, to_out), (errors, _to_errors)) = (pipe().unwrap(), pipe().unwrap());
-        let printed = Printed::new([out, errors]).unwrap();
+        let printed = Printed::new([out, errors], Look::IfLikely).unwrap();
         for text in [&b"one"[..], b"two", b"three"] {
             assert_eq!(printed.take(false), None);
             write(&to_out, text).unwrap();

@@ -1,11 +1,11 @@
 //! State that all lanes of one connection share.
 
 use std::collections::{HashMap, HashSet};
-use std::io::Write;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use aviary_control::stats::StatsPage;
 use aviary_control::{Assignment, MoveReport};
@@ -17,6 +17,7 @@ use crate::api::{ApiDescriptor, Reject};
 use crate::callback_lane::CallbackLane;
 use crate::closures::{self, Closure, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_CALLBACKS;
+use crate::confine::adopt_output;
 use crate::cpu_demand::CpuDemand;
 use crate::deferred_ends::DeferredEnds;
 use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
@@ -30,7 +31,7 @@ use crate::object_log::ObjectLog;
 use crate::pause::Pause;
 use crate::policy::Policy;
 use crate::posted::PostedCallbacks;
-use crate::printed::Printed;
+use crate::printed::{self, Look, Printed};
 use crate::residency::MAX_RESIDENCY_DEVICES;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -76,8 +77,8 @@ pub struct Session {
     pub posted: PostedCallbacks,
     pub devices: Devices,
     pub demand: CpuDemand,
-    /// Printed text that goes to the guest with replies, if its own descriptors cannot be here.
-    pub printed: Option<Printed>,
+    /// Printed text that goes to the guest with replies, if its own descriptors cannot be here or are not its own any more.
+    pub printed: OnceLock<Printed>,
     journal: Journal,
     /// `None` in replay.
     socket: Option<ControlSocket>,
@@ -156,7 +157,7 @@ impl Session {
             posted: PostedCallbacks::default(),
             devices: parts.devices,
             demand: CpuDemand::default(),
-            printed: parts.printed,
+            printed: parts.printed.map_or_else(OnceLock::new, OnceLock::from),
             journal: parts.journal,
             socket: parts.socket,
             sending: Mutex::default(),
@@ -175,6 +176,19 @@ impl Session {
 
     pub fn note(&self, text: &str) {
         self.journal.note(text);
+    }
+
+    /// Has output of the vendor's library go to the guest with replies from now on. Once per session; the output of all
+    /// sessions of this process is one.
+    pub fn print_with_replies(&self) -> io::Result<()> {
+        if self.printed.get().is_some() {
+            return Ok(());
+        }
+        let (out, errors) = (printed::pipe()?, printed::pipe()?);
+        if self.printed.set(Printed::new([out.0, errors.0], Look::AtEachReply)?).is_ok() {
+            adopt_output(Some(out.1.as_raw_fd()), Some(errors.1.as_raw_fd()));
+        }
+        Ok(())
     }
 
     /// The node's name for it.

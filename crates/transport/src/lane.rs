@@ -4,7 +4,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use aviary_ring::{Consumer, ConsumerPosition, EMPTY, Liveness, Producer, ProducerPosition, RingMemory, WakeHandle};
+use aviary_ring::{
+    Consumer, ConsumerPosition, EMPTY, Interruption, Liveness, Producer, ProducerPosition, RingMemory, WakeHandle,
+};
 use aviary_wire::{Control, MAX_MESSAGE};
 
 use crate::{Arena, LaneError, Region, StreamLane};
@@ -114,6 +116,16 @@ impl LaneEnd {
         match self {
             LaneEnd::Shared(lane) => Ok(lane.rx.receive(into)?),
             LaneEnd::Stream(lane) => lane.receive(into),
+        }
+    }
+
+    /// Receives as [`LaneEnd::receive`] does, unless `interrupted` returns true before the message begins. It is asked in
+    /// long waits only, at each check of the peer.
+    #[inline]
+    pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), LaneError> {
+        match self {
+            LaneEnd::Shared(lane) => Ok(lane.rx.receive_unless(interrupted, into)?),
+            LaneEnd::Stream(lane) => lane.receive_unless(interrupted, into),
         }
     }
 

@@ -1,13 +1,17 @@
 //! A lane over a stream socket, with the arena mirrored behind the messages.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aviary_ring::Liveness;
+use aviary_ring::{Interruption, Liveness, uninterrupted};
 use aviary_wire::MAX_MESSAGE;
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::time::Timespec;
 
 use crate::control::Identity;
 use crate::{Arena, LaneError, Region};
@@ -93,8 +97,14 @@ impl StreamLane {
     }
 
     pub fn receive(&mut self, into: &mut Vec<u8>) -> Result<(), LaneError> {
+        self.receive_unless(&mut uninterrupted, into)
+    }
+
+    /// Receives as [`StreamLane::receive`] does, unless `interrupted` returns true before the message begins.
+    pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), LaneError> {
         let mut frame = [0; FRAME_HEADER_BYTES];
-        self.receive_bytes(&mut frame)?;
+        // SAFETY: the array is writable.
+        unsafe { self.receive_raw(interrupted, frame.as_mut_ptr(), FRAME_HEADER_BYTES) }?;
         let (length, regions) = (word(&frame, 0), word(&frame, 8));
         if length > MAX_MESSAGE as u64 || regions > MAX_REGIONS {
             return Err(LaneError::Frame { length, regions });
@@ -109,7 +119,7 @@ impl StreamLane {
             let place = self.arena.pointer(word(&header, 0), length)?;
             // SAFETY: `pointer` checked that the region lies in the arena, which `self.arena` keeps mapped.
             // The arena is private memory of this process without references into it.
-            unsafe { self.receive_raw(place, length) }?;
+            unsafe { self.receive_raw(&mut uninterrupted, place, length) }?;
         }
         Ok(())
     }
@@ -124,10 +134,10 @@ impl StreamLane {
 
     /// Waits at most `at_most` for a message, in whole milliseconds, rounded up.
     pub fn await_message(&mut self, at_most: Duration) -> bool {
-        let mut fd = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let milliseconds = at_most.as_micros().div_ceil(1000).min(60_000) as libc::c_int;
-        // SAFETY: one valid pollfd, alive during the call.
-        unsafe { libc::poll(&mut fd, 1, milliseconds) > 0 }
+        let milliseconds = at_most.as_micros().div_ceil(1000).min(60_000) as i64;
+        let timeout = Timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 };
+        let mut fd = [PollFd::new(&*self.socket, PollFlags::IN)];
+        rustix::event::poll(&mut fd, Some(&timeout)).is_ok_and(|ready| ready > 0)
     }
 
     fn send_bytes(&self, bytes: &[u8]) -> Result<(), LaneError> {
@@ -137,7 +147,7 @@ impl StreamLane {
 
     fn receive_bytes(&self, bytes: &mut [u8]) -> Result<(), LaneError> {
         // SAFETY: the slice is writable.
-        unsafe { self.receive_raw(bytes.as_mut_ptr(), bytes.len()) }
+        unsafe { self.receive_raw(&mut uninterrupted, bytes.as_mut_ptr(), bytes.len()) }
     }
 
     /// # Safety
@@ -147,9 +157,8 @@ impl StreamLane {
         let mut done = 0;
         while done < length {
             // SAFETY: `done < length`, so the range stays inside what the caller vouches for.
-            let n = unsafe {
-                libc::send(self.socket.as_raw_fd(), from.add(done).cast(), length - done, libc::MSG_NOSIGNAL)
-            };
+            let part = unsafe { std::slice::from_raw_parts(from.add(done), length - done) };
+            let n = rustix::net::send(&*self.socket, part, SendFlags::NOSIGNAL);
             match transferred(n)? {
                 Some(n) => done += n,
                 None => self.look(true)?,
@@ -160,18 +169,25 @@ impl StreamLane {
 
     /// # Safety
     /// `length` bytes at `to` must be mapped writable and not be borrowed.
-    unsafe fn receive_raw(&self, to: *mut u8, length: usize) -> Result<(), LaneError> {
+    unsafe fn receive_raw(&self, interrupted: &mut Interruption, to: *mut u8, length: usize) -> Result<(), LaneError> {
         self.look(false)?;
         let mut done = 0;
         while done < length {
             // SAFETY: `done < length`, so the range stays inside what the caller vouches for.
-            let n = unsafe { libc::recv(self.socket.as_raw_fd(), to.add(done).cast(), length - done, 0) };
-            if n == 0 {
+            let part = unsafe { std::slice::from_raw_parts_mut(to.add(done), length - done) };
+            let n = rustix::net::recv(&*self.socket, part, RecvFlags::empty()).map(|(n, _)| n);
+            if n == Ok(0) {
                 return Err(LaneError::Dead);
             }
             match transferred(n)? {
                 Some(n) => done += n,
-                None => self.look(true)?,
+                None => {
+                    self.look(true)?;
+                    // A message that has begun is received to its end.
+                    if done == 0 && interrupted() {
+                        return Err(LaneError::Interrupted);
+                    }
+                }
             }
         }
         Ok(())
@@ -188,14 +204,11 @@ impl Drop for StreamLane {
 }
 
 /// Bytes that a system call moved; `None` if it was interrupted or took too long.
-fn transferred(n: isize) -> Result<Option<usize>, LaneError> {
-    if let Ok(n) = usize::try_from(n) {
-        return Ok(Some(n));
-    }
-    let error = io::Error::last_os_error();
-    match error.kind() {
-        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock => Ok(None),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Err(LaneError::Dead),
-        _ => Err(LaneError::Socket(error)),
+fn transferred(n: Result<usize, Errno>) -> Result<Option<usize>, LaneError> {
+    match n {
+        Ok(n) => Ok(Some(n)),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(None),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(LaneError::Dead),
+        Err(error) => Err(LaneError::Socket(error.into())),
     }
 }

@@ -14,6 +14,10 @@ pub const PREFIX: usize = 8;
 pub const MAX_GREETING: usize = 16 << 10;
 const MAX_NAME: usize = 256;
 const MAX_TEXT: usize = 4096;
+/// Variables that a greeting may carry.
+pub const MAX_VARIABLES: usize = 64;
+/// Bytes of all their values together, so that a greeting stays below [`MAX_GREETING`].
+pub const MAX_ENVIRONMENT_BYTES: usize = 8 << 10;
 
 /// Flags of [`Hello`].
 pub mod hello_flag {
@@ -64,6 +68,9 @@ pub enum GreetingError {
     /// the greeting is malformed: {0}
     #[error("the greeting is malformed: {0}")]
     Malformed(#[from] DecodeError),
+    /// the greeting's variables are more than 64, longer than 8192 bytes, or have a zero in them
+    #[error("the greeting's variables are more than 64, longer than 8192 bytes, or have a zero in them")]
+    Environment,
     /// the greeting's {0} is too long or not text
     #[error("the greeting's {0} is too long or not text")]
     Text(&'static str),
@@ -80,6 +87,9 @@ pub struct Hello {
     pub arena_size: u64,
     pub api: String,
     pub api_version: String,
+    /// Values of the variables that the specification names, in its order; `None`: not set. Fewer than there are names:
+    /// the rest is not told.
+    pub environment: Vec<Option<Vec<u8>>>,
 }
 
 /// The server's answer.
@@ -100,6 +110,30 @@ fn text(d: &mut Decoder, what: &'static str, limit: usize) -> Result<String, Gre
         Ok(text) if text.len() <= limit => Ok(text.to_owned()),
         _ => Err(GreetingError::Text(what)),
     }
+}
+
+/// The variables at a greeting's end. A greeting without them is one of a version that does not know them.
+fn environment(d: &mut Decoder) -> Result<Vec<Option<Vec<u8>>>, GreetingError> {
+    if d.remaining() == 0 {
+        return Ok(Vec::new());
+    }
+    let count = d.word()?;
+    if count > MAX_VARIABLES as u64 {
+        return Err(GreetingError::Environment);
+    }
+    let mut values = Vec::new();
+    let mut left = MAX_ENVIRONMENT_BYTES;
+    for _ in 0..count {
+        let value = d.optional_bytes()?.map(<[u8]>::to_vec);
+        let bytes = value.as_ref().map_or(0, Vec::len);
+        // A value with a zero in it would be another one in the server's environment.
+        if value.as_ref().is_some_and(|value| value.contains(&0)) {
+            return Err(GreetingError::Environment);
+        }
+        left = left.checked_sub(bytes).ok_or(GreetingError::Environment)?;
+        values.push(value);
+    }
+    Ok(values)
 }
 
 /// Length of the whole greeting, from its first [`PREFIX`] bytes.
@@ -151,6 +185,11 @@ impl Hello {
         e.word(self.arena_size);
         e.bytes(clipped(&self.api, MAX_NAME));
         e.bytes(clipped(&self.api_version, MAX_NAME));
+        let told = &self.environment[..self.environment.len().min(MAX_VARIABLES)];
+        e.word(told.len() as u64);
+        for value in told {
+            e.optional_bytes(value.as_deref());
+        }
         with_prefix(HELLO_MAGIC, &e)
     }
 
@@ -166,6 +205,7 @@ impl Hello {
             arena_size: d.word()?,
             api: text(&mut d, "API name", MAX_NAME)?,
             api_version: text(&mut d, "API version", MAX_NAME)?,
+            environment: environment(&mut d)?,
         })
     }
 }

@@ -21,6 +21,9 @@ pub mod kind {
 pub mod flag {
     /// Request: answer this asynchronous call with an empty reply.
     pub const ACKNOWLEDGE: u16 = 1;
+    /// Request of kind `SYNC`: what the vendor's library prints from now on shall come with replies, because the guest's
+    /// descriptors lead elsewhere than those that the server has.
+    pub const PRINT_WITH_REPLIES: u16 = 2;
 
     /// Reply: the body starts with a deferred error.
     pub const DEFERRED: u16 = 1;

@@ -98,8 +98,9 @@ proptest! {
     }
 
     #[test]
-    fn greetings_survive(flags in any::<u64>(), size in any::<u64>(), api in "\\PC{0,60}", text in "\\PC{0,60}") {
-        let hello = Hello { wire_version: 1, flags, arena_size: size, api, ..Default::default() };
+    fn greetings_survive(flags in any::<u64>(), size in any::<u64>(), api in "\\PC{0,60}", text in "\\PC{0,60}",
+                         environment in proptest::collection::vec(proptest::option::of(proptest::collection::vec(1..=u8::MAX, 0..100)), 0..64)) {
+        let hello = Hello { wire_version: 1, flags, arena_size: size, api, environment, ..Default::default() };
         let bytes = hello.to_bytes();
         prop_assert_eq!(Hello::length(bytes.first_chunk::<PREFIX>().unwrap()), Ok(bytes.len()));
         prop_assert_eq!(Hello::from_body(&bytes[PREFIX..]), Ok(hello));
@@ -109,6 +110,22 @@ proptest! {
         prop_assert!(Hello::length(bytes.first_chunk::<PREFIX>().unwrap()).is_err());
         prop_assert_eq!(Welcome::from_body(&bytes[PREFIX..]), Ok(welcome));
     }
+}
+
+/// Variables in a greeting are bounded, and a value with a zero would be another one on the server.
+#[test]
+fn greetings_with_too_many_variables_are_refused() {
+    let read = |environment| Hello::from_body(&Hello { environment, ..Hello::default() }.to_bytes()[PREFIX..]);
+    let without = Hello::default().to_bytes();
+    assert!(Hello::from_body(&without[PREFIX..without.len() - 8]).is_ok(), "of a version that does not know them");
+    assert!(read(vec![Some(vec![b'x'; 4096]); 2]).is_ok());
+    assert!(read(vec![Some(vec![b'x'; 4096]), Some(vec![b'x'; 4097])]).is_err());
+    assert!(read(vec![Some(b"a\0b".to_vec())]).is_err());
+    assert_eq!(read(vec![None; 65]).map(|hello| hello.environment.len()), Ok(64), "the rest is not sent");
+    let mut many = without[PREFIX..without.len() - 8].to_vec();
+    many.extend(65u64.to_le_bytes());
+    many.extend([0; 65 * 8]);
+    assert!(Hello::from_body(&many).is_err());
 }
 
 #[test]

@@ -633,6 +633,50 @@ static void asserted(int nothing)
     TELL(cuStreamSynchronize(world.stream));
 }
 
+/* The program leads its descriptor elsewhere between two kernels that print: into a file, then into a pipe, whose reader is told
+ * of the end. */
+static void say(int number)
+{
+    launch_plainly(number);
+    MUST(cuStreamSynchronize(world.stream));
+    fflush(stdout);
+}
+
+static void show(const char *where, int file)
+{
+    char text[512];
+    ssize_t length = read(file, text, sizeof(text) - 1);
+
+    text[length > 0 ? length : 0] = 0;
+    printf("%s: %s", where, text);
+    fflush(stdout);
+}
+
+static void redirected(int nothing)
+{
+    int own, ends[2];
+    FILE *file = tmpfile();
+    char more;
+    (void)nothing;
+
+    printf("== redirected\n");
+    fflush(stdout);
+    prepare();
+    say(1);
+    own = dup(1);
+    CHECK(file && own > 2 && dup2(fileno(file), 1) == 1);
+    say(2);
+    CHECK(dup2(own, 1) == 1 && lseek(fileno(file), 0, SEEK_SET) == 0);
+    show("in a file", fileno(file));
+    CHECK(pipe(ends) == 0 && dup2(ends[1], 1) == 1 && close(ends[1]) == 0);
+    say(3);
+    CHECK(dup2(own, 1) == 1);
+    show("in a pipe", ends[0]);
+    printf("then %zd\n", read(ends[0], &more, 1));
+    fflush(stdout);
+    say(4);
+}
+
 /* ---- All -------------------------------------------------------------------------------------- */
 
 static void part(void (*run)(int), int argument)
@@ -676,6 +720,7 @@ int main(void)
     for (int which = 0; which < 4; which++)
         part(wild, which);
     part(asserted, 0);
+    part(redirected, 0);
     puts("ok printing");
     return 0;
 }

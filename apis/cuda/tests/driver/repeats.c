@@ -82,6 +82,9 @@ static void set_in_between(CUkernel kernel, CUdevice device)
 
 int main(void)
 {
+    /* Before the first call: the program's own environment, not the one that it was started with. */
+    if (getenv("SET_CUDA_LAUNCH_BLOCKING"))
+        setenv("CUDA_LAUNCH_BLOCKING", getenv("SET_CUDA_LAUNCH_BLOCKING"), 1);
     CUcontext context = start();
     CUdeviceptr memory;
     CUlibrary library;

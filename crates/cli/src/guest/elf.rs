@@ -27,11 +27,14 @@ pub enum ElfError {
 
 /// The loader, libraries and folders that a file names.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Wants {
-    interpreter: Option<PathBuf>,
-    libraries: Vec<String>,
+pub struct Wants {
+    pub interpreter: Option<PathBuf>,
+    pub libraries: Vec<String>,
     /// Folders to look into first.
-    folders: Vec<PathBuf>,
+    pub folders: Vec<PathBuf>,
+    /// Folders of these that come before LD_LIBRARY_PATH (DT_RPATH in a file without DT_RUNPATH), for its own libraries and
+    /// for those that they need.
+    pub before_library_path: Vec<PathBuf>,
 }
 
 /// Folders in which every loader looks.
@@ -64,7 +67,8 @@ pub fn closure(start: &Path) -> Result<BTreeMap<String, PathBuf>, ElfError> {
     Ok(found)
 }
 
-fn wants(path: &Path) -> Result<Wants, ElfError> {
+/// Names in the file at `path`.
+pub fn wants(path: &Path) -> Result<Wants, ElfError> {
     let data = fs::read(path).map_err(|error| ElfError::Unreadable(path.into(), error))?;
     let header = FileHeader64::<Endianness>::parse(&*data).map_err(|_| ElfError::NoProgram(path.into()))?;
     let damaged = |error| ElfError::Damaged(path.into(), error);
@@ -83,8 +87,10 @@ fn wants(path: &Path) -> Result<Wants, ElfError> {
     let Some((entries, names)) = sections.dynamic(endian, &*data).map_err(damaged)? else { return Ok(wants) };
     let strings = sections.strings(endian, &*data, names).map_err(damaged)?;
     let origin = path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+    let mut has_runpath = false;
     for entry in entries {
         let tag = entry.d_tag(endian);
+        has_runpath |= tag == elf::DT_RUNPATH;
         if ![elf::DT_NEEDED, elf::DT_RUNPATH, elf::DT_RPATH].contains(&tag) {
             continue;
         }
@@ -94,8 +100,15 @@ fn wants(path: &Path) -> Result<Wants, ElfError> {
             wants.libraries.push(text);
         } else {
             let text = text.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin);
-            wants.folders.extend(text.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from));
+            let folders = text.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
+            if tag == elf::DT_RPATH {
+                wants.before_library_path.extend(folders.clone());
+            }
+            wants.folders.extend(folders);
         }
+    }
+    if has_runpath {
+        wants.before_library_path.clear();
     }
     Ok(wants)
 }

@@ -1,7 +1,7 @@
 //! `aviary guest`: what lies in a virtual machine.
 
 mod cpio;
-mod elf;
+pub mod elf;
 mod image;
 mod install;
 mod layout;

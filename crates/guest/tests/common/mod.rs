@@ -72,6 +72,7 @@ pub static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     name: "fake",
     version: "1",
     spec_hash: 42,
+    environment: &[],
     functions: &["add", "post", "posted"],
     handle_types: &TYPES,
     callbacks: &[invoke],

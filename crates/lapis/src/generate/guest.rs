@@ -59,12 +59,14 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
+    let environment = &model.passed_variables;
     quote! {
         #(#boxes)*
         static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             name: #name,
             version: #version,
             spec_hash: #spec_hash,
+            environment: &[#(#environment),*],
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],
             callbacks: &[#(#callbacks),*],

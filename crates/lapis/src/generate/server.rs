@@ -78,6 +78,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         quote!((#name, #kind))
     });
     let rejected = rejected(model);
+    let environment = &model.passed_variables;
     let state = match model.state {
         None => quote!(None),
         Some(functions) => {
@@ -100,6 +101,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             name: #name,
             version: #version,
             spec_hash: #spec_hash,
+            environment: &[#(#environment),*],
             soname: #soname,
             functions: &[#(#functions),*],
             handle_types: &[#(#handle_types),*],

@@ -153,6 +153,7 @@ impl Parser<'_> {
                 Ok(Item::Type { ty, body: self.block()?, span })
             }
             "sandbox" if self.peek_at(1) == Token::OpenBrace => self.sandbox(start),
+            "pass_environment" if call => self.pass_environment(),
             "utility" => self.utility(start),
             "typedef" => self.declaration(start),
             "struct" | "union" | "enum" if self.declares_tag() => self.declaration(start),
@@ -400,7 +401,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 24] = [
+const ITEMS: [&str; 25] = [
     "api",
     "import",
     "override",
@@ -425,6 +426,7 @@ const ITEMS: [&str; 24] = [
     "dropin_if_missing",
     "program",
     "sandbox",
+    "pass_environment",
 ];
 
 /// True if an item of the language begins with that word.

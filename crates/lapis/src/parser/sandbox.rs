@@ -1,7 +1,8 @@
-//! `sandbox { ... }`: what the vendor's library needs of its machine.
+//! `sandbox { ... }` and `pass_environment(...)`: what the vendor's library needs of its machine, and what of the
+//! application's environment it gets.
 
 use super::{Parse, Parser};
-use crate::ast::{Item, SandboxRule};
+use crate::ast::{Item, SandboxRule, Text};
 use crate::lexer::Token;
 use crate::source::Span;
 
@@ -13,15 +14,26 @@ impl Parser<'_> {
         let mut rules = Vec::new();
         while !self.eat(Token::CloseBrace) {
             let name = self.name("a rule or `}`")?;
-            self.expect(Token::OpenParen, "`(`")?;
-            let mut texts = vec![self.string("a string")?];
-            while self.eat(Token::Comma) {
-                texts.push(self.string("a string")?);
-            }
-            self.expect(Token::CloseParen, "`)`")?;
-            self.semicolon()?;
+            let texts = self.strings()?;
             rules.push(SandboxRule { name, texts });
         }
         Ok(Item::Sandbox { rules, span: self.since(start) })
+    }
+
+    pub(super) fn pass_environment(&mut self) -> Parse<Item> {
+        self.advance();
+        Ok(Item::PassEnvironment(self.strings()?))
+    }
+
+    /// `("...", "...");`
+    fn strings(&mut self) -> Parse<Vec<Text>> {
+        self.expect(Token::OpenParen, "`(`")?;
+        let mut texts = vec![self.string("a string")?];
+        while self.eat(Token::Comma) {
+            texts.push(self.string("a string")?);
+        }
+        self.expect(Token::CloseParen, "`)`")?;
+        self.semicolon()?;
+        Ok(texts)
     }
 }

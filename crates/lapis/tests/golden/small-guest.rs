@@ -7,6 +7,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
     name: "small",
     version: "1",
     spec_hash: 24301u64,
+    environment: &[],
     functions: &[
         "vector_create",
         "vector_append",

@@ -1,7 +1,7 @@
 //! What a verified program says (AvA 4.4, Figure 7; docs/policies.md).
 
-use super::discipline::{Discipline, Pick, Share, Spent, Tenant};
 use aviary_policy::{Context, HOLD, Policy, PolicyError, PolicySlot, resource_id};
+use aviary_schedule::{Charge, Decision, Discipline, JobIndex, Precedence, Share};
 use std::{
     fmt,
     path::{Path, PathBuf},
@@ -71,12 +71,12 @@ impl Ebpf {
         Ebpf { slice, policy, tenants: Vec::new(), turn: 0 }
     }
 
-    fn urgency(&self, tenant: Tenant, now: u64) -> i64 {
+    fn urgency(&self, tenant: JobIndex, now: u64) -> i64 {
         let waiting_since_ns = self.tenants[tenant].waits_since;
         self.policy.slot.schedule(&Context { waiting_since_ns, queued: 1, ..self.context(tenant, now) })
     }
 
-    fn context(&self, tenant: Tenant, now: u64) -> Context {
+    fn context(&self, tenant: JobIndex, now: u64) -> Context {
         let entry = &self.tenants[tenant];
         Context {
             // Programs keep totals under 0.
@@ -92,46 +92,47 @@ impl Ebpf {
 }
 
 impl Discipline for Ebpf {
-    fn set_share(&mut self, tenant: Tenant, share: Share) {
+    fn set_share(&mut self, tenant: JobIndex, share: Share) {
         if self.tenants.len() <= tenant {
             self.tenants.resize(tenant + 1, Entry { share, used: 0, waits_since: 0, last: 0 });
         }
         self.tenants[tenant].share = share;
     }
 
-    fn wakes(&mut self, tenant: Tenant, now: u64) {
+    fn enqueue(&mut self, tenant: JobIndex, now: u64) {
         self.tenants[tenant].waits_since = now;
     }
 
-    fn charge(&mut self, tenant: Tenant, spent: Spent, now: u64) {
+    fn charge(&mut self, tenant: JobIndex, charge: Charge, now: u64) {
         let entry = &mut self.tenants[tenant];
-        entry.used = entry.used.saturating_add(spent.used);
+        entry.used = entry.used.saturating_add(charge.used);
         entry.waits_since = now;
         let mut context = self.context(tenant, now);
         // There is room for eight.
-        context.add(resource_id("device_time"), spent.used);
-        context.add(resource_id("kernel_calls"), spent.calls);
+        context.add(resource_id("device_time"), charge.used);
+        context.add(resource_id("kernel_calls"), charge.calls);
         self.policy.slot.consume(&context);
     }
 
-    fn has_first_ones(&self) -> bool {
+    fn may_precede(&self, _other: Share, _job: Share) -> bool {
         true
     }
 
-    /// A program that says that who comes is more urgent than who has the device ends that one's slice.
-    fn preempts(&mut self, tenant: Tenant, holder: Tenant, now: u64) -> bool {
+    /// A program that says that a tenant that comes is more urgent than the one that has the device ends that one's turn.
+    fn precedence(&mut self, tenant: JobIndex, holder: JobIndex, now: u64) -> Precedence {
         let comes = self.urgency(tenant, now);
-        tenant != holder && comes != HOLD && comes > self.urgency(holder, now)
+        let first = tenant != holder && comes != HOLD && comes > self.urgency(holder, now);
+        if first { Precedence::First } else { Precedence::Behind }
     }
 
-    fn pick(&mut self, wanting: &[Tenant], now: u64) -> Pick {
+    fn pick(&mut self, wanting: &[JobIndex], now: u64) -> Decision {
         let asked =
             wanting.iter().map(|tenant| (self.urgency(*tenant, now), *tenant)).filter(|(urgency, _)| *urgency != HOLD);
         // In turn among equals.
         let first = asked.max_by_key(|(urgency, tenant)| (*urgency, std::cmp::Reverse(self.tenants[*tenant].last)));
-        let Some((_, tenant)) = first else { return Pick::Nobody { until: now.saturating_add(ASK_AGAIN) } };
+        let Some((_, tenant)) = first else { return Decision::IdleUntil { until: now.saturating_add(ASK_AGAIN) } };
         self.turn += 1;
         self.tenants[tenant].last = self.turn;
-        Pick::Grant(tenant, self.slice)
+        Decision::Grant(tenant, self.slice)
     }
 }

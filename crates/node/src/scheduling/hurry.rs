@@ -4,8 +4,7 @@
 //! milliseconds where only a flood of others runs: what they used too much of long ago counts against them, all the more
 //! the less the others weigh. It does so at every moment at which such a thread wakes up or becomes an ordinary one
 //! again. So the node makes the thread that waits for a device a real-time thread before it wakes it, and the thread gives
-//! that up when it gives the device back, or has to wait for its program by spinning. It does the same for who waits for the
-//! last work of its slice when another session's comes behind that.
+//! that up when it gives the device back, or has to wait for its program by spinning.
 //!
 //! An API server that was taken over would not. What it can do with it is bounded by the node alone: how much processor
 //! time it takes in one hurry ([`MOST`], looked at every [`LOOK`]), for how long that lasts ([`LONGEST`]), and how much
@@ -19,7 +18,7 @@
 use crate::log::Log;
 use aviary_control::PidNamespace;
 use aviary_control::cpu::{self, ThreadPolicy};
-use aviary_gate::DeviceSeat;
+use aviary_gate::DeviceSlot;
 use rustix::fs::{Access, AtFlags, Mode, OFlags, accessat, open};
 use std::{
     collections::HashMap,
@@ -166,9 +165,9 @@ impl Hurry {
         self.hurried.is_empty()
     }
 
-    /// Before the seat's grant is opened, or at its slice's end: the thread that sleeps there will wait for no processor.
-    pub fn before_waking(&mut self, runner: &Runner, seat: &DeviceSeat, now: u64) {
-        let named = seat.sleeper.load(SeqCst);
+    /// Before the allowance is raised: the thread that sleeps there will wait for no processor.
+    pub fn before_waking(&mut self, runner: &Runner, slot: &DeviceSlot, now: u64) {
+        let named = slot.waiter_tid.load(SeqCst);
         if !self.allowed || named == 0 || !self.may(&runner.tenant, now) {
             return;
         }
@@ -182,7 +181,7 @@ impl Hurry {
         match threads.hurry(thread) {
             Ok(()) if !threads.owns(thread) => give_back(&**threads, thread),
             Ok(()) => {
-                seat.hurried.store(named, SeqCst);
+                slot.boosted_tid.store(named, SeqCst);
                 self.hurried.push(Hurried { runner: runner.clone(), thread, since: now, look: now + LOOK, before });
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

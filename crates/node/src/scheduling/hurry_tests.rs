@@ -95,10 +95,10 @@ impl Bench {
     }
 
     fn wake(&mut self, tenant: &str, thread: u32, now: u64) {
-        let seat = &self.page.seats()[0];
-        seat.sleeper.store(thread, SeqCst);
+        let slot = &self.page.slots()[0];
+        slot.waiter_tid.store(thread, SeqCst);
         let runner = Runner { tenant: tenant.into(), threads: self.threads.clone() };
-        self.hurry.before_waking(&runner, seat, now);
+        self.hurry.before_waking(&runner, slot, now);
     }
 
     fn pace(&self, thread: u32) -> ThreadPolicy {
@@ -133,7 +133,7 @@ fn thread_in_a_sandbox_is_boosted_and_told_by_its_own_id() {
     let mut bench = Bench::new(Simulated { shift: 1, ..Simulated::with(&ORDINARY) });
     bench.wake("t", 1, 1000);
     assert_eq!([1, 2].map(|t| bench.pace(t)), [ThreadPolicy::Normal, ThreadPolicy::Boosted]);
-    assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 1);
+    assert_eq!(bench.page.slots()[0].boosted_tid.load(SeqCst), 1);
     // An id that the process has no thread for.
     bench.wake("t", 7, 1000);
     bench.wake("t", u32::MAX, 1000);
@@ -146,7 +146,7 @@ fn a_sleeper_hurries_for_a_bounded_time() {
     let mut bench = Bench::with(&ORDINARY);
     bench.wake("t", 2, 1000);
     assert_eq!([1, 2, 3].map(|t| bench.pace(t)), [ThreadPolicy::Normal, ThreadPolicy::Boosted, ThreadPolicy::Normal]);
-    assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 2);
+    assert_eq!(bench.page.slots()[0].boosted_tid.load(SeqCst), 2);
     let mut looks = vec![1000];
     while let Some(look) = bench.hurry.review(*looks.last().unwrap()) {
         assert_eq!(bench.pace(2), ThreadPolicy::Boosted);
@@ -182,7 +182,7 @@ fn who_gives_up_is_forgotten() {
 fn nobody_sleeps_nobody_hurries() {
     let mut bench = Bench::with(&ORDINARY);
     bench.wake("t", 0, 0);
-    assert!(bench.hurry.is_over() && bench.page.seats()[0].hurried.load(SeqCst) == 0);
+    assert!(bench.hurry.is_over() && bench.page.slots()[0].boosted_tid.load(SeqCst) == 0);
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_stranger_that_is_met_by_accident_is_given_back_at_once() {
     let mut bench = Bench::new(Simulated { threads, replaced: true, ..Simulated::default() });
     bench.wake("t", 2, 0);
     assert!(bench.hurry.is_over() && bench.pace(2) == ThreadPolicy::Normal);
-    assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 0);
+    assert_eq!(bench.page.slots()[0].boosted_tid.load(SeqCst), 0);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn where_it_is_refused_it_is_not_tried_again() {
         Bench::new(Simulated { threads: Mutex::new(ORDINARY.into()), refused: true, ..Simulated::default() });
     bench.wake("t", 2, 0);
     assert!(bench.hurry.is_over() && !bench.hurry.allowed);
-    assert_eq!(bench.page.seats()[0].hurried.load(SeqCst), 0);
+    assert_eq!(bench.page.slots()[0].boosted_tid.load(SeqCst), 0);
 }
 
 #[test]

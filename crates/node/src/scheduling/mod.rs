@@ -4,26 +4,21 @@
 //! grants into the sessions' pages. A call that finds its grant open pays one atomic load; everything else
 //! happens between slices.
 
-mod credit;
 mod device;
-mod discipline;
 mod ebpf;
-mod fair;
 mod hurry;
-mod meter;
-#[cfg(test)]
-mod tests;
-mod turns;
-mod wfq;
+mod settings;
 
+pub use aviary_schedule::Share;
 pub use device::Usage;
-pub use discipline::{DeviceKind, DeviceSettings, Scheduler, Share};
 pub use ebpf::LoadedPolicy;
+pub use settings::{DeviceKind, DeviceSettings, Scheduler};
 
 use crate::{NodeError, log::Log};
 use aviary_control::cpu;
-use aviary_gate::{DEVICE_SEATS, DeviceSeat, GrantPage, fits, grant, monotonic};
-use device::Device;
+use aviary_gate::{DEVICE_SLOTS, DeviceSlot, GrantPage, fits, monotonic};
+use aviary_schedule::UNMANAGED;
+use device::{Device, Place};
 use hurry::{Hurry, Process, Runner};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
@@ -70,7 +65,7 @@ impl Rules {
     /// The shortest slice of a scheduled device.
     pub fn shortest_slice(&self) -> Option<Duration> {
         let scheduled = self.0.iter().filter(|(_, settings)| settings.scheduler != Scheduler::None);
-        scheduled.map(|(_, settings)| settings.slice).min()
+        scheduled.map(|(_, settings)| settings.slice(DeviceKind::Exclusive)).min()
     }
 }
 
@@ -121,8 +116,8 @@ struct Member {
     bell: OwnedFd,
     /// `None`: its API server has ended.
     runner: Option<Runner>,
-    /// The names of the seats taken so far.
-    seats: Vec<String>,
+    /// The names of the slots taken so far.
+    slots: Vec<String>,
 }
 
 /// The epoll tokens of `wake` and `timer`; sessions count from 1.
@@ -184,7 +179,7 @@ impl Scheduling {
         }
         let runner = Process::new(process).ok();
         let runner = runner.map(|threads| Runner { tenant: tenant.into(), threads: Arc::new(threads) });
-        let member = Member { tenant: tenant.to_owned(), share, page, bell, runner, seats: Vec::new() };
+        let member = Member { tenant: tenant.to_owned(), share, page, bell, runner, slots: Vec::new() };
         state.sessions.insert(session, member);
     }
 
@@ -201,10 +196,10 @@ impl Scheduling {
 
     /// A tenant's weight or priority has changed.
     pub fn set_share(&self, tenant: &str, share: Share) {
-        let mut state = self.shared.state();
+        let (mut state, now) = (self.shared.state(), monotonic());
         state.sessions.values_mut().filter(|m| m.tenant == tenant).for_each(|m| m.share = share);
         state.devices.values_mut().flatten().for_each(|device| {
-            device.set_share(tenant, share);
+            device.set_share(tenant, share, now);
         });
     }
 
@@ -220,18 +215,17 @@ impl Scheduling {
             match (&mut *device, settings) {
                 (Some(device), Some(settings)) => device.configure(settings.clone(), now),
                 (Some(scheduled), None) => {
-                    scheduled.set_free();
+                    scheduled.set_unmanaged(now);
                     *device = None;
                 }
                 (None, Some(settings)) => {
-                    let of = |member: &Member| member.seats.iter().position(|seat| seat == name);
-                    let seat = sessions.values().find_map(|member| Some(&member.page.seats()[of(member)?]));
-                    *device = Device::new(settings.clone(), seat.map_or(DeviceKind::Exclusive, usual_kind));
+                    let of = |member: &Member| member.slots.iter().position(|slot| slot == name);
+                    let slot = sessions.values().find_map(|member| Some(&member.page.slots()[of(member)?]));
+                    *device = Device::new(settings.clone(), slot.map_or(DeviceKind::Exclusive, usual_kind));
                     let Some(device) = device else { continue };
                     for (session, member) in &*sessions {
-                        let named = member.seats.iter().enumerate().filter(|(_, seat)| *seat == name);
+                        let named = member.slots.iter().enumerate().filter(|(_, slot)| *slot == name);
                         for (at, _) in named {
-                            member.page.seats()[at].change(grant::FREE, grant::CLOSED);
                             member.join(device, *session, at);
                         }
                     }
@@ -284,7 +278,7 @@ impl State {
     fn forget_devices(&mut self) {
         let State { rules, sessions, devices, .. } = self;
         let named = |name: &String| rules.0.iter().any(|(pattern, _)| pattern == name);
-        let idle = |name: &String| !sessions.values().any(|member| member.seats.contains(name));
+        let idle = |name: &String| !sessions.values().any(|member| member.slots.contains(name));
         let mut kept = 0;
         devices.retain(|name, device| {
             if named(name) || !idle(name) {
@@ -293,6 +287,17 @@ impl State {
             kept += usize::from(device.is_some());
             device.is_some() && kept <= IDLE_DEVICES
         });
+    }
+
+    /// The doorbell of that session rang.
+    fn woke(&mut self, session: u64) {
+        let State { sessions, devices, .. } = self;
+        let Some(member) = sessions.get(&session) else { return };
+        for name in &member.slots {
+            if let Some(Some(device)) = devices.get_mut(name) {
+                device.woke(session);
+            }
+        }
     }
 
     fn slice(&self) -> u64 {
@@ -309,13 +314,14 @@ impl State {
 
 /// The kind that the API server says. One that lies about a device's name first can make the node admit sessions
 /// beside each other where the device does one's work after the other's: they wait for each other there.
-fn usual_kind(seat: &DeviceSeat) -> DeviceKind {
-    if seat.preempts() { DeviceKind::Preemptive } else { DeviceKind::Exclusive }
+fn usual_kind(slot: &DeviceSlot) -> DeviceKind {
+    if slot.preempts() { DeviceKind::Preemptive } else { DeviceKind::Exclusive }
 }
 
 impl Member {
-    fn join(&self, device: &mut Device, session: u64, seat: usize) {
-        device.join(monotonic(), session, &self.tenant, self.share, (self.page.clone(), seat), self.runner.clone());
+    fn join(&self, device: &mut Device, session: u64, slot: usize) {
+        let place = Place { session, page: self.page.clone(), slot, runner: self.runner.clone() };
+        device.join(monotonic(), &self.tenant, self.share, place);
     }
 }
 
@@ -384,7 +390,10 @@ impl Shared {
                         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
                     }
                     TIMER => {}
-                    session => self.seat(&mut state, session),
+                    session => {
+                        self.find_new_slots(&mut state, session);
+                        state.woke(session);
+                    }
                 }
             }
             let now = monotonic();
@@ -413,15 +422,15 @@ impl Shared {
         }
     }
 
-    /// Finds the seats that a session took since the last look.
-    fn seat(&self, state: &mut State, session: u64) {
+    /// Finds the slots that a session took since the last look.
+    fn find_new_slots(&self, state: &mut State, session: u64) {
         let State { rules, sessions, devices, .. } = state;
         let Some(member) = sessions.get_mut(&session) else { return };
-        while member.seats.len() < DEVICE_SEATS {
-            let at = member.seats.len();
-            let seat = &member.page.seats()[at];
-            let Some(name) = seat.name() else { return };
-            let kind = usual_kind(seat);
+        while member.slots.len() < DEVICE_SLOTS {
+            let at = member.slots.len();
+            let slot = &member.page.slots()[at];
+            let Some(name) = slot.name() else { return };
+            let kind = usual_kind(slot);
             let device = devices.entry(name.clone()).or_insert_with(|| {
                 let settings = rules.of(&name).cloned();
                 settings.and_then(|settings| Device::new(settings, kind))
@@ -429,10 +438,11 @@ impl Shared {
             match device {
                 Some(device) => member.join(device, session, at),
                 None => {
-                    seat.change(grant::CLOSED, grant::FREE);
+                    slot.allowance.store(UNMANAGED, Ordering::SeqCst);
+                    slot.open();
                 }
             }
-            member.seats.push(name);
+            member.slots.push(name);
         }
     }
 }
@@ -448,15 +458,15 @@ mod forgetting {
         Rules(vec![("card".into(), settings.clone()), ("gpu*".into(), settings)])
     }
 
-    /// A session that takes all its seats for devices of these names, and rings.
+    /// A session that takes all its slots for devices of these names, and rings.
     fn session(scheduling: &Scheduling, number: u64, name: impl Fn(usize) -> String) {
         let fd = GrantPage::create().unwrap();
         let page = GrantPage::open(fd.as_fd()).unwrap();
-        page.seats().iter().enumerate().for_each(|(at, seat)| seat.take(&name(at)));
+        page.slots().iter().enumerate().for_each(|(at, slot)| slot.take(&name(at)));
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         scheduling.enter(number, "tenant", Share::default(), std::process::id(), page, bell);
         // As the scheduling thread does when the bell rings.
-        scheduling.shared.seat(&mut scheduling.shared.state(), number);
+        scheduling.shared.find_new_slots(&mut scheduling.shared.state(), number);
     }
 
     #[test]
@@ -467,7 +477,7 @@ mod forgetting {
         for number in 2..200 {
             session(&scheduling, number, |at| format!("{}{number}-{at}", if at % 2 == 0 { "gpu" } else { "none" }));
             scheduling.leave(number);
-            assert!(known() <= DEVICE_SEATS + IDLE_DEVICES, "{}", known());
+            assert!(known() <= DEVICE_SLOTS + IDLE_DEVICES, "{}", known());
         }
         scheduling.leave(1);
         assert!(known() <= 1 + IDLE_DEVICES);

@@ -134,7 +134,7 @@ impl Connected {
         drain(session, deadline + DRAIN_TIMEOUT)?;
         let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
         let drained = Instant::now();
-        let text = session.printed.as_ref().and_then(|printed| printed.take(true));
+        let text = session.printed.get().and_then(|printed| printed.take(true));
         if text.is_some_and(|text| text.iter().any(|text| !text.is_empty())) {
             return Err(Obstacle::not_now("the vendor library has printed what no answer has carried yet"));
         }

@@ -1,7 +1,5 @@
-//! What a session's past says of how it will use a device: whether it calls often, whether it comes back soon, and which calls
-//! wait for it.
+//! What a session's past says of how it will use a device: whether it calls often, and whether it comes back soon.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -83,63 +81,12 @@ impl Lingering {
     }
 }
 
-/// Which functions, of those that give a device no work, come back only when it is through.
-#[derive(Default)]
-pub(super) struct Waiting {
-    functions: HashMap<u32, Learned>,
-}
-
-struct Learned {
-    waits: bool,
-    /// Calls since, of one that does not wait.
-    calls: u32,
-}
-
-/// After so many calls it is looked again whether a function that did not wait does so now: one that waits for a queue comes back
-/// at once if only another queue has work.
-const LOOK_AGAIN: u32 = 64;
-
-impl Waiting {
-    /// Whether a call of that function is expected to wait.
-    pub(super) fn waits(&self, function: u32) -> bool {
-        self.functions.get(&function).is_some_and(|learned| learned.waits)
-    }
-
-    /// Whether it should be seen now whether a call of that function, which is over, has waited.
-    pub(super) fn is_to_be_learned(&mut self, function: u32) -> bool {
-        let Some(learned) = self.functions.get_mut(&function) else { return true };
-        learned.calls += u32::from(!learned.waits);
-        learned.calls >= LOOK_AGAIN
-    }
-
-    /// A call of that function has waited, or not.
-    pub(super) fn learn(&mut self, function: u32, waits: bool) {
-        self.functions.insert(function, Learned { waits, calls: 0 });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_function_that_did_not_wait_is_looked_at_again() {
-        let (mut waiting, finish) = (Waiting::default(), 7);
-        assert!(waiting.is_to_be_learned(finish) && !waiting.waits(finish));
-        waiting.learn(finish, false);
-        for _ in 1..LOOK_AGAIN {
-            assert!(!waiting.is_to_be_learned(finish) && !waiting.waits(finish));
-        }
-        assert!(waiting.is_to_be_learned(finish));
-        waiting.learn(finish, true);
-        for _ in 0..2 * LOOK_AGAIN {
-            assert!(waiting.waits(finish) && !waiting.is_to_be_learned(finish));
-        }
-        assert!(!waiting.waits(finish + 1));
-    }
-
-    #[test]
-    fn who_calls_often_while_it_has_the_device_is_interactive() {
+    fn frequent_synchronous_calls_are_latency_sensitive() {
         let (interactive, mut now) = (Interactive::default(), Instant::now());
         let mut calls = |count: u32, every: Duration| {
             (0..count).fold(false, |_, _| {

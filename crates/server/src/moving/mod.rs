@@ -93,7 +93,7 @@ pub fn drain(session: &Arc<Session>, deadline: Instant) -> Result<(), Obstacle> 
         }
     }
     quiesce(session, deadline)?;
-    session.devices.rest(|_| false);
+    session.devices.lane_idle(|_| false);
     while !session.late.settle() {
         if Instant::now() >= deadline {
             return Err(Obstacle::not_now("the vendor library still works on outputs of earlier calls"));

@@ -31,6 +31,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
     name: "replayed",
     version: "1",
     spec_hash: 1,
+    environment: &[],
     soname: "libm.so.6",
     functions: &[
         function("create", create, true),

@@ -42,6 +42,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
     name: "fake",
     version: "1",
     spec_hash: 0x1234,
+    environment: &[],
     soname: "libm.so.6",
     functions: &[
         function("add", add),

@@ -40,6 +40,7 @@ fn hello(arena: &Arena, flags: u64) -> Hello {
         arena_size: ARENA as u64,
         api: api::API.name.into(),
         api_version: "1".into(),
+        ..Hello::default()
     }
 }
 

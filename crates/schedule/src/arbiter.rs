@@ -1,0 +1,683 @@
+//! One device: which job may submit work now, and how much. See the crate's documentation.
+
+use crate::cap::Bucket;
+use crate::discipline::{AccountingMode, Charge, Decision, Discipline, JobIndex, Precedence, Share};
+use crate::holder::{ALONE, Limits, Report, UNMANAGED};
+use crate::job::{Demand, Job, Member, Turn};
+use crate::split::{DeviceKind, split};
+
+/// Nanoseconds before the expected end of a turn's last work at which the next job may submit behind it. Two threads
+/// must wake up for that, which takes up to 250 us on machines with few CPUs.
+const OVERLAP_NS: u64 = 300_000;
+/// Nanoseconds of work that a job may have in flight while no other job used the device within [`RECENT_NS`]. A
+/// newcomer waits that long, once. Less than 10 ms costs programs with large batches throughput (0.90 of native).
+const AHEAD_NS: u64 = 20_000_000;
+/// Nanoseconds after which a job that used the device is not expected back any more.
+const RECENT_NS: u64 = 1_000_000_000;
+/// Nanoseconds of overdue work after which waiting members of the same job are let in, as the work may wait for
+/// theirs; again after twice as long each time.
+const RELIEF_NS: u64 = 20_000_000;
+
+/// A session on one device. Used again after the session has left.
+pub type MemberId = usize;
+
+/// How a device is scheduled, but for the order of jobs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    pub kind: DeviceKind,
+    /// Nanoseconds of device time of one turn.
+    pub quantum: u64,
+    /// Nanoseconds of work that a job may have in flight that another one can come before; 0: as much as fits.
+    pub latency: u64,
+    /// Nanoseconds beyond its turn for which a job may keep the device from others before its session is ended; 0: no
+    /// limit.
+    pub hold_limit: u64,
+}
+
+/// The slots of the members in their grant pages.
+pub trait Slots {
+    fn report(&self, member: MemberId) -> Report;
+    /// Writes limits; wakes the threads that wait, if `opens`.
+    fn set_limits(&mut self, member: MemberId, limits: Limits, opens: bool, now: u64);
+    /// The member is not looked at until its doorbell rings, which it shall do with its next work.
+    fn park(&mut self, member: MemberId);
+}
+
+/// Work of a job is overdue, and its members that wait are let in.
+#[derive(Debug)]
+struct Relief {
+    job: JobIndex,
+    since: u64,
+    count: u32,
+}
+
+/// The use of a device by one job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Usage {
+    pub job: String,
+    pub share: Share,
+    /// Nanoseconds that its work took on the device.
+    pub used_ns: u64,
+    /// Sessions that have used the device.
+    pub sessions: usize,
+    /// Sessions that wait for it now.
+    pub waiting: usize,
+}
+
+#[derive(Debug)]
+pub struct Arbiter {
+    settings: Settings,
+    discipline: Box<dyn Discipline>,
+    jobs: Vec<Job>,
+    members: Vec<Option<Member>>,
+    /// The members that want the device or have work there, and those that may have some in a moment: only these are
+    /// looked at.
+    active: Vec<MemberId>,
+    /// The jobs of those that want something.
+    runnable: Vec<JobIndex>,
+    /// The jobs that have the turn or have work on the device, in the order in which they were admitted.
+    admitted: Vec<JobIndex>,
+    turn: Option<Turn>,
+    relief: Option<Relief>,
+    /// The highest priority of the jobs that have sessions here.
+    foremost: Option<Share>,
+    /// When it was brought up to date last.
+    looked: u64,
+    /// Since when no job waits, and nanoseconds of device time since then.
+    calm: Option<(u64, u64)>,
+    /// When an overdue member was reported last.
+    reported: u64,
+    /// The two jobs that used the device last, and when.
+    recent: [(JobIndex, u64); 2],
+}
+
+impl Arbiter {
+    pub fn new(settings: Settings, discipline: Box<dyn Discipline>) -> Arbiter {
+        Arbiter {
+            settings,
+            discipline,
+            jobs: Vec::new(),
+            members: Vec::new(),
+            active: Vec::new(),
+            runnable: Vec::new(),
+            admitted: Vec::new(),
+            turn: None,
+            relief: None,
+            foremost: None,
+            looked: 0,
+            calm: None,
+            reported: 0,
+            recent: [(JobIndex::MAX, 0); 2],
+        }
+    }
+
+    /// Other settings from now on, and another discipline if it is given. The turn ends with its quantum.
+    pub fn configure(&mut self, settings: Settings, discipline: Option<Box<dyn Discipline>>, now: u64) {
+        self.settings = settings;
+        let Some(mut discipline) = discipline else { return };
+        self.jobs.iter().enumerate().for_each(|(at, job)| discipline.set_share(at, job.share));
+        self.runnable.iter().for_each(|job| discipline.enqueue(*job, now));
+        self.discipline = discipline;
+    }
+
+    /// A job is there, or has another share than before. Jobs stay known: their use counts when they come back.
+    pub fn set_share(&mut self, name: &str, share: Share, now: u64) -> JobIndex {
+        let at = self.jobs.iter().position(|job| job.name == name).unwrap_or_else(|| {
+            self.jobs.push(Job { name: name.to_owned(), ..Job::default() });
+            self.jobs.len() - 1
+        });
+        let job = &mut self.jobs[at];
+        job.share = share;
+        match (&mut job.cap, share.cap) {
+            (Some(bucket), Some(rate)) => bucket.set_rate(rate, now),
+            (bucket, rate) => *bucket = rate.map(|rate| Bucket::new(rate, now)),
+        }
+        self.discipline.set_share(at, share);
+        self.find_foremost();
+        at
+    }
+
+    fn find_foremost(&mut self) {
+        let shares = self.jobs.iter().filter(|job| !job.members.is_empty()).map(|job| job.share);
+        self.foremost = shares.max_by_key(|share| share.priority);
+    }
+
+    /// A session of a job uses the device from `now` on.
+    pub fn join(&mut self, job: &str, share: Share, now: u64, slots: &mut dyn Slots, id: MemberId) {
+        let job = self.set_share(job, share, now);
+        self.jobs[job].members.push(id);
+        self.find_foremost();
+        if self.members.len() <= id {
+            self.members.resize_with(id + 1, || None);
+        }
+        let member = Member::new(job, slots.report(id), now);
+        slots.set_limits(id, member.limits, false, now);
+        self.members[id] = Some(member);
+        self.woke(id);
+    }
+
+    /// The doorbell of that session rang.
+    pub fn woke(&mut self, id: MemberId) {
+        let Some(Some(member)) = self.members.get_mut(id) else { return };
+        member.silent = false;
+        if !std::mem::replace(&mut member.active, true) {
+            self.active.push(id);
+        }
+    }
+
+    /// The session has ended. What it had in flight is charged until now.
+    pub fn leave(&mut self, id: MemberId, now: u64, slots: &mut dyn Slots) {
+        self.read(now, slots);
+        let Some(member) = self.members.get_mut(id).and_then(Option::take) else { return };
+        self.jobs[member.job].members.retain(|member| *member != id);
+        self.find_foremost();
+        self.active.retain(|active| *active != id);
+    }
+
+    /// The device is not scheduled any longer.
+    pub fn set_unmanaged(&mut self, now: u64, slots: &mut dyn Slots) {
+        for id in (0..self.members.len()).filter(|id| self.members[*id].is_some()) {
+            slots.set_limits(id, Limits { allowance: UNMANAGED, depth: u64::MAX }, true, now);
+        }
+    }
+
+    pub fn usage(&self) -> Vec<Usage> {
+        let waits = |id: &&MemberId| self.member(**id).is_some_and(|member| member.report.waiting);
+        let one = |job: &Job| Usage {
+            job: job.name.clone(),
+            share: job.share,
+            used_ns: job.used,
+            sessions: job.members.len(),
+            waiting: job.members.iter().filter(waits).count(),
+        };
+        self.jobs.iter().map(one).collect()
+    }
+
+    /// Brings everything up to date and decides. The result is when to look again.
+    pub fn step(&mut self, now: u64, slots: &mut dyn Slots) -> Option<u64> {
+        self.read(now, slots);
+        let look = self.decide(now, slots);
+        self.write(now, slots);
+        let relief = self.relieve(now, slots);
+        self.park_idle_members(now, slots);
+        let limit = self.limit().map(|at| at.max(now.saturating_add(OVERLAP_NS)));
+        [look, relief, limit].into_iter().flatten().min().map(|at| at.max(now + 1))
+    }
+
+    fn member(&self, id: MemberId) -> Option<&Member> {
+        self.members.get(id)?.as_ref()
+    }
+
+    fn is_blind(&self) -> bool {
+        self.discipline.accounting() == AccountingMode::WallClock
+    }
+
+    // ---- What happened since the last look ----------------------------------------------------
+
+    /// Reads the reports, charges the use and notices which jobs want the device.
+    fn read(&mut self, now: u64, slots: &dyn Slots) {
+        let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now));
+        let before: Vec<(JobIndex, Demand)> =
+            self.runnable.iter().map(|job| (*job, std::mem::take(&mut self.jobs[*job].now))).collect();
+        for at in 0..self.active.len() {
+            let id = self.active[at];
+            let Some(member) = &mut self.members[id] else { continue };
+            let (busy, calls) = member.hear(slots.report(id), now);
+            let demand = &mut self.jobs[member.job].now;
+            let in_flight = member.in_flight();
+            if !member.is_idle() {
+                demand.exhausted = (demand.exhausted || !demand.runnable) && member.is_exhausted();
+                demand.runnable = true;
+            }
+            demand.waiting |= member.report.waiting;
+            demand.in_flight |= in_flight;
+            demand.drains_at = demand.drains_at.max(if in_flight { member.report.drains_at } else { 0 });
+            // Members that have work at the same time have the device together.
+            demand.busy = demand.busy.saturating_add(busy).min(passed);
+            demand.calls = demand.calls.saturating_add(calls);
+            let job = member.job;
+            if (demand.runnable || demand.busy > 0) && !self.runnable.contains(&job) {
+                self.runnable.push(job);
+            }
+        }
+        self.charge(now, passed);
+        self.note_demand(now, &before);
+    }
+
+    fn charge(&mut self, now: u64, passed: u64) {
+        let others = self.runnable.iter().copied().filter(|job| !self.admitted.contains(job));
+        let order: Vec<JobIndex> = self.admitted.iter().copied().chain(others).collect();
+        let mut busy: Vec<u64> = order.iter().map(|job| self.jobs[*job].now.busy).collect();
+        split(self.settings.kind, passed, &mut busy);
+        let blind = self.is_blind();
+        for (job, used) in order.into_iter().zip(busy) {
+            let (mut due, mut held) = (used, 0);
+            if let Some(turn) = self.turn.as_mut().filter(|turn| turn.job == job) {
+                held = if turn.contended || blind { passed } else { 0 };
+                turn.used = turn.used.saturating_add(used);
+                turn.held = turn.held.saturating_add(held);
+                due = turn.due();
+            }
+            let entry = &mut self.jobs[job];
+            let calls = std::mem::take(&mut entry.now.calls);
+            entry.used = entry.used.saturating_add(due);
+            if let Some(bucket) = &mut entry.cap {
+                bucket.charge(due, now);
+            }
+            if calls > 0 {
+                entry.progress_at = now;
+            }
+            if let Some((_, sum)) = &mut self.calm {
+                *sum = sum.saturating_add(due);
+            }
+            if due > 0 || held > 0 || calls > 0 {
+                self.discipline.charge(job, Charge { used: due, held, calls }, now);
+            }
+            if used > 0 && std::mem::replace(&mut self.recent[0], (job, now)).0 != job {
+                self.recent.swap(0, 1);
+                self.recent[0] = (job, now);
+            }
+        }
+    }
+
+    /// Which jobs began to want the device, or want nothing any longer.
+    fn note_demand(&mut self, now: u64, before: &[(JobIndex, Demand)]) {
+        let was = |job: JobIndex| before.iter().find(|(of, _)| *of == job).map(|(_, demand)| *demand);
+        for at in 0..self.runnable.len() {
+            let (index, before) = (self.runnable[at], was(self.runnable[at]).unwrap_or_default());
+            let job = &mut self.jobs[index];
+            if job.now.runnable && !before.runnable {
+                self.discipline.enqueue(index, now);
+            } else if !job.now.runnable && before.runnable {
+                self.discipline.dequeue(index);
+            }
+            job.is_new = job.now.runnable && (job.is_new || (job.now.waiting && !before.waiting) || !before.runnable);
+            if job.now.in_flight && !before.in_flight {
+                job.progress_at = now;
+            }
+            if job.now.in_flight && !self.admitted.contains(&index) {
+                self.admitted.push(index);
+            }
+        }
+        let (jobs, holder) = (&self.jobs, self.turn.as_ref().map(|turn| turn.job));
+        self.runnable.retain(|job| jobs[*job].now.runnable);
+        self.admitted.retain(|job| jobs[*job].now.in_flight || Some(*job) == holder);
+    }
+
+    // ---- The turn -----------------------------------------------------------------------------
+
+    /// The jobs but `holder` that wait and may have a turn now, and when one that is at its cap may.
+    fn candidates(&mut self, holder: Option<JobIndex>, now: u64) -> (Vec<JobIndex>, Option<u64>) {
+        let (mut found, mut later) = (Vec::new(), None::<u64>);
+        for index in self.runnable.iter().copied().filter(|job| Some(*job) != holder) {
+            let job = &mut self.jobs[index];
+            match job.cap.as_mut().map(|bucket| (bucket.available(now), bucket.available_at())) {
+                Some((0, at)) if job.now.waiting => later = Some(later.map_or(at, |later| later.min(at))),
+                _ if job.now.waiting => found.push(index),
+                _ => {}
+            }
+        }
+        (found, later)
+    }
+
+    fn decide(&mut self, now: u64, slots: &mut dyn Slots) -> Option<u64> {
+        let holder = self.turn.as_ref().map(|turn| turn.job);
+        let (others, later) = self.candidates(holder, now);
+        if others.is_empty() && self.calm.is_none() {
+            self.calm = Some((now, 0));
+        }
+        let look = match holder {
+            None => self.pick(None, now),
+            Some(holder) => self.review_turn(holder, &others, now, slots),
+        };
+        [look, later].into_iter().flatten().min()
+    }
+
+    /// Whether the turn goes on.
+    fn review_turn(&mut self, holder: JobIndex, others: &[JobIndex], now: u64, slots: &mut dyn Slots) -> Option<u64> {
+        let demand = self.jobs[holder].now;
+        let newcomer = self.newcomer(holder, now, slots);
+        if let Some(job) = newcomer
+            && (self.settings.kind == DeviceKind::Preemptive || self.is_blind())
+        {
+            self.end_turn(now, slots);
+            return if self.jobs[job].now.waiting { self.pick(Some(holder), now) } else { self.give_to(job, now) };
+        }
+        let (quantum, overlapped) = (self.settings.quantum, self.is_behind(holder));
+        let front = self.admitted.first() == Some(&holder);
+        if self.is_blind() {
+            let end = self.turn.as_ref()?.since.saturating_add(quantum);
+            return if end <= now { self.hand_over(holder, now, slots) } else { Some(end) };
+        }
+        let capped = self.jobs[holder].cap.is_some();
+        if others.is_empty() && !capped {
+            if !demand.runnable && self.runnable.iter().any(|job| *job != holder) {
+                self.end_turn(now, slots);
+                return self.pick(None, now);
+            }
+            // As many turns as it likes: whoever comes waits for the rest of one.
+            let turn = self.turn.as_mut()?;
+            let fresh = Turn::new(holder, quantum, turn.since);
+            if turn.left() == 0 || turn.over.is_some() {
+                *turn = fresh;
+            }
+            turn.contended = false;
+            let other = self.recent.iter().find(|(job, _)| *job != holder).map(|(_, at)| *at + RECENT_NS);
+            return other.filter(|at| *at > now);
+        }
+        let turn = self.turn.as_mut()?;
+        turn.contended = !others.is_empty() && front;
+        if !demand.runnable {
+            self.end_turn(now, slots);
+            return self.pick(None, now);
+        }
+        if turn.over.is_none() && (newcomer.is_some() || turn.left() == 0 || demand.exhausted) {
+            turn.over = Some(now);
+        }
+        if turn.over.is_none() {
+            // Its device time passes no faster than the clock.
+            return Some(now.saturating_add(turn.left().max(OVERLAP_NS)));
+        }
+        let drained = if demand.in_flight { demand.drains_at.saturating_sub(OVERLAP_NS) } else { now };
+        let at = match self.settings.kind {
+            // Two jobs' work at a time costs both of them more than a wait that is not long.
+            DeviceKind::Preemptive => drained.min(turn.over.unwrap_or(now).saturating_add(quantum)),
+            // One job at a time comes behind another.
+            DeviceKind::Exclusive if overlapped => return None,
+            DeviceKind::Exclusive => drained,
+        };
+        if at <= now { self.hand_over(holder, now, slots) } else { Some(at) }
+    }
+
+    /// A job that has just begun to want the device and goes before the holder.
+    fn newcomer(&mut self, holder: JobIndex, now: u64, slots: &mut dyn Slots) -> Option<JobIndex> {
+        let mut found = None;
+        for at in 0..self.runnable.len() {
+            let job = self.runnable[at];
+            if job == holder || !std::mem::take(&mut self.jobs[job].is_new) {
+                continue;
+            }
+            let admitted = self.settings.kind == DeviceKind::Preemptive;
+            match self.discipline.precedence(job, holder, now) {
+                Precedence::First => found = Some(job),
+                Precedence::Entitled if admitted => found = found.or(Some(job)),
+                // It had a standing allowance, and others come first now.
+                _ => self.jobs[job].members.clone().into_iter().for_each(|id| self.withdraw(id, now, slots)),
+            }
+        }
+        found
+    }
+
+    /// Whether another job has work in flight that was admitted before.
+    fn is_behind(&self, job: JobIndex) -> bool {
+        let before = self.admitted.iter().take_while(|admitted| **admitted != job);
+        before.into_iter().any(|admitted| self.jobs[*admitted].now.in_flight)
+    }
+
+    /// The turn is used up. Its job may have another one, as programs go on: with its next call, if not now.
+    fn hand_over(&mut self, holder: JobIndex, now: u64, slots: &mut dyn Slots) -> Option<u64> {
+        self.end_turn(now, slots);
+        self.pick(Some(holder), now)
+    }
+
+    /// Its members may submit nothing more, but for one that is idle and entitled on a device that preempts.
+    fn end_turn(&mut self, now: u64, slots: &mut dyn Slots) {
+        let Some(turn) = self.turn.take() else { return };
+        self.jobs[turn.job].ended_at = now;
+        let stands =
+            self.settings.kind == DeviceKind::Preemptive && !self.jobs[turn.job].now.runnable && !self.is_blind();
+        for id in self.jobs[turn.job].members.clone() {
+            let unused = turn.used == 0 && now >= turn.since.saturating_add(self.settings.quantum);
+            if let (true, Some(Some(member))) = (unused, self.members.get_mut(id)) {
+                // It did nothing with all of a turn: not waited for until its doorbell rings.
+                member.silent = true;
+            }
+            if stands {
+                let Some(member) = self.member(id) else { continue };
+                let allowance = member.busy(now).saturating_add(self.settings.quantum).min(ALONE - 1);
+                self.allow(id, Limits { allowance, ..member.limits }, now, slots);
+            } else {
+                self.withdraw(id, now, slots);
+            }
+        }
+        let jobs = &self.jobs;
+        self.admitted.retain(|job| jobs[*job].now.in_flight);
+    }
+
+    /// Gives the device to the job that is next: one that waits, or `holder`, which had it. The result is when to look
+    /// again.
+    fn pick(&mut self, holder: Option<JobIndex>, now: u64) -> Option<u64> {
+        if let Err(later) = self.is_free(now) {
+            return later;
+        }
+        let (mut candidates, later) = self.candidates(None, now);
+        let comes_back = |job: &JobIndex| {
+            let job = &self.jobs[*job];
+            job.now.runnable && !job.now.waiting && job.cap.is_none()
+        };
+        candidates.extend(holder.filter(|holder| !candidates.is_empty() && comes_back(holder)));
+        if candidates.is_empty() {
+            // A job that does not wait yet goes on as before, if it is the only one.
+            if let [job] = self.runnable[..]
+                && self.jobs[job].cap.is_none()
+            {
+                self.begin_turn(job, self.settings.quantum, now);
+            }
+            return later;
+        }
+        let (job, quantum) = match self.discipline.pick(&candidates, now) {
+            Decision::Grant(job, quantum) => (job, quantum),
+            Decision::IdleUntil { until } => return Some(later.map_or(until, |later| later.min(until))),
+        };
+        if candidates.len() > 1
+            && let Some((since, used)) = self.calm.take()
+        {
+            self.discipline.device_idle(now.saturating_sub(since).saturating_sub(used));
+        }
+        let capped = self.jobs[job].cap.as_mut().map(|bucket| bucket.available(now));
+        let quantum = capped.map_or(quantum, |capped| capped.min(quantum));
+        self.begin_turn(job, quantum, now);
+        let contended = candidates.len() > 1 && self.admitted.first() == Some(&job);
+        self.turn.iter_mut().for_each(|turn| turn.contended = contended);
+        // The end of the turn is heard; this is for an API server that does not say it.
+        Some(now.saturating_add(quantum.max(OVERLAP_NS)))
+    }
+
+    /// A job that kept its allowance while it was idle and works already has the turn.
+    fn give_to(&mut self, job: JobIndex, now: u64) -> Option<u64> {
+        let quantum = match self.discipline.pick(&[job], now) {
+            Decision::Grant(_, quantum) => quantum,
+            Decision::IdleUntil { until } => return Some(until),
+        };
+        self.begin_turn(job, quantum, now);
+        Some(now.saturating_add(quantum))
+    }
+
+    /// Whether the device may get another job's work. Otherwise when, if that is known.
+    fn is_free(&self, now: u64) -> Result<(), Option<u64>> {
+        if self.settings.kind == DeviceKind::Preemptive || self.is_blind() {
+            return Ok(());
+        }
+        let mut in_flight = self.admitted.iter().filter(|job| self.jobs[**job].now.in_flight);
+        match (in_flight.next(), in_flight.next()) {
+            (None, _) => Ok(()),
+            (Some(job), None) => match self.jobs[*job].now.drains_at.saturating_sub(OVERLAP_NS) {
+                at if at > now => Err(Some(at)),
+                _ => Ok(()),
+            },
+            _ => Err(None),
+        }
+    }
+
+    fn begin_turn(&mut self, job: JobIndex, quantum: u64, now: u64) {
+        self.turn = Some(Turn::new(job, quantum, now));
+        if !self.admitted.contains(&job) {
+            self.admitted.push(job);
+        }
+        self.jobs[job].progress_at = now;
+        for job in &self.runnable {
+            self.jobs[*job].is_new = false;
+        }
+    }
+
+    // ---- Limits -------------------------------------------------------------------------------
+
+    /// Writes what the members of the turn's job may do now.
+    fn write(&mut self, now: u64, slots: &mut dyn Slots) {
+        let Some(turn) = &self.turn else { return };
+        let (job, left, over) = (turn.job, turn.left(), turn.over.is_some());
+        let (others, _) = self.candidates(Some(job), now);
+        let alone = others.is_empty() && self.jobs[job].cap.is_none();
+        let depth = self.depth(job, alone, now);
+        let relieved = self.relief.as_ref().is_some_and(|relief| relief.job == job);
+        let blind = self.is_blind();
+        for id in self.jobs[job].members.clone() {
+            let Some(member) = self.member(id) else { continue };
+            if alone || blind {
+                self.allow(id, Limits { allowance: ALONE, depth }, now, slots);
+            } else if !over && member.active {
+                let allowance = member.busy(now).saturating_add(left).min(ALONE - 1);
+                self.allow(id, Limits { allowance, depth }, now, slots);
+            } else if !relieved {
+                self.withdraw(id, now, slots);
+            }
+        }
+    }
+
+    /// Work that is overdue may wait for work of another member of the same job, or of another
+    /// thread: those that wait are let in, although the job has no turn. The result is when to let them in again.
+    fn relieve(&mut self, now: u64, slots: &mut dyn Slots) -> Option<u64> {
+        let in_flight = self.admitted.iter().copied().filter(|job| self.jobs[*job].now.in_flight);
+        let first = match self.settings.kind {
+            DeviceKind::Exclusive => self.admitted.first().copied(),
+            DeviceKind::Preemptive => in_flight.min_by_key(|job| self.jobs[*job].progress_at),
+        };
+        let runs = |job| self.turn.as_ref().is_some_and(|turn| turn.job == job && turn.over.is_none());
+        let demand = first.map_or(Demand::default(), |first| self.jobs[first].now);
+        let stuck = first.filter(|first| demand.in_flight && demand.waiting && !runs(*first) && !self.is_blind());
+        if let Some(Relief { job, .. }) = self.relief.take_if(|relief| Some(relief.job) != stuck)
+            && !runs(job)
+        {
+            self.jobs[job].members.clone().into_iter().for_each(|id| self.withdraw(id, now, slots));
+        }
+        let job = stuck?;
+        let relief = self.relief.get_or_insert(Relief { job, since: now.max(demand.drains_at), count: 0 });
+        let due = |count| relief.since.saturating_add(RELIEF_NS.saturating_mul(2u64.saturating_pow(count)));
+        if due(relief.count) > now {
+            return Some(due(relief.count));
+        }
+        let again = due(relief.count + 1);
+        relief.count += 1;
+        for id in self.jobs[job].members.clone() {
+            let Some(member) = self.member(id).filter(|member| member.report.waiting) else { continue };
+            // Its position may be estimated to be beyond what has passed.
+            let position = member.busy(now).max(member.report.position);
+            let allowance = position.saturating_add(self.settings.quantum).min(ALONE - 1);
+            self.allow(id, Limits { allowance, depth: u64::MAX }, now, slots);
+        }
+        Some(again)
+    }
+
+    fn allow(&mut self, id: MemberId, limits: Limits, now: u64, slots: &mut dyn Slots) {
+        let Some(Some(member)) = self.members.get_mut(id) else { return };
+        if member.limits != limits {
+            let opens = limits.allowance > member.limits.allowance || limits.depth > member.limits.depth;
+            member.limits = limits;
+            slots.set_limits(id, limits, opens, now);
+        }
+    }
+
+    /// The member may submit nothing more.
+    fn withdraw(&mut self, id: MemberId, now: u64, slots: &mut dyn Slots) {
+        let Some(member) = self.member(id) else { return };
+        let limits = Limits { allowance: member.busy(now).min(member.limits.allowance), ..member.limits };
+        self.allow(id, limits, now, slots);
+    }
+
+    /// Nanoseconds of work that a job may have in flight.
+    fn depth(&self, job: JobIndex, alone: bool, now: u64) -> u64 {
+        let Settings { kind, quantum, latency, .. } = self.settings;
+        let latency = if latency == 0 { quantum } else { latency };
+        let share = self.jobs[job].share;
+        let preceded = self.foremost.is_some_and(|other| self.discipline.may_precede(share, other));
+        let others_come = self.recent.iter().any(|(other, at)| *other != job && *at > 0 && now < at + RECENT_NS);
+        match kind {
+            _ if self.is_blind() => u64::MAX,
+            DeviceKind::Preemptive if others_come || !alone => latency,
+            DeviceKind::Exclusive if preceded => latency,
+            DeviceKind::Exclusive if others_come || !alone => quantum,
+            _ => AHEAD_NS,
+        }
+    }
+
+    /// Members that want nothing are not looked at until their doorbells ring. On a device that preempts they keep what
+    /// they were allowed, so that a program that comes back waits for nothing; it is compared with the holder then.
+    fn park_idle_members(&mut self, now: u64, slots: &mut dyn Slots) {
+        for at in (0..self.active.len()).rev() {
+            let id = self.active[at];
+            if !self.member(id).is_some_and(Member::is_idle) {
+                continue;
+            }
+            slots.park(id);
+            let report = slots.report(id);
+            let Some(Some(member)) = self.members.get_mut(id) else { continue };
+            // What it was seen to do meanwhile counts with the next look.
+            if member.silent || !report.waiting && !report.wanted && report.busy_since == 0 {
+                member.active = false;
+                self.active.swap_remove(at);
+                let exclusive = self.settings.kind == DeviceKind::Exclusive;
+                if exclusive && self.turn.as_ref().map(|turn| turn.job) != self.member(id).map(|m| m.job) {
+                    self.withdraw(id, now, slots);
+                }
+            }
+        }
+    }
+
+    // ---- Work that takes long -----------------------------------------------------------------
+
+    /// When a job will have kept the device from others for too long, and which.
+    fn blocked(&self) -> Option<(JobIndex, u64)> {
+        let mut in_flight = self.admitted.iter().copied().filter(|job| self.jobs[*job].now.in_flight);
+        match self.settings.kind {
+            DeviceKind::Exclusive => {
+                let first = in_flight.next()?;
+                let waits = |job: &&JobIndex| {
+                    **job != first && (self.jobs[**job].now.waiting || self.jobs[**job].now.in_flight)
+                };
+                self.runnable.iter().find(waits)?;
+                let turn = self.turn.as_ref().filter(|turn| turn.job == first);
+                let since = turn.map_or(self.jobs[first].ended_at, |turn| turn.over.unwrap_or(self.looked));
+                Some((first, since))
+            }
+            // All that are admitted stand still: the one that has done so for longest keeps it from the others.
+            DeviceKind::Preemptive => {
+                let first = in_flight.clone().min_by_key(|job| self.jobs[*job].progress_at)?;
+                let moved = in_flight.clone().map(|job| self.jobs[job].progress_at).max()?;
+                (in_flight.count() > 1).then_some((first, moved))
+            }
+        }
+    }
+
+    fn limit(&self) -> Option<u64> {
+        let limit = Some(self.settings.hold_limit).filter(|limit| *limit > 0)?;
+        let (_, since) = self.blocked()?;
+        Some(since.max(self.reported).saturating_add(self.settings.quantum).saturating_add(limit))
+    }
+
+    /// The member that has kept the device from others beyond the limit, and for how many nanoseconds they wait.
+    pub fn overdue(&self, now: u64) -> Option<(MemberId, u64)> {
+        self.limit().filter(|at| *at <= now)?;
+        let (job, waiting_since) = self.blocked()?;
+        let of_job = |id: &&MemberId| self.member(**id).is_some_and(|member| member.job == job && member.in_flight());
+        let since = |id: &&MemberId| self.member(**id).map_or(0, |member| member.report.busy_since);
+        let member = *self.active.iter().filter(of_job).min_by_key(since)?;
+        Some((member, now.saturating_sub(waiting_since)))
+    }
+
+    /// The same for the one who ends it; reported again only after as long again.
+    pub fn take_overdue(&mut self, now: u64) -> Option<(MemberId, u64)> {
+        let overdue = self.overdue(now)?;
+        self.reported = now;
+        Some(overdue)
+    }
+}

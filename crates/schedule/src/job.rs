@@ -1,0 +1,154 @@
+//! The arbiter's records: jobs, their members (sessions), and the turn.
+
+use crate::arbiter::MemberId;
+use crate::cap::Bucket;
+use crate::discipline::{JobIndex, Share};
+use crate::holder::{ALONE, Limits, Report};
+
+/// Nanoseconds that an API server is believed to have work for at most, counted from now.
+const MAX_DRAIN_NS: u64 = 60_000_000_000;
+/// Nanoseconds that a call takes at least: bounds the calls that an API server reports.
+const MIN_CALL_NS: u64 = 100;
+
+/// Sessions that have the device together: those of a tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) name: String,
+    pub(crate) share: Share,
+    pub(crate) cap: Option<Bucket>,
+    /// Nanoseconds that were charged.
+    pub(crate) used: u64,
+    /// Its sessions on the device.
+    pub(crate) members: Vec<MemberId>,
+    pub(crate) now: Demand,
+    /// It has just begun to wait or to work, and was not compared with the turn's job yet.
+    pub(crate) is_new: bool,
+    /// When calls were last seen to be completed, or when its work began.
+    pub(crate) progress_at: u64,
+    /// When its last turn ended.
+    pub(crate) ended_at: u64,
+}
+
+/// What the members of a job want and do, as of the last look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Demand {
+    /// It waits, has work in flight, or will have some in a moment.
+    pub(crate) runnable: bool,
+    pub(crate) waiting: bool,
+    pub(crate) in_flight: bool,
+    /// No member may submit more, and one at least is at its allowance.
+    pub(crate) exhausted: bool,
+    /// When the last work of all members will be completed, as they estimate.
+    pub(crate) drains_at: u64,
+    /// Nanoseconds in which it had work on the device since the look before.
+    pub(crate) busy: u64,
+    /// Calls that were completed since then.
+    pub(crate) calls: u64,
+}
+
+/// A session on the device.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) job: JobIndex,
+    pub(crate) report: Report,
+    /// The limits that were written last.
+    pub(crate) limits: Limits,
+    /// When it was looked at last; what of its busy time and its calls was accounted by then.
+    looked: u64,
+    seen: u64,
+    seen_calls: u64,
+    /// Its API server did nothing with a turn: its word that it waits counts no more until its doorbell rings.
+    pub(crate) silent: bool,
+    /// It is one of the arbiter's `active`.
+    pub(crate) active: bool,
+}
+
+impl Member {
+    /// What it did before `now`, while the device was not scheduled, is not charged.
+    pub(crate) fn new(job: JobIndex, report: Report, now: u64) -> Member {
+        let limits = Limits { allowance: 0, depth: 0 };
+        let mut member = Member {
+            job,
+            report,
+            limits,
+            looked: now,
+            seen: 0,
+            seen_calls: report.completed,
+            silent: false,
+            active: false,
+        };
+        member.seen = member.busy(now);
+        member.limits.allowance = member.seen.min(ALONE - 1);
+        member
+    }
+
+    /// Nanoseconds in which it had work on the device, ever, as its API server says.
+    pub(crate) fn busy(&self, now: u64) -> u64 {
+        let since = if self.in_flight() { now.saturating_sub(self.report.busy_since) } else { 0 };
+        self.report.used.saturating_add(since)
+    }
+
+    pub(crate) fn in_flight(&self) -> bool {
+        self.report.busy_since != 0
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.in_flight() && (self.silent || !self.report.waiting && !self.report.wanted)
+    }
+
+    pub(crate) fn is_exhausted(&self) -> bool {
+        self.report.position >= self.limits.allowance
+    }
+
+    /// Takes in a report. The results are nanoseconds and calls that are new; never more than the time that passed.
+    pub(crate) fn hear(&mut self, report: Report, now: u64) -> (u64, u64) {
+        self.report = report;
+        self.report.drains_at = report.drains_at.min(now.saturating_add(MAX_DRAIN_NS));
+        let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now));
+        let busy = self.busy(now).saturating_sub(self.seen).min(passed);
+        let calls = report.completed.saturating_sub(self.seen_calls).min(passed / MIN_CALL_NS);
+        self.seen = self.seen.saturating_add(busy);
+        self.seen_calls = report.completed;
+        (busy, calls)
+    }
+}
+
+/// One job's right to submit.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) job: JobIndex,
+    pub(crate) since: u64,
+    /// Nanoseconds of device time that it may use.
+    pub(crate) quantum: u64,
+    /// Nanoseconds that its work had of the device, and for which it kept the device from other jobs.
+    pub(crate) used: u64,
+    pub(crate) held: u64,
+    /// What was charged of that: see [`Turn::due`].
+    pub(crate) charged: u64,
+    /// As of the last look: it kept the device from another job.
+    pub(crate) contended: bool,
+    /// It is used up, since then.
+    pub(crate) over: Option<u64>,
+}
+
+/// A job pays for at least one part of so many of the time for which it kept the device from others, whatever its API
+/// server says to have used. Programs that wait after kernels of 20 us use about half of their turns.
+const HELD_PARTS: u64 = 2;
+
+impl Turn {
+    pub(crate) fn new(job: JobIndex, quantum: u64, now: u64) -> Turn {
+        Turn { job, since: now, quantum, used: 0, held: 0, charged: 0, contended: false, over: None }
+    }
+
+    /// Nanoseconds that are to be charged and were not yet.
+    pub(crate) fn due(&mut self) -> u64 {
+        let all = self.used.max(self.held / HELD_PARTS);
+        let due = all.saturating_sub(self.charged);
+        self.charged += due;
+        due
+    }
+
+    pub(crate) fn left(&self) -> u64 {
+        self.quantum.saturating_sub(self.charged)
+    }
+}
