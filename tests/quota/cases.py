@@ -9,8 +9,9 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from harness.process import AVIARY, HANG, ROOT, Wrong, wait_until
+from harness.process import AVIARY, HANG, ROOT, Wrong, children, wait_until
 from takers import Taker, accounts, ask, check, command, guests_environment, serving, taking
 
 OWN = os.getuid()
@@ -428,7 +429,42 @@ def opencl_leftovers(tools):
             check(done.stdout == "found 0\n", f"user {user}: {done.stdout} {done.stderr[-2000:]}")
 
 
+def private_memory(pid):
+    """Bytes of a process and of those below it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    own = re.search(r"^RssAnon:\s+(\d+)", status, re.MULTILINE)
+    return (int(own[1]) << 10 if own else 0) + sum(private_memory(child) for child in children(pid))
+
+
+def host_limits(tools):
+    """Sources, programs, shared memory and objects end in the API's own error, long before they have filled the host."""
+    mebibyte = 1 << 20
+    small = f"[tenants.hog]\nusers = [{OWN}]\nlimits = {{ device_memory = {64 * mebibyte}"
+    default, explicit = f"{small} }}\n", f"{small}, host_memory = {64 * mebibyte}, handles = 5000 }}\n"
+    for config, limit, kinds in (
+        (default, 256 * mebibyte, ("sources", "svm", "buffers")),
+        (explicit, 64 * mebibyte, ("sources", "programs", "svm", "buffers", "kernels")),
+    ):
+        with serving(tools, config) as node:
+            for kind in kinds:
+                node.settle()
+                before = private_memory(node.pid)
+                run = [AVIARY, "run", "--api", "opencl", "--server", node.address, "--", tools.program("host_cl"), kind, "100000"]
+                guest = subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                first = guest.stdout.readline()
+                grown = private_memory(node.pid) - before
+                rest, errors = guest.communicate()
+                check(guest.returncode == 0, f"{kind}: {first}{rest}{errors[-2000:]}")
+                check(grown < 4 * limit, f"{kind}: API servers have grown by {grown} bytes")
+                print(f"     {first.strip()}; {grown >> 20} MiB in API servers", flush=True)
+            for resource in ("host_memory", "handles"):
+                check(accounts(node, "hog", resource)["refused"] > 0, f"{resource} was never refused")
+
+
 CASES = {
     function.__name__: function
-    for function in (processes_share, users_are_apart, reload, devices, only_devices, rules, audit, revoked, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers)
+    for function in (processes_share, users_are_apart, reload, devices, only_devices, rules, audit, revoked, remote, attaching, opencl_hidden, opencl_devices, opencl_leftovers, host_limits)
 }

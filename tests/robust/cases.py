@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from harness.node import guest_environment, running
-from harness.process import AVIARY, HANG, Wrong, alive, descriptors, wait_until
+from harness.process import AVIARY, HANG, Wrong, alive, api_server, descriptors, wait_until
 
 FINE, ATTACH, LOST = 0, 2, 3
 
@@ -49,7 +49,7 @@ def attached(program, environment, *arguments, **options):
     if len(words) != 2 or words[0] != "ready":
         guest.kill()
         raise Wrong(f"{program.name} did not attach: {words} {guest.communicate()[1][-600:]}")
-    return guest, int(words[1])
+    return guest, api_server(int(words[1]))
 
 
 def works(tools, environment, what):
@@ -332,6 +332,16 @@ def raced_handles(tools):
         node.settle()
 
 
+def raced_references(tools):
+    """Objects end while others that were made with them, set on or mapped from them are used: the API server lives."""
+    with running(tools.testapi) as node, guest_environment("opencl", {}, node.address) as guests:
+        for case in ("arguments", "clones", "parts", "unmaps", "commands"):
+            for _ in range(4):
+                guest = start([tools.program("race_held_cl"), case, "200"], guests)
+                end(guest, FINE, -signal.SIGSEGV, -signal.SIGABRT, what=f"a guest that races its own calls ({case})")
+        node.settle()
+
+
 def many_sessions(tools):
     """A thousand sessions at a time: all work, and all that they had is given back."""
     with node_and_guests(tools) as (node, guests):
@@ -425,5 +435,6 @@ ALL = {
     "unload": program_case("unload"),
     "sharers": sharers_are_killed,
     "raced-handles": raced_handles,
+    "raced-references": raced_references,
     "thousand": many_sessions,
 }

@@ -125,9 +125,11 @@ int opencl_is_too_large(cl_context context, cl_mem_flags flags, size_t size, con
     return size > OPENCL_LARGEST_PLACE && aviary_is_handle(context) && size > largest(context);
 }
 
-void *opencl_svm_alloc(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
-    if (!aviary_is_handle(context) || !is_allocation(context, flags, size, alignment))
-        return NULL;
+int opencl_svm_is_possible(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
+    return aviary_is_handle(context) && is_allocation(context, flags, size, alignment);
+}
+
+void *opencl_svm_alloc(size_t size) {
     struct allocation *made = malloc(sizeof *made);
     void *memory = made ? aviary_zerocopy_alloc(size) : NULL;
     if (!memory) {
@@ -139,6 +141,16 @@ void *opencl_svm_alloc(cl_context context, cl_svm_mem_flags flags, size_t size, 
     allocations = made;
     pthread_mutex_unlock(&allocations_lock);
     return memory;
+}
+
+/* Bytes of the allocation that begins there; 0: there is none. */
+size_t opencl_svm_size(void *pointer) {
+    size_t size = 0;
+    pthread_mutex_lock(&allocations_lock);
+    for (const struct allocation *a = allocations; a && !size; a = a->next)
+        size = a->start == pointer ? a->size : 0;
+    pthread_mutex_unlock(&allocations_lock);
+    return size;
 }
 
 void opencl_svm_free(void *pointer) {
@@ -157,10 +169,17 @@ void opencl_svm_free(void *pointer) {
     free(found);
 }
 
+/* The API server has refused it, or is gone. */
+void opencl_svm_give(void *place, void *given) {
+    if (place && !given)
+        opencl_svm_free(place);
+}
+
 /* ---- Freeing in a queue --------------------------------------------------------------------------- */
 
 struct svm_free {
     cl_command_queue queue;
+    cl_context context;
     cl_uint count;
     void (*function)(cl_command_queue, cl_uint, void **, void *);
     void *user_data;
@@ -175,7 +194,7 @@ static void CL_CALLBACK svm_free_now(cl_event event, cl_int status, void *contex
         free_later->function(free_later->queue, free_later->count, free_later->pointers, free_later->user_data);
     else
         for (cl_uint i = 0; i < free_later->count; i++)
-            opencl_svm_free(free_later->pointers[i]);
+            clSVMFree(free_later->context, free_later->pointers[i]);
     free(free_later);
 }
 
@@ -187,7 +206,8 @@ cl_int opencl_svm_enqueue_free(cl_command_queue queue, cl_uint count, void **poi
     struct svm_free *later = malloc(sizeof *later + count * sizeof later->pointers[0]);
     if (!later)
         return CL_OUT_OF_HOST_MEMORY;
-    *later = (struct svm_free){queue, count, function, user_data};
+    const struct opencl_object *on = object_of(queue);
+    *later = (struct svm_free){queue, on ? on->context : NULL, count, function, user_data};
     memcpy(later->pointers, pointers, count * sizeof pointers[0]);
     cl_event reached = NULL;
     cl_int status = enqueue_marker(queue, events, wait_list, &reached);

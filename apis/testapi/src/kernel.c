@@ -21,6 +21,7 @@ struct ta_kernel_st {
     struct object object;
     const struct program *program;
     uint64_t cost;
+    ta_buffer set[2];
 };
 
 ta_status ta_kernel_create(ta_device device, const char *name, ta_kernel *kernel) {
@@ -94,4 +95,47 @@ ta_status ta_kernel_launch(ta_kernel kernel, void **arguments) {
 uint64_t ta_kernel_cost(ta_kernel kernel) {
     struct ta_kernel_st *k = object_check(kernel, KIND_KERNEL);
     return k ? k->cost : 0;
+}
+
+ta_status ta_kernel_set(ta_kernel kernel, uint32_t place, ta_buffer buffer) {
+    struct ta_kernel_st *k = object_check(kernel, KIND_KERNEL);
+    if (!k)
+        return TA_INVALID_KERNEL;
+    if (place >= sizeof k->set / sizeof *k->set)
+        return TA_INVALID_VALUE;
+    if (buffer && !object_check(buffer, KIND_BUFFER))
+        return TA_INVALID_BUFFER;
+    k->set[place] = buffer;
+    return TA_OK;
+}
+
+ta_status ta_kernel_copy(ta_kernel kernel, ta_kernel *copy) {
+    const struct ta_kernel_st *k = object_check(kernel, KIND_KERNEL);
+    if (!k)
+        return TA_INVALID_KERNEL;
+    struct ta_kernel_st *made = copy ? object_new(KIND_KERNEL, sizeof *made) : NULL;
+    if (!made)
+        return copy ? TA_OUT_OF_MEMORY : TA_INVALID_VALUE;
+    made->program = k->program;
+    memcpy(made->set, k->set, sizeof made->set);
+    *copy = made;
+    return TA_OK;
+}
+
+ta_status ta_kernel_run(ta_kernel kernel, uint8_t value) {
+    const struct ta_kernel_st *k = object_check(kernel, KIND_KERNEL);
+    if (!k)
+        return TA_INVALID_KERNEL;
+    for (size_t i = 0; i < sizeof k->set / sizeof *k->set; i++) {
+        struct ta_buffer_st *to = k->set[i];
+        if (!to)
+            continue;
+        if (!object_check(to, KIND_BUFFER))
+            abort();
+        memset(to->data, value, to->bytes);
+        /* A thread that ends it meanwhile would have had the bytes of another buffer written. */
+        if (!object_check(to, KIND_BUFFER))
+            abort();
+    }
+    return object_check(kernel, KIND_KERNEL) ? TA_OK : TA_INVALID_KERNEL;
 }

@@ -1,10 +1,12 @@
 //! `aviary doctor`: what this machine lacks.
 
 use crate::{apis, dropin::find_library, sandbox};
+use aviary_sandbox::Walls;
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
-    fs,
+    fs, io,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
@@ -45,7 +47,11 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
     }
     if command.probe_sandbox {
         return Ok(match sandbox::probe() {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(found) => {
+                println!("{}", found.walls.name());
+                found.weaknesses.iter().for_each(|weakness| println!("{weakness}"));
+                ExitCode::SUCCESS
+            }
             Err(reason) => {
                 eprintln!("{reason}");
                 ExitCode::FAILURE
@@ -55,7 +61,7 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
     if let Some(name) = &command.sandbox {
         let names = if name.is_empty() { Vec::new() } else { vec![name.clone()] };
         let apis = apis::search_path(&command.api_dir).and_then(|search| apis::select(&search, &names))?;
-        print!("{}", sandbox::text(&apis));
+        print!("{}", sandbox::text(&apis, &sandbox::try_one()));
         return Ok(ExitCode::SUCCESS);
     }
     let mut findings = vec![
@@ -67,6 +73,7 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
         ("C compiler (for `aviary spec build`)", program("gcc", "apt-get install gcc")),
         ("Rust compiler (for `aviary spec build`)", program("cargo", "see rustup")),
     ];
+    findings.extend(guest_device().map(|finding| ("/dev/aviary (this is a virtual machine)", finding)));
     let builds = api_findings(&command.api_dir);
     findings.extend(builds.iter().map(|(name, finding)| (name.as_str(), copy(finding))));
     let mut missing = false;
@@ -80,6 +87,25 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
         println!("{mark}  {name}: {text}");
     }
     Ok(ExitCode::from(u8::from(missing)))
+}
+
+/// `None`: this is no virtual machine with the driver.
+fn guest_device() -> Option<Finding> {
+    let path = "/dev/aviary";
+    let mode = fs::metadata(path).ok()?.permissions().mode();
+    Some(device_finding(mode, fs::OpenOptions::new().read(true).write(true).open(path).err()))
+}
+
+/// `failure`: of opening the device.
+fn device_finding(mode: u32, failure: Option<io::Error>) -> Finding {
+    match failure {
+        _ if mode & 0o006 != 0 => Weak(format!(
+            "mode {:o}: each user of this VM can reach all memory of the VM through an API server; chmod 660 and a group",
+            mode & 0o777
+        )),
+        None => Good("usable; all its users are one trust domain, as good as root in this VM".into()),
+        Some(error) => Missing(format!("{error}; root can add this user to the group: usermod -aG aviary USER")),
+    }
 }
 
 fn copy(finding: &Finding) -> Finding {
@@ -115,7 +141,10 @@ fn pidfd() -> Finding {
 
 fn sandboxes() -> Finding {
     match sandbox::try_one() {
-        Ok(()) => Good("namespaces, a root of their own, an allow-list of system calls".into()),
+        Ok(found) if found.weaknesses.is_empty() && found.walls == Walls::Namespaces => {
+            Good(sandbox::described(&found))
+        }
+        Ok(found) => Weak(sandbox::described(&found)),
         Err(reason) if !rustix::process::geteuid().is_root() => Weak(format!(
             "a node of this user has none: all its API servers run as this user, for tenants that trust each other ({reason})"
         )),
@@ -208,5 +237,18 @@ fn probe(soname: &str) -> ExitCode {
             eprintln!("{reason}");
             ExitCode::from(1)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_device_is_for_a_group() {
+        let denied = || Some(io::Error::from(io::ErrorKind::PermissionDenied));
+        assert!(matches!(device_finding(0o20660, None), Good(_)));
+        assert!(matches!(device_finding(0o20666, None), Weak(text) if text.starts_with("mode 666")));
+        assert!(matches!(device_finding(0o20660, denied()), Missing(text) if text.contains("usermod")));
     }
 }

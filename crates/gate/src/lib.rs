@@ -22,6 +22,11 @@ pub use page::{Balance, PageError, ProcessUse, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;
 
+/// Objects that calls have created, of all APIs: every session has an account of them.
+pub const HANDLES: &str = "handles";
+/// Memory of this machine that the specifications of APIs know of: sources, programs, shared memory.
+pub const HOST_MEMORY: &str = "host_memory";
+
 use residency::{Residencies, Residency};
 use std::sync::Arc;
 

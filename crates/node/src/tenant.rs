@@ -2,12 +2,19 @@
 
 use crate::scheduling::Share;
 use aviary_control::FunctionRule;
-use aviary_gate::{DeviceLimit, precedence};
+use aviary_gate::{DeviceLimit, HANDLES, HOST_MEMORY, precedence};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Bytes that a connection from another machine may fill, whatever its tenant's limits are.
 const LEAST_REMOTE_MEMORY: u64 = 1 << 30;
+
+/// The default limit of `host_memory`, for each byte that `device_memory` allows.
+const HOST_MEMORY_RATIO: u64 = 4;
+/// The least default limit of `host_memory`: a compiler in an API server takes that much for small programs.
+const LEAST_HOST_MEMORY: u64 = 256 << 20;
+/// Objects of runtimes take half a KiB to some KiB, whatever their use.
+const HOST_BYTES_PER_HANDLE: u64 = 4096;
 
 /// Limits by resource name.
 pub type Limits = BTreeMap<String, u64>;
@@ -76,6 +83,14 @@ impl Tenant {
     pub fn remote_memory(&self) -> u64 {
         let of_device = |memory: &u64| memory.saturating_mul(4).max(LEAST_REMOTE_MEMORY);
         self.limits.get("device_memory").map_or(u64::MAX, of_device)
+    }
+
+    /// A tenant whose memory on devices is limited has limits of what it takes of this machine, too: several times that.
+    fn limit_host(&mut self) {
+        let Some(device) = self.limits.get("device_memory").filter(|limit| **limit != u64::MAX) else { return };
+        let default = device.saturating_mul(HOST_MEMORY_RATIO).max(LEAST_HOST_MEMORY);
+        let host = *self.limits.entry(HOST_MEMORY.to_owned()).or_insert(default);
+        self.limits.entry(HANDLES.to_owned()).or_insert(host / HOST_BYTES_PER_HANDLE);
     }
 
     fn shows(&self, name: &str) -> bool {
@@ -147,6 +162,7 @@ impl Tenants {
         }
         // The first that fits counts.
         whole.device_limits.extend(self.device_limits.iter().cloned());
+        whole.limit_host();
         whole.only_devices = whole.only_devices.or_else(|| self.only_devices.clone());
         whole
     }

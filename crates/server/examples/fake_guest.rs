@@ -3,6 +3,8 @@
 
 #[path = "../tests/support/api.rs"]
 mod api;
+#[path = "../tests/support/racing.rs"]
+mod racing;
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,5 +3,7 @@
 
 #[path = "../tests/support/api.rs"]
 mod api;
+#[path = "../tests/support/racing.rs"]
+mod racing;
 
 aviary_server::export_module!(api::API);

@@ -10,14 +10,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use aviary_gate::Charges;
-use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, MAX_PREDEFINED, RequestHeader, kind};
+use aviary_wire::{BufferRef, DecodeError, Decoder, Encoder, HEADER_SIZE, RequestHeader, kind};
 
 use crate::api::Reject;
 use crate::clock;
 use crate::closures::{self, ClosureKey, ClosureLifetime, NamedObject, ObjectFn};
 use crate::config::MAX_SCRATCH;
 use crate::devices::{Admission, Drain, Name, device_name};
-use crate::handles::Busy;
 use crate::in_use::LaneUses;
 use crate::lane;
 use crate::recording::CallRecording;
@@ -25,6 +24,9 @@ use crate::residency::{ResidencyDevices, as_shown, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
 use crate::state::ReplayedCall;
+use crate::states::UsedState;
+
+mod handles;
 
 /// Memory of `len` bytes behind one pointer argument; NULL if the application passed NULL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,8 +68,17 @@ pub(crate) struct UsedHandle {
     pub ty: u32,
     pub native: u64,
     pub id: u64,
-    /// Marked in the table as given back by this call.
-    pub ending: bool,
+    pub mark: HandleMark,
+}
+
+/// How the table knows an object that a call uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandleMark {
+    Used,
+    /// Given back by this call.
+    Ending,
+    /// No other call uses it meanwhile.
+    Exclusive,
 }
 
 /// Effects that take place only if the call succeeds.
@@ -120,9 +131,14 @@ pub struct Call {
     /// Arena regions whose content the reply changes: carried along if the arena is mirrored.
     pub(crate) regions: Vec<(u64, u64)>,
     pub(crate) closures: Vec<(ClosureKey, ClosureLifetime)>,
+    pub(crate) states: Vec<UsedState>,
+    /// Pointers that the library may advance, and by how many bytes.
+    pub(crate) cursors: Vec<(usize, usize)>,
     pub(crate) holding: Charges,
     pub(crate) on_success: OnSuccess,
     pub(crate) result: Option<(bool, i64)>,
+    /// Objects that it may create, beyond those that it has.
+    pub(crate) reserved: u64,
     pub(crate) recording: CallRecording,
     /// The record of the call, if it is made again: it is not charged and asks nobody, and what it read from the arena
     /// comes from the record.
@@ -165,9 +181,12 @@ impl Call {
             next_until: 0,
             regions: Vec::new(),
             closures: Vec::new(),
+            states: Vec::new(),
+            cursors: Vec::new(),
             holding: Charges::default(),
             on_success: OnSuccess::default(),
             result: None,
+            reserved: 0,
             recording: CallRecording::default(),
             replayed: None,
             lane,
@@ -250,61 +269,6 @@ impl Call {
         let start = HEADER_SIZE + self.at - aviary_wire::padded(length);
         // The decoder found `length` bytes there, so `start` is inside or (empty data) at the end.
         self.request[start..].as_mut_ptr()
-    }
-
-    /// The native value of a handle.
-    pub fn handle(&mut self, ty: u32) -> Result<u64, Reject> {
-        self.use_handle(ty, None)
-    }
-
-    /// A handle that this call releases, or ends whatever its count (`all`).
-    pub fn handle_ending(&mut self, ty: u32, all: bool) -> Result<u64, Reject> {
-        self.use_handle(ty, Some(all))
-    }
-
-    fn use_handle(&mut self, ty: u32, ends: Option<bool>) -> Result<u64, Reject> {
-        let id = self.word()?;
-        // A predefined value has nothing that could end or be noted.
-        if id > MAX_PREDEFINED {
-            self.uses.announce(id);
-        }
-        let Some(native) = self.session.handles.native(ty, id) else {
-            self.invalid = id;
-            return Err(Reject::InvalidHandle(ty));
-        };
-        if id > MAX_PREDEFINED {
-            let ending = match ends {
-                Some(all) => self.begin_ending(id, all)?,
-                None => false,
-            };
-            self.handles.push(UsedHandle { ty, native, id, ending });
-        }
-        Ok(native)
-    }
-
-    /// True: the object is marked as given back by this call. A program that is in order never gives a last reference
-    /// back while another thread's call uses it: the wait is for those that are not, and bounded, since the other call
-    /// may wait for what this thread does next.
-    #[cold]
-    fn begin_ending(&self, id: u64, all: bool) -> Result<bool, Reject> {
-        let mut rounds = 0..if self.is_async() { DEFERRED_WAIT_ROUNDS } else { END_WAIT_ROUNDS };
-        let wait = || {
-            let goes_on = rounds.next().is_some() && !self.session.is_dead();
-            if goes_on {
-                std::thread::sleep(END_WAIT_ROUND);
-            }
-            goes_on
-        };
-        match self.session.handles.ending(id, all, &self.uses, wait) {
-            Ok(ending) => Ok(ending.is_some()),
-            Err(Busy) => Err(Reject::Busy),
-        }
-    }
-
-    /// The vendor's function is done with the handles.
-    #[inline(always)]
-    pub(crate) fn forget_uses(&mut self) {
-        self.uses.forget_from(self.outer_uses);
     }
 
     /// The id under which the guest already knows the object that the vendor's function will write to `at`, or
@@ -469,10 +433,14 @@ impl Call {
         if content.len > mapping.bytes {
             return Err(Reject::Malformed("more content than was mapped"));
         }
-        mapping.begin_unmapping();
+        // To the vendor's library another call's unmapping is the only one.
+        if !mapping.begin_unmapping() {
+            return Ok(std::ptr::null_mut());
+        }
         if !content.ptr.is_null() {
             // SAFETY: the mapping has `mapping.bytes` bytes of vendor memory, valid until the unmapping that
-            // follows; `content` was range-checked. `copy`, as a vendor may map the arena's own memory.
+            // follows, which is this call's alone; `content` was range-checked. `copy`, as a vendor may map the arena's
+            // own memory.
             unsafe { std::ptr::copy(content.ptr, mapping.pointer(), content.len) };
         }
         self.on_success.unmapped.push(id);
@@ -552,6 +520,16 @@ impl Call {
         }
         self.session.charge(self.header.function, item as usize, amount)?;
         self.holding.add(item as usize, amount);
+        Ok(())
+    }
+
+    /// `allocate`: the call creates so many objects at most.
+    pub fn reserve_handles(&mut self, count: u64) -> Result<(), Reject> {
+        if self.replayed.is_some() {
+            return Ok(());
+        }
+        self.session.reserve_handles(self.header.function, count)?;
+        self.reserved += count;
         Ok(())
     }
 
@@ -738,12 +716,6 @@ impl Call {
         Buffer { ptr: copy, len: buffer.len }
     }
 }
-
-/// How often and how long a call that ends an object waits for calls of other threads that use it: 200 ms in all.
-const END_WAIT_ROUNDS: u32 = 4000;
-/// The same for a call that can be made later.
-const DEFERRED_WAIT_ROUNDS: u32 = 2;
-const END_WAIT_ROUND: Duration = Duration::from_micros(50);
 
 /// Memory that a call keeps for the next one.
 const MAX_KEPT_BYTES: usize = 64 << 10;

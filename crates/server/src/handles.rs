@@ -3,9 +3,11 @@
 //! A guest only ever holds ids. Looking one up is lock-free, because every
 //! call does it; creating and ending objects takes the lock.
 
+mod ending;
 mod image;
 mod metadata;
 mod rebuilding;
+mod referring;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -17,11 +19,14 @@ use aviary_wire::{Ends, HandleId, MAX_PREDEFINED};
 
 use crate::api::{HandleTypeInfo, Role};
 use crate::guest_ids::GuestSlots;
-use crate::in_use::{InUse, LaneUses};
+use crate::handle_quota::HandleQuota;
+use crate::in_use::{InUse, point};
+use crate::referrers::Referrers;
 pub use image::LiveObject;
 use metadata::Metadata;
 use rebuilding::Rebuilding;
 pub use rebuilding::{Difference, ForeignImage};
+pub use referring::Exclusive;
 
 /// Objects that one session may have at a time. Bounds the memory a guest can make the server spend.
 pub const MAX_HANDLES: usize = FIRST_SEGMENT * ((1 << SEGMENTS) - 1);
@@ -38,16 +43,35 @@ const SEGMENTS: usize = 12;
 pub(crate) struct HandleSlot {
     key: AtomicU64,
     native: AtomicU64,
-    /// Calls under way that end the object, or one that it ends with: no other call may begin to use it. Changes under
-    /// the table's lock.
-    ending: AtomicU32,
+    /// Facts that calls have to know before they use the object: [`slot_state`].
+    state: AtomicU32,
+}
+
+/// The bits of [`HandleSlot::state`].
+mod slot_state {
+    /// Number of calls under way that end the object, or one that it ends with: no other call may begin to use it.
+    /// Changes under the table's lock.
+    pub const ENDING: u32 = LACKING - 1;
+    /// Something that was set on the object has ended or is about to (see `referrers`). Changes under the table's lock.
+    pub const LACKING: u32 = 1 << 30;
+    /// A call has the object for itself: others wait. Set and cleared by the lane of that call.
+    pub const EXCLUSIVE: u32 = 1 << 31;
+}
+
+/// Why a call cannot use an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unusable {
+    /// There is no such object, or it is about to end.
+    Invalid,
+    /// Another call has it for itself.
+    Exclusive,
 }
 
 impl HandleSlot {
     fn fill(&self, native: u64, id: u64) {
         // Release: who sees this value also sees the key's zero before it.
         self.native.store(native, Ordering::Release);
-        self.ending.store(0, Ordering::Relaxed);
+        self.state.store(0, Ordering::Relaxed);
         self.key.store(id, Ordering::Release);
     }
 }
@@ -78,6 +102,8 @@ struct HandleEntry {
     releasing: u32,
     /// A call is under way that ends it. What ends along with it, and cannot be used either until that has happened.
     ending: Option<Vec<u64>>,
+    /// A call has created it: it is one of the session's `handles`.
+    counted: bool,
     holding: Charges,
     metadata: Option<Metadata>,
 }
@@ -96,6 +122,7 @@ impl HandleEntry {
             pins: 0,
             releasing: 0,
             ending: None,
+            counted: false,
             holding: Charges::default(),
             metadata: None,
         }
@@ -118,6 +145,8 @@ struct HandleTableState {
     retired: Vec<(u64, Metadata)>,
     /// Length of `retired` at which it is looked through.
     retired_limit: usize,
+    /// By ids, of live objects only.
+    referrers: Referrers,
 }
 
 impl HandleTableState {
@@ -169,6 +198,8 @@ pub struct HandleTable {
     types: &'static [HandleTypeInfo],
     /// The objects that the calls under way use.
     pub in_use: InUse,
+    /// Counts the objects that calls have created.
+    pub quota: HandleQuota,
     /// True as long as the state has a `rebuilding`: for those that look without the lock.
     rebuilds: AtomicBool,
 }
@@ -191,6 +222,8 @@ impl Published {
 pub struct Ended {
     pub id: u64,
     pub holding: Charges,
+    /// True: one of the session's `handles`.
+    pub counted: bool,
     /// The objects that ended with it.
     pub along: Vec<Ended>,
 }
@@ -228,6 +261,7 @@ impl HandleTable {
             state: Mutex::default(),
             types,
             in_use: InUse::default(),
+            quota: HandleQuota::default(),
             rebuilds: AtomicBool::new(false),
         }
     }
@@ -239,21 +273,32 @@ impl HandleTable {
 
     /// The native value of a live handle of type `ty` that no call is about to end; a NULL handle is 0, a predefined one
     /// itself. The object stays as long as the caller's lane announces the id, if it did so before.
-    pub fn native(&self, ty: u32, id: u64) -> Option<u64> {
+    #[inline]
+    pub fn usable(&self, ty: u32, id: u64) -> Result<u64, Unusable> {
         if id <= MAX_PREDEFINED {
-            return (id == 0 || self.is_predefined(ty, id)).then_some(id);
+            return (id == 0 || self.is_predefined(ty, id)).then_some(id).ok_or(Unusable::Invalid);
         }
         if type_of(id) != ty {
-            return None;
+            return Err(Unusable::Invalid);
         }
-        let Some(slot) = self.slot(index_of(id)?).filter(|slot| slot.key.load(Ordering::Acquire) == id) else {
-            return self.temporary_native(id);
+        let slot = index_of(id).and_then(|index| self.slot(index));
+        let Some(slot) = slot.filter(|slot| slot.key.load(Ordering::Acquire) == id) else {
+            return self.temporary_native(id).ok_or(Unusable::Invalid);
         };
         // Acquire keeps the second look at the key behind this load.
         let native = slot.native.load(Ordering::Acquire);
+        point();
         // Sequentially consistent, after the lane's announcement: see `in_use`.
-        let ending = slot.ending.load(Ordering::SeqCst) > 0;
-        (slot.key.load(Ordering::Relaxed) == id && !ending).then_some(native)
+        let state = slot.state.load(Ordering::SeqCst) & !slot_state::LACKING;
+        if slot.key.load(Ordering::Relaxed) != id || state & slot_state::ENDING != 0 {
+            return Err(Unusable::Invalid);
+        }
+        if state == 0 { Ok(native) } else { Err(Unusable::Exclusive) }
+    }
+
+    /// The same for threads that execute no calls: `None` where it cannot be used now.
+    pub fn native(&self, ty: u32, id: u64) -> Option<u64> {
+        self.usable(ty, id).ok()
     }
 
     /// The id of a native value that a reply mentions; creates it if it is new.
@@ -296,6 +341,10 @@ impl HandleTable {
         let entry = &mut state.entries[index as usize];
         entry.references = u64::from(role == Role::Allocate);
         entry.borrowed = role == Role::Borrow;
+        entry.counted = role == Role::Allocate;
+        if entry.counted {
+            self.quota.add();
+        }
         let id = id_of(ty, entry.generation, index);
         state.by_native.insert((ty, native), index);
         self.slot_or_grow(index).fill(native, id);
@@ -335,7 +384,8 @@ impl HandleTable {
         let HandleId { generation, index, .. } = self.choice(ty, id)?;
         let old = self.minted.get(index).map_or(0, |slot| slot.key.load(Ordering::Relaxed));
         let ended = (old != 0).then(|| self.end_all(&mut state, index, old));
-        state.minted.insert(index, HandleEntry { references: 1, ..HandleEntry::of(generation) });
+        state.minted.insert(index, HandleEntry { references: 1, counted: true, ..HandleEntry::of(generation) });
+        self.quota.add();
         if !self.is_predefined(ty, native) {
             state.by_native.insert((ty, native), index);
         }
@@ -355,89 +405,6 @@ impl HandleTable {
     /// The guest owns one reference more.
     pub fn retain(&self, id: u64) {
         self.with(id, |entry| entry.references += 1);
-    }
-
-    /// A call that gives a reference (or `all`) back is under way, until [`HandleTable::spared`] or
-    /// [`HandleTable::release_ending`]. If that is the last one, no other call begins to use the object from now on, nor
-    /// objects that end with it, and calls of other lanes than `own` that use them are waited for: `wait` sleeps a
-    /// little, and answers false when it is enough. `None`: there is no such object.
-    pub fn ending(
-        &self,
-        id: u64,
-        all: bool,
-        own: &LaneUses,
-        mut wait: impl FnMut() -> bool,
-    ) -> Result<Option<Ending>, Busy> {
-        // An object that has ended takes no slot, so nobody waits for its users: there are none but the call itself.
-        if self.temporary_native(id).is_some() {
-            return Ok(None);
-        }
-        let begun = self.with(id, |entry| {
-            entry.releasing += 1;
-            let last = all || entry.is_last();
-            if last {
-                entry.ending.get_or_insert_default();
-            }
-            last
-        });
-        match begun {
-            None => return Ok(None),
-            Some(false) => return Ok(Some(Ending::OneOfMany)),
-            Some(true) => {}
-        }
-        self.mark(&self.lock(), id);
-        let mut along = Vec::new();
-        loop {
-            if self.in_use.uses(id, &along, own) {
-                if !wait() {
-                    self.spared(id);
-                    return Err(Busy);
-                }
-                continue;
-            }
-            let mut state = self.lock();
-            // A call that was waited for may have retained the object, or made another one that ends with it.
-            let Some(index) = self.live(&state, id) else { return Ok(None) };
-            let below = state.ends.below(id);
-            let Some(entry) = state.entry(index) else { return Ok(None) };
-            if !all && !entry.is_last() {
-                self.unmark(&mut state, index, id);
-                return Ok(Some(Ending::OneOfMany));
-            }
-            let new: Vec<u64> = below.into_iter().filter(|id| !along.contains(id)).collect();
-            if new.is_empty() {
-                return Ok(Some(Ending::Last));
-            }
-            entry.ending.get_or_insert_default().extend(&new);
-            new.iter().for_each(|id| self.mark(&state, *id));
-            along.extend(new);
-        }
-    }
-
-    /// The call that was to give references back has failed.
-    pub fn spared(&self, id: u64) {
-        let mut state = self.lock();
-        let Some(index) = self.live(&state, id) else { return };
-        self.unmark(&mut state, index, id);
-        if let Some(entry) = state.entry(index) {
-            entry.releasing = entry.releasing.saturating_sub(1);
-        }
-    }
-
-    fn mark(&self, _locked: &HandleTableState, id: u64) {
-        if let Some(slot) = index_of(id).and_then(|index| self.slot(index)) {
-            slot.ending.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    /// The object does not end after all, nor what would have ended along with it.
-    fn unmark(&self, state: &mut HandleTableState, index: u32, id: u64) {
-        let Some(along) = state.entry(index).and_then(|entry| entry.ending.take()) else { return };
-        for id in along.into_iter().chain([id]) {
-            let Some(slot) = self.live(state, id).and_then(|index| self.slot(index)) else { continue };
-            // Saturating: an object that has taken the slot over since was never marked.
-            let _ = slot.ending.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |count| count.checked_sub(1));
-        }
     }
 
     /// The guest gave a reference (or `all`) back. Answers what is left if that was the last.
@@ -586,14 +553,21 @@ impl HandleTable {
             }
             Some(entry)
         };
-        let Some(entry) = entry else { return Ended { id, holding: Charges::default(), along: Vec::new() } };
+        for referrer in state.referrers.end(id) {
+            self.show_lacking(state, referrer);
+        }
+        let Some(entry) = entry else {
+            return Ended { id, holding: Charges::default(), counted: false, along: Vec::new() };
+        };
         if let Some(metadata) = entry.metadata {
             self.retire(state, id, metadata);
         }
-        Ended { id, holding: entry.holding, along: Vec::new() }
+        Ended { id, holding: entry.holding, counted: entry.counted, along: Vec::new() }
     }
 }
 
+#[cfg(test)]
+mod model_tests;
 #[cfg(test)]
 #[path = "handles_tests.rs"]
 mod tests;

@@ -431,3 +431,98 @@ fn objects_under_chosen_ids_end_with_others_and_others_with_them() {
     assert_eq!((lost.id, lost.along.len()), (outer, 2));
     assert!(table.native(1, inner).is_none() && table.native(1, deep).is_none());
 }
+
+#[test]
+fn the_end_of_an_object_waits_for_calls_through_a_referrer_and_refuses_later_ones() {
+    let table = HandleTable::new(&[]);
+    let [kernel, buffer, other] = [1, 2, 3].map(|native| table.publish(0, native, Role::Allocate).unwrap());
+    let (ender, user) = (table.in_use.lane(), table.in_use.lane());
+    table.refer(kernel, 0, &[buffer]);
+    user.announce(kernel);
+    assert!(!table.is_lacking(kernel));
+    let mut waits = 0;
+    let wait = || {
+        assert!(table.is_lacking(kernel), "a call that begins now is refused");
+        assert_eq!(table.usable(0, kernel), Ok(1), "the kernel as such can be used");
+        waits += 1;
+        user.forget_from(0);
+        true
+    };
+    assert_eq!(table.ending(buffer, false, &ender, wait), Ok(Some(Ending::Last)));
+    assert_eq!(waits, 1);
+    assert!(table.release_ending(buffer, false).is_some() && table.is_lacking(kernel));
+    table.refer(kernel, 0, &[other]);
+    assert!(!table.is_lacking(kernel));
+}
+
+#[test]
+fn a_referrer_lacks_what_has_ended_also_where_the_first_slot_is_free() {
+    let table = HandleTable::new(&[]);
+    let [first, kernel, buffer] = [1, 2, 3].map(|native| table.publish(0, native, Role::Allocate).unwrap());
+    assert!(table.release(first, true).is_some());
+    table.refer(kernel, 0, &[buffer]);
+    assert!(table.release(buffer, true).is_some() && table.is_lacking(kernel));
+    table.refer(kernel, 1, &[kernel]);
+    assert!(table.is_lacking(kernel), "another place does not mend it");
+    table.refer(kernel, 0, &[]);
+    assert!(!table.is_lacking(kernel));
+}
+
+#[test]
+fn a_referrer_lacks_nothing_when_the_end_did_not_come() {
+    let table = HandleTable::new(&[]);
+    let [kernel, clone, buffer] = [1, 2, 3].map(|native| table.publish(0, native, Role::Allocate).unwrap());
+    let (ender, user) = (table.in_use.lane(), table.in_use.lane());
+    table.refer(kernel, 0, &[buffer]);
+    table.refer_as(clone, kernel);
+    user.announce(clone);
+    assert_eq!(table.ending(buffer, false, &ender, || false), Err(Busy));
+    assert!(!table.is_lacking(kernel) && !table.is_lacking(clone));
+    user.forget_from(0);
+    assert_eq!(table.ending(buffer, false, &ender, || false), Ok(Some(Ending::Last)));
+    table.spared(buffer);
+    assert!(!table.is_lacking(kernel) && !table.is_lacking(clone));
+    assert!(table.release(buffer, true).is_some() && table.is_lacking(clone));
+    assert!(table.release(kernel, true).is_some() && table.release(clone, true).is_some());
+}
+
+#[test]
+fn an_object_that_ends_with_another_is_not_used_through_its_referrer() {
+    let table = HandleTable::new(&[]);
+    let [kernel, owner] = [1, 2].map(|native| table.publish(0, native, Role::Allocate).unwrap());
+    let inner = table.publish_owned(1, 3, Role::Borrow, &[owner]).unwrap();
+    let (ender, user) = (table.in_use.lane(), table.in_use.lane());
+    table.refer(kernel, 5, &[inner]);
+    user.announce(kernel);
+    assert_eq!(table.ending(owner, true, &ender, || false), Err(Busy));
+    user.forget_from(0);
+    assert_eq!(table.ending(owner, true, &ender, || false), Ok(Some(Ending::Last)));
+    assert!(table.is_lacking(kernel));
+    assert!(table.release_ending(owner, true).is_some() && table.is_lacking(kernel));
+}
+
+#[test]
+fn one_call_has_an_object_for_itself() {
+    let table = HandleTable::new(&[]);
+    let kernel = table.publish(0, 1, Role::Allocate).unwrap();
+    let (setter, user) = (table.in_use.lane(), table.in_use.lane());
+    setter.announce(kernel);
+    user.announce(kernel);
+    assert_eq!(table.try_exclusive(kernel), Exclusive::Taken);
+    assert_eq!(table.try_exclusive(kernel), Exclusive::Others);
+    assert_eq!(table.usable(0, kernel), Err(Unusable::Exclusive));
+    assert_eq!(table.await_exclusive(kernel, &setter, || false), Err(Busy));
+    user.forget_from(0);
+    assert_eq!(table.await_exclusive(kernel, &setter, || false), Ok(()));
+    table.end_exclusive(kernel);
+    assert_eq!(table.usable(0, kernel), Ok(1));
+    assert!(
+        table
+            .ending(kernel, true, &user, || {
+                setter.forget_from(0);
+                true
+            })
+            .is_ok()
+    );
+    assert_eq!(table.usable(0, kernel), Err(Unusable::Invalid));
+}

@@ -8,8 +8,15 @@
 //! A guest that races its own calls is an attacker here: the vendor's library frees what another thread of it still
 //! uses, which is how a guest would get its own code into the API server.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A step that other threads may see; tests take every order of them.
+#[cfg(not(test))]
+#[inline(always)]
+pub fn point() {}
+#[cfg(test)]
+pub use crate::interleave::point;
 
 /// Ids that a lane announces without taking a lock: all handles of any but calls with long arrays.
 const LISTED: usize = 62;
@@ -21,6 +28,8 @@ pub struct LaneUses {
     len: AtomicUsize,
     /// Ids beyond `LISTED`.
     more: Mutex<Vec<u64>>,
+    /// True: one of [`InUse::lanes`].
+    listed_lane: bool,
     /// Number of the lane; `None`: the list is not a lane's.
     lane: Option<u32>,
     /// Number of the function that the lane has called last.
@@ -33,6 +42,7 @@ impl Default for LaneUses {
             listed: [const { AtomicU64::new(0) }; LISTED],
             len: AtomicUsize::new(0),
             more: Mutex::default(),
+            listed_lane: false,
             lane: None,
             function: AtomicU32::new(0),
         }
@@ -59,6 +69,7 @@ impl LaneUses {
     /// From now on the object stays, if it is looked up after this and found not to be ending.
     #[inline]
     pub fn announce(&self, id: u64) {
+        point();
         let at = self.len.load(Ordering::Relaxed);
         match self.listed.get(at) {
             Some(listed) => {
@@ -84,6 +95,7 @@ impl LaneUses {
         if len == from {
             return;
         }
+        point();
         if len > LISTED {
             lock(&self.more).truncate(from.saturating_sub(LISTED));
         }
@@ -111,39 +123,61 @@ impl LaneUses {
 /// The lists of all lanes of a session.
 #[derive(Default)]
 pub struct InUse {
-    lanes: Mutex<Vec<Weak<LaneUses>>>,
+    lanes: Mutex<Vec<Arc<LaneUses>>>,
+    /// Length of `lanes`; written under its lock, before a new lane announces anything.
+    lane_count: AtomicUsize,
     /// Of threads that execute no calls, the vendor library's own: what they have looked at last.
-    others: Mutex<Vec<Weak<LaneUses>>>,
+    others: Mutex<Vec<Arc<LaneUses>>>,
 }
 
 impl InUse {
     /// The list of a thread that executes calls and is no lane; it leaves with the thread.
     pub fn lane(&self) -> Arc<LaneUses> {
-        add(&self.lanes, LaneUses::default())
+        self.add_lane(LaneUses::default())
     }
 
     /// The list of a new lane; it leaves with the lane.
     pub fn lane_numbered(&self, number: u32) -> Arc<LaneUses> {
-        add(&self.lanes, LaneUses { lane: Some(number), ..LaneUses::default() })
+        self.add_lane(LaneUses { lane: Some(number), ..LaneUses::default() })
+    }
+
+    fn add_lane(&self, uses: LaneUses) -> Arc<LaneUses> {
+        let uses = Arc::new(LaneUses { listed_lane: true, ..uses });
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(is_live);
+        lanes.push(uses.clone());
+        self.lane_count.store(lanes.len(), Ordering::SeqCst);
+        uses
     }
 
     /// The functions that the lanes have called last, by the number of the lane.
     pub fn last_functions(&self) -> Vec<(u32, u32)> {
         let lanes = lock(&self.lanes);
         let last = |uses: &Arc<LaneUses>| Some((uses.lane?, uses.function.load(Ordering::Relaxed)));
-        lanes.iter().filter_map(Weak::upgrade).filter_map(|uses| last(&uses)).collect()
+        lanes.iter().filter(|uses| is_live(uses)).filter_map(last).collect()
     }
 
     /// The list of a thread that executes no calls. It keeps the structures of objects ([`InUse::ids`]), not the objects:
     /// such a thread has no call whose end would be waited for.
     pub fn other_thread(&self) -> Arc<LaneUses> {
-        add(&self.others, LaneUses::default())
+        let uses = Arc::new(LaneUses::default());
+        let mut others = lock(&self.others);
+        others.retain(is_live);
+        others.push(uses.clone());
+        uses
     }
 
-    /// True: a call of another lane than `own` uses the object, or one of those that end `along` with it.
+    /// True: a call of another lane than `own` uses the object, or one of `along`.
     pub fn uses(&self, id: u64, along: &[u64], own: &LaneUses) -> bool {
-        let lanes = lock(&self.lanes);
-        let mut others = lanes.iter().filter_map(Weak::upgrade).filter(|lane| !std::ptr::eq(own, &raw const **lane));
+        point();
+        // Sequentially consistent, after the caller's mark: a lane that is not counted yet sees the mark.
+        if own.listed_lane && self.lane_count.load(Ordering::SeqCst) == 1 {
+            return false;
+        }
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(is_live);
+        self.lane_count.store(lanes.len(), Ordering::SeqCst);
+        let mut others = lanes.iter().filter(|lane| !std::ptr::eq(own, &raw const ***lane));
         others.any(|lane| lane.find(|used| used == id || along.contains(&used)))
     }
 
@@ -155,18 +189,18 @@ impl InUse {
             false
         };
         for list in [&self.lanes, &self.others] {
-            lock(list).iter().filter_map(Weak::upgrade).for_each(|uses| _ = uses.find(&mut collect));
+            lock(list).iter().filter(|uses| is_live(uses)).for_each(|uses| _ = uses.find(&mut collect));
         }
         ids
     }
 }
 
-fn add(lists: &Mutex<Vec<Weak<LaneUses>>>, uses: LaneUses) -> Arc<LaneUses> {
-    let uses = Arc::new(uses);
-    let mut lists = lock(lists);
-    lists.retain(|list| list.strong_count() > 0);
-    lists.push(Arc::downgrade(&uses));
-    uses
+/// False: its lane or thread has ended, and its calls with it.
+fn is_live(uses: &Arc<LaneUses>) -> bool {
+    let live = Arc::strong_count(uses) > 1;
+    // The last use by the lane's calls comes before the end of an object.
+    fence(Ordering::Acquire);
+    live
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

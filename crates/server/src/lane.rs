@@ -601,17 +601,21 @@ fn conclude(call: &mut Call, success: bool) {
     }
     // Before the guest has its answer, upon which another thread of it may end what this call has used.
     call.forget_uses();
-    for used in call.handles.iter().filter(|h| h.ending) {
-        call.session.handles.spared(used.id);
-    }
     for (key, life) in call.closures.drain(..) {
         if !success || life == ClosureLifetime::Call {
             call.session.forget_closure(key);
         }
     }
+    if call.reserved > 0 {
+        call.session.return_handles(std::mem::take(&mut call.reserved));
+    }
+    if !call.states.is_empty() || !call.cursors.is_empty() {
+        call.leave_states(success);
+    }
     let kept = ffi::take_kept();
     let noted = &mut call.on_success;
     if !success {
+        noted.unmapped.iter().filter_map(|id| call.session.mappings.get(*id)).for_each(|m| m.end_unmapping());
         noted.forget();
         call.session.settle(&mut call.holding);
         return;
@@ -695,4 +699,4 @@ fn region((offset, bytes): &(u64, u64)) -> Region {
 
 #[cfg(test)]
 #[path = "lane_tests.rs"]
-mod tests;
+pub mod tests;

@@ -6,6 +6,7 @@
 //! connection is a [`session::Session`]; each guest thread has a lane and each
 //! lane a shadow thread that decodes, admits, executes and answers its calls.
 
+mod alignment;
 #[cfg(test)]
 mod allocations;
 mod api;
@@ -27,8 +28,11 @@ mod exchange;
 pub mod exports;
 pub mod ffi;
 mod guest_ids;
+mod handle_quota;
 mod handles;
 mod in_use;
+#[cfg(test)]
+mod interleave;
 mod lane;
 mod mapped_fragments;
 mod mappings;
@@ -43,12 +47,14 @@ mod posted;
 mod printed;
 pub mod process;
 mod recording;
+mod referrers;
 mod refusal;
 mod reply;
 mod residency;
 mod scratch;
 mod session;
 pub mod state;
+mod states;
 mod tickets;
 mod vendor;
 

@@ -29,9 +29,19 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// From now on nothing reads the memory.
-    pub fn begin_unmapping(&self) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = MappingState::Unmapping;
+    /// From now on nothing reads the memory. False: another call unmaps it already.
+    pub fn begin_unmapping(&self) -> bool {
+        self.change(MappingState::Unmapping) == MappingState::Mapped
+    }
+
+    /// The vendor library has refused to unmap it.
+    pub fn end_unmapping(&self) {
+        self.change(MappingState::Mapped);
+    }
+
+    /// Answers the state before.
+    fn change(&self, to: MappingState) -> MappingState {
+        std::mem::replace(&mut *self.state.lock().unwrap_or_else(PoisonError::into_inner), to)
     }
 
     pub fn pointer(&self) -> *mut u8 {
@@ -97,6 +107,17 @@ impl Mappings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_call_at_a_time_unmaps() {
+        let mappings = Mappings::default();
+        let mut memory = [0u8; 8];
+        let id = mappings.add(memory.as_mut_ptr(), 8, None).unwrap();
+        let [first, second] = [(); 2].map(|()| mappings.get(id).unwrap());
+        assert!(first.begin_unmapping() && !second.begin_unmapping());
+        first.end_unmapping();
+        assert!(second.begin_unmapping(), "the library has refused the first");
+    }
 
     #[test]
     fn an_ended_mapping_is_not_found_again() {

@@ -165,7 +165,7 @@ impl Answer {
     /// The native value of a handle that the guest answered; 0 for anything that is none.
     pub fn handle(&mut self, ty: u32) -> u64 {
         let id = self.word();
-        self.session.handles.native(ty, id).unwrap_or(0)
+        self.session.handles.native(ty, id).unwrap_or_default()
     }
 
     /// Copies the next output buffer back to the vendor library.

@@ -6,7 +6,7 @@ use aviary_state::{Effect, Owner};
 use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
 use crate::api::{ExplicitState, Reject, Role};
-use crate::call::{Call, Transfer};
+use crate::call::{Call, HandleMark, Transfer};
 use crate::deferred_outputs::{DeferredOutput, Delivery, Poll};
 use crate::handles::Published;
 use crate::session::Session;
@@ -293,8 +293,8 @@ impl Call {
     /// The guest gave a reference back, or (`all`) the object has ended.
     pub fn release(&mut self, ty: u32, native: u64, all: bool) {
         let Some(id) = self.id_of(ty, native) else { return };
-        let marked = self.handles.iter_mut().find(|h| h.id == id && h.ending);
-        let marked = marked.is_some_and(|used| std::mem::take(&mut used.ending));
+        let marked = self.handles.iter_mut().find(|h| h.id == id && h.mark == HandleMark::Ending);
+        let marked = marked.map(|used| used.mark = HandleMark::Used).is_some();
         let handles = &self.session.handles;
         let ended = if marked { handles.release_ending(id, all) } else { handles.release(id, all) };
         self.record_of_life(if ended.is_some() { Effect::Ends } else { Effect::GivesBack }, id);
@@ -302,6 +302,20 @@ impl Call {
             // Before the objects that it names are forgotten.
             self.keep_record();
             self.session.object_ended(ended);
+        }
+    }
+
+    /// `refers`: calls use the other objects of this call through this one, in the place of those that were set there.
+    pub fn refer(&mut self, ty: u32, native: u64, place: u64) {
+        let Some(referrer) = self.id_of(ty, native) else { return };
+        let objects: Vec<u64> = self.handles.iter().map(|used| used.id).filter(|id| *id != referrer).collect();
+        self.session.handles.refer(referrer, place, &objects);
+    }
+
+    /// `refers_as`: on the object that the call has just created the same is set as on that one.
+    pub fn refer_as(&mut self, ty: u32, native: u64) {
+        if let (Some(created), Some(like)) = (self.on_success.created, self.object(ty, native)) {
+            self.session.handles.refer_as(created, like);
         }
     }
 

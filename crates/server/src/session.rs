@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use aviary_control::stats::StatsPage;
 use aviary_control::{Assignment, MoveReport};
-use aviary_gate::{Allowance, Charges, Gate, ProcessUse, Refusal, Refused, Resource, TenantPage, TenantSlot};
+use aviary_gate::{
+    Allowance, Charges, Gate, HANDLES, Kind, ProcessUse, Refusal, Refused, Resource, TenantPage, TenantSlot,
+};
 use aviary_transport::ControlSocket;
 use aviary_wire::{Control, Shown, control::control_kind};
 
@@ -33,6 +35,7 @@ use crate::policy::Policy;
 use crate::posted::PostedCallbacks;
 use crate::printed::{self, Look, Printed};
 use crate::residency::MAX_RESIDENCY_DEVICES;
+use crate::states::States;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
 
@@ -70,6 +73,7 @@ pub struct Session {
     pub late: DeferredOutputs,
     pub memory: SessionMemory,
     pub mappings: Mappings,
+    pub states: States,
     pub deferred_ends: DeferredEnds,
     pub log: ObjectLog,
     pub stats: StatsPage,
@@ -127,10 +131,11 @@ pub struct Parts {
     pub orders: Option<OwnedFd>,
 }
 
-/// The accounts of a session as its API says: parts of its tenant's, or without a tenant's page its own, with the
-/// limits of its configuration.
+/// The accounts of a session as its API says, and behind them that of its `handles`: parts of its tenant's, or without a
+/// tenant's page its own, with the limits of its configuration.
 pub fn gate(api: &ApiDescriptor, config: &Assignment, page: Option<BorrowedFd<'_>>) -> Result<Gate, String> {
-    let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind });
+    let handles = Resource { name: HANDLES, kind: Kind::Continuous };
+    let resources = api.resources.iter().map(|(name, kind)| Resource { name, kind: *kind }).chain([handles]);
     let Some(page) = page else { return Ok(Gate::new(resources, |name| config.limits.get(name).copied())) };
     let page = TenantPage::open(page).map_err(|error| error.to_string())?;
     let seat = TenantSlot::new(page, config.slot).ok_or_else(|| format!("there is no slot {}", config.slot))?;
@@ -150,6 +155,7 @@ impl Session {
             late: DeferredOutputs::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
+            states: States::default(),
             deferred_ends: DeferredEnds::default(),
             log: parts.log,
             stats: parts.stats,
@@ -304,6 +310,28 @@ impl Session {
         result.map_err(|refusal| self.refuse(function, item, amount, &refusal))
     }
 
+    /// A call is about to create so many objects, until [`Session::return_handles`].
+    pub fn reserve_handles(&self, function: u32, count: u64) -> Result<(), Reject> {
+        let item = self.handles_item();
+        let charge = |amount| self.gate.charge(item, amount).map_err(|refusal| (amount, refusal));
+        self.handles.quota.reserve(count, charge).map_err(|(amount, refusal)| {
+            self.show(item);
+            self.refuse(function, item, amount, &refusal)
+        })
+    }
+
+    pub fn return_handles(&self, count: u64) {
+        if count > 0 {
+            self.handles.quota.release(count, |amount| self.gate.uncharge(self.handles_item(), amount));
+            self.show(self.handles_item());
+        }
+    }
+
+    /// See [`gate`].
+    fn handles_item(&self) -> usize {
+        self.api.resources.len()
+    }
+
     pub fn consume(&self, function: u32, resource: usize, amount: u64) -> Result<(), Reject> {
         let result = self.gate.consume(resource, amount);
         self.show(resource);
@@ -405,10 +433,13 @@ impl Session {
     }
 
     pub fn object_ended(&self, ended: Ended) {
+        let mut counted = 0;
         for mut ended in ended.along.into_iter().chain([Ended { along: Vec::new(), ..ended }]) {
+            counted += u64::from(ended.counted);
             self.settle(&mut ended.holding);
             self.log.object_ended(ended.id);
         }
+        self.return_handles(counted);
         self.show_handles();
     }
 

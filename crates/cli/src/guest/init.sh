@@ -33,7 +33,7 @@ while read -r module; do
     # One word, one parameter.
     insmod "/usr/lib/aviary/modules/$module.ko" $options || say "module $module does not load"
 done </etc/aviary/modules
-# As the udev rule of an installed guest.
+# Everything in this VM is one command's.
 [ -e /dev/aviary ] && chmod 666 /dev/aviary
 export LD_LIBRARY_PATH=/usr/lib/aviary/lib:/usr/lib/aviary/programs
 [ -f /etc/aviary/environment ] && . /etc/aviary/environment

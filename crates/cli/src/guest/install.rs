@@ -20,8 +20,11 @@ const LINKER: &str = "/etc/ld.so.conf.d/aviary.conf";
 /// Programs that stand in for the vendors', as paths in [`PROGRAMS`].
 const OUR_PROGRAMS: [&str; 1] = ["/nvidia-smi"];
 const UDEV_RULE: &str = "/etc/udev/rules.d/70-aviary.rules";
-/// All users may open the device: each open file has a session of its own, so data stay separate.
-const UDEV_RULE_TEXT: &str = "KERNEL==\"aviary\", MODE=\"0666\"\n";
+/// The VM is one trust domain: code that took an API server over reaches all memory of the VM. So its users need a group.
+const UDEV_RULE_TEXT: &str = "KERNEL==\"aviary\", MODE=\"0660\", GROUP=\"aviary\"\n";
+/// Makes that group.
+const GROUP: &str = "/usr/lib/sysusers.d/aviary.conf";
+const GROUP_TEXT: &str = "g aviary -\n";
 /// Folders of the guest where its own libraries may be.
 const GUEST_LIBRARIES: [&str; 5] = ["/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/lib/x86_64-linux-gnu"];
 
@@ -68,6 +71,7 @@ fn install(root: &GuestRoot, command: &InstallCommand) -> anyhow::Result<()> {
         items.insert(LINKER.into(), text(format!("{LIBRARIES}\n")));
     }
     items.insert(UDEV_RULE.into(), text(UDEV_RULE_TEXT.into()));
+    items.insert(GROUP.into(), text(GROUP_TEXT.into()));
     let driver = driver_sources(command, &mut items)?;
     // First of all, so that a stopped installation can be removed.
     let earlier = listed(root);
@@ -91,6 +95,9 @@ fn install(root: &GuestRoot, command: &InstallCommand) -> anyhow::Result<()> {
         Some(version) => println!("next      in the guest: dkms install aviary/{version} && modprobe aviary"),
         None => println!("note      no sources of the driver here: name them with --driver"),
     }
+    println!(
+        "next      in the guest: usermod -aG aviary USER, for users that may have accelerators and are trusted with the VM"
+    );
     Ok(())
 }
 
@@ -134,7 +141,7 @@ fn write_list(root: &GuestRoot, paths: &[&str]) -> anyhow::Result<()> {
 
 /// Only places that an installation writes to: a guest's own file says it.
 fn listed(root: &GuestRoot) -> Vec<String> {
-    let places = ["/usr/lib/aviary/", "/usr/src/aviary-", "/etc/OpenCL/vendors/", LINKER, UDEV_RULE];
+    let places = ["/usr/lib/aviary/", "/usr/src/aviary-", "/etc/OpenCL/vendors/", LINKER, UDEV_RULE, GROUP];
     let text = root.read(LIST).unwrap_or_default();
     let lines = String::from_utf8_lossy(&text).lines().map(str::to_owned).collect::<Vec<_>>();
     // Of programs only the name of one: other files of that folder are the guest's own.
@@ -191,8 +198,13 @@ fn package_version(configuration: &str) -> Option<String> {
     (!value.is_empty() && value.chars().all(plain)).then(|| value.to_owned())
 }
 
-/// The linker's cache; the udev rule is read at the guest's next start.
+/// The linker's cache and the group; the udev rule is read at the guest's next start.
 fn refresh(root: &Path) {
+    let mut group = Command::new("systemd-sysusers");
+    group.arg("--root").arg(root).arg("aviary.conf").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if !group.status().is_ok_and(|status| status.success()) {
+        println!("next      in the guest, as root: groupadd --system aviary");
+    }
     let programs = ["ldconfig", "/sbin/ldconfig", "/usr/sbin/ldconfig"];
     let works = |program: &str| {
         let mut command = Command::new(program);
@@ -226,8 +238,12 @@ mod tests {
         let directory = PrivateDir::create().unwrap();
         let root = GuestRoot::open(directory.path()).unwrap();
         let lines = "/etc/passwd\n/usr/lib/aviary/a\n/usr/lib/aviary/../x\n/etc/OpenCL/vendors/aviary.icd\n\
+                     /usr/lib/sysusers.d/aviary.conf\n/usr/lib/sysusers.d/other.conf\n\
                      /usr/local/bin/nvidia-smi\n/usr/local/bin/other\n";
         root.write(LIST, lines.as_bytes(), 0o644).unwrap();
-        assert_eq!(listed(&root), ["/usr/lib/aviary/a", "/etc/OpenCL/vendors/aviary.icd", "/usr/local/bin/nvidia-smi"]);
+        assert_eq!(
+            listed(&root),
+            ["/usr/lib/aviary/a", "/etc/OpenCL/vendors/aviary.icd", GROUP, "/usr/local/bin/nvidia-smi"]
+        );
     }
 }

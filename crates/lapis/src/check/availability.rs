@@ -2,7 +2,9 @@
 
 use super::{buffer, outer, pointers};
 use crate::diagnostics::Diagnostic;
-use crate::model::{Callee, Count, Expr, ExprKind, Function, Kind, Lifetime, Model, Plan, Rule, Side, Support};
+use crate::model::{
+    Callee, Count, Expr, ExprKind, Function, Kind, Lifetime, Model, Plan, Referring, Rule, Side, Support,
+};
 
 /// Where and when an expression is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +117,12 @@ impl AvailabilityChecker<'_> {
         }
         for owner in &plan.ends_with {
             self.expr(owner, moment(Side::Both, false, "`ends_with`"));
+        }
+        match &plan.referring {
+            Some(Referring::Sets { place }) => self.expr(place, moment(Side::Server, false, "`refers`")),
+            Some(Referring::Copies { from }) => self.expr(from, moment(Side::Server, false, "`refers_as`")),
+            Some(Referring::Uses { failure }) => self.expr(failure, moment(Side::Server, false, "`through`")),
+            None => {}
         }
         match &plan.kind {
             Kind::Buffer(buffer) => {

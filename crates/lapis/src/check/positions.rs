@@ -2,7 +2,7 @@
 
 use crate::diagnostics::Diagnostic;
 use crate::lower::reads_memory;
-use crate::model::{Count, Expr, ExprKind, Function, Kind, Lifetime, Plan, Rule, Type, TypeKind};
+use crate::model::{Count, Expr, ExprKind, Function, Kind, Lifetime, Plan, Referring, Rule, Type, TypeKind};
 
 /// Where a value stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,7 +125,10 @@ impl PositionChecker<'_> {
                 callback.arguments.iter().for_each(|rule| self.rule(rule, Position::CallbackArgument));
                 self.rule(&callback.result, Position::CallbackResult);
             }
-            Kind::Handle { retain, release, .. } => self.handle(plan, *retain || *release, at),
+            Kind::Handle { retain, release, .. } => {
+                self.handle(plan, *retain || *release, at);
+                self.referring(plan, at);
+            }
             _ => {}
         }
     }
@@ -154,6 +157,27 @@ impl PositionChecker<'_> {
             let help =
                 "`deallocate`, `retain` and `release` describe the argument of the call that ends or keeps the object";
             self.push(plan.span, "the end of a handle that comes out", "nothing is passed in here", help);
+        }
+    }
+
+    /// Objects are set on, and used through, what is passed in; only a created handle takes over what another has.
+    fn referring(&mut self, plan: &Plan, at: Position) {
+        let (what, fits, help) = match &plan.referring {
+            None => return,
+            Some(Referring::Copies { .. }) => {
+                ("`refers_as`", plan.allocate, "it describes a handle that the call creates (`allocate`)")
+            }
+            Some(Referring::Sets { .. }) => (
+                "`refers`",
+                at == Position::Argument,
+                "it describes the argument on which the call sets its other handles",
+            ),
+            Some(Referring::Uses { .. }) => {
+                ("`through`", at == Position::Argument, "it describes the argument through which the call uses others")
+            }
+        };
+        if !fits || plan.deallocate {
+            self.push(plan.span, &format!("{what} cannot stand here"), "not possible here", help);
         }
     }
 

@@ -3,10 +3,11 @@
 mod effects;
 mod reply;
 mod request;
+mod state;
 
 use super::callback;
 use super::expression::Context;
-use super::marshal::{guarded, returns_object, site_variables};
+use super::marshal::{guarded, returns_object, site_name, site_variables};
 use super::shims;
 use super::types;
 use crate::lower::*;
@@ -296,7 +297,10 @@ impl Handler<'_> {
             let charge = place.map_or(charge.clone(), |place| quote!({ #place #charge }));
             guarded(cx, &c.condition, charge)
         });
-        quote!(#(#requirements)* #(#charges)*)
+        let created: Vec<TokenStream> =
+            self.lowered.arguments.iter().chain([&self.lowered.result]).filter_map(created).collect();
+        let reserve = (!created.is_empty()).then(|| quote!(call.reserve_handles(#(#created)+*)?;));
+        quote!(#(#requirements)* #reserve #(#charges)*)
     }
 
     /// The charged item, and the expression that finds it: a resource, or a resource on devices.
@@ -409,5 +413,27 @@ impl Handler<'_> {
             ErrorPlace::Status(_) => quote!(code == 0),
             _ => quote!(code == #success),
         }
+    }
+}
+
+/// How many objects the call creates there at most, if any.
+fn created(instruction: &Instruction) -> Option<TokenStream> {
+    let sum = |parts: &[Instruction]| {
+        let parts: Vec<TokenStream> = parts.iter().filter_map(created).collect();
+        (!parts.is_empty()).then(|| quote!((#(#parts)+*)))
+    };
+    match &instruction.operation {
+        Operation::Handle(handle) => handle.allocate.then(|| quote!(1u64)),
+        Operation::Struct { fields, .. } => sum(fields),
+        Operation::Choice { then, otherwise, .. } => {
+            let parts: Vec<TokenStream> = [sum(then), sum(otherwise)].into_iter().flatten().collect();
+            parts.into_iter().reduce(|a, b| quote!(#a.max(#b)))
+        }
+        Operation::Elements(elements) => {
+            let each = sum(&elements.element)?;
+            let count = (!elements.extent.site.nested).then(|| site_name(elements.extent.site));
+            Some(count.map_or(each.clone(), |count| quote!((#count as u64).saturating_mul(#each))))
+        }
+        _ => None,
     }
 }

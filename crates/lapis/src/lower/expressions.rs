@@ -84,7 +84,7 @@ pub fn request_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
     }
 }
 
-/// Visits the expressions that say with what handles end.
+/// Visits the expressions that say with what handles end, and to what they refer.
 fn ending_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
     match rule {
         Rule::If { then, otherwise, .. } => {
@@ -92,7 +92,7 @@ fn ending_expressions(rule: &Rule, visit: &mut dyn FnMut(&Expr)) {
             ending_expressions(otherwise, visit);
         }
         Rule::Plan(plan) => {
-            plan.ends_with.iter().for_each(&mut *visit);
+            plan.ends_with.iter().chain(plan.referring.iter().map(|r| r.expr())).for_each(&mut *visit);
             match &plan.kind {
                 Kind::Buffer(b) => ending_expressions(&b.element, visit),
                 Kind::Struct { fields, .. } => fields.iter().for_each(|(_, r)| ending_expressions(r, visit)),

@@ -112,6 +112,27 @@ fn handles_end_with_others_where_a_call_hands_them_out() {
 }
 
 #[test]
+fn objects_are_set_on_handles_that_are_passed_in() {
+    let spec = "type(sm_status) { success(SM_OK); } type(sm_device) { handle; } type(sm_buffer) { handle; }";
+    let pass =
+        |buffer: &str| message(&format!("{spec} sm_destroy(sm_buffer buffer) {{ argument(buffer) {{ {buffer} }} }}"));
+    assert_eq!(pass("refers(1);"), "");
+    assert_eq!(pass("through(SM_OK);"), "");
+    assert!(pass("refers(1); through(SM_OK);").starts_with("`through` contradicts `refers`"));
+    assert!(pass("refers(1); deallocate;").starts_with("`refers` cannot stand here"));
+    assert!(pass("refers_as(buffer);").starts_with("`refers_as` cannot stand here"));
+    let create = |element: &str| {
+        message(&format!(
+            "{spec} sm_create(sm_device device, size_t bytes, sm_buffer *buffer) {{ argument(buffer) {{ out; element {{ allocate; ends_with(device); {element} }} }} }}"
+        ))
+    };
+    assert_eq!(create("refers_as(device);"), "");
+    assert!(create("refers_as(bytes);").starts_with("`refers_as` names another handle"));
+    assert!(create("refers(1);").starts_with("`refers` cannot stand here"));
+    assert!(create("through(SM_OK);").starts_with("`through` cannot stand here"));
+}
+
+#[test]
 fn predefined_handles_are_small_constants() {
     let predefined = |v: &str| message(&format!("type(sm_device) {{ handle; predefined({v}); }}"));
     assert_eq!(predefined("1); predefined((sm_device)0xffff"), "");

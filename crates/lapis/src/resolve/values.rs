@@ -297,6 +297,7 @@ impl<'a> Resolver<'a> {
             record: None,
             depends_on: Vec::new(),
             ends_with: Vec::new(),
+            referring: None,
             state: None,
             span: value.span,
         }

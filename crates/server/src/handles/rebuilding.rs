@@ -64,7 +64,7 @@ impl HandleTableState {
         let rebuilding = self.rebuilding.as_mut()?;
         let object = rebuilding.temporary.remove(&id)?;
         rebuilding.temporary_by_native.remove(&(type_of(id), object.native));
-        Some(Ended { id, holding: object.entry.holding, along: Vec::new() })
+        Some(Ended { id, holding: object.entry.holding, counted: object.entry.counted, along: Vec::new() })
     }
 }
 
@@ -183,6 +183,11 @@ impl HandleTable {
             rebuilding.temporary_by_native.insert((ty, native), id);
             rebuilding.temporary.insert(id, TemporaryObject { native, entry });
             return;
+        }
+        // The tenant is charged for it when the session creates its next object.
+        entry.counted = role == Role::Allocate;
+        if entry.counted {
+            self.quota.add();
         }
         state.by_native.insert((ty, native), index);
         let slot = if index & HandleId::MINTED != 0 {

@@ -8,6 +8,8 @@ use aviary_server::{
     ApiDescriptor, Call, ClosureLifetime, FunctionInfo, HandleTypeInfo, Outgoing, Reject, ResourceKind, Role, guarded,
 };
 
+use super::racing;
+
 pub const OBJECT: u32 = 0;
 pub const OTHER: u32 = 1;
 
@@ -33,6 +35,13 @@ pub const APPLY_ASYNC: u32 = 18;
 pub const REVERSE: u32 = 19;
 pub const COMPLETE: u32 = 20;
 pub const SPAWN: u32 = 21;
+pub const MAKE: u32 = 22;
+pub const KEEP: u32 = 23;
+pub const GIVE_BACK: u32 = 24;
+pub const TOUCH: u32 = 25;
+pub const SET: u32 = 26;
+pub const THROUGH: u32 = 27;
+pub const COPY: u32 = 28;
 
 const fn function(name: &'static str, handler: aviary_server::Handler) -> FunctionInfo {
     FunctionInfo { name, handler, replayable: false, blocker: None }
@@ -67,8 +76,19 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("reverse", reverse),
         function("complete", complete_now),
         function("spawn", spawn),
+        function("make", racing::make),
+        function("keep", racing::keep),
+        function("give_back", racing::give_back),
+        function("touch", racing::touch),
+        function("set", racing::set),
+        function("through", racing::through),
+        function("copy", racing::copy),
     ],
-    handle_types: &[HandleTypeInfo::plain("object", 8), HandleTypeInfo::plain("other", 8)],
+    handle_types: &[
+        HandleTypeInfo::plain("object", 8),
+        HandleTypeInfo::plain("other", 8),
+        HandleTypeInfo::plain("racer", 8),
+    ],
     resources: &[("memory", ResourceKind::Continuous)],
     state: None,
     quiesce: None,

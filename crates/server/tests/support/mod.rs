@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod api;
+pub mod racing;
 mod vm;
 
 use std::ffi::c_void;

@@ -5,7 +5,7 @@ use crate::generate::expression::Context;
 use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::generate::types;
 use crate::lower::*;
-use crate::model::{Expr, Model, RecordOwner, StateFunctions};
+use crate::model::{Expr, Model, RecordOwner, Referring, StateFunctions};
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
 
@@ -35,7 +35,14 @@ impl Handler<'_> {
                 let retain = h.retain.then(|| quote!(call.retain(#ty, #value);));
                 let all = h.deallocate;
                 let release = (h.release || all).then(|| quote!(call.release(#ty, #value, #all);));
-                quote!(#record #retain #release)
+                let refer = match &h.referring {
+                    Some(Referring::Sets { place }) => {
+                        let place = cx.exact(place);
+                        quote!(call.refer(#ty, #value, (#place) as u64);)
+                    }
+                    _ => quote!(),
+                };
+                quote!(#record #retain #refer #release)
             }
             Operation::Elements(e) => {
                 let pointer = read(instruction);
