@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+import apis  # noqa: E402
 import callcost  # noqa: E402
 import fair  # noqa: E402
 import idle  # noqa: E402
@@ -23,6 +24,7 @@ import machine  # noqa: E402
 import measure  # noqa: E402
 import net  # noqa: E402
 import policies  # noqa: E402
+import sandbox  # noqa: E402
 import slicing  # noqa: E402
 import vm  # noqa: E402
 from harness.process import ROOT, Failure, Skipped  # noqa: E402
@@ -108,7 +110,16 @@ FIGURES = {
     "policy.interpreted_ns": "... a decision without machine code",
     "policy.verify_ms": "... reading and verifying its object",
     "policy.slowest_decision_ns": "a decision or report, the slowest among those of policies/*.c",
+    **apis.FIGURES,
     **vm.FIGURES,
+    "sandbox.attach_on_ms": "first call of a process on a node with sandboxes",
+    "sandbox.attach_off_ms": "... on one without",
+    "sandbox.attach_more_ms": "... the difference (target <= 3)",
+    "sandbox.sync_ratio": "a synchronous call in a sandbox against one without (target <= 1.01)",
+    "sandbox.write_1MiB_ratio": "bulk data, the same",
+    "sandbox.read_1MiB_ratio": "...",
+    "sandbox.write_64MiB_ratio": "...",
+    "sandbox.read_64MiB_ratio": "...",
     "kills.count": "guests, API servers and nodes killed at random points under load",
     "kills.problems": "... what hung, leaked or was wrong after them (target 0)",
     "kills.slowest_end_s": "... longest time from a death to the end of who depended on it (target < 2)",
@@ -132,6 +143,8 @@ BENCHMARKS = {
     "vm.calls": (vm.calls, [name for name in vm.FIGURES if name.endswith("_ns") or "_vs_" in name]),
     "vm.counts": (vm.counts, [name for name in vm.FIGURES if "_per_" in name or name.endswith(("_percent", "_to_wake"))]),
     "vm.bulk": (vm.bulk, [name for name in vm.FIGURES if "64MiB" in name or "crossover" in name]),
+    "apis.isal": (apis.isal, list(apis.FIGURES)),
+    "sandbox": (sandbox.sandbox, [name for name in FIGURES if name.startswith("sandbox.")]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }

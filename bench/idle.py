@@ -12,7 +12,7 @@ from pathlib import Path
 
 import measure
 from harness.node import guest_environment
-from harness.process import AVIARY, ROOT, Failure, children, run
+from harness.process import AVIARY, ROOT, Failure, descendants, run
 
 SESSIONS = 1000
 # Sessions that start at the same time.
@@ -90,7 +90,7 @@ class Sessions:
         self.guests.clear()
 
     def all_processes(self):
-        return [self.node.pid, *children(self.node.pid)], [guest.pid for guest in self.guests]
+        return [self.node.pid, *descendants(self.node.pid)], [guest.pid for guest in self.guests]
 
 
 def rate(guest, seconds):

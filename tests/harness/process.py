@@ -63,6 +63,23 @@ def children(pid):
     return [child for child in found if alive(child)]
 
 
+def descendants(pid):
+    """Children, their children and so on. An API server in a sandbox is a child of the process 1 of its PID namespace."""
+    below = children(pid)
+    return below + [other for child in below for other in descendants(child)]
+
+
+def api_server(number):
+    """The process of an API server that knows itself by this id. In a sandbox that is the id which its process 1 has on the host,
+    and the API server is the child of that."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{number}/status").read_text(encoding="utf-8").splitlines():
+            words = line.split()
+            if words[:1] == ["NSpid:"] and len(words) > 2 and words[-1] == "1":
+                return next(iter(children(number)), number)
+    return number
+
+
 def alive(pid):
     """If the process is there and no zombie."""
     try:

@@ -1,6 +1,7 @@
 // Attempts of code that took an API server over. Static; started by implant.c inside the API server.
 //   attempts              each attempt in a process of its own, one line each: NAME works | refused ERRNO | killed SIGNAL
 //   attempts linger       leaves processes behind that try to outlive the session
+//   attempts "stay MS"    the same, and one that keeps a CPU busy; prints `ready` and the API server's id, and ends MS later
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +35,7 @@ static long shell(void) {
     return execve("/bin/sh", arguments, NULL);
 }
 
-// Processes that are neither the API server (1), a thread's child nor this one.
+// Processes that are neither of the sandbox nor its process 1, of which nothing can be read.
 static long other_processes(void) {
     DIR *folder = opendir("/proc");
     if (!folder) return -1;
@@ -42,15 +43,17 @@ static long other_processes(void) {
     for (struct dirent *entry; (entry = readdir(folder));) {
         int number = atoi(entry->d_name);
         char path[64], link[64];
-        if (number <= 0) continue;
+        if (number <= 1) continue;
         snprintf(path, sizeof path, "/proc/%d/cwd", number);
-        // Processes of the sandbox have the sandbox's own ids, which are small.
-        if (number > 100000 || readlink(path, link, sizeof link) < 0) seen++;
+        if (readlink(path, link, sizeof link) < 0) seen++;
     }
     errno = ESRCH;
     return seen > 0 ? 0 : -1;
 }
 
+// Something of process 1 that its own user alone may see.
+static long process_one(void) { return opens("/proc/1/environ"); }
+static long memory_of_process_one(void) { return open("/proc/1/mem", O_RDWR); }
 static long environment_of_node(void) {
     FILE *file = fopen("/proc/1/environ", "r");
     if (!file) return -1;
@@ -68,7 +71,7 @@ static long unix_socket(void) {
     glob_t found;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (end < 0) return -1;
-    if (glob("/tmp/aviary-hostile.*/node.sock", 0, NULL, &found) != 0) {
+    if (glob("/tmp/aviary-hostile.*/node.*/node.sock", 0, NULL, &found) != 0) {
         errno = ENOENT;
         return -1;
     }
@@ -167,7 +170,7 @@ static const struct {
 } ATTEMPTS[] = {
     {"read-passwd", passwd}, {"read-shadow", shadow}, {"read-root-home", home_of_root}, {"read-dev-mem", host_memory},
     {"read-kmsg", kernel_log}, {"read-run", run_folder}, {"exec-shell", shell}, {"see-processes", other_processes},
-    {"read-node-environment", environment_of_node}, {"socket-inet", internet}, {"socket-inet6", internet6},
+    {"read-node-environment", environment_of_node}, {"read-process-1", process_one}, {"write-process-1", memory_of_process_one}, {"socket-inet", internet}, {"socket-inet6", internet6},
     {"socket-unix", unix_socket}, {"socket-netlink", netlink}, {"socket-packet", packets}, {"socket-vsock", vsock},
     {"unshare-user", new_user}, {"unshare-mounts", new_mounts}, {"clone-user", clone_user}, {"clone-mounts", clone_mounts},
     {"clone-network", clone_network}, {"clone3-user", clone3_user}, {"setns", join}, {"mount", mounts}, {"fsopen", file_systems},
@@ -208,7 +211,25 @@ static void linger(void) {
     fflush(stdout);
 }
 
+static void stay(long milliseconds) {
+    for (int i = 0; i < 3; i++) {
+        if (fork() != 0) continue;
+        if (fork() != 0) _exit(0);
+        signal(SIGTERM, SIG_IGN);
+        for (int fd = 0; fd < 64; fd++) close(fd);
+        while (i > 0) pause();
+        for (volatile long round = 0;; round++) {}
+    }
+    printf("ready %d\n", getppid());
+    fflush(stdout);
+    usleep(milliseconds * 1000);
+}
+
 int main(int argc, char **argv) {
+    if (argc > 1 && strncmp(argv[1], "stay ", 5) == 0) {
+        stay(atol(argv[1] + 5));
+        return 0;
+    }
     if (argc > 1 && strcmp(argv[1], "linger") == 0) {
         linger();
         return 0;

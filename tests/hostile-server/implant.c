@@ -1,7 +1,7 @@
 // Runs a static program inside the API server: a kernel with inline assembly writes it to a memory file and executes it
 // in a forked process. The program's standard output is the guest's, which the API server adopted.
 //   implant PROGRAM [ARGUMENT]
-// Prints how far it came on standard error.
+// Prints how far it came on standard error. Ends with 3 where the API server did not answer.
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static const char *source =
 
 static void fail(const char *what, cl_int error) {
     fprintf(stderr, "implant: %s: %d\n", what, error);
-    exit(1);
+    exit(3);
 }
 
 int main(int argc, char **argv) {
@@ -95,5 +95,5 @@ int main(int argc, char **argv) {
     if (!error) error = clEnqueueReadBuffer(queue, result, CL_TRUE, 0, sizeof steps, steps, 0, NULL, NULL);
     fprintf(stderr, "implant: error %d, file %ld, wrote %ld, process %ld, waited %ld, status %lx\n", error, steps[0],
             steps[1], steps[2], steps[3], steps[4]);
-    return error != 0;
+    return error ? 3 : 0;
 }

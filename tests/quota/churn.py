@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 
-from harness.process import HANG, Wrong, children, wait_until
+from harness.process import HANG, Wrong, descendants, wait_until
 from takers import accounts, ask, guests_environment, serving
 
 # As in churn.c.
@@ -129,7 +129,7 @@ class Churn:
         sessions = {session["guest"]: session["server"] for session in ask(self.node, "ps")["sessions"]}
         guest = self.random.choice(list(self.guests.values()))
         server = sessions.get(guest.process.pid)
-        if server in children(self.node.pid):
+        if server in descendants(self.node.pid):
             guest.allowed.update((LOST, ATTACH))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(server, signal.SIGKILL)

@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from harness.node import guest_environment, running
-from harness.process import AVIARY, HANG, Wrong, alive, descriptors, wait_until
+from harness.process import AVIARY, HANG, Wrong, alive, api_server, descriptors, wait_until
 
 FINE, ATTACH, LOST = 0, 2, 3
 
@@ -49,7 +49,7 @@ def attached(program, environment, *arguments, **options):
     if len(words) != 2 or words[0] != "ready":
         guest.kill()
         raise Wrong(f"{program.name} did not attach: {words} {guest.communicate()[1][-600:]}")
-    return guest, int(words[1])
+    return guest, api_server(int(words[1]))
 
 
 def works(tools, environment, what):

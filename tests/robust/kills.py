@@ -14,7 +14,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from harness.process import HANG, alive, descriptors, resident_mb, zombies
+from harness.process import HANG, alive, descendants, descriptors, resident_mb, zombies
 
 # Guests at the same time.
 GUESTS = 5
@@ -273,15 +273,18 @@ class Kills:
 
 
 def temporary():
-    """Names in shared-memory folders that look like ours."""
-    return sorted(path.name for path in Path("/dev/shm").iterdir() if "aviary" in path.name or "testapi" in path.name)
+    """Names in shared-memory folders that look like ours. A node has one with a random name, and a test beside may have others."""
+    names = (path.name for path in Path("/dev/shm").iterdir())
+    return sorted(name for name in names if "testapi" in name or "aviary" in name and not name.startswith("aviary-"))
 
 
 def strangers(node):
-    """API servers of this node's environment that are not its children any more: orphans."""
+    """API servers of this node's environment that are not its children any more, and what API servers have started."""
     mark = f"AVIARY_NODE_UNDER_TEST={node.directory}".encode()
     known = {node.pid, *node.servers()}
-    found = []
+    # Processes that API servers in sandboxes have started are below them; their number is that of the start.
+    found = [pid for pid in descendants(node.pid) if pid not in known]
+    known.update(found)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) not in known:
             try:

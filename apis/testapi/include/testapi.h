@@ -463,6 +463,54 @@ typedef struct ta_options {
 ta_status ta_options_apply(ta_options *options);
 ta_status ta_options_check(const ta_options *options);
 
+/* --- pointers that the library advances ------------------------------------------------------ */
+
+/* The library copies elements, each plus `add`, while there are some and there is room, at most `most` in a call. It
+   advances both pointers and lowers both counts. */
+typedef struct ta_walk {
+    const uint16_t *from;
+    size_t left;
+    uint16_t *to;
+    uint16_t room;
+    uint16_t add;
+    uint32_t most;
+    uint32_t moves; /* 1: the library advances `from` beyond its end, which it must not */
+} ta_walk;
+ta_status ta_walk_on(ta_walk *walk);
+
+/* The sum of all bytes of so many rows, each at a multiple of 64; what else they are is an error. `sums` has one for each. */
+ta_status ta_rows_sum(uint32_t rows, size_t bytes, const uint8_t *const *from, uint64_t *sums, uint8_t *last);
+
+/* --- structs of the application with a part of the library's own -------------------------------- */
+
+/* A stream in the manner of zlib's: every byte is replaced as `table` says, added to the sum of all before, and written
+   twice. `internal` is the library's own, and there is no other memory of a stream than the application's. */
+typedef struct ta_flow_internal {
+    uint32_t begun;
+    uint32_t held; /* a byte that is to be written once more */
+    uint8_t sum;
+    uint8_t last[16384]; /* the bytes that were read last, as a ring */
+    const uint32_t *counted;
+} ta_flow_internal;
+typedef struct ta_flow {
+    const uint8_t *next_in;
+    uint32_t avail_in, total_in;
+    uint8_t *next_out;
+    uint32_t avail_out, total_out;
+    const uint8_t *table; /* 256 bytes; `ta_flow_init` sets the library's own, in which each byte stands for itself */
+    uint32_t *counts;     /* NULL, or the library's to count bytes in: how often each was read */
+    uint32_t counts_size; /* in elements, at least 256 */
+    uint32_t most;        /* written: how often the most frequent byte was read, if it is counted */
+    struct ta_flow_internal internal;
+    uint32_t distance; /* `again` is the byte that was read so many bytes ago, at most 16384; 0: the newest */
+    uint32_t again;
+} ta_flow;
+ta_status ta_flow_init(ta_flow *flow);
+/* As after `ta_flow_init`, but the members that the application has set stay. */
+void ta_flow_reset(ta_flow *flow);
+ta_status ta_flow_run(ta_flow *flow);
+ta_status ta_flow_end(ta_flow *flow);
+
 /* --- calls that report by an object ------------------------------------------------------- */
 
 /* How a call ended: NULL for success, else an object with a code and a text, which the application frees. */

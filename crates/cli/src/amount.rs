@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
 
 /// `17` or `"2G"`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount(pub u64);
 
 impl<'de> Deserialize<'de> for Amount {

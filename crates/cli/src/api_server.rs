@@ -1,6 +1,7 @@
 //! `aviary api-server`: the process that holds the device for one guest. Started by a node only.
 
 use aviary_sandbox::{
+    Walls,
     namespaces::Namespace,
     system_calls::{Allowed, Call, Requests},
 };
@@ -21,6 +22,12 @@ pub struct ApiServerCommand {
     /// Confine each copy of the zygote in a sandbox; the tenants' homes are in this directory.
     #[arg(long, value_name = "DIR", requires = "zygote")]
     sandbox_homes: Option<PathBuf>,
+    /// Directory below /dev/shm with the tenants' shared memory.
+    #[arg(long, value_name = "DIR", requires = "sandbox_homes")]
+    sandbox_shared_memory: Option<PathBuf>,
+    /// Walls of the sandboxes: namespaces, user-namespace or landlock.
+    #[arg(long, value_name = "WALLS", requires = "sandbox_homes", default_value = "namespaces")]
+    sandbox_walls: Walls,
     /// File or directory of the host that sandboxed API servers can read (repeatable).
     #[arg(long, value_name = "PATH", requires = "sandbox_homes")]
     sandbox_read: Vec<PathBuf>,
@@ -43,7 +50,9 @@ pub struct ApiServerCommand {
 
 pub fn run(command: &ApiServerCommand) -> anyhow::Result<ExitCode> {
     let sandbox = command.sandbox_homes.clone().map(|homes| SandboxOptions {
+        walls: command.sandbox_walls,
         homes,
+        shared_memory: command.sandbox_shared_memory.clone(),
         readable: command.sandbox_read.clone(),
         devices: command.sandbox_device.clone(),
         allowed: Allowed { calls: command.sandbox_call.clone(), requests: command.sandbox_ioctl.clone() },

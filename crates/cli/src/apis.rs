@@ -62,9 +62,6 @@ pub struct SandboxNeeds {
     pub system_calls: Vec<String>,
     #[serde(default)]
     pub ioctls: Vec<String>,
-    /// Uses of the API that do not work in a sandbox, in words.
-    #[serde(default)]
-    pub breaks: Vec<String>,
 }
 
 /// The settings with which a program finds the guest library.

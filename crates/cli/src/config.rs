@@ -2,6 +2,7 @@
 
 use crate::amount::{Amount, limits};
 use crate::apis::{self, Api, PolicyChoice};
+use crate::cgroup::CgroupConfig;
 use aviary_node::{
     DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy,
     Rules, Scheduler, Tenant, Tenants, VmSettings, precedence,
@@ -61,6 +62,7 @@ pub struct Fixed {
     api_server_users: Option<String>,
     api_dirs: Vec<PathBuf>,
     sandbox: SandboxConfig,
+    cgroup: CgroupConfig,
     pass_environment: Vec<String>,
 }
 
@@ -98,6 +100,9 @@ pub struct FileConfig {
     vms: BTreeMap<String, VmConfig>,
     #[serde(default)]
     pub sandbox: SandboxConfig,
+    /// Control groups of API servers.
+    #[serde(default)]
+    pub cgroup: CgroupConfig,
 }
 
 /// How API servers with users of their own are confined.
@@ -380,6 +385,7 @@ impl FileConfig {
             api_server_users: self.api_server_users.clone(),
             api_dirs: self.api_dirs.clone(),
             sandbox: self.sandbox.clone(),
+            cgroup: self.cgroup.clone(),
             pass_environment: self.pass_environment.clone(),
         }
     }

@@ -1,6 +1,7 @@
 //! `aviary doctor`: what this machine lacks.
 
 use crate::{apis, dropin::find_library, sandbox};
+use aviary_sandbox::Walls;
 use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::{
@@ -46,7 +47,11 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
     }
     if command.probe_sandbox {
         return Ok(match sandbox::probe() {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(found) => {
+                println!("{}", found.walls.name());
+                found.weaknesses.iter().for_each(|weakness| println!("{weakness}"));
+                ExitCode::SUCCESS
+            }
             Err(reason) => {
                 eprintln!("{reason}");
                 ExitCode::FAILURE
@@ -56,7 +61,7 @@ pub fn run(command: DoctorCommand) -> anyhow::Result<ExitCode> {
     if let Some(name) = &command.sandbox {
         let names = if name.is_empty() { Vec::new() } else { vec![name.clone()] };
         let apis = apis::search_path(&command.api_dir).and_then(|search| apis::select(&search, &names))?;
-        print!("{}", sandbox::text(&apis));
+        print!("{}", sandbox::text(&apis, &sandbox::try_one()));
         return Ok(ExitCode::SUCCESS);
     }
     let mut findings = vec![
@@ -136,7 +141,10 @@ fn pidfd() -> Finding {
 
 fn sandboxes() -> Finding {
     match sandbox::try_one() {
-        Ok(()) => Good("namespaces, a root of their own, an allow-list of system calls".into()),
+        Ok(found) if found.weaknesses.is_empty() && found.walls == Walls::Namespaces => {
+            Good(sandbox::described(&found))
+        }
+        Ok(found) => Weak(sandbox::described(&found)),
         Err(reason) if !rustix::process::geteuid().is_root() => Weak(format!(
             "a node of this user has none: all its API servers run as this user, for tenants that trust each other ({reason})"
         )),

@@ -7,6 +7,7 @@ use aviary_relay::{
     ClientSecurity, Compression, Days, GatewayOptions, NodeSecurity, Relay, RelayOptions, Standing, list, revoke,
     write_identities,
 };
+use aviary_server::process::sandboxing::confine_helper;
 use aviary_transport::RemoteAddress;
 use clap::{Args, Subcommand};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
@@ -175,6 +176,9 @@ pub struct GatewayCommandLine {
     /// The node's socket.
     #[arg(long, value_name = "PATH")]
     node: PathBuf,
+    /// Run as this user.
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
     #[command(flatten)]
     options: ServeArgs,
 }
@@ -200,9 +204,7 @@ pub fn gateway(command: GatewayCommandLine) -> anyhow::Result<ExitCode> {
         None => NodeSecurity::plain(),
     };
     // The input of this process comes from strangers.
-    if let Err(error) = aviary_server::filter_system_calls() {
-        eprintln!("aviary gateway: {error}");
-    }
+    confine_helper(command.user).map_err(|error| anyhow::anyhow!("the gateway cannot be confined: {error}"))?;
     let compression = compression(command.options.no_compression);
     let memory = command.options.remote_memory.unwrap_or_else(usual_memory);
     let options = GatewayOptions {

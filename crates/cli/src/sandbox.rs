@@ -5,8 +5,9 @@ use crate::config::SandboxConfig;
 use anyhow::{anyhow, bail};
 use aviary_node::SandboxSettings;
 use aviary_sandbox::{
-    Mode,
+    Mode, Walls,
     namespaces::Namespace,
+    probe::Found,
     root::SYSTEM,
     system_calls::{Allowed, Call, NEVER, REFUSED, Requests},
 };
@@ -26,49 +27,59 @@ pub enum Choice {
     None(Option<String>),
 }
 
-/// `told` by the command line; `users`: API servers have users of their own; `tried`: whether this machine can have
-/// sandboxes.
+/// Users of a node's API servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// Each tenant's have one of their own.
+    Own,
+    /// All are root.
+    Root,
+    /// All are the node's, which is not root.
+    Shared,
+}
+
+/// `told` by the command line; `tried`: which walls this machine can have.
 pub fn choose(
     told: Option<Mode>,
     file: &SandboxConfig,
-    users: bool,
+    users: Users,
     apis: &[Api],
-    tried: impl FnOnce() -> Result<(), String>,
+    tried: impl FnOnce() -> Result<Found, String>,
 ) -> anyhow::Result<Choice> {
     check(file)?;
     let text =
         file.mode.as_deref().map(str::parse).transpose().map_err(|error: String| anyhow!("[sandbox] mode: {error}"))?;
     let mode = told.or(text).unwrap_or_default();
-    match mode {
-        Mode::Off => return Ok(Choice::None(None)),
-        Mode::On | Mode::Log if !users => bail!(
-            "--sandbox {}: API servers of this node have no users of their own (api_server_users), so that nothing would keep them in",
-            mode.name()
-        ),
-        Mode::On | Mode::Log => {}
-        Mode::Auto => {
-            if let Some(reason) = obstacle(users, apis, tried) {
-                return Ok(Choice::None(Some(reason)));
-            }
-        }
+    if mode == Mode::Off {
+        return Ok(Choice::None(None));
     }
-    Ok(Choice::Sandboxes(settings(file, apis, mode == Mode::Log)))
-}
-
-/// Why a node that may choose has no sandboxes.
-fn obstacle(users: bool, apis: &[Api], tried: impl FnOnce() -> Result<(), String>) -> Option<String> {
-    if !users {
-        return Some("API servers of this node have no users of their own".into());
+    let name = mode.name();
+    let walls = match walls(users, tried) {
+        Ok(walls) => walls,
+        Err(reason) if mode == Mode::Auto => return Ok(Choice::None(Some(reason))),
+        Err(reason) => bail!("--sandbox {name}: {reason}"),
+    };
+    if mode == Mode::Log && walls == Walls::Landlock {
+        bail!("--sandbox {name}: this machine has no namespaces for the node, which a recording needs");
     }
     let silent: Vec<&str> = apis.iter().filter(|api| api.sandbox.is_none()).map(|api| api.name.as_str()).collect();
-    if !silent.is_empty() {
-        return Some(format!("no `sandbox` block in the specification of {}", silent.join(", ")));
+    if mode == Mode::Auto && !silent.is_empty() {
+        return Ok(Choice::None(Some(format!("no `sandbox` block in the specification of {}", silent.join(", ")))));
     }
-    let broken = |api: &Api| {
-        let breaks = &api.sandbox.as_ref()?.breaks;
-        (!breaks.is_empty()).then(|| format!("in one {} does not have {}", api.name, breaks.join(", ")))
-    };
-    apis.iter().find_map(broken).or_else(|| tried().err())
+    let records = mode == Mode::Log;
+    Ok(Choice::Sandboxes(SandboxSettings { walls: walls.name().into(), ..settings(file, apis, records) }))
+}
+
+/// The walls around API servers of these users; the error says why there are none.
+fn walls(users: Users, tried: impl FnOnce() -> Result<Found, String>) -> Result<Walls, String> {
+    if users == Users::Root {
+        return Err(
+            "API servers of this node have no users of their own (api_server_users), so that nothing would keep \
+                    them in"
+                .into(),
+        );
+    }
+    Ok(tried()?.walls)
 }
 
 fn check(file: &SandboxConfig) -> anyhow::Result<()> {
@@ -102,6 +113,7 @@ fn settings(file: &SandboxConfig, apis: &[Api], records: bool) -> SandboxSetting
         ioctls: words(&needs.ioctls, &file.ioctls),
         share: file.share.clone(),
         records,
+        ..SandboxSettings::default()
     }
 }
 
@@ -123,12 +135,17 @@ fn needs<'a>(apis: impl Iterator<Item = Option<&'a SandboxNeeds>>) -> SandboxNee
     sum
 }
 
-/// Makes a sandbox in a process of its own.
-pub fn try_one() -> Result<(), String> {
+/// Makes a sandbox in a process of its own; the result says what sandboxes of this machine lack.
+pub fn try_one() -> Result<Found, String> {
     // The link survives the replacement of the file.
     let tried = Command::new("/proc/self/exe").args(["doctor", "--probe-sandbox"]).stdin(Stdio::null()).output();
     match tried {
-        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let mut lines = text.lines();
+            let walls = lines.next().unwrap_or_default().parse()?;
+            Ok(Found { walls, weaknesses: lines.map(str::to_owned).collect() })
+        }
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr);
             Err(text.lines().next().unwrap_or("a process in a sandbox crashes").to_owned())
@@ -138,12 +155,20 @@ pub fn try_one() -> Result<(), String> {
 }
 
 /// The hidden half of [`try_one`].
-pub fn probe() -> Result<(), String> {
+pub fn probe() -> Result<Found, String> {
     aviary_sandbox::probe::try_here(Path::new("/tmp")).map_err(|error| error.to_string())
 }
 
-/// The walls of a sandbox in words (`aviary doctor --sandbox`): of API servers of `apis`.
-pub fn text(apis: &[Api]) -> String {
+/// Sandboxes of this machine in words: what they are, and what is weaker than it could be.
+pub fn described(found: &Found) -> String {
+    std::iter::once(found.walls.described())
+        .chain(found.weaknesses.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// The walls of a sandbox in words (`aviary doctor --sandbox`): of API servers of `apis`, on a machine that was `tried`.
+pub fn text(apis: &[Api], tried: &Result<Found, String>) -> String {
     let names = |calls: &[Call]| calls.iter().map(Call::name).collect::<Vec<_>>().join(" ");
     let needs = needs(apis.iter().map(|api| api.sandbox.as_ref()));
     let mut allowed = Allowed::usual();
@@ -157,8 +182,12 @@ pub fn text(apis: &[Api]) -> String {
         usual.iter().map(|path| (*path).to_owned()).chain(more).collect::<Vec<_>>().join(" ")
     };
     let requests: Vec<String> = allowed.requests.iter().map(Requests::to_string).collect();
+    let walls = match tried {
+        Ok(found) => described(found),
+        Err(reason) => format!("none on this machine: {reason}"),
+    };
     format!(
-        "{} system calls are allowed:\n{}\n\nRequests of ioctl, by their type or number: {}; others fail with EPERM.\n\n\
+        "Walls: {walls}.\n\n{} system calls are allowed:\n{}\n\nRequests of ioctl, by their type or number: {}; others fail with EPERM.\n\n\
          {} calls fail with EPERM, all others end the process:\n{}\n\n\
          Readable: {}\nand the directories of the vendors' libraries and API modules, and [sandbox] read of node.toml.\n\
          Writable: /tmp of its own, /dev/shm and the home of its tenant.\n\
@@ -206,25 +235,34 @@ mod tests {
         let file = SandboxConfig::default();
         let good = [api("one", Some(needing(&["flock"], &["/dev/one"]))), api("two", Some(SandboxNeeds::default()))];
         let silent = [good[0].clone(), api("three", None)];
-        let choose = |told, users, apis: &[Api], tried: Result<(), String>| choose(told, &file, users, apis, || tried);
+        let found = |walls| Ok(Found { walls, weaknesses: Vec::new() });
+        let good_walls = || found(Walls::Namespaces);
+        let choose =
+            |told, users, apis: &[Api], tried: Result<Found, String>| choose(told, &file, users, apis, || tried);
         let reason = |choice| match choice {
             Ok(Choice::None(Some(reason))) => reason,
             other => panic!("{other:?}"),
         };
-        let Ok(Choice::Sandboxes(on)) = choose(None, true, &good, Ok(())) else { panic!("on by itself") };
+        let Ok(Choice::Sandboxes(on)) = choose(None, Users::Own, &good, good_walls()) else { panic!("on by itself") };
         assert_eq!(on.system_calls, ["flock"]);
         assert!(on.devices.contains(&"/dev/one".into()) && on.devices.contains(&"/dev/dri".into()), "{on:?}");
-        assert!(reason(choose(None, true, &silent, Ok(()))).contains("three"));
-        assert_eq!(reason(choose(None, true, &good, Err("no namespaces".into()))), "no namespaces");
-        let breaks = SandboxNeeds { breaks: vec!["events".into()], ..SandboxNeeds::default() };
-        let broken = [good[0].clone(), api("four", Some(breaks))];
-        assert_eq!(reason(choose(None, true, &broken, Ok(()))), "in one four does not have events");
-        assert!(matches!(choose(Some(Mode::On), true, &broken, Ok(())), Ok(Choice::Sandboxes(_))));
-        assert!(reason(choose(None, false, &good, Ok(()))).contains("no users"));
+        assert!(reason(choose(None, Users::Own, &silent, good_walls())).contains("three"));
+        let none = || Err("no namespaces".into());
+        assert_eq!(reason(choose(None, Users::Own, &good, none())), "no namespaces");
+        assert!(choose(Some(Mode::On), Users::Own, &good, none()).is_err());
+        // A node that is not root has the walls that there are.
+        for walls in [Walls::UserNamespace, Walls::Landlock] {
+            let Ok(Choice::Sandboxes(weaker)) = choose(None, Users::Shared, &good, found(walls)) else {
+                panic!("{walls:?}")
+            };
+            assert_eq!(weaker.walls.parse(), Ok(walls));
+            assert_eq!(choose(Some(Mode::Log), Users::Shared, &good, found(walls)).is_ok(), walls != Walls::Landlock);
+        }
+        assert!(reason(choose(None, Users::Root, &good, good_walls())).contains("no users"));
         // The operator's word holds.
-        assert_eq!(choose(Some(Mode::Off), true, &good, Ok(())).unwrap(), Choice::None(None));
-        assert!(matches!(choose(Some(Mode::On), true, &silent, Ok(())), Ok(Choice::Sandboxes(_))));
-        assert!(choose(Some(Mode::On), false, &good, Ok(())).is_err());
+        assert_eq!(choose(Some(Mode::Off), Users::Own, &good, good_walls()).unwrap(), Choice::None(None));
+        assert!(matches!(choose(Some(Mode::On), Users::Own, &silent, good_walls()), Ok(Choice::Sandboxes(_))));
+        assert!(choose(Some(Mode::On), Users::Root, &good, good_walls()).is_err());
     }
 
     #[test]
@@ -246,7 +284,9 @@ mod tests {
     #[test]
     fn text_names_what_an_api_adds() {
         let needs = SandboxNeeds { ioctls: vec!["F".into()], ..needing(&["flock", "socket"], &[]) };
-        let text = text(&[api("one", Some(needs))]);
+        let tried = Ok(Found { walls: Walls::Landlock, weaknesses: vec!["old kernel".into()] });
+        let text = text(&[api("one", Some(needs))], &tried);
+        assert!(text.starts_with("Walls: files by Landlock") && text.contains("; old kernel."), "{text}");
         let (allowed, refused) = text.split_once("calls fail with EPERM").unwrap();
         assert!(allowed.contains(" flock ") && allowed.contains(" socket ") && allowed.contains(" F"), "{text}");
         assert!(!refused.contains(" socket ") && refused.contains(" socketpair "), "{text}");

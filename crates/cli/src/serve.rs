@@ -5,7 +5,7 @@ use crate::{
     apis,
     config::{FileConfig, Fixed, check_names, parse_device, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
-    sandbox::{self, Choice},
+    sandbox::{self, Choice, Users},
     signals::Signals,
 };
 use anyhow::{Context, anyhow, bail};
@@ -61,7 +61,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   kind = "exclusive"            # or preemptive: does one tenant's work at a time, or gives each parts of its time [as its API says]
   awake = "300us"               # interactive programs spin that long while they have the device [300us; 0us with fewer than 8 CPUs]
   policy = "policies/token_bucket.c"   # for the scheduler "ebpf" [that of the API's specification]
-  [sandbox]                     # of API servers with users of their own (api_server_users)
+  [sandbox]                     # of API servers (docs/security.md)
   mode = "auto"                 # the default: on where this machine can have sandboxes and all APIs say what they need in one;
                                 # "on"; "off": a user of their own is then all that confines them; "log": nothing is refused,
                                 # and the log tells what "on" would refuse
@@ -70,6 +70,14 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   system_calls = ["mincore"]    # calls that they can make beside the usual ones
   ioctls = ["F", "0x30000001", "1-80"]   # requests of ioctl: all of a type, one number, or a range of them
   share = ["ipc"]               # namespaces of the node, for a driver that does not work in one of its own: pid, net, ipc, uts, cgroup
+  [cgroup]                      # control groups of API servers, one for each in one for each tenant
+  mode = "auto"                 # the default: where a directory of cgroup v2 was delegated to the node; "on"; "off"
+  path = "/sys/fs/cgroup/aviary"    # a delegated directory [the node's own]
+  memory = "16G"                # of each tenant: bytes of host memory [no limit]
+  processes = 4096              # processes and threads [16384]
+  cpu_weight = 100              # share of CPU time where it is scarce, 1 to 10000 [100]
+  session = { memory = "8G", processes = 1024 }    # of each guest process's API server [no limit]
+  tenants.research = { memory = "64G" }            # of tenants that have others
   [vms.build]                   # a virtual machine may attach (docs/virtual-machines.md)
   socket = "/run/aviary/build.sock"    # where its VMM connects
   tenant = "research"           # whose all its processes are [the VM's name]
@@ -130,7 +138,7 @@ pub struct ServeCommand {
     /// Look for API builds in this folder first (repeatable).
     #[arg(long, value_name = "DIR")]
     api_dir: Vec<PathBuf>,
-    /// Confine API servers that have users of their own: auto (if this machine and all APIs can), on, off or log (refuse
+    /// Confine API servers: auto (if this machine and all APIs can), on, off or log (refuse
     /// nothing, tell what would be) [default: as the configuration file says, else auto]
     #[arg(long, value_name = "MODE")]
     sandbox: Option<Mode>,
@@ -217,7 +225,7 @@ impl Source {
         let mut settings = self.settings(&file)?;
         settings.devices = self.devices_again(&file, &mut settings.notes)?;
         if file.fixed() != *before {
-            let text = "listen, mode, spares, log_level, api_server_users, api_dirs, pass_environment and [sandbox] take effect when the node is started again";
+            let text = "listen, mode, spares, log_level, api_server_users, api_dirs, pass_environment, [sandbox] and [cgroup] take effect when the node is started again";
             settings.notes.push(text.into());
         }
         Ok(settings)
@@ -283,7 +291,11 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     let apis = apis::select(&config.modules, &[])?;
-    let users = config.server_users.is_some();
+    let users = match &config.server_users {
+        Some(_) => Users::Own,
+        None if rustix::process::geteuid().is_root() => Users::Root,
+        None => Users::Shared,
+    };
     config.sandbox = match sandbox::choose(command.sandbox, &file.sandbox, users, &apis, sandbox::try_one)? {
         Choice::Sandboxes(settings) => Some(settings),
         Choice::None(reason) => {
@@ -293,6 +305,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
             None
         }
     };
+    config.groups = file.cgroup.settings()?;
     config.devices = file.devices(path.as_deref(), &Rules::default(), &apis)?;
     let told = command.scheduler.is_some() || command.slice.is_some();
     if told {

@@ -2,7 +2,8 @@
 
 use anyhow::Context;
 use aviary_lapis::coverage::{Fate, State, state_coverage};
-use aviary_lapis::{Diagnostics, Loaded, Options, build, coverage, diff, init, load};
+use aviary_lapis::init::Level;
+use aviary_lapis::{Diagnostics, InitOptions, Loaded, Options, build, coverage, diff, init, load, score};
 use clap::{Args, Subcommand};
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -21,7 +22,13 @@ pub struct SpecCommand {
 #[derive(Subcommand)]
 enum SpecAction {
     /// Check a specification; mistakes are explained and the exit status is 1.
-    Check(Specifications),
+    Check {
+        #[command(flatten)]
+        specifications: Specifications,
+        /// Guesses (`guess { }`) are mistakes, too.
+        #[arg(long)]
+        strict: bool,
+    },
     /// Build the guest library and the API server module.
     Build {
         #[command(flatten)]
@@ -37,6 +44,21 @@ enum SpecAction {
         /// File for the specification (default: standard output).
         #[arg(short, long)]
         output: Option<PathBuf>,
+        /// Write likely answers as descriptors inside `guess { }`, each with its reason, not as comments.
+        #[arg(long)]
+        guess: bool,
+        /// The vendor library: its soname and the functions that it exports.
+        #[arg(long, value_name = "FILE")]
+        library: Option<PathBuf>,
+        #[command(flatten)]
+        headers: Headers,
+    },
+    /// Compare the descriptors of a provisional specification with those of the finished one.
+    Score {
+        /// The provisional specification, as `init` wrote it.
+        guessed: PathBuf,
+        /// The finished specification of the same API.
+        finished: PathBuf,
         #[command(flatten)]
         headers: Headers,
     },
@@ -101,9 +123,14 @@ impl Headers {
 
 pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
     match command.action {
-        SpecAction::Check(specifications) => check(specifications),
+        SpecAction::Check { specifications, strict } => check(specifications, strict),
         SpecAction::Build { specification, output } => build_libraries(specification, &output),
-        SpecAction::Init { header, output, headers } => provisional(&header, output.as_deref(), headers),
+        SpecAction::Init { header, output, guess, library, headers } => {
+            let level = if guess { Level::Guesses } else { Level::Comments };
+            let library = library.as_deref().map(crate::library::read).transpose()?;
+            provisional(&header, output.as_deref(), &InitOptions { headers: headers.options(), level, library })
+        }
+        SpecAction::Score { guessed, finished, headers } => compare_guesses(&guessed, &finished, headers),
         SpecAction::Diff { specification, new_header, headers } => compare(&specification, &new_header, headers),
         SpecAction::Coverage { state: false, specifications } => for_each(specifications, show_coverage),
         SpecAction::Coverage { state: true, specifications } => for_each(specifications, show_state_coverage),
@@ -114,13 +141,27 @@ pub fn run(command: SpecCommand) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn check(specifications: Specifications) -> anyhow::Result<ExitCode> {
-    for_each(specifications, |loaded| {
+fn check(specifications: Specifications, strict: bool) -> anyhow::Result<ExitCode> {
+    let mut guesses = 0;
+    let status = for_each(specifications, |loaded| {
         for warning in &loaded.warnings {
             print_error(&format!("{}\n", warning.render_with(&loaded.sources, &renderer())));
         }
+        guesses += loaded.warnings.iter().filter(|w| w.guess).count();
         Ok(())
-    })
+    })?;
+    if !strict || guesses == 0 {
+        return Ok(status);
+    }
+    print_error(&format!("{guesses} guess{} (--strict): confirm them\n", if guesses == 1 { "" } else { "es" }));
+    Ok(ExitCode::from(1))
+}
+
+fn compare_guesses(guessed: &Path, finished: &Path, headers: Headers) -> anyhow::Result<ExitCode> {
+    match score(guessed, finished, &headers.options()) {
+        Ok(score) => print(&score.to_string()).map(|()| ExitCode::SUCCESS),
+        Err(diagnostics) => Ok(explain(&diagnostics)),
+    }
 }
 
 /// Loads the specifications and hands over those that no other one imports; explains the mistakes of the rest.
@@ -165,11 +206,11 @@ fn build_libraries(specification: Specification, output: &Path) -> anyhow::Resul
     }
 }
 
-fn provisional(header: &Path, output: Option<&Path>, headers: Headers) -> anyhow::Result<ExitCode> {
+fn provisional(header: &Path, output: Option<&Path>, options: &InitOptions) -> anyhow::Result<ExitCode> {
     // Quoted includes are looked up beside the specification: a relative path is only right in this folder.
     let elsewhere = output.and_then(Path::parent).is_some_and(|folder| folder != Path::new(""));
     let header = if elsewhere { header.canonicalize().unwrap_or_else(|_| header.into()) } else { header.into() };
-    let text = match init(&header, &headers.options()) {
+    let text = match init(&header, options) {
         Ok(text) => text,
         Err(diagnostics) => return Ok(explain(&diagnostics)),
     };

@@ -1,5 +1,6 @@
 //! `aviary vm-device`: the device of one virtual machine. Started by a node only.
 
+use aviary_server::process::sandboxing::confine_helper;
 use aviary_vm::DeviceOptions;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, Signal};
@@ -19,10 +20,13 @@ pub struct VmDeviceCommand {
     /// The virtual machine's name, for the log.
     #[arg(long, value_name = "NAME")]
     name: String,
+    /// Run as this user.
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
 }
 
 pub fn run(command: VmDeviceCommand) -> anyhow::Result<ExitCode> {
-    let VmDeviceCommand { node, name } = command;
+    let VmDeviceCommand { node, name, user } = command;
     let shown = name.escape_debug().to_string();
     // A node that comes back knows nothing of this VM. The node's main thread may have ended before this is set;
     // then its sockets refuse, and the next session fails.
@@ -33,9 +37,9 @@ pub fn run(command: VmDeviceCommand) -> anyhow::Result<ExitCode> {
     // No core dumps: they would contain the memory of a VM.
     rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     // The process reads input of an untrusted VM.
-    if let Err(error) = aviary_server::filter_system_calls() {
-        eprintln!("aviary vm-device {shown}: {error}");
-    }
+    confine_helper(user).map_err(|error| anyhow::anyhow!("VM {shown}: {error}"))?;
+    // A change of the user takes this back.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     match aviary_vm::serve(DeviceOptions { name, listener, node }) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {

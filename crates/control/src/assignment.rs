@@ -70,13 +70,8 @@ pub struct ServerUser {
     pub groups: Vec<u32>,
     /// Where the vendors' libraries keep what they compile.
     pub home: PathBuf,
-}
-
-impl ServerUser {
     /// The folder that API servers of this user have as `/dev/shm` in a sandbox.
-    pub fn shared_memory(&self) -> PathBuf {
-        self.home.with_extension("shm")
-    }
+    pub shared_memory: PathBuf,
 }
 
 /// Names of functions, of whatever API: those of other APIs are ignored.

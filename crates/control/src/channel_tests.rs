@@ -28,7 +28,12 @@ fn names() -> impl Strategy<Value = Option<Vec<String>>> {
 }
 
 fn user() -> impl Strategy<Value = ServerUser> {
-    (any::<u32>(), any::<Vec<u32>>()).prop_map(|(id, groups)| ServerUser { id, groups, home: PathBuf::from("/h") })
+    (any::<u32>(), any::<Vec<u32>>()).prop_map(|(id, groups)| ServerUser {
+        id,
+        groups,
+        home: PathBuf::from("/h"),
+        shared_memory: PathBuf::from("/s"),
+    })
 }
 
 fn assignment() -> impl Strategy<Value = Assignment> {
@@ -100,6 +105,7 @@ fn from_server() -> impl Strategy<Value = FromServer> {
             request,
             note
         }),
+        any::<u32>().prop_map(|pid| FromServer::Init { pid }),
         any::<u32>().prop_map(|pid| FromServer::Born { pid }),
         Just(FromServer::Ready),
         ".{0,16}".prop_map(|reason| FromServer::Unfit { reason }),

@@ -37,7 +37,8 @@ pub enum ToServer {
 pub enum ToZygote {
     /// Load the modules in these directories.
     Preload { modules: Vec<PathBuf> },
-    /// Become an API server in a copy: with the control socket and the end of a pipe for its log lines that come with this.
+    /// Become an API server in a copy: with the control socket, the end of a pipe for its log lines, and that of a pipe for
+    /// the process 1 of its PID namespace, if it has one of its own.
     Copy,
 }
 
@@ -55,6 +56,8 @@ pub enum FromServer {
     Fetched { session: u64, asker: u64, request: u64, note: u64 },
     /// About a session that moves.
     Move { session: u64, report: MoveReport },
+    /// Process 1 of the PID namespace of an API server to be: a child of the node, which ends with the API server.
+    Init { pid: u32 },
     /// A copy of the zygote.
     Born { pid: u32 },
     /// The zygote has loaded everything.
@@ -97,7 +100,7 @@ impl Message for ToZygote {
     fn descriptors(&self) -> RangeInclusive<usize> {
         match self {
             Self::Preload { .. } => 0..=0,
-            Self::Copy => 2..=2,
+            Self::Copy => 3..=3,
         }
     }
 }

@@ -268,6 +268,29 @@ impl Call {
         }
     }
 
+    /// Names the state of the struct of `size` bytes at `at`, whose key is `key` bytes in; with `makes` it is about to be
+    /// made. False: there is none, and the call cannot be sent.
+    ///
+    /// # Safety
+    /// `at` is 0 or the address of such a struct.
+    pub unsafe fn state(&mut self, at: usize, size: usize, key: usize, makes: bool) -> bool {
+        let states = &self.lane.connection.states;
+        if at == 0 {
+            return false;
+        }
+        if makes {
+            // SAFETY: the caller's promise.
+            let ended = unsafe { states.begin(at, size, key) };
+            self.word(ended.len() as u64);
+            ended.into_iter().for_each(|id| self.word(id));
+            return true;
+        }
+        // SAFETY: the caller's promise.
+        let Some(id) = (unsafe { states.find(at, key) }) else { return false };
+        self.word(id);
+        true
+    }
+
     pub fn zerocopy(&mut self, p: *const u8) {
         let connection = self.lane.connection;
         let word = match connection.arena.offset_of(p) {

@@ -23,6 +23,7 @@ use crate::mappings::Mappings;
 use crate::output::OutputFiles;
 use crate::registry::Registries;
 use crate::shadows::Shadows;
+use crate::states::States;
 use crate::zerocopy::Zerocopy;
 use crate::{ApiDescriptor, Lost, fork, log};
 
@@ -63,6 +64,7 @@ pub(crate) struct Connection {
     pub callbacks: Callbacks,
     pub cache: Cache,
     pub shadows: Shadows,
+    pub states: States,
     pub mappings: Mappings,
     pub interned: Interned,
     pub registries: Registries,
@@ -113,6 +115,7 @@ impl Connection {
             callbacks: Callbacks::default(),
             cache: Cache::default(),
             shadows: Shadows::default(),
+            states: States::default(),
             mappings: Mappings::default(),
             interned: Interned::default(),
             registries: Registries::default(),

@@ -35,6 +35,7 @@ mod pins;
 mod registry;
 mod reply;
 mod shadows;
+mod states;
 pub mod trace;
 mod unwind;
 mod zerocopy;

@@ -214,6 +214,28 @@ impl Reply {
         }
     }
 
+    /// Reads the id of the state at `at` after the call; 0: it has none now.
+    ///
+    /// # Safety
+    /// `at` is the address of a struct of `size` bytes whose key is `key` bytes in.
+    pub unsafe fn state(&mut self, at: usize, size: usize, key: usize) {
+        let id = self.word();
+        // SAFETY: the caller's promise.
+        unsafe { self.lane.connection.states.bind(at, size, key, id) };
+    }
+
+    /// The new value of a pointer that the library advances from `from`, within `room` bytes.
+    pub fn cursor(&mut self, from: u64, room: usize) -> u64 {
+        match self.word() {
+            u64::MAX => 0,
+            moved if moved <= room as u64 => from + moved,
+            moved => {
+                self.spoil(&format!("a pointer has moved by {moved} of {room} bytes"));
+                from
+            }
+        }
+    }
+
     /// Finishes the next `buffer_until` of the request: now, or with a later delivery.
     pub fn until(&mut self) {
         let waiting = self.frame.untils.get(self.next_until).copied();

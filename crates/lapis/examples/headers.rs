@@ -1,7 +1,7 @@
 //! Writes the provisional specification of each header named on the command line and checks it: one line per header
 //! says how many placeholders it has, and what else `check` found, which should be nothing.
 
-use aviary_lapis::{Options, Severity, init, load};
+use aviary_lapis::{InitOptions, Options, Severity, init, load};
 use std::path::{Path, PathBuf};
 
 /// Warnings that every provisional specification has.
@@ -23,7 +23,7 @@ fn main() {
 
 fn answer(header: &Path, file: &Path) -> String {
     let options = Options::default();
-    let text = match init(header, &options) {
+    let text = match init(header, &InitOptions::default()) {
         Ok(text) => text,
         Err(diagnostics) => {
             let first = diagnostics.list.first().map(|d| d.message.clone()).unwrap_or_default();

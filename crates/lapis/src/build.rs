@@ -18,8 +18,10 @@ use std::process::Command;
 
 mod commands;
 mod folder;
+mod versions;
 
 pub use folder::Folder;
+pub use versions::{VERSIONS_FOLDER, versions};
 
 /// Why a build failed.
 #[derive(Debug, thiserror::Error)]
@@ -175,15 +177,17 @@ fn write_crates(model: &Model, sources: &GeneratedCrates, folder: &Folder) -> Re
             folder.write(&side_crate.join(file), content.as_bytes())?;
         }
     }
-    Ok(())
+    versions::write(&model.api.soname, &crates.join("guest"), folder)
 }
 
 fn compile(crates: &Path, target: &Path) -> Result<(), BuildError> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let (variable, linker) = versions::linker(target)?;
     let status = Command::new(cargo)
         .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(crates.join("Cargo.toml"))
         .env("CARGO_TARGET_DIR", target)
+        .env(variable, linker)
         .status()
         .map_err(BuildError::NoCargo)?;
     if status.success() { Ok(()) } else { Err(BuildError::Compile(crates.to_path_buf())) }
@@ -223,7 +227,6 @@ fn write_launch_files(model: &Model, folder: &Folder, library: &Path) -> Result<
             "devices": sandbox.devices,
             "system_calls": sandbox.system_calls,
             "ioctls": sandbox.ioctls,
-            "breaks": sandbox.breaks,
         })),
         "policy": model.policy.as_ref().map(|_| POLICY),
         // Resources that a node's configuration may name.

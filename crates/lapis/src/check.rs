@@ -7,6 +7,7 @@ mod pairs;
 mod pointers;
 mod positions;
 mod sized;
+mod states;
 mod values;
 
 use crate::diagnostics::Diagnostic;
@@ -25,6 +26,7 @@ pub fn check(model: &Model, diagnostics: &mut Vec<Diagnostic>) {
         }
         positions::check(function, diagnostics);
         sized::check(function, diagnostics);
+        states::check(function, diagnostics);
         for rule in
             function.arguments.iter().chain([&function.result]).chain(function.contextual.iter().map(|c| &c.rule))
         {

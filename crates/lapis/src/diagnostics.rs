@@ -24,6 +24,8 @@ pub struct Diagnostic {
     pub help: Vec<String>,
     /// The mistake is a placeholder that `aviary spec init` left on purpose.
     pub placeholder: bool,
+    /// The place is a guess of `aviary spec init --guess`.
+    pub guess: bool,
 }
 
 impl Diagnostic {
@@ -36,6 +38,7 @@ impl Diagnostic {
             related: Vec::new(),
             help: Vec::new(),
             placeholder: false,
+            guess: false,
         }
     }
 
@@ -46,6 +49,11 @@ impl Diagnostic {
     /// A mistake that has no place in a specification (a missing file).
     pub fn global(message: impl Into<String>) -> Self {
         Diagnostic { span: None, ..Diagnostic::error(Span::default(), message) }
+    }
+
+    pub fn guess(mut self) -> Self {
+        self.guess = true;
+        self
     }
 
     pub fn label(mut self, label: impl Into<String>) -> Self {

@@ -11,6 +11,15 @@ use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 use unit::Unit;
 
+/// Words of a header about a declaration, which say more than its types.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Notes {
+    /// The documentation comment in front of it.
+    pub comment: String,
+    /// The declaration as it is written, with macros that mean nothing to a compiler.
+    pub text: String,
+}
+
 /// A function as a header declares it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeaderFunction {
@@ -24,6 +33,7 @@ pub struct HeaderFunction {
     pub defined: bool,
     /// `static`: no other file can call it.
     pub internal: bool,
+    pub notes: Notes,
 }
 
 /// A variable that a header declares and a library defines.
@@ -44,7 +54,13 @@ pub struct Header {
     pub aliases: HashMap<String, String>,
     /// Complete and incomplete `struct x`, `union x`, `enum x`.
     pub tags: HashMap<String, Type>,
+    /// The headers that define them.
+    pub tag_files: HashMap<String, PathBuf>,
+    /// Of function pointers in structs, by the struct's name and their own.
+    pub members: HashMap<(String, String), Notes>,
     pub enumerators: HashMap<String, i128>,
+    /// The names that each enum defines, in order, by the enum's name.
+    pub enumerations: HashMap<String, Vec<String>>,
     pub macros: HashMap<String, Macro>,
     /// Global variables, which expressions cannot read.
     pub variables: Vec<String>,
@@ -117,19 +133,31 @@ impl Header {
     /// its siblings stands for the files below its own folder that it pulls in.
     pub fn api_functions(&self, headers: &[PathBuf]) -> Vec<&HeaderFunction> {
         let files: Vec<PathBuf> = self.functions.iter().map(|f| plain(&f.file)).collect();
-        let headers: Vec<(PathBuf, bool)> = headers
+        let headers: Vec<(PathBuf, Option<PathBuf>)> = headers
             .iter()
             .map(|h| plain(h))
-            .map(|h| (h.clone(), !files.contains(&h) && h.parent() != Some(Path::new("/usr/include"))))
+            .map(|h| (h.clone(), (!files.contains(&h)).then(|| umbrella_folder(&h)).flatten()))
             .collect();
         let counts = |file: &PathBuf| {
-            headers.iter().any(|(header, umbrella)| {
-                header == file || *umbrella && header.parent().is_some_and(|folder| file.starts_with(folder))
-            })
+            headers
+                .iter()
+                .any(|(header, umbrella)| header == file || umbrella.as_ref().is_some_and(|u| file.starts_with(u)))
         };
         // An application has its own copy of a `static` function.
         let exported = self.functions.iter().zip(&files).filter(|(f, _)| !f.internal);
         exported.filter(|(_, file)| counts(file)).map(|(f, _)| f).collect()
+    }
+}
+
+/// The folder of the headers that one without functions of its own pulls in. Beside a header in the system's own folder are
+/// those of everything else: there it is the folder of the same name (`isa-l.h`, `isa-l/`).
+fn umbrella_folder(header: &Path) -> Option<PathBuf> {
+    let folder = header.parent()?;
+    let is_shared = folder.file_name().is_some_and(|name| name == "include");
+    let own = header.with_extension("");
+    match is_shared {
+        true => own.is_dir().then_some(own),
+        false => Some(folder.to_path_buf()),
     }
 }
 

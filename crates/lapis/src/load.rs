@@ -7,7 +7,7 @@ use crate::header::unit::Unit;
 use crate::header::{Header, Problem};
 use crate::model::{Api, Launch, Model, Policy, Side, Utility};
 use crate::names::{api_name_for, not_a_soname, not_an_api_name, not_below};
-use crate::parser::parse;
+use crate::parser::{Guess, parse};
 use crate::policy;
 use crate::resolve;
 use crate::source::{SourceFile, SourceFiles, Span};
@@ -37,7 +37,7 @@ pub struct Loaded {
 }
 
 pub fn load(path: &Path, options: &Options) -> Result<Loaded, Diagnostics> {
-    let mut loader = Loader { options, sources: SourceFiles::default(), texts: Vec::new(), diagnostics: Vec::new() };
+    let mut loader = Loader::new(options);
     let model = loader.load(path);
     let Loader { sources, mut diagnostics, .. } = loader;
     tidy(&mut diagnostics);
@@ -66,6 +66,7 @@ fn tidy(diagnostics: &mut Vec<Diagnostic>) {
 /// A specification's items and what its headers declare.
 pub(crate) struct Headers {
     pub items: Vec<Item>,
+    pub guesses: Vec<Guess>,
     pub header: Header,
     /// The headers whose functions are the API.
     pub api_files: Vec<PathBuf>,
@@ -73,7 +74,7 @@ pub(crate) struct Headers {
 
 /// Reads a specification as far as it is needed to know its headers.
 pub(crate) fn read_headers(path: &Path, options: &Options) -> Result<Headers, Diagnostics> {
-    let mut loader = Loader { options, sources: SourceFiles::default(), texts: Vec::new(), diagnostics: Vec::new() };
+    let mut loader = Loader::new(options);
     let headers = loader.headers(path);
     let broken = loader.diagnostics.iter().any(|d| d.severity == Severity::Error);
     headers.filter(|_| !broken).ok_or(Diagnostics { list: loader.diagnostics, sources: loader.sources })
@@ -85,11 +86,29 @@ struct Loader<'a> {
     /// Specification files in the order they were opened, by canonical path.
     texts: Vec<(PathBuf, u32)>,
     diagnostics: Vec<Diagnostic>,
+    guesses: Vec<Guess>,
+}
+
+/// The warning about a guess, which `--strict` makes an error.
+fn guessed(guess: &Guess) -> Diagnostic {
+    let message = match guess.reason.as_str() {
+        "" => "a guess that nobody has confirmed".to_string(),
+        reason => format!("a guess that nobody has confirmed: {reason}"),
+    };
+    let help = "check it against the documentation, then leave its descriptors without the `guess` around them";
+    Diagnostic::warning(guess.span, message).label("guessed by `aviary spec init`").help(help).guess()
+}
+
+impl<'a> Loader<'a> {
+    fn new(options: &'a Options) -> Self {
+        let (sources, texts) = (SourceFiles::default(), Vec::new());
+        Loader { options, sources, texts, diagnostics: Vec::new(), guesses: Vec::new() }
+    }
 }
 
 impl Loader<'_> {
     fn load(&mut self, path: &Path) -> Option<Model> {
-        let Headers { items, header, api_files } = self.headers(path)?;
+        let Headers { items, header, api_files, .. } = self.headers(path)?;
         let model = self.describe(&items);
         let folder = folder_of(path);
         let guest = self.utility_code(&folder, &items, &model, Side::Guest)?;
@@ -136,11 +155,13 @@ impl Loader<'_> {
         let header = self.read(&unit)?;
         self.problems(&header, &unit);
         let broken = !self.diagnostics.is_empty();
+        self.guesses.clear();
         let items = self.parse_all(first, &|name| header.named_type(name).is_some(), false);
         let included = header.included.iter().filter(|(line, _)| lines.contains(line));
         let api_files = included.map(|(_, file)| file.clone()).collect();
         // With types missing only what the grammar says is certain.
-        (!broken).then_some(Headers { items, header, api_files })
+        let guesses = std::mem::take(&mut self.guesses);
+        (!broken).then_some(Headers { items, guesses, header, api_files })
     }
 
     fn open(&mut self, path: &Path, from: Option<&Text>) -> Option<u32> {
@@ -194,6 +215,8 @@ impl Loader<'_> {
         let folder = folder_of(&source.path);
         let parsed = parse(file, &source.text, is_type);
         self.diagnostics.extend(parsed.diagnostics);
+        self.diagnostics.extend(parsed.guesses.iter().map(guessed));
+        self.guesses.extend(parsed.guesses);
         for item in parsed.items {
             match &item {
                 Item::Import(path) => {

@@ -124,8 +124,8 @@ impl<'a> Lowering<'a> {
         match &plan.kind {
             Kind::Scalar | Kind::Number(_) => Operation::Scalar,
             Kind::Null | Kind::Unknown => Operation::Null { cleared: plan.output && !plan.input },
-            Kind::Struct { fields, sized } => {
-                Operation::Struct { fields: self.fields(fields, at, depth), sized: *sized }
+            Kind::Struct { fields, sized, state } => {
+                Operation::Struct { fields: self.fields(fields, at, depth), sized: *sized, state: state.clone() }
             }
             Kind::Handle { handle, retain, release } => Operation::Handle(HandleUse {
                 handle: *handle,
@@ -199,12 +199,20 @@ impl<'a> Lowering<'a> {
                 ValueLocation::Argument(i) => self.inspected.contains(&i),
                 _ => true,
             };
+            let cursor = buffer.way == BufferWay::Cursor;
             return Operation::Bytes(Bytes {
                 extent,
                 mode: self.mode(plan, buffer, at),
                 returned: buffer.returned.clone(),
-                private,
+                // The data under a cursor may be large, and is where it is meant to be read.
+                private: private && !cursor && !buffer.in_place,
+                cursor,
+                align: buffer.align,
             });
+        }
+        let mut element = element;
+        if buffer.way == BufferWay::Resting || plan.allocate {
+            rest(&mut element, plan.allocate);
         }
         Operation::Elements(Elements {
             extent,
@@ -213,12 +221,15 @@ impl<'a> Lowering<'a> {
             returned: buffer.returned.clone(),
             element: vec![element],
             element_type: buffer.element_type.clone(),
+            makes: plan.allocate,
+            ends: plan.deallocate,
         })
     }
 
     fn mode(&self, plan: &Plan, buffer: &Buffer, at: ValueLocation) -> Mode {
         let contextual = matches!(at, ValueLocation::Contextual(_) | ValueLocation::Element { .. }) && plan.deallocate;
         match &plan.lifetime {
+            _ if buffer.way == BufferWay::Scratch => Mode::Scratch { resource: buffer.scratch_resource },
             Lifetime::Until { token, poll } => {
                 Mode::Until { input: plan.input, output: plan.output, token: token.clone(), poll: *poll }
             }
@@ -330,6 +341,19 @@ fn mint_outputs(model: &Model, instruction: &mut Instruction) {
             then.iter_mut().chain(otherwise).for_each(|i| mint_outputs(model, i));
         }
         _ => {}
+    }
+}
+
+/// The call leaves the memory of a state's members alone. Before it `makes` the state they are anything, sizes too.
+fn rest(element: &mut Instruction, makes: bool) {
+    let Operation::Struct { fields, state: Some(_), .. } = &mut element.operation else { return };
+    for field in fields {
+        if let Operation::Bytes(bytes) = &mut field.operation
+            && (makes || !matches!(bytes.mode, Mode::Scratch { .. }))
+        {
+            bytes.mode = Mode::Resting;
+            bytes.cursor = false;
+        }
     }
 }
 

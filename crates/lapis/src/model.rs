@@ -25,6 +25,8 @@ pub struct Model {
     /// The structures that handles carry, as the specification spells them. Their kinds are numbered from 1 in this order.
     pub metadata: Vec<String>,
     pub registries: Vec<String>,
+    /// The structs that the server keeps, by name. Their kinds are numbered from 1 in this order.
+    pub states: Vec<String>,
     pub tables: Vec<Table>,
     pub launch: Vec<Launch>,
     /// Needs of the vendor's library in a sandbox; `None`: the specification does not say.
@@ -233,8 +235,6 @@ pub struct Sandbox {
     pub system_calls: Vec<String>,
     /// Requests of `ioctl`: the letter of a type, a number or two.
     pub ioctls: Vec<String>,
-    /// Uses of the API that do not work in a sandbox, in words.
-    pub breaks: Vec<String>,
 }
 
 /// The type with which functions report errors, and its codes.
@@ -647,6 +647,8 @@ pub enum Kind {
         fields: Vec<(Field, Rule)>,
         /// The caller has only the first bytes of it.
         sized: Option<Sized>,
+        /// Some of its members never cross: the server keeps the struct.
+        state: Option<StateStruct>,
     },
     Handle {
         handle: usize,
@@ -708,6 +710,23 @@ pub struct Sized {
     pub total: usize,
 }
 
+/// A struct that the application allocates and whose hidden members are the library's. The server has the whole struct, from
+/// the call that makes it to its end; the application's has the key to it in place of the first hidden member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateStruct {
+    /// Number of the type among all such structs of the API, from 1.
+    pub kind: u32,
+    /// Bytes of the struct.
+    pub size: usize,
+    /// Offset of the first hidden member.
+    pub key: usize,
+    /// The bytes that cross: offset and length of each run between hidden members.
+    pub visible: Vec<(usize, usize)>,
+}
+
+/// Bytes of the key in the application's struct.
+pub const STATE_KEY: usize = 24;
+
 /// Library memory that the application reads and writes until it is unmapped.
 #[derive(Debug, Clone)]
 pub struct Mapped {
@@ -729,6 +748,27 @@ pub struct Buffer {
     pub returned: Option<Expr>,
     pub no_copy: bool,
     pub zerocopy: bool,
+    pub way: BufferWay,
+    /// The library may work on it in the application's memory, which other threads of the application can change meanwhile.
+    pub in_place: bool,
+    /// The library needs it at a multiple of this.
+    pub align: usize,
+    /// Of memory that is kept with a state: index into [`Model::resources`].
+    pub scratch_resource: Option<usize>,
+}
+
+/// How the library treats the pointer to a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BufferWay {
+    /// Data behind it is read or written.
+    #[default]
+    Fixed,
+    /// The pointer is advanced by what was read or written; another member counts what remains.
+    Cursor,
+    /// Data of the library's own lies there between the calls of a state; the application never looks at it.
+    Scratch,
+    /// A state, and the call leaves what its members lead to alone.
+    Resting,
 }
 
 #[derive(Debug, Clone)]

@@ -19,6 +19,15 @@ use crate::source::Span;
 pub struct Parsed {
     pub items: Vec<Item>,
     pub diagnostics: Vec<Diagnostic>,
+    pub guesses: Vec<Guess>,
+}
+
+/// A `guess("reason") { ... }`: descriptors that `aviary spec init --guess` wrote.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guess {
+    pub reason: String,
+    /// From the word to the closing brace.
+    pub span: Span,
 }
 
 /// Parses a file. `is_type` knows the names of the header's types: without it `(T)-1`
@@ -26,7 +35,7 @@ pub struct Parsed {
 pub fn parse(file: u32, text: &str, is_type: &dyn Fn(&str) -> bool) -> Parsed {
     let mut parser = Parser::new(lex(file, text), text, is_type);
     let items = parser.items();
-    Parsed { items, diagnostics: parser.diagnostics }
+    Parsed { items, diagnostics: parser.diagnostics, guesses: parser.guesses }
 }
 
 /// Parses a text that is one expression, such as the body of a macro. `place` is where the user wrote it.
@@ -53,6 +62,7 @@ struct Parser<'a> {
     text: &'a str,
     is_type: &'a dyn Fn(&str) -> bool,
     diagnostics: Vec<Diagnostic>,
+    guesses: Vec<Guess>,
     depth: usize,
     /// Where the outermost expression at hand begins.
     expression_start: Option<usize>,
@@ -68,6 +78,7 @@ impl<'a> Parser<'a> {
             text,
             is_type,
             diagnostics: Vec::new(),
+            guesses: Vec::new(),
             depth: 0,
             expression_start: None,
             place: None,

@@ -11,6 +11,7 @@ mod pointers;
 mod scope;
 mod state;
 mod statements;
+mod states;
 mod tables;
 mod types;
 mod values;

@@ -185,7 +185,7 @@ fn a_pointer_to_an_unknown_struct_is_one_handle_type_const_or_not() {
                 thing_size(const thing *t) { }\nthing_end(thing *t) { argument(t) { deallocate; } }\n";
     std::fs::write(dir.join("thing.lapis"), spec).unwrap();
     let loaded = aviary_lapis::load(&dir.join("thing.lapis"), &aviary_lapis::Options::default());
-    let provisional = aviary_lapis::init(&dir.join("thing.h"), &aviary_lapis::Options::default());
+    let provisional = aviary_lapis::init(&dir.join("thing.h"), &aviary_lapis::InitOptions::default());
     std::fs::remove_dir_all(&dir).unwrap();
     let model = loaded.unwrap_or_else(|d| panic!("{d}")).model;
     assert_eq!(model.handle_types.len(), 1);

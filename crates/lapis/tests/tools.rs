@@ -1,7 +1,7 @@
 //! `init`, `coverage` and `diff`.
 
 use aviary_lapis::coverage::State;
-use aviary_lapis::{Options, coverage, diff, init, load};
+use aviary_lapis::{InitOptions, Options, coverage, diff, init, load};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Checks a provisional specification: its mistakes are its placeholders and nothing else.
 fn only_placeholders(name: &str, header: &Path) -> String {
-    let text = init(header, &Options::default()).unwrap_or_else(|d| panic!("{d}"));
+    let text = init(header, &InitOptions::default()).unwrap_or_else(|d| panic!("{d}"));
     let folder = scratch(name);
     let spec = folder.join("provisional.lapis");
     fs::write(&spec, &text).expect("written");
@@ -60,7 +60,7 @@ fn provisional_specification_of_cuda() {
 
 #[test]
 fn a_header_that_does_not_exist() {
-    let diagnostics = init(Path::new("no/such.h"), &Options::default()).expect_err("no such header");
+    let diagnostics = init(Path::new("no/such.h"), &InitOptions::default()).expect_err("no such header");
     assert!(diagnostics.to_string().contains("no/such.h"), "{diagnostics}");
 }
 

@@ -1,29 +1,9 @@
 //! Values by value: layouts that the C compiler asserts, and calls that no compiler here can make.
 
-use aviary_lapis::{Diagnostics, Loaded, Options, generate, init, load, lower};
-use std::path::PathBuf;
+mod folder;
 
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str, header: &[u8], specification: &str) -> Folder {
-        let folder = std::env::temp_dir().join(format!("aviary-values-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::write(folder.join("h.h"), header).expect("written");
-        std::fs::write(folder.join("main.lapis"), format!("#include \"h.h\"\n{specification}")).expect("written");
-        Folder(folder)
-    }
-
-    fn load(&self) -> Result<Loaded, Diagnostics> {
-        load(&self.0.join("main.lapis"), &Options::default())
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use aviary_lapis::{generate, init, lower};
+use folder::Folder;
 
 #[test]
 fn calls_that_cannot_be_made_are_refused_where_they_are_described() {
@@ -90,6 +70,6 @@ fn headers_need_not_be_utf_8() {
     let header = b"/* Ren\xe9e */\r\n#define ONE \\\r\n 1 /* \xe9 */\r\n#define TWO 2\r\nint f(const int *p);\r\n";
     let folder = Folder::new("latin1", header, "f(const int *p) { argument(p) { in; buffer(ONE + TWO); } }\r\n");
     assert!(folder.load().is_ok());
-    let text = init(&folder.0.join("h.h"), &Options::default()).expect("a specification");
+    let text = init(&folder.0.join("h.h"), &aviary_lapis::InitOptions::default()).expect("a specification");
     assert!(text.contains("f(const int *p)"), "{text}");
 }

@@ -31,6 +31,14 @@ const MOST_OF_ONE: usize = 64;
 /// Connections accepted before other events have their turn.
 const ACCEPTS_PER_EVENT: usize = 16;
 
+/// Which of the node's sockets a connection was made to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Guests,
+    /// Gateways and VM devices alone are served there.
+    Helpers,
+}
+
 /// A connection whose other end is known.
 #[derive(Debug)]
 pub(crate) struct PendingAttach {
@@ -59,7 +67,7 @@ impl Core {
             let Some(listener) = &state.listener else { return };
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => {
-                    self.queue_attach(&mut state, socket);
+                    self.queue_attach(&mut state, socket, Door::Guests);
                     self.keep_reserve();
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -72,6 +80,20 @@ impl Core {
                 },
                 Err(errno) => return self.pause_accepting(state, errno),
             }
+        }
+    }
+
+    /// One connection of a helper process; more of them make the listener readable again.
+    pub(crate) fn accept_helper(&self) {
+        let Some(door) = &self.helper_door else { return };
+        let mut state = self.state();
+        if state.listener.is_none() {
+            return;
+        }
+        match accept_with(&door.listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => self.queue_attach(&mut state, socket, Door::Helpers),
+            Err(Errno::INTR | Errno::CONNABORTED | Errno::WOULDBLOCK) => {}
+            Err(errno) => self.pause_accepting(state, errno),
         }
     }
 
@@ -134,7 +156,9 @@ impl Core {
         let Some(socket) = state.gateways.take_silent(id) else { return };
         // The gateway's copy would keep it registered.
         self.epoll.remove(socket.as_fd());
-        let started = state.gateways.start(command, &self.config.socket, id, socket).and_then(|started| {
+        let CoreState { gateways, server_users, .. } = &mut *state;
+        let access = self.helper_access(server_users.as_mut(), "gateways");
+        let started = access.and_then(|access| gateways.start(command, &access, id, socket)).and_then(|started| {
             let exit = started.then(|| state.gateways.get(id)).flatten().map(|gateway| gateway.exit.as_fd());
             exit.map_or(Ok(()), |exit| self.epoll.add(exit, Token::GatewayExit(id)))
         });
@@ -167,12 +191,12 @@ impl Core {
         self.log.debug(format_args!("a gateway ended: {how}"));
     }
 
-    fn queue_attach(&self, state: &mut CoreState, socket: OwnedFd) {
+    fn queue_attach(&self, state: &mut CoreState, socket: OwnedFd, door: Door) {
         let guest = match Guest::of(socket.as_fd()) {
             Ok(guest) => guest,
             Err(error) => return self.tell_refusal(state, format_args!("connection refused: {error}")),
         };
-        let (identity, guest) = match self.identify(state, guest, &socket) {
+        let (identity, guest) = match self.identify(state, guest, &socket, door) {
             Ok(identified) => identified,
             Err(error) => {
                 refuse(&socket, &error.to_string());
@@ -254,16 +278,23 @@ impl Core {
 
     /// The guest at the other end, and as which it is served. A tenant that has taken its API server over would be
     /// another tenant by attaching from there, with a fresh quota, as often as there are user ids.
-    fn identify(&self, state: &mut CoreState, guest: Guest, socket: &OwnedFd) -> Result<(Identity, Guest), NodeError> {
-        if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
-            return Err(NodeError::ApiServerUser(guest.uid));
-        }
+    fn identify(
+        &self,
+        state: &mut CoreState,
+        guest: Guest,
+        socket: &OwnedFd,
+        door: Door,
+    ) -> Result<(Identity, Guest), NodeError> {
+        let of_range = self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid));
         if let Some(in_vm) = state.vms.guest_of(guest.pid, socket) {
             let process = guest.within(&in_vm.origin);
             return Ok((Identity::Vm(in_vm), process));
         }
         let Some((tenant, first)) = state.gateways.admit(guest).transpose()? else {
-            return Ok((Identity::User, guest));
+            return match of_range || door == Door::Helpers {
+                true => Err(NodeError::ApiServerUser(guest.uid)),
+                false => Ok((Identity::User, guest)),
+            };
         };
         if is_reserved(&tenant) {
             return Err(NodeError::ReservedName(tenant));

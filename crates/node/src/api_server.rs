@@ -2,16 +2,18 @@
 
 use crate::{NodeError, SandboxSettings};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
+};
 use std::{
     ffi::OsString,
     fmt, io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, ExitStatus, Stdio},
 };
 
 /// The command line of an API server; the number of its control descriptor is appended.
@@ -33,9 +35,19 @@ impl ApiServerCommand {
     }
 
     /// The same command for a zygote whose copies are in sandboxes: `homes` is the directory of the tenants' homes,
-    /// `modules` that of API builds, all of them readable.
-    pub fn sandboxed(&self, homes: &Path, modules: &[PathBuf], settings: &SandboxSettings) -> Self {
+    /// `shared_memory` that of their shared memory below `/dev/shm`, `modules` that of API builds, all of them readable.
+    pub fn sandboxed(
+        &self,
+        homes: &Path,
+        shared_memory: Option<&Path>,
+        modules: &[PathBuf],
+        settings: &SandboxSettings,
+    ) -> Self {
         let mut arguments: Vec<OsString> = vec!["--sandbox-homes".into(), homes.into()];
+        arguments.extend(shared_memory.iter().flat_map(|path| ["--sandbox-shared-memory".into(), (*path).into()]));
+        if !settings.walls.is_empty() {
+            arguments.extend(["--sandbox-walls".into(), settings.walls.clone().into()]);
+        }
         let options = |name: &'static str, paths: &[PathBuf]| -> Vec<OsString> {
             paths.iter().flat_map(|path| [name.into(), path.into()]).collect()
         };
@@ -87,8 +99,45 @@ impl fmt::Display for ServerEnd {
 pub struct ApiServer {
     pid: u32,
     pub control: OwnedFd,
-    /// Readable when the process has ended.
+    /// Readable when the process has ended, and with it all processes of its PID namespace, if it has one of its own.
     pub exit: OwnedFd,
+    /// Of an API server that is the child of its PID namespace's process 1.
+    init: Option<InitEnd>,
+}
+
+/// Descriptors of an API server and of the process 1 of its PID namespace.
+#[derive(Debug)]
+struct InitEnd {
+    /// Of process 1.
+    pid: u32,
+    /// Where it tells the API server's status.
+    status: OwnedFd,
+    /// The API server itself: its guests see its end sooner than they would see that of process 1.
+    server: OwnedFd,
+}
+
+/// Process 1 of an API server's PID namespace: a child of the node that ends with the API server, and all of the namespace
+/// with it.
+#[derive(Debug)]
+pub struct Init {
+    pid: u32,
+    /// Readable when it has ended.
+    exit: OwnedFd,
+    /// Where it tells the API server's status. It ends when nothing reads that.
+    status: OwnedFd,
+}
+
+impl Init {
+    /// A process that the zygote made.
+    pub fn adopt(pid: u32, status: OwnedFd) -> io::Result<Self> {
+        Ok(Self { pid, exit: child(pid)?, status })
+    }
+
+    /// Ends it, and what it has started.
+    pub fn discard(self) {
+        let _ = pidfd_send_signal(&self.exit, Signal::KILL);
+        let _ = reap(&self.exit);
+    }
 }
 
 impl ApiServer {
@@ -113,7 +162,7 @@ impl ApiServer {
         aviary_control::prepare_to_spawn(&mut process, theirs);
         let mut child = process.spawn()?;
         match pidfd(child.id()) {
-            Ok(exit) => Ok(Self { pid: child.id(), control, exit }),
+            Ok(exit) => Ok(Self { pid: child.id(), control, exit, init: None }),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -122,38 +171,58 @@ impl ApiServer {
         }
     }
 
-    /// A process that the zygote made: it is this node's child, too.
-    pub fn adopt(pid: u32, control: OwnedFd) -> io::Result<Self> {
-        let exit = pidfd(pid)?;
-        // Fails if it is nobody's child here: then the id may mean any process.
-        waitid(WaitId::PidFd(exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
-        Ok(Self { pid, control, exit })
+    /// A process that the zygote made: it is this node's child, too, or that of `init`. The id stays its own until `exit` is
+    /// readable, because `init` does not reap it.
+    pub fn adopt(pid: u32, control: OwnedFd, init: Option<Init>) -> io::Result<Self> {
+        Ok(match init {
+            Some(init) => match pidfd(pid) {
+                Ok(server) => {
+                    let Init { pid: first, exit, status } = init;
+                    Self { pid, control, exit, init: Some(InitEnd { pid: first, status, server }) }
+                }
+                Err(error) => {
+                    init.discard();
+                    return Err(error);
+                }
+            },
+            None => Self { pid, control, exit: child(pid)?, init: None },
+        })
     }
 
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
+    /// Before it serves anything: the API server, and the process 1 of its PID namespace.
+    pub fn processes(&self) -> Vec<u32> {
+        [self.pid].into_iter().chain(self.init.as_ref().map(|init| init.pid)).collect()
+    }
+
     pub fn signal(&self, signal: Signal) {
-        // It may have ended just now; the descriptor never names another process.
+        // They may have ended just now; the descriptors never name other processes.
+        if let Some(init) = self.init.as_ref().filter(|_| signal == Signal::KILL) {
+            let _ = pidfd_send_signal(&init.server, signal);
+        }
         let _ = pidfd_send_signal(&self.exit, signal);
+    }
+
+    /// Blocks until the process has ended, and ends what it has started: its group of processes, which it cannot leave in a
+    /// sandbox. With a PID namespace of its own all of that has ended already.
+    pub fn end_group(&self) {
+        if self.init.is_some() {
+            return;
+        }
+        let _ = waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        // Not reaped yet, so that the group is its own.
+        if let Some(leader) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process_group(leader, Signal::KILL);
+        }
     }
 
     /// Blocks until the process has ended and reaps it.
     pub fn wait(self) -> ServerEnd {
-        loop {
-            match waitid(WaitId::PidFd(self.exit.as_fd()), WaitIdOptions::EXITED) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(_) | Ok(None) => return ServerEnd::Unknown,
-                Ok(Some(status)) => {
-                    return status
-                        .exit_status()
-                        .map(ServerEnd::Status)
-                        .or(status.terminating_signal().map(ServerEnd::Signal))
-                        .unwrap_or(ServerEnd::Unknown);
-                }
-            }
-        }
+        let end = reap(&self.exit);
+        self.init.and_then(|init| told_status(&init.status)).unwrap_or(end)
     }
 
     /// Ends it at once.
@@ -161,6 +230,39 @@ impl ApiServer {
         self.signal(Signal::KILL);
         self.wait();
     }
+}
+
+/// Blocks until a child has ended and reaps it.
+fn reap(exit: &OwnedFd) -> ServerEnd {
+    loop {
+        match waitid(WaitId::PidFd(exit.as_fd()), WaitIdOptions::EXITED) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) | Ok(None) => return ServerEnd::Unknown,
+            Ok(Some(status)) => {
+                let signal = status.terminating_signal().map(ServerEnd::Signal);
+                return status.exit_status().map(ServerEnd::Status).or(signal).unwrap_or(ServerEnd::Unknown);
+            }
+        }
+    }
+}
+
+/// The status that process 1 of a PID namespace has told before it ended.
+fn told_status(pipe: &OwnedFd) -> Option<ServerEnd> {
+    let mut bytes = [0; size_of::<i32>()];
+    // The pipe does not block, and a status is written whole.
+    let read = rustix::io::read(pipe, &mut bytes).ok()?;
+    (read == bytes.len()).then(|| {
+        let status = ExitStatus::from_raw(i32::from_ne_bytes(bytes));
+        status.code().map(ServerEnd::Status).or(status.signal().map(ServerEnd::Signal)).unwrap_or(ServerEnd::Unknown)
+    })
+}
+
+/// A descriptor of a child of this process.
+fn child(pid: u32) -> io::Result<OwnedFd> {
+    let exit = pidfd(pid)?;
+    // Fails if it is nobody's child here: then the id may mean any process.
+    waitid(WaitId::PidFd(exit.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?;
+    Ok(exit)
 }
 
 /// The process is not reaped yet, so that its id is still its own.

@@ -64,13 +64,31 @@ impl Core {
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
         let status = self.release(server);
         // Not earlier: as long as the process lives it holds what it was granted.
-        seat.iter().for_each(|seat| self.settle_accounts(state, seat));
+        // The same for what it has started, where that can outlive it.
+        match (&self.groups, seat) {
+            (Some(groups), seat) => {
+                state.emptying.extend(seat.map(|seat| (id, seat)));
+                groups.end(id);
+            }
+            (None, seat) => seat.iter().for_each(|seat| self.settle_accounts(state, seat)),
+        }
         if spare {
             self.log.error(format_args!("a spare API server ended: {status}"));
             state.refill_at = Some(Instant::now() + REFILL_BACKOFF);
         }
         for session in orphans {
             self.settle(state, session, status);
+        }
+    }
+
+    /// Nothing is left of some API servers: what they held is their tenants' again.
+    pub(crate) fn settle_emptied(&self) {
+        let Some(groups) = &self.groups else { return };
+        let mut state = self.state();
+        for server in groups.take_empty() {
+            if let Some(seat) = state.emptying.remove(&server) {
+                self.settle_accounts(&mut state, &seat);
+            }
         }
     }
 
@@ -171,6 +189,7 @@ impl Core {
             self.epoll.remove(exit.as_fd());
         }
         let pid = server.process.pid();
+        server.process.end_group();
         let status = server.process.wait();
         let suppressed = server.lines.finish();
         if let Some(suppressed) = suppressed {

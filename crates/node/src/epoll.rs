@@ -32,6 +32,9 @@ pub enum Token {
     GatewayExit(u64),
     /// A session keeps a device from others.
     Overdue,
+    /// Control groups are empty.
+    Groups,
+    Helpers,
     /// A VM connects, by its place in the list.
     Vm(u64),
     /// A VM's device ended.
@@ -55,6 +58,8 @@ impl Token {
             Token::Remote(id) => (7, id),
             Token::GatewayExit(id) => (8, id),
             Token::Overdue => (9, 0),
+            Token::Groups => (14, 0),
+            Token::Helpers => (15, 0),
             Token::Vm(id) => (10, id),
             Token::DeviceExit(id) => (11, id),
             Token::Log(id) => (12, id),
@@ -76,6 +81,8 @@ impl Token {
             7 => Token::Remote(id),
             8 => Token::GatewayExit(id),
             9 => Token::Overdue,
+            14 => Token::Groups,
+            15 => Token::Helpers,
             10 => Token::Vm(id),
             11 => Token::DeviceExit(id),
             12 => Token::Log(id),
@@ -132,8 +139,17 @@ mod tests {
             Token::DeviceExit(4),
             Token::Stranger(5),
         ];
-        for token in
-            [Token::Listener, Token::Wake, Token::Zygote, Token::ZygoteExit, Token::Overdue].into_iter().chain(with_id)
+        for token in [
+            Token::Listener,
+            Token::Wake,
+            Token::Zygote,
+            Token::ZygoteExit,
+            Token::Overdue,
+            Token::Groups,
+            Token::Helpers,
+        ]
+        .into_iter()
+        .chain(with_id)
         {
             assert_eq!(Token::decode(token.encode()), token);
         }

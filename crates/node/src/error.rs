@@ -1,5 +1,6 @@
 //! Errors of a node; the doc comments are the messages.
 
+use crate::cgroups::GroupError;
 use aviary_transport::RemoteAddress;
 use std::{io, path::PathBuf};
 
@@ -51,6 +52,8 @@ pub enum NodeError {
     Reload(String),
     /// the node on {0} says: {1}
     Denied(PathBuf, String),
+    /// control groups of API servers: {0}
+    Groups(#[from] GroupError),
     /// cannot watch descriptors: {0}
     Watch(io::Error),
     /// no credentials of the connecting process: {0}

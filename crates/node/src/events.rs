@@ -95,8 +95,9 @@ impl Core {
         | FromServer::Fetch { session, .. }
         | FromServer::Fetched { session, .. }) = message
         else {
-            // Both the zygote and its copy say that the copy was born.
-            return if matches!(message, FromServer::Born { .. }) { Ok(()) } else { Err(Lie::LikeAZygote) };
+            // Both the zygote and its copy say that the copy was born, or that it has a process 1.
+            let repeated = matches!(message, FromServer::Born { .. } | FromServer::Init { .. });
+            return if repeated { Ok(()) } else { Err(Lie::LikeAZygote) };
         };
         match state.registry.sessions.get(&session) {
             Some(known) if known.server != server => return Err(Lie::OthersSession(session)),
@@ -121,9 +122,11 @@ impl Core {
                 self.hand_over(state, server, (giver, asker), request, note, fds.first());
                 Ok(())
             }
-            FromServer::Born { .. } | FromServer::Ready | FromServer::Unfit { .. } | FromServer::Move { .. } => {
-                Err(Lie::LikeAZygote)
-            }
+            FromServer::Init { .. }
+            | FromServer::Born { .. }
+            | FromServer::Ready
+            | FromServer::Unfit { .. }
+            | FromServer::Move { .. } => Err(Lie::LikeAZygote),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Processes that serve connections from other machines: one each, so that what strangers send is never read here.
 
-use crate::{NodeError, guest::Guest, strangers::Strangers};
+use crate::{NodeError, guest::Guest, helpers::HelperAccess, strangers::Strangers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -13,7 +13,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::Instant,
 };
@@ -92,7 +92,7 @@ impl Gateways {
     pub fn start(
         &mut self,
         command: &GatewayCommand,
-        node: &Path,
+        node: &HelperAccess,
         id: u64,
         socket: TcpStream,
     ) -> Result<bool, NodeError> {
@@ -107,7 +107,7 @@ impl Gateways {
     fn try_start(
         &mut self,
         command: &GatewayCommand,
-        node: &Path,
+        node: &HelperAccess,
         id: u64,
         socket: TcpStream,
     ) -> Result<bool, NodeError> {
@@ -231,14 +231,13 @@ impl Gateway {
     }
 }
 
-fn spawn(command: &GatewayCommand, node: &Path, socket: TcpStream) -> io::Result<Gateway> {
+fn spawn(command: &GatewayCommand, node: &HelperAccess, socket: TcpStream) -> io::Result<Gateway> {
     let (report, theirs) = UnixStream::pair()?;
     report.set_nonblocking(true)?;
     let mut child = Command::new(&command.program)
         .arg0("aviary")
         .args(&command.arguments)
-        .arg("--node")
-        .arg(node)
+        .args(node.arguments())
         // It reads what strangers send, and needs nothing of the node's.
         .env_clear()
         .stdin(Stdio::from(OwnedFd::from(socket)))
@@ -344,7 +343,7 @@ mod tests {
         drop(peers.swap_remove(2));
         let socket = gateways.take_silent(3).unwrap();
         poll(&mut [PollFd::new(&socket, PollFlags::IN)], None).unwrap();
-        assert!(!gateways.start(&command, Path::new("/"), 3, socket).unwrap());
+        assert!(!gateways.start(&command, &HelperAccess::own("/".as_ref()), 3, socket).unwrap());
         assert_eq!((gateways.list.len(), known), (1, MAX_UNIDENTIFIED as u64 + 1));
         assert_eq!(
             gateways.overdue(now + FIRST_BYTE_TIMEOUT).len(),

@@ -4,6 +4,7 @@ use crate::{
     GatewayCommand, NodeError, NodeReport, PrivateDir,
     admin::{self, Request},
     api_server::ApiServerCommand,
+    cgroups::GroupSettings,
     environment::{self, Passing},
     listener::{Address, Listener, listen_on},
     log::{Level, Log},
@@ -71,6 +72,8 @@ impl std::fmt::Debug for Reload {
 /// Paths of the host that sandboxed API servers see beside what every one of them needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SandboxSettings {
+    /// Which walls this machine has, as `aviary api-server --sandbox-walls` reads it; empty: those of root.
+    pub walls: String,
     /// Files and directories that they can read.
     pub read: Vec<PathBuf>,
     /// Device nodes beside those of known accelerators, and files that stand for devices; `*` may end a name.
@@ -111,6 +114,8 @@ pub struct NodeConfig {
     pub server_users: Option<UserRange>,
     /// API servers with users of their own are in sandboxes (crates/sandbox); `None`: they are not.
     pub sandbox: Option<SandboxSettings>,
+    /// Control groups of API servers; `None`: they are in the node's.
+    pub groups: Option<GroupSettings>,
     /// Devices that are scheduled; none: every session gives its devices work whenever it likes.
     pub devices: Rules,
     /// How long a part of an OpenCL kernel that runs in parts shall take (apis/opencl/README.md); zero: kernels run whole;
@@ -147,6 +152,7 @@ impl NodeConfig {
             tenants: Tenants::default(),
             server_users: None,
             sandbox: None,
+            groups: None,
             devices: Rules::default(),
             launch_slice: None,
             movable: true,

@@ -9,9 +9,10 @@ use std::{
 };
 
 /// How long an API server may go on after its guest process has ended.
-const GUEST_END_TIMEOUT: Duration = Duration::from_millis(1600);
+const GUEST_END_TIMEOUT: Duration = Duration::from_millis(800);
 /// How long an API server may go on without a session, or without its control socket. An honest one ends at once.
-const IDLE_SERVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Nothing of a session is left a second after its end.
+const IDLE_SERVER_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Of a session, from its acceptance to its end, after which it is no longer known.
 #[derive(Debug)]
@@ -176,11 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_session_is_killed_two_seconds_later_unless_it_gets_one() {
+    fn what_has_no_session_is_killed_within_a_second_unless_it_gets_one() {
         let start = Instant::now();
         let serving = ServerState::Spare.after(ServerEvent::SessionGiven, start);
         let idle = serving.after(ServerEvent::LastSessionOver, start);
         assert_eq!(idle.kill_at(), Some(start + IDLE_SERVER_TIMEOUT));
+        assert!(GUEST_END_TIMEOUT.max(IDLE_SERVER_TIMEOUT) < Duration::from_secs(1));
         // Saying it again gains nothing.
         assert_eq!(idle.after(ServerEvent::LastSessionOver, start + IDLE_SERVER_TIMEOUT / 2), idle);
         assert_eq!(idle.after(ServerEvent::SessionGiven, start), ServerState::Serving);

@@ -3,11 +3,13 @@
 use crate::{
     NodeConfig, NodeError, Tenants,
     accept::{PendingAttach, spare_descriptor},
-    accounts::Accounts,
+    accounts::{Accounts, AssignedSlot},
     api_server::ApiServerCommand,
+    cgroups::Groups,
     claims,
     epoll::{Epoll, Token},
     gateways::Gateways,
+    helpers::{HelperAccess, HelperDoor},
     line_limit::LineLimit,
     listener::Listener,
     log::Log,
@@ -22,6 +24,7 @@ use crate::{
 use aviary_control::ServerUser;
 use rustix::event::{EventfdFlags, eventfd};
 use std::{
+    collections::HashMap,
     os::fd::{AsFd, OwnedFd},
     path::Path,
     sync::{
@@ -53,8 +56,12 @@ pub struct Core {
     pub(crate) reserve: Mutex<Option<OwnedFd>>,
     /// Starts a process whose copies are sandboxed; `None`: API servers are not in sandboxes.
     pub(crate) sandboxed: Option<ApiServerCommand>,
+    /// `None`: API servers are in the node's control group.
+    pub(crate) groups: Option<Groups>,
     /// `None`: no device is ever scheduled.
     pub(crate) scheduling: Option<Scheduling>,
+    /// Where helper processes with users of their own attach; `None`: they have none.
+    pub(crate) helper_door: Option<HelperDoor>,
     /// Listeners for other machines.
     pub(crate) remote: Vec<OwnedFd>,
     state: Mutex<CoreState>,
@@ -66,12 +73,14 @@ pub(crate) struct CoreState {
     pub accounts: Accounts,
     pub moves: Moves,
     pub tenants: Tenants,
-    /// `None`: all API servers are who the node is.
+    /// `None`: all API servers are the node's user, without sandboxes.
     pub server_users: Option<ServerUsers>,
     /// Connections that one user may have at a time.
     pub sessions_per_user: usize,
     /// Taken when the node ends, which removes the socket.
     pub listener: Option<Listener>,
+    /// Places in tenants' pages of API servers that were reaped and whose control groups are not known to be empty.
+    pub emptying: HashMap<u64, AssignedSlot>,
     pub gateways: Gateways,
     pub vms: Vms,
     /// Processes that attach, and further connections of processes that have an API server.
@@ -101,7 +110,7 @@ fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServ
         Some(ApiServerCommand { environment, ..ApiServerCommand::own_zygote().ok()? })
     };
     let command = config.zygote.clone().or_else(alone)?;
-    Some(command.sandboxed(users.homes(), &config.modules, settings))
+    Some(command.sandboxed(users.homes(), users.shared_memory(), &config.modules, settings))
 }
 
 impl Core {
@@ -123,7 +132,11 @@ impl Core {
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
         let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
         let claims = Path::new(claims::FOLDER);
-        let server_users = config.server_users.clone().map(|range| ServerUsers::new(range, claims)).transpose()?;
+        let server_users = match (&config.server_users, &config.sandbox) {
+            (Some(range), _) => Some(ServerUsers::new(range.clone(), claims)?),
+            (None, Some(_)) => Some(ServerUsers::shared()?),
+            (None, None) => None,
+        };
         if server_users.as_ref().is_some_and(|users| !users.are_claimed()) {
             let folder = claims.display();
             log.warn(format_args!(
@@ -143,6 +156,7 @@ impl Core {
             server_users,
             sessions_per_user,
             listener,
+            emptying: HashMap::new(),
             gateways,
             vms,
             throttle: Throttle::new(config.attach_rate),
@@ -160,7 +174,17 @@ impl Core {
         if let Some(scheduling) = &scheduling {
             epoll.add(scheduling.overdue_bell(), Token::Overdue)?;
         }
-        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, scheduling, remote, state })
+        let groups = config.groups.clone().map(|settings| Groups::new(settings, log)).transpose()?;
+        if let Some(groups) = &groups {
+            epoll.add(groups.bell(), Token::Groups)?;
+        }
+        let helps =
+            config.server_users.is_some() && (!remote.is_empty() || !config.vms.is_empty() || config.reload.is_some());
+        let helper_door = helps.then(HelperDoor::open).transpose()?;
+        if let Some(door) = &helper_door {
+            epoll.add(door.listener.as_fd(), Token::Helpers)?;
+        }
+        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, helper_door, remote, state })
     }
 
     /// Goals only advance: `Stop` is never taken back.
@@ -171,6 +195,15 @@ impl Core {
 
     pub(crate) fn aims_at(&self, goal: Goal) -> bool {
         self.goal.load(Ordering::SeqCst) >= goal as u8
+    }
+
+    /// How helper processes of this name reach the node.
+    pub(crate) fn helper_access(&self, users: Option<&mut ServerUsers>, name: &str) -> Result<HelperAccess, NodeError> {
+        let user = users.map_or(Ok(None), |users| users.helper(name))?;
+        Ok(match self.helper_door.as_ref().zip(user) {
+            Some((door, user)) => HelperAccess::through(door, user),
+            None => HelperAccess::own(&self.config.socket),
+        })
     }
 
     pub fn devices(&self) -> Vec<DeviceReport> {
@@ -252,6 +285,8 @@ impl Core {
             Token::Remote(place) => self.accept_remote(place),
             Token::GatewayExit(id) => self.reap_gateway(id),
             Token::Overdue => self.end_overdue(),
+            Token::Groups => self.settle_emptied(),
+            Token::Helpers => self.accept_helper(),
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
             Token::Stranger(id) => self.hear_stranger(id),

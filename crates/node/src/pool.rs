@@ -124,7 +124,11 @@ impl Core {
         let (log, theirs) = made.map_err(NodeError::Watch)?;
         let process = self.new_api_server(state, theirs)?;
         self.log.debug(format_args!("API server {} is ready", process.pid()));
+        let processes = process.processes();
         let id = state.registry.add_spare(process, log);
+        if let Some(groups) = &self.groups {
+            groups.start(id, processes);
+        }
         let Some(server) = state.registry.servers.get(&id) else { return Ok(()) };
         let watched = self
             .epoll
@@ -136,6 +140,7 @@ impl Core {
         {
             server.process.signal(Signal::KILL);
             self.release(server);
+            self.groups.iter().for_each(|groups| groups.end(id));
         }
         watched
     }

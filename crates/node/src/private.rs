@@ -41,9 +41,13 @@ impl PrivateDir {
     }
 
     fn create_with(mode: u32) -> Result<Self, NodeError> {
-        let parent = parent();
-        remove_stale(&parent);
-        let failed = |error| NodeError::PrivateDir(parent.clone(), error);
+        Self::create_in(&parent(), mode)
+    }
+
+    /// In this directory, which others may write to if it is sticky.
+    pub(crate) fn create_in(parent: &Path, mode: u32) -> Result<Self, NodeError> {
+        remove_stale(parent);
+        let failed = |error| NodeError::PrivateDir(parent.to_owned(), error);
         loop {
             let path = parent.join(format!("{PREFIX}{}", random_name().map_err(failed)?));
             match DirBuilder::new().mode(mode).create(&path) {

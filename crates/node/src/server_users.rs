@@ -81,19 +81,35 @@ impl UserRange {
     }
 }
 
+/// Ids of API servers.
+#[derive(Debug)]
+enum Ids {
+    /// One for each tenant.
+    Range {
+        range: UserRange,
+        /// The next one to give out, unless another node has it.
+        next: u32,
+        /// `None`: nobody can tell what other nodes have.
+        claims: Option<Claims>,
+    },
+    /// The node's, which is not root: sandboxes keep its tenants apart.
+    Shared(u32),
+}
+
 /// The tenant of each id.
 #[derive(Debug)]
 pub struct ServerUsers {
-    range: UserRange,
-    /// The next one to give out, unless another node has it.
-    next: u32,
-    /// `None`: nobody can tell what other nodes have.
-    claims: Option<Claims>,
+    ids: Ids,
     by_tenant: BTreeMap<String, ServerUser>,
+    /// Of helper processes, by their names.
+    helpers: BTreeMap<String, u32>,
     /// Groups that devices belong to.
     groups: Vec<u32>,
     /// Files of vendors' libraries, such as compiled kernels, a folder for each tenant.
     homes: PrivateDir,
+    /// The same for memory that API servers of a tenant share by names. In memory: a driver may pin it, and the kernel pins no
+    /// pages of other file systems for long. `None`: there is no such place, and folders beside the homes serve.
+    shared_memory: Option<PrivateDir>,
     /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
 }
@@ -101,14 +117,29 @@ pub struct ServerUsers {
 impl ServerUsers {
     /// `claims`: where the nodes of this machine say which ids they have.
     pub fn new(range: UserRange, claims: &Path) -> Result<Self, NodeError> {
+        let (next, claims) = (*range.0.start(), Claims::new(claims).ok());
+        Self::with(Ids::Range { range, next, claims })
+    }
+
+    /// Of a node that is not root and whose API servers are in sandboxes.
+    pub fn shared() -> Result<Self, NodeError> {
+        Self::with(Ids::Shared(rustix::process::geteuid().as_raw()))
+    }
+
+    fn with(ids: Ids) -> Result<Self, NodeError> {
         let homes = PrivateDir::create()?;
         // Into it, not to what is in it.
         fs::set_permissions(homes.path(), Permissions::from_mode(0o711))
             .map_err(|error| NodeError::PrivateDir(homes.path().to_owned(), error))?;
+        let shared_memory = in_memory().then(|| PrivateDir::create_in(Path::new(SHARED_MEMORY), 0o711)).transpose()?;
+        if let Some(folder) = &shared_memory {
+            // Independent of the umask.
+            fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
+                .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;
+        }
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
-        let (next, claims) = (*range.0.start(), Claims::new(claims).ok());
-        Ok(Self { range, next, claims, by_tenant: BTreeMap::new(), groups, homes, own })
+        Ok(Self { ids, by_tenant: BTreeMap::new(), helpers: BTreeMap::new(), groups, homes, shared_memory, own })
     }
 
     /// The directory with a home for each id.
@@ -116,16 +147,21 @@ impl ServerUsers {
         self.homes.path()
     }
 
+    /// The directory with the tenants' shared memory, if it is not that of the homes.
+    pub fn shared_memory(&self) -> Option<&Path> {
+        self.shared_memory.as_ref().map(PrivateDir::path)
+    }
+
     /// True if no other node of this machine can have the same ids.
     pub fn are_claimed(&self) -> bool {
-        self.claims.is_some()
+        matches!(&self.ids, Ids::Shared(_) | Ids::Range { claims: Some(_), .. })
     }
 
     /// The user of a tenant's API servers; `None`: the node's own. That holds only where the kernel says that the guest
     /// is the node's own user (`own`), from whom there is nothing to protect, and no tenant has that user. The name
     /// alone decides nothing: another guest that got it would be root.
     pub fn of(&mut self, tenant: &str, own: bool) -> Result<Option<ServerUser>, NodeError> {
-        if own && tenant == self.own {
+        if own && tenant == self.own && matches!(self.ids, Ids::Range { .. }) {
             return Ok(None);
         }
         if let Some(user) = self.by_tenant.get(tenant) {
@@ -134,32 +170,69 @@ impl ServerUsers {
         let failed = |why: String| NodeError::ServerUser(tenant.to_owned(), why);
         let id = self.unclaimed().map_err(|error| failed(format!("{}: {error}", claims::FOLDER)))?;
         let id = id.ok_or_else(|| failed("none is left".into()))?;
-        let home = self.homes.path().join(id.to_string());
-        let made = DirBuilder::new().mode(0o700).create(&home).and_then(|()| chown(&home, Some(id), Some(id)));
-        made.map_err(|error| failed(format!("{}: {error}", home.display())))?;
-        let user = ServerUser { id, groups: self.groups.clone(), home };
-        // Beside the home, where the tenant cannot put anything in its place.
-        let shared = user.shared_memory();
-        let made = DirBuilder::new().mode(0o700).create(&shared).and_then(|()| chown(&shared, Some(id), Some(id)));
-        made.map_err(|error| failed(format!("{}: {error}", shared.display())))?;
+        let (name, owner) = match self.ids {
+            Ids::Range { .. } => (id.to_string(), Some(id)),
+            Ids::Shared(_) => (self.by_tenant.len().to_string(), None),
+        };
+        let make = |folder: &Path| {
+            let made = DirBuilder::new().mode(0o700).create(folder).and_then(|()| chown(folder, owner, owner));
+            made.map_err(|error| failed(format!("{}: {error}", folder.display())))
+        };
+        let home = self.homes.path().join(&name);
+        // Where the tenant cannot put anything in its place.
+        let shared_memory =
+            self.shared_memory().map_or_else(|| home.with_extension("shm"), |folder| folder.join(&name));
+        let user = ServerUser { id, groups: self.groups.clone(), home, shared_memory };
+        make(&user.home)?;
+        make(&user.shared_memory)?;
         self.by_tenant.insert(tenant.to_owned(), user.clone());
         Ok(Some(user))
     }
 }
 
 impl ServerUsers {
+    /// The user of a helper process with this name; `None`: there are no users of their own.
+    pub fn helper(&mut self, name: &str) -> Result<Option<u32>, NodeError> {
+        if matches!(self.ids, Ids::Shared(_)) {
+            return Ok(None);
+        }
+        if let Some(id) = self.helpers.get(name) {
+            return Ok(Some(*id));
+        }
+        let failed = |why: String| NodeError::ServerUser(name.to_owned(), why);
+        let id = self.unclaimed().map_err(|error| failed(format!("{}: {error}", claims::FOLDER)))?;
+        let id = id.ok_or_else(|| failed("none is left".into()))?;
+        self.helpers.insert(name.to_owned(), id);
+        Ok(Some(id))
+    }
+
     /// The next id that is no other node's, which is this one's from now on.
     fn unclaimed(&mut self) -> io::Result<Option<u32>> {
-        while self.range.0.contains(&self.next) {
-            let id = self.next;
+        let (range, next, claims) = match &mut self.ids {
+            Ids::Shared(id) => return Ok(Some(*id)),
+            Ids::Range { range, next, claims } => (range, next, claims),
+        };
+        while range.0.contains(next) {
+            let id = *next;
             // The highest id of all is in no range.
-            self.next += 1;
-            if self.claims.as_mut().map_or(Ok(true), |claims| claims.claim(id))? {
+            *next += 1;
+            if claims.as_mut().map_or(Ok(true), |claims| claims.claim(id))? {
                 return Ok(Some(id));
             }
         }
         Ok(None)
     }
+}
+
+/// Where POSIX shared memory has its names.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// True if files there are memory (tmpfs).
+fn in_memory() -> bool {
+    /// `TMPFS_MAGIC` of linux/magic.h.
+    const TMPFS: i64 = 0x0102_1994;
+    #[allow(clippy::unnecessary_cast, reason = "the type differs between architectures")]
+    rustix::fs::statfs(SHARED_MEMORY).is_ok_and(|found| found.f_type as i64 == TMPFS)
 }
 
 /// Groups without which accelerators' device files cannot be opened.
@@ -209,6 +282,10 @@ mod tests {
         assert!(!range.lies_in("") && !range.lies_in("0 0"));
     }
 
+    fn shared_helper() -> Option<u32> {
+        ServerUsers::shared().unwrap().helper("gateways").unwrap()
+    }
+
     #[test]
     fn each_tenant_has_its_own_id_and_the_range_ends() {
         if UserRange::default().check().is_err() {
@@ -224,16 +301,24 @@ mod tests {
         assert_eq!((one.id, two.id), (70_000, 70_001));
         let home = fs::metadata(&two.home).unwrap();
         assert_eq!((home.uid(), home.mode() & 0o777), (70_001, 0o700));
-        let shared = fs::metadata(two.shared_memory()).unwrap();
+        let shared = fs::metadata(&two.shared_memory).unwrap();
         assert_eq!((shared.uid(), shared.mode() & 0o777), (70_001, 0o700));
         assert!(matches!(users.of("three", false), Err(NodeError::ServerUser(..))));
         assert_eq!(users.of(&own, true).unwrap(), None, "the kernel says so");
+        // Gateways and VM devices have ids of the same range.
+        let helper = new(70_003..=70_004).helper("gateways").unwrap();
+        assert_eq!((helper, shared_helper()), (Some(70_003), None));
         // Another node of this machine.
         let mut others = new(70_000..=70_002);
         assert!(others.are_claimed());
         assert_eq!(others.of("one", false).unwrap().unwrap().id, 70_002);
         assert!(matches!(others.of("two", false), Err(NodeError::ServerUser(..))));
         drop(users);
+        // A node that is not root.
+        let mut shared = ServerUsers::shared().unwrap();
+        let (one, two) = (shared.of("one", false).unwrap().unwrap(), shared.of(&own, true).unwrap().unwrap());
+        assert_eq!((one.id, one.id), (two.id, rustix::process::geteuid().as_raw()));
+        assert!(one.home != two.home && one.home.is_dir() && two.shared_memory.is_dir());
         assert_eq!(new(70_000..=70_002).of("two", false).unwrap().unwrap().id, 70_000);
     }
 }

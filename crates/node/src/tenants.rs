@@ -104,7 +104,12 @@ impl Core {
         let tenant = state.tenants.called(&session.tenant);
         let seat: &AssignedSlot = match &mut server.seat {
             Some(seat) => seat,
-            none => none.insert(state.accounts.assign_slot(&tenant)?),
+            none => {
+                if let Some(groups) = &self.groups {
+                    groups.join(session.server, &tenant.name);
+                }
+                none.insert(state.accounts.assign_slot(&tenant)?)
+            }
         };
         let socket = session.socket().ok_or_else(gone)?;
         let page = state.accounts.descriptor(seat).ok_or_else(gone)?;

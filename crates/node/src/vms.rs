@@ -3,6 +3,7 @@
 use crate::{
     NodeError,
     epoll::Token,
+    helpers::HelperAccess,
     listener::Listener,
     node::{Core, CoreState, Goal},
 };
@@ -18,7 +19,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::{fs::PermissionsExt, process::CommandExt},
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
@@ -144,22 +145,24 @@ impl Core {
     /// A VMM connects: from now on its device looks at the listener.
     pub(crate) fn start_device(&self, place: u64) {
         let mut state = self.state();
-        let Some(vm) = state.vms.list.get_mut(&place) else { return };
+        let CoreState { vms, server_users, .. } = &mut *state;
+        let Some(vm) = vms.list.get_mut(&place) else { return };
         self.epoll.remove(vm.listener.socket.as_fd());
         if self.aims_at(Goal::Drain) {
             return;
         }
         let VmSettings { name, tenant, .. } = &vm.settings;
-        let spawned = spawn(&self.config.vm_device, &self.config.socket, vm);
-        let started = spawned.map_err(|error| NodeError::Spawn(self.config.vm_device.program.clone(), error)).and_then(
-            |device| match self.epoll.add(device.exit.as_fd(), Token::DeviceExit(place)) {
-                Ok(()) => Ok(device),
-                Err(error) => {
-                    let _ = device.end();
-                    Err(error)
-                }
-            },
-        );
+        let spawned = self.helper_access(server_users.as_mut(), &format!("VM {name}")).and_then(|access| {
+            let spawned = spawn(&self.config.vm_device, &access, vm);
+            spawned.map_err(|error| NodeError::Spawn(self.config.vm_device.program.clone(), error))
+        });
+        let started = spawned.and_then(|device| match self.epoll.add(device.exit.as_fd(), Token::DeviceExit(place)) {
+            Ok(()) => Ok(device),
+            Err(error) => {
+                let _ = device.end();
+                Err(error)
+            }
+        });
         match started {
             Ok(device) => {
                 let pid = device.child.id();
@@ -235,12 +238,11 @@ impl VmDeviceProcess {
     }
 }
 
-fn spawn(command: &VmDeviceCommand, node: &Path, vm: &Vm) -> io::Result<VmDeviceProcess> {
+fn spawn(command: &VmDeviceCommand, node: &HelperAccess, vm: &Vm) -> io::Result<VmDeviceProcess> {
     let mut child = Command::new(&command.program)
         .arg0("aviary")
         .args(&command.arguments)
-        .arg("--node")
-        .arg(node)
+        .args(node.arguments())
         .arg("--name")
         .arg(&vm.settings.name)
         // It reads what the VM's kernel writes, and needs nothing of the node's.

@@ -5,11 +5,12 @@
 
 use crate::{
     NodeError,
-    api_server::{ApiServer, ApiServerCommand},
+    api_server::{ApiServer, ApiServerCommand, Init},
 };
 use aviary_control::{FromServer, Patience, Received, ToZygote, receive, send};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::pipe::{PipeFlags, pipe_with};
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
@@ -49,15 +50,26 @@ impl Zygote {
 
     fn try_copy(&self, log: &OwnedFd) -> io::Result<ApiServer> {
         let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        send(self.process.control.as_fd(), &ToZygote::Copy, &[theirs.as_fd(), log.as_fd()], Patience::None)?;
+        let (status, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let descriptors = [theirs.as_fd(), log.as_fd(), write.as_fd()];
+        send(self.process.control.as_fd(), &ToZygote::Copy, &descriptors, Patience::None)?;
         // The only copies left are the zygote's and the new process's: their deaths can be seen.
-        drop(theirs);
-        ApiServer::adopt(birth(&control)?, control)
+        drop((theirs, write));
+        let mut init = None;
+        let born = birth(&control, &mut init);
+        let init = init.map(|pid| Init::adopt(pid, status)).transpose()?;
+        match (born, init) {
+            (Ok(pid), init) => ApiServer::adopt(pid, control, init),
+            (Err(error), init) => {
+                init.into_iter().for_each(Init::discard);
+                Err(error)
+            }
+        }
     }
 }
 
-/// The process id that the new process tells.
-fn birth(control: &OwnedFd) -> io::Result<u32> {
+/// The process id that the new process tells, and before it that of its PID namespace's process 1, if it has one.
+fn birth(control: &OwnedFd, init: &mut Option<u32>) -> io::Result<u32> {
     let until = Instant::now() + FORK_TIMEOUT;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -70,6 +82,7 @@ fn birth(control: &OwnedFd) -> io::Result<u32> {
             Err(errno) => return Err(errno.into()),
         }
         match receive(control.as_fd()) {
+            Received::Message(FromServer::Init { pid }, _) => *init = Some(pid),
             Received::Message(FromServer::Born { pid }, _) => return Ok(pid),
             Received::Message(..) => return Err(io::ErrorKind::InvalidData.into()),
             Received::Garbage(garbage) => return Err(io::Error::new(io::ErrorKind::InvalidData, garbage)),

@@ -4,7 +4,7 @@
 //! walls bound what such a process reaches:
 //!
 //! 1. [`namespaces`]: its own mounts, processes, network, IPC, host name and cgroup view. Every process that it starts
-//!    ends with it, because it is process 1 of its own PID namespace.
+//!    ends with it, because the process 1 of its PID namespace does ([`init`]).
 //! 2. [`root`]: a file system of its own with the vendor's libraries read-only, a private `/tmp` of limited size, and
 //!    the device nodes that its APIs need.
 //! 3. [`system_calls`]: an allow-list; a call outside it ends the process.
@@ -12,14 +12,19 @@
 //! The order is: clone into the namespaces, build the root, and, before the first byte of a guest is read, change the
 //! user, drop every capability and install the filter. No step can be undone afterwards.
 
+pub mod files;
+pub mod init;
 pub mod namespaces;
 pub mod privileges;
 pub mod probe;
 pub mod recording;
 pub mod root;
 pub mod system_calls;
+mod walls;
 
 use std::str::FromStr;
+
+pub use walls::Walls;
 
 /// How far a node confines its API servers (`aviary serve --sandbox`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,11 +1,12 @@
 //! A process in namespaces of its own.
 
+use std::io;
 use std::str::FromStr;
 
 use rustix::io::Errno;
 
-/// Flags of `clone` for the namespaces of an API server; a user namespace is not among them, because the node is root
-/// and the mapping of ids would add nothing.
+/// Flags of `clone` for the namespaces of an API server. A user namespace is not among them: a node that is root needs none,
+/// and of another one the zygote is in one already ([`enter_user_namespace`]).
 pub const NAMESPACES: libc::c_int = libc::CLONE_NEWPID
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWNET
@@ -64,7 +65,8 @@ pub enum Forked {
 
 /// Forks a process that is a child of the caller's parent, in `namespaces` (flags of `clone`, 0 for none).
 ///
-/// With `CLONE_NEWPID` the child is process 1 of its namespace: when it ends, the kernel ends all processes in it.
+/// With `CLONE_NEWPID` the child is process 1 of its namespace: when it ends, the kernel ends all processes in it
+/// ([`crate::init`]).
 ///
 /// # Errors
 /// Those of `clone`: `EPERM` without CAP_SYS_ADMIN, `ENOSPC` beyond `user.max_*_namespaces`, `EINVAL` where the kernel
@@ -94,22 +96,51 @@ pub(crate) unsafe fn fork_with(flags: libc::c_int) -> Result<Forked, Errno> {
     }
 }
 
+/// Puts this process into a user namespace in which it has all capabilities. It stays the user that it is, inside and outside.
+///
+/// # Errors
+/// The kernel or its administrator allows no user namespaces (`EPERM`, `ENOSPC`), or the process has several threads
+/// (`EINVAL`).
+pub fn enter_user_namespace() -> io::Result<()> {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    // SAFETY: takes effect on this process only and touches no memory.
+    if unsafe { libc::unshare(libc::CLONE_NEWUSER) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Otherwise the namespace could be used to leave a group that a file's mode refuses.
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("{group} {group} 1"))
+}
+
+/// Forks a child whose id in the caller's PID namespace is `id`, with more flags of `clone`.
+///
+/// # Errors
+/// As [`fork_for_parent`]; `EEXIST`: a process has that id; `EPERM`: the caller has neither CAP_SYS_ADMIN nor
+/// CAP_CHECKPOINT_RESTORE in the namespace's user namespace; `EINVAL`, `E2BIG` or `ENOSYS` before Linux 5.5.
+///
+/// # Safety
+/// As [`fork_for_parent`].
+pub(crate) unsafe fn fork_as(id: u32, flags: libc::c_int) -> Result<Forked, Errno> {
+    let ids = [libc::pid_t::try_from(id).map_err(|_| Errno::INVAL)?];
+    // SAFETY: all zeros is valid: no flags, no addresses.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = u64::from(flags.cast_unsigned());
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.set_tid = ids.as_ptr() as u64;
+    arguments.set_tid_size = ids.len() as u64;
+    // SAFETY: the arguments are valid, of the size that is said, and only read; a stack of 0 means a copy of the caller's.
+    match unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) } {
+        0 => Ok(Forked::Child),
+        pid => u32::try_from(pid).map(Forked::Parent).map_err(|_| last_error()),
+    }
+}
+
 /// The caller's process id as the mounted `/proc` counts: in a new PID namespace, before [`crate::root::enter`], the id
 /// that the host knows.
 pub fn outer_pid() -> Option<u32> {
     let link = std::fs::read_link("/proc/self").ok()?;
     link.to_str()?.parse().ok()
-}
-
-/// Ends this process when SIGTERM arrives. Process 1 of a PID namespace ignores signals without a handler.
-pub fn end_at_sigterm() {
-    extern "C" fn end(_signal: libc::c_int) {
-        // SAFETY: _exit is async-signal-safe.
-        unsafe { libc::_exit(0) };
-    }
-    let handler: extern "C" fn(libc::c_int) = end;
-    // SAFETY: installs a handler that calls an async-signal-safe function only.
-    unsafe { libc::signal(libc::SIGTERM, handler as libc::sighandler_t) };
 }
 
 fn last_error() -> Errno {

@@ -11,7 +11,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags, open};
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
     mount_remount, unmount,
@@ -38,7 +38,7 @@ pub const SYSTEM: &[&str] = &[
 ];
 
 /// Device nodes without which the C library and compilers do not work. They hold no state of anybody.
-const PLAIN_DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+pub(crate) const PLAIN_DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// Contents of the root of one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct Outline {
     pub devices: Vec<PathBuf>,
     /// Directory with one subdirectory per tenant, writable by that tenant's user only.
     pub homes: PathBuf,
+    /// Directory below `/dev/shm` with one subdirectory per tenant, for [`share_memory_names`].
+    pub shared_memory: Option<PathBuf>,
     /// Bytes that `/tmp` and `/dev/shm` can take each.
     pub scratch_bytes: u64,
 }
@@ -99,12 +101,18 @@ pub fn enter(outline: &Outline) -> Result<(), RootError> {
     }
     make_directory(&dev.join("shm"), 0o1777)?;
     new_tmpfs(&dev.join("shm"), &scratch)?;
+    if let Some(folders) = &outline.shared_memory {
+        builder.bind_writable(folders)?;
+    }
     for (name, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")] {
         symlink(target, dev.join(name)).map_err(at(name))?;
     }
     let nothing_special = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let sys = Path::new(SITE).join("sys");
-    mount("sysfs", &sys, "sysfs", nothing_special | MountFlags::RDONLY, None).map_err(at("/sys"))?;
+    let flags = nothing_special | MountFlags::RDONLY;
+    // Refused in a user namespace whose host shows a part of it only: then that part.
+    mount("sysfs", &sys, "sysfs", flags, None).or_else(|_| mount_bind_recursive("/sys", &sys)).map_err(at("/sys"))?;
+    restrain(&sys, flags)?;
     // Over the new root's own /proc, which shows this PID namespace only.
     mount("proc", Path::new(SITE).join("proc"), "proc", nothing_special, None).map_err(at("/proc"))?;
     rustix::process::chdir(SITE).map_err(at("/"))?;
@@ -134,14 +142,34 @@ pub fn enter_beside(outline: &Outline, host: BorrowedFd<'_>) -> Result<OwnedFd, 
 pub fn share_memory_names(folder: &Path) -> Result<(), RootError> {
     let place = Path::new("/dev/shm");
     mount_bind(folder, place).map_err(at(place))?;
-    let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
-    mount_remount(place, flags, "").map_err(at(place))
+    restrain(place, MountFlags::NOSUID | MountFlags::NODEV)
+}
+
+/// Makes `home` all that is seen at `homes`, the directory that it lies in: where all tenants' API servers are one user, only
+/// that keeps the others' homes from it.
+///
+/// Requires what [`share_memory_names`] requires.
+pub fn show_only(home: &Path, homes: &Path) -> Result<(), RootError> {
+    mount_bind(home, homes).map_err(at(homes))?;
+    restrain(homes, MountFlags::NOSUID | MountFlags::NODEV)
 }
 
 /// Makes a mount read-only.
 fn seal(path: &str, flags: MountFlags) -> Result<(), RootError> {
-    let flags = flags | MountFlags::RDONLY | MountFlags::BIND;
-    mount_remount(path, flags, "").map_err(at(path))
+    restrain(Path::new(path), flags | MountFlags::RDONLY)
+}
+
+/// Adds flags to those of a mount. In a user namespace those that the host's mount has cannot be taken away.
+fn restrain(path: &Path, flags: MountFlags) -> Result<(), RootError> {
+    let has = rustix::fs::statvfs(path).map_err(at(path))?.f_flag;
+    let same = [
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+    ];
+    let kept = same.iter().filter(|(there, _)| has.contains(*there)).fold(flags, |sum, (_, flag)| sum | *flag);
+    mount_remount(path, kept | MountFlags::BIND, "").map_err(at(path))
 }
 
 fn new_tmpfs(on: &Path, options: &str) -> Result<(), RootError> {
@@ -159,7 +187,7 @@ fn make_directory(path: &Path, mode: u32) -> Result<(), RootError> {
 }
 
 /// Device nodes that exist; a `*` at the end of the last component stands for any rest.
-fn matching(patterns: &[PathBuf]) -> Vec<PathBuf> {
+pub(crate) fn matching(patterns: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for pattern in patterns {
         let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -242,8 +270,7 @@ impl Builder {
         }
         let place = self.place_for(path)?;
         mount_bind_recursive(path, &place).map_err(at(path))?;
-        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-        mount_remount(&place, flags, "").map_err(at(path))?;
+        restrain(&place, MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV)?;
         self.bound.push(path.to_owned());
         Ok(())
     }
@@ -265,8 +292,7 @@ impl Builder {
     fn bind_writable(&mut self, path: &Path) -> Result<(), RootError> {
         let place = self.place_for(path)?;
         mount_bind(path, &place).map_err(at(path))?;
-        let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NODEV;
-        mount_remount(&place, flags, "").map_err(at(path))
+        restrain(&place, MountFlags::NOSUID | MountFlags::NODEV)
     }
 
     /// A directory of device nodes (`/dev/dri`) is shown whole. What does not exist is skipped.
@@ -276,8 +302,7 @@ impl Builder {
         }
         let place = self.place_for(path)?;
         mount_bind_recursive(path, &place).map_err(at(path))?;
-        let flags = MountFlags::BIND | MountFlags::NOSUID | MountFlags::NOEXEC;
-        mount_remount(&place, flags, "").map_err(at(path))
+        restrain(&place, MountFlags::NOSUID | MountFlags::NOEXEC)
     }
 }
 

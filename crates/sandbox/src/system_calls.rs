@@ -46,6 +46,14 @@ pub fn restrict(allowed: &Allowed, report: fn(libc::c_long)) -> Result<(), Filte
     seccompiler::apply_filter_all_threads(&filter::enforcing(allowed)?).map_err(failed)
 }
 
+/// Installs a filter for this thread and all that it starts: any call but these ends the process.
+///
+/// # Errors
+/// As [`restrict`].
+pub(crate) fn restrict_to(calls: &[libc::c_long]) -> Result<(), FilterError> {
+    seccompiler::apply_filter(&filter::only(calls)?).map_err(failed)
+}
+
 static REPORT: std::sync::OnceLock<fn(libc::c_long)> = std::sync::OnceLock::new();
 
 /// The part of `siginfo_t` that SIGSYS fills in.

@@ -24,6 +24,7 @@ use crate::residency::{ResidencyDevices, as_shown, devices_of};
 use crate::scratch::Scratch;
 use crate::session::Session;
 use crate::state::ReplayedCall;
+use crate::states::UsedState;
 
 mod handles;
 
@@ -130,6 +131,9 @@ pub struct Call {
     /// Arena regions whose content the reply changes: carried along if the arena is mirrored.
     pub(crate) regions: Vec<(u64, u64)>,
     pub(crate) closures: Vec<(ClosureKey, ClosureLifetime)>,
+    pub(crate) states: Vec<UsedState>,
+    /// Pointers that the library may advance, and by how many bytes.
+    pub(crate) cursors: Vec<(usize, usize)>,
     pub(crate) holding: Charges,
     pub(crate) on_success: OnSuccess,
     pub(crate) result: Option<(bool, i64)>,
@@ -177,6 +181,8 @@ impl Call {
             next_until: 0,
             regions: Vec::new(),
             closures: Vec::new(),
+            states: Vec::new(),
+            cursors: Vec::new(),
             holding: Charges::default(),
             on_success: OnSuccess::default(),
             result: None,

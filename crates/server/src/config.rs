@@ -14,6 +14,10 @@ pub const MAX_LATE: usize = 1 << 20;
 pub const MAX_LATE_BYTES: usize = 256 << 20;
 /// Vendor memory mapped by the guest at a time, where it cannot be shared.
 pub const MAX_MAPPINGS: usize = 1 << 16;
+/// States that the guest's application has at a time.
+pub const MAX_STATES: usize = 1 << 16;
+/// Bytes of all of them, with the memory that the library keeps with them.
+pub const MAX_STATE_BYTES: usize = 1 << 30;
 /// Callbacks inside calls inside callbacks, on one lane.
 pub const MAX_NESTING: usize = 64;
 /// Addresses an arena may span: 64 GiB are usual.

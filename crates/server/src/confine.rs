@@ -103,18 +103,22 @@ pub fn flush_output() {
 /// Where vendors' libraries look for a place to keep what they compile.
 const CACHES: &[&str] = &["HOME", "XDG_CACHE_HOME", "POCL_CACHE_DIR", "CUDA_CACHE_PATH"];
 
-/// Vendors' libraries find `directory` as their home. Called before a thread of ours is there.
-pub fn keep_caches_in(directory: &Path) {
+/// Vendors' libraries find `directory` as their home, which is where this process is from here on. Called before a thread of
+/// ours is there.
+pub fn live_in(directory: &Path) -> io::Result<()> {
     for name in CACHES {
         // SAFETY: no thread of ours reads the environment now; those of a vendor's library that was loaded a moment ago
         // have not been given anything to do.
         unsafe { std::env::set_var(name, directory) };
     }
+    std::env::set_current_dir(directory)
 }
 
-/// All of this process is another user from here on and cannot go back. Called before a thread of ours is there.
+/// All of this process is this user from here on and cannot go back. Called before a thread of ours is there.
 pub fn become_user(user: &ServerUser) -> io::Result<()> {
-    keep_caches_in(&user.home);
+    if rustix::process::geteuid().as_raw() == user.id {
+        return Ok(());
+    }
     privileges::become_user(user.id, &user.groups)?;
     // A process that changed its user could not open its own files under /proc, which drivers do. Other processes of this
     // user belong to the same tenant.
@@ -122,7 +126,7 @@ pub fn become_user(user: &ServerUser) -> io::Result<()> {
     if unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    std::env::set_current_dir(&user.home)
+    Ok(())
 }
 
 /// System calls that no vendor library needs and that would help somebody who took one over.

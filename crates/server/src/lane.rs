@@ -609,6 +609,9 @@ fn conclude(call: &mut Call, success: bool) {
     if call.reserved > 0 {
         call.session.return_handles(std::mem::take(&mut call.reserved));
     }
+    if !call.states.is_empty() || !call.cursors.is_empty() {
+        call.leave_states(success);
+    }
     let kept = ffi::take_kept();
     let noted = &mut call.on_success;
     if !success {
@@ -696,4 +699,4 @@ fn region((offset, bytes): &(u64, u64)) -> Region {
 
 #[cfg(test)]
 #[path = "lane_tests.rs"]
-mod tests;
+pub mod tests;

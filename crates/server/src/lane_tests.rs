@@ -51,13 +51,18 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
     LaneEnd::clear(&arena, AT, LENGTH).unwrap();
     let guest = LaneEnd::shared(&arena, AT, LENGTH, Side::Guest, &liveness).unwrap();
     let server = LaneEnd::shared(&arena, AT, LENGTH, Side::Server, &liveness).unwrap();
-    let gate = gate(&API, &Assignment::default(), None).unwrap();
+    (Lane::new(session_of(&API, devices, &Assignment::default()), 1, server, None), guest)
+}
+
+/// A session without memory that it shares with a guest.
+pub fn session_of(api: &'static ApiDescriptor, devices: Devices, assignment: &Assignment) -> Arc<Session> {
+    let gate = gate(api, assignment, None).unwrap();
     let stats = StatsPage::publish(StatsPage::create().unwrap().as_fd(), &gate).unwrap();
-    let vendor = load_vendor(&API, None).unwrap();
+    let vendor = load_vendor(api, None).unwrap();
     let journal = Journal { fd: 2, session: 0 };
     let memory = SessionMemory::none();
-    let session = Session::new(Parts {
-        api: &API,
+    Session::new(Parts {
+        api,
         vendor,
         memory,
         stats,
@@ -70,8 +75,7 @@ fn lane_to(devices: Devices) -> (Rc<Lane>, LaneEnd) {
         socket: None,
         move_every: None,
         orders: None,
-    });
-    (Lane::new(session, 1, server, None), guest)
+    })
 }
 
 /// Cost of a synchronous call apart from waiting: `cargo test --release -- --ignored --nocapture call_costs`.

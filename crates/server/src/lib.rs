@@ -6,6 +6,7 @@
 //! connection is a [`session::Session`]; each guest thread has a lane and each
 //! lane a shadow thread that decodes, admits, executes and answers its calls.
 
+mod alignment;
 #[cfg(test)]
 mod allocations;
 mod api;
@@ -53,6 +54,7 @@ mod residency;
 mod scratch;
 mod session;
 pub mod state;
+mod states;
 mod tickets;
 mod vendor;
 

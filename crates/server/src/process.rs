@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, StateDescriptors, ToServer};
-use aviary_sandbox::{namespaces::Namespace, system_calls::Allowed};
+use aviary_sandbox::{Walls, namespaces::Namespace, system_calls::Allowed};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::io::FdFlags;
@@ -51,8 +51,12 @@ struct ProcessState {
 /// How the node wants its API servers confined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SandboxOptions {
+    /// Which walls the node has found to be possible.
+    pub walls: Walls,
     /// Directory with the tenants' homes, one for each user id.
     pub homes: PathBuf,
+    /// Directory below `/dev/shm` with the tenants' shared memory; `None`: it is beside the homes.
+    pub shared_memory: Option<PathBuf>,
     /// Files and directories of the host that API servers can read beside what they need in any case.
     pub readable: Vec<PathBuf>,
     /// Device nodes and files that stand for devices, beside those of known accelerators.
@@ -99,7 +103,7 @@ pub fn zygote(control_fd: RawFd, options: Option<SandboxOptions>) -> i32 {
     let sandbox = match options.map(|options| Sandbox::new(options, journal)).transpose() {
         Ok(sandbox) => sandbox,
         Err(error) => {
-            eprintln!("aviary api-server: the host's root directory: {error}");
+            eprintln!("aviary api-server: sandboxes: {error}");
             return 1;
         }
     };
@@ -284,17 +288,11 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     let Assigned { assignment, descriptors, state } = &assigned;
     let session = assignment.session;
     let user = assignment.user.as_ref();
-    let become_user =
-        || user.map_or(Ok(()), |user| become_user(user, &assignment.modules)).map_err(|error| error.to_string());
-    let join_tenant = || match shared.sandbox.as_ref().filter(|_| first).zip(user) {
-        Some((sandbox, user)) => sandbox.join_tenant(user),
-        None => Ok(()),
+    let confined = match first {
+        true => confine_for(shared.sandbox.as_ref(), user, &assignment.modules),
+        false => Ok(()),
     };
-    let lock = || match shared.sandbox.as_ref().filter(|_| first) {
-        Some(sandbox) => sandbox.lock(user),
-        None => Ok(()),
-    };
-    if let Err(error) = join_tenant().and_then(|()| become_user()).and_then(|()| lock()) {
+    if let Err(error) = confined {
         let text = format!("this API server cannot be confined: {error}");
         note(shared, session, &text);
         if state.is_some() {
@@ -326,14 +324,23 @@ fn start(shared: &Arc<ProcessState>, assigned: Assigned) {
     }
 }
 
-/// With the first session. What is loaded later this user must be able to read.
-fn become_user(user: &ServerUser, modules: &[PathBuf]) -> std::io::Result<()> {
-    if rustix::process::geteuid().as_raw() == user.id {
-        return Ok(());
+/// With the first session: from here on the process is its tenant's.
+fn confine_for(sandbox: Option<&Sandbox>, user: Option<&ServerUser>, modules: &[PathBuf]) -> Result<(), String> {
+    let home = match (sandbox, user) {
+        (Some(sandbox), Some(user)) => Some(sandbox.join_tenant(user)?),
+        (None, Some(user)) => Some(user.home.clone()),
+        (Some(sandbox), None) => sandbox.home_of_node(),
+        (None, None) => None,
+    };
+    if let Some(user) = user {
+        // This user must be able to read all that is loaded later. A copy of the zygote has it already.
+        attach::preload(modules).for_each(drop);
+        confine::become_user(user).map_err(|error| error.to_string())?;
     }
-    // A copy of the zygote has them already.
-    attach::preload(modules).for_each(drop);
-    confine::become_user(user)
+    if let Some(home) = &home {
+        confine::live_in(home).map_err(|error| format!("{}: {error}", home.display()))?;
+    }
+    sandbox.map_or(Ok(()), |sandbox| sandbox.lock(home.as_deref()))
 }
 
 fn note(shared: &ProcessState, session: u64, text: &str) {

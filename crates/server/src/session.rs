@@ -35,6 +35,7 @@ use crate::policy::Policy;
 use crate::posted::PostedCallbacks;
 use crate::printed::{self, Look, Printed};
 use crate::residency::MAX_RESIDENCY_DEVICES;
+use crate::states::States;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
 
@@ -72,6 +73,7 @@ pub struct Session {
     pub late: DeferredOutputs,
     pub memory: SessionMemory,
     pub mappings: Mappings,
+    pub states: States,
     pub deferred_ends: DeferredEnds,
     pub log: ObjectLog,
     pub stats: StatsPage,
@@ -153,6 +155,7 @@ impl Session {
             late: DeferredOutputs::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
+            states: States::default(),
             deferred_ends: DeferredEnds::default(),
             log: parts.log,
             stats: parts.stats,

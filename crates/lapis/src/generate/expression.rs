@@ -23,18 +23,20 @@ pub struct Context<'a> {
     pub unbounded: bool,
     /// Inside an element that travels both ways: the reply pass visits all that the request pass has visited.
     pub both: bool,
+    /// Inside a struct that the server keeps.
+    pub state: bool,
     /// Values that have arrived from the guest, by the expression that it evaluated.
     pub carried: &'a [(Expr, Site)],
 }
 
 impl<'a> Context<'a> {
     pub fn new(model: &'a Model, side: Side) -> Self {
-        Context { model, side, depth: 0, unbounded: false, both: false, carried: &[] }
+        Context { model, side, depth: 0, unbounded: false, both: false, state: false, carried: &[] }
     }
 
     /// Inside an element of memory that the library hands out: no request spoke of it.
     pub fn deeper(self) -> Self {
-        Context { depth: self.depth + 1, both: false, ..self }
+        Context { depth: self.depth + 1, both: false, state: false, ..self }
     }
 
     /// Inside an element of the application's memory.

@@ -1,5 +1,6 @@
 //! Files around the printed Rust: the crates' build files.
 
+use crate::build::VERSIONS_FOLDER;
 use crate::model::{Model, Side};
 use std::path::PathBuf;
 
@@ -36,7 +37,13 @@ pub fn build_script(model: &Model, side: Side, flags: &[String], files: &[PathBu
     let paths = |paths: &[PathBuf]| list(&mut paths.iter().map(|p| p.to_string_lossy().into_owned()));
     let (files, headers, flags) = (paths(files), paths(headers), list(&mut flags.iter().cloned()));
     let soname = match side {
-        Side::Guest => format!("    println!(\"cargo::rustc-cdylib-link-arg=-Wl,-soname,{}\");\n", model.api.soname),
+        Side::Guest => format!(
+            "    println!(\"cargo::rustc-cdylib-link-arg=-Wl,-soname,{}\");\n\
+             \x20   // The vendor library's symbol versions, where it has some.\n\
+             \x20   println!(\"cargo::rerun-if-changed={VERSIONS_FOLDER}/list\");\n\
+             \x20   println!(\"cargo::rustc-cdylib-link-arg=-L{{}}/{VERSIONS_FOLDER}\", env!(\"CARGO_MANIFEST_DIR\"));\n",
+            model.api.soname
+        ),
         _ => String::new(),
     };
     format!(

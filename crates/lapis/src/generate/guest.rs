@@ -5,6 +5,7 @@ mod minted;
 mod reply;
 mod request;
 mod sized;
+mod state;
 
 use super::callback;
 use super::expression::Context;
@@ -231,6 +232,8 @@ impl Stub<'_> {
             Code::Success => &f.success,
             Code::Failure => &f.failure,
             Code::Unsupported => &f.unsupported,
+            // A value that says that a call was refused says so of one that no server has answered.
+            Code::Lost if matches!(f.error, ErrorPlace::Nowhere) && f.lost.is_none() => &f.failure,
             Code::Lost => &f.lost,
         };
         let shared = match f.error {

@@ -3,6 +3,7 @@
 mod effects;
 mod reply;
 mod request;
+mod state;
 
 use super::callback;
 use super::expression::Context;

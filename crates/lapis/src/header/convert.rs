@@ -3,7 +3,7 @@
 use super::declarator;
 use super::macros::Macro;
 use super::unit::Unit;
-use super::{Header, HeaderError, HeaderFunction, HeaderVariable, Problem};
+use super::{Header, HeaderError, HeaderFunction, HeaderVariable, Notes, Problem};
 use crate::model::{Field, Signature, Struct, Type, TypeKind};
 use clang::diagnostic::Severity;
 use clang::{Clang, Entity, EntityKind, EntityVisitResult, Index, Unsaved};
@@ -55,6 +55,9 @@ fn arguments(unit: &Unit) -> Vec<String> {
 /// How many pointers are followed from struct to struct; what lies behind more of them is incomplete.
 /// Headers with tables of functions would otherwise unfold into millions of types.
 const NESTING: usize = 4;
+
+/// A longer declaration is not read for the words in it.
+const MAX_DECLARATION_BYTES: usize = 8192;
 
 #[derive(Default)]
 struct Reader {
@@ -113,7 +116,8 @@ impl Reader {
         let signature = self.signature(ty, Some(entity));
         let file = file_of(entity).unwrap_or_default();
         let internal = entity.get_linkage() == Some(clang::Linkage::Internal);
-        self.header.functions.push(HeaderFunction { name, symbol, signature, file, defined, internal });
+        let notes = self.notes(entity);
+        self.header.functions.push(HeaderFunction { name, symbol, signature, file, defined, internal, notes });
     }
 
     fn variable(&mut self, entity: Entity) {
@@ -140,22 +144,56 @@ impl Reader {
         let converted = self.convert(ty, None);
         let complete = !matches!(converted.kind, TypeKind::Incomplete);
         if complete || !self.header.tags.contains_key(&spelling) {
+            if complete {
+                self.note_members(entity, &spelling);
+                self.header.tag_files.extend(file_of(entity).map(|file| (spelling.clone(), file)));
+            }
             self.header.tags.insert(spelling, converted);
         }
     }
 
     fn enumeration(&mut self, entity: Entity) {
         let signed = entity.get_enum_underlying_type().is_some_and(|t| t.is_signed_integer());
+        let mut names = Vec::new();
         for constant in entity.get_children() {
             if let (Some(name), Some((s, u))) = (constant.get_name(), constant.get_enum_constant_value()) {
                 let value = if signed { i128::from(s) } else { i128::from(u) };
+                names.push(name.clone());
                 self.header.enumerators.insert(name, value);
             }
         }
         if let Some(ty) = entity.get_type() {
             let converted = self.convert(ty, None);
+            self.header.enumerations.insert(ty.get_display_name(), names);
             self.header.tags.insert(ty.get_display_name(), converted);
         }
+    }
+
+    fn note_members(&mut self, structure: Entity, spelling: &str) {
+        for field in structure.get_children() {
+            let (EntityKind::FieldDecl, Some(name), Some(ty)) = (field.get_kind(), field.get_name(), field.get_type())
+            else {
+                continue;
+            };
+            if ty.get_canonical_type().get_kind() == clang::TypeKind::Pointer {
+                let notes = self.notes(field);
+                self.header.members.insert((spelling.to_string(), name), notes);
+            }
+        }
+    }
+
+    /// A declaration may begin in a macro: it is read from where that stands to the next `;`.
+    fn notes(&mut self, entity: Entity) -> Notes {
+        let comment = entity.get_comment().unwrap_or_default();
+        let start = entity.get_range().map(|range| range.get_start().get_expansion_location());
+        let Some((path, at)) = start.and_then(|s| Some((s.file?.get_path(), s.offset as usize))) else {
+            return Notes { comment, text: String::new() };
+        };
+        let bytes = self.files.entry(path.clone()).or_insert_with(|| std::fs::read(&path).unwrap_or_default());
+        let rest = bytes.get(at..).unwrap_or_default();
+        let rest = &rest[..rest.len().min(MAX_DECLARATION_BYTES)];
+        let end = rest.iter().position(|b| matches!(b, b';' | b'{')).unwrap_or(rest.len());
+        Notes { comment, text: String::from_utf8_lossy(&rest[..end]).into_owned() }
     }
 
     fn define(&mut self, entity: Entity) {

@@ -1,5 +1,7 @@
 //! Functions that end an object, by their names.
 
+use super::words::words;
+
 /// The end of objects, as a function's name tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
@@ -35,29 +37,6 @@ pub fn ending(function: &str) -> Ending {
         true => Ending::Ends,
         false => Ending::Unclear,
     }
-}
-
-/// The words of a name, in lower case; a number of its version is none.
-fn words(name: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let characters: Vec<char> = name.chars().collect();
-    for (n, &c) in characters.iter().enumerate() {
-        let before = n.checked_sub(1).map(|n| characters[n]);
-        let after = characters.get(n + 1);
-        let begins = c.is_ascii_uppercase()
-            && (before.is_some_and(|b| !b.is_ascii_uppercase()) || after.is_some_and(|a| a.is_ascii_lowercase()));
-        if c == '_' || begins {
-            words.push(String::new());
-        }
-        if c != '_'
-            && let Some(word) = words.last_mut()
-        {
-            word.push(c.to_ascii_lowercase());
-        }
-    }
-    let version = |w: &String| w.trim_start_matches('v').chars().all(|c| c.is_ascii_digit());
-    words.retain(|w| !w.is_empty() && !version(w));
-    words
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use aviary_sandbox::system_calls::{Call, Requests};
 use std::path::{Component, Path};
 
 /// Kinds of rules.
-const RULES: [&str; 5] = ["read", "device", "syscalls", "ioctl", "breaks"];
+const RULES: [&str; 4] = ["read", "device", "syscalls", "ioctl"];
 
 impl Loader<'_> {
     /// Adds the rules of one block; those of several blocks (imports) all hold.
@@ -21,10 +21,6 @@ impl Loader<'_> {
                     "device" => device(text).map(|()| sandbox.devices.push(text.value.clone())).err(),
                     "syscalls" => call(text).map(|()| sandbox.system_calls.push(text.value.clone())).err(),
                     "ioctl" => requests(text).map(|()| sandbox.ioctls.push(text.value.clone())).err(),
-                    "breaks" => {
-                        sandbox.breaks.push(text.value.clone());
-                        None
-                    }
                     _ => break,
                 };
                 self.diagnostics.extend(wrong);
@@ -32,7 +28,7 @@ impl Loader<'_> {
             if !RULES.contains(&name.text.as_str()) {
                 self.diagnostics.push(
                     Diagnostic::error(name.span, format!("`{}` is no rule of a sandbox", name.text))
-                        .label("expected `read`, `device`, `syscalls`, `ioctl` or `breaks`")
+                        .label("expected `read`, `device`, `syscalls` or `ioctl`")
                         .suggest(similar(&name.text, RULES)),
                 );
             }

@@ -68,6 +68,8 @@ pub enum Operation {
         fields: Vec<Instruction>,
         /// Only in the element of an argument: the guest works on a whole copy, the server checks the size.
         sized: Option<Sized>,
+        /// Only in the element of an argument: the server has the struct, whatever the guest sends.
+        state: Option<StateStruct>,
     },
     Handle(HandleUse),
     /// A NUL-terminated string. `output`: the library may have put one of its own there.
@@ -172,6 +174,10 @@ pub struct Bytes {
     pub returned: Option<Expr>,
     /// The server must work on a private copy because it evaluates expressions over the contents.
     pub private: bool,
+    /// The library advances the pointer; how far, comes back.
+    pub cursor: bool,
+    /// The address is a multiple of this.
+    pub align: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -197,6 +203,13 @@ pub enum Mode {
     },
     /// Only an address with room behind it.
     Room,
+    /// A member of a state in a call that leaves its memory alone: nothing is sent, the library may change the pointer.
+    Resting,
+    /// Memory that the server keeps with a state; the address and size in the guest tell one from another.
+    /// `resource`: the account, an index into [`Model::resources`].
+    Scratch {
+        resource: Option<usize>,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -207,9 +220,20 @@ pub struct Elements {
     pub returned: Option<Expr>,
     pub element: Vec<Instruction>,
     pub element_type: Type,
+    /// The call makes the state that is the element, or ends it.
+    pub makes: bool,
+    pub ends: bool,
 }
 
 impl Elements {
+    /// The state that an argument points to, and its members.
+    pub fn state(&self) -> Option<(&StateStruct, &[Instruction])> {
+        match &self.element.first()?.operation {
+            Operation::Struct { fields, state: Some(state), .. } => Some((state, fields)),
+            _ => None,
+        }
+    }
+
     /// True if the server keeps what it passed beside what the vendor's function left: pointers among the elements
     /// that are looked at again after the call.
     pub fn kept_twice(&self) -> bool {
@@ -232,7 +256,7 @@ impl Instruction {
     pub fn replies(&self) -> bool {
         match &self.operation {
             Operation::Bytes(b) => {
-                !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
+                b.cursor || !matches!(b.mode, Mode::Copy { output: false, .. } | Mode::Shadow { .. } | Mode::Room)
             }
             Operation::Elements(e) => e.output || e.element.iter().any(Instruction::replies),
             Operation::Struct { fields, .. } => fields.iter().any(Instruction::replies),

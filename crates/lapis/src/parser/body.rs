@@ -1,6 +1,6 @@
 //! Blocks of descriptors.
 
-use super::{Parse, Parser};
+use super::{Guess, Parse, Parser};
 use crate::ast::{Argument, Block, Descriptor, Parameter, Statement};
 use crate::lexer::Token;
 use crate::source::Span;
@@ -13,6 +13,13 @@ impl Parser<'_> {
             let mut statements = Vec::new();
             while !matches!(p.peek(), Token::CloseBrace | Token::End) {
                 let before = p.position;
+                if p.starts_guess() {
+                    match p.guess() {
+                        Ok(guessed) => statements.extend(guessed.statements),
+                        Err(_) => p.recover_statement(before),
+                    }
+                    continue;
+                }
                 match p.statement() {
                     Ok(Some(statement)) => statements.push(statement),
                     Ok(None) => {}
@@ -76,6 +83,26 @@ impl Parser<'_> {
             Token::Name => self.descriptor().map(|d| Some(Statement::Descriptor(d))),
             _ => Err(self.unexpected("a descriptor")),
         }
+    }
+
+    fn starts_guess(&self) -> bool {
+        self.peek() == Token::Name
+            && self.word(0) == "guess"
+            && matches!(self.peek_at(1), Token::OpenParen | Token::OpenBrace)
+    }
+
+    /// `guess("reason") { ... }`: what is in it counts as if it stood there alone.
+    fn guess(&mut self) -> Parse<Block> {
+        let start = self.span();
+        self.advance();
+        let mut reason = String::new();
+        if self.eat(Token::OpenParen) {
+            reason = self.string("the reason of the guess")?.value;
+            self.expect(Token::CloseParen, "`)`")?;
+        }
+        let block = self.block()?;
+        self.guesses.push(Guess { reason, span: self.since(start) });
+        Ok(block)
     }
 
     fn if_statement(&mut self, start: Span) -> Parse<Statement> {

@@ -46,7 +46,7 @@ pub(super) fn argument_name(d: &Descriptor) -> Option<&str> {
 impl<'a> Resolver<'a> {
     pub(super) fn functions(&mut self, items: &'a [Item], header: &[&'a HeaderFunction]) {
         let first = items.iter().find_map(|i| if let Item::Function(f) = i { Some(f) } else { None });
-        if let Some(first) = first.filter(|_| header.is_empty()) {
+        if let Some(first) = first.filter(|f| header.is_empty() && f.table.is_none()) {
             self.report(
                 Diagnostic::error(first.head, "no header declares the functions of this API")
                     .label("what is its prototype?")
@@ -412,6 +412,10 @@ impl<'a> Resolver<'a> {
             returned: None,
             no_copy: false,
             zerocopy: false,
+            way: crate::model::BufferWay::Fixed,
+            in_place: false,
+            align: 1,
+            scratch_resource: None,
         }));
         Rule::Plan(Box::new(plan))
     }

@@ -8,7 +8,8 @@ use crate::ast::{Argument, AstExprKind, Descriptor};
 use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Buffer, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Referring, Rule, Side, Type, TypeKind,
+    Buffer, BufferWay, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Referring, Rule, Side, Type,
+    TypeKind,
 };
 use crate::suggest::similar;
 
@@ -29,7 +30,20 @@ const KINDS: [&str; 13] = [
     "table",
 ];
 /// Descriptors that only a buffer has.
-const BUFFER: [&str; 6] = ["buffer", "null_terminated", "element", "returned", "no_copy", "type_cast"];
+const BUFFER: [&str; 10] = [
+    "buffer",
+    "null_terminated",
+    "cursor",
+    "scratch",
+    "element",
+    "returned",
+    "no_copy",
+    "in_place",
+    "aligned",
+    "type_cast",
+];
+/// Descriptors that say how much there is behind a pointer; at most one of them may apply.
+const EXTENTS: [&str; 4] = ["buffer", "null_terminated", "cursor", "scratch"];
 /// Descriptors that may stand with any kind of value.
 const ANY_KIND: [&str; 12] = [
     "in",
@@ -46,6 +60,9 @@ const ANY_KIND: [&str; 12] = [
     "lifetime_until",
 ];
 const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
+
+/// Of a buffer, in bytes: a page.
+const LARGEST_ALIGNMENT: usize = 4096;
 
 /// The descriptors of one value, looked up by name.
 pub(super) struct Descriptors<'a> {
@@ -112,11 +129,11 @@ impl<'a> Resolver<'a> {
     fn meaningless(&mut self, own: &Descriptors, kind: &Kind, value: &Value) {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
-            Kind::Struct { .. } => ("a struct", &["field", "sized"]),
+            Kind::Struct { .. } => ("a struct", &["field", "sized", "state"]),
             Kind::Handle { .. } => {
                 ("a handle", &["handle", "retain", "release", "ends_with", "refers", "refers_as", "through"])
             }
-            Kind::Buffer(_) => ("a buffer", &["buffer", "null_terminated", "element", "returned", "no_copy"]),
+            Kind::Buffer(_) => ("a buffer", &BUFFER),
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
             Kind::Userdata => ("userdata", &["userdata"]),
@@ -148,7 +165,7 @@ impl<'a> Resolver<'a> {
     }
 
     fn contradictions(&mut self, own: &[&'a Descriptor], value: &Value) {
-        for group in [KINDS.as_slice(), LIFETIMES.as_slice(), &["buffer", "null_terminated"]] {
+        for group in [KINDS.as_slice(), LIFETIMES.as_slice(), EXTENTS.as_slice()] {
             let found: Vec<_> = own.iter().filter(|d| group.contains(&d.name.text.as_str())).collect();
             if let [first, second, ..] = found.as_slice() {
                 let twice = first.name.text == second.name.text;
@@ -396,13 +413,12 @@ impl<'a> Resolver<'a> {
 
     /// Reports descriptors of buffers on what is no buffer.
     fn no_buffer(&mut self, all: &Descriptors, value: &Value) -> bool {
-        let wrong: &[&str] = match value.role {
-            Role::Argument if value.ty.handle.is_none() => {
-                &["buffer", "null_terminated", "element", "returned", "no_copy", "out", "in"]
-            }
-            Role::Argument => &["buffer", "null_terminated", "element", "returned", "no_copy", "out"],
-            _ => &["buffer", "null_terminated", "element", "returned", "no_copy"],
-        };
+        let mut wrong: Vec<&str> = BUFFER.into_iter().filter(|name| *name != "type_cast").collect();
+        if value.role == Role::Argument {
+            wrong.push("out");
+            wrong.extend(value.ty.handle.is_none().then_some("in"));
+        }
+        let wrong = wrong.as_slice();
         if let Some(d) = all.any(wrong) {
             self.report(
                 Diagnostic::error(d.span, format!("`{}` on {}", d.name.text, value.name))
@@ -422,6 +438,10 @@ impl<'a> Resolver<'a> {
     }
 
     fn pointer(&mut self, all: &Descriptors<'a>, plan: &mut Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
+        if value.role == Role::Argument && self.is_state(to) {
+            (plan.input, plan.output) = (true, true);
+            return self.buffer(all, plan, value, to, scope);
+        }
         let explicit = all.any(&["in", "out"]).is_some();
         let described = explicit || all.any(&BUFFER).is_some() || all.any(&LIFETIMES).is_some();
         let nested = matches!(value.role, Role::Element | Role::Field);
@@ -451,19 +471,25 @@ impl<'a> Resolver<'a> {
                 return Kind::Unknown;
             }
         }
-        if all.has("no_copy") && !explicit {
+        if all.has("scratch") || all.has("no_copy") && !explicit {
             (plan.input, plan.output) = (false, false);
         }
         self.buffer(all, plan, value, to, scope)
     }
 
     fn buffer(&mut self, all: &Descriptors<'a>, plan: &Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
-        let count = match (all.get("buffer"), all.get("null_terminated")) {
+        let way = match all.any(&["cursor", "scratch", "no_copy"]).map(|d| d.name.text.as_str()) {
+            Some("cursor") => BufferWay::Cursor,
+            Some("scratch") => BufferWay::Scratch,
+            Some("no_copy") if self.is_state(to) => BufferWay::Resting,
+            _ => BufferWay::Fixed,
+        };
+        let count = match (all.any(&["buffer", "cursor", "scratch"]), all.get("null_terminated")) {
             (Some(d), _) => self.size(d, scope).map_or(Count::One, Count::Elements),
             (None, Some(d)) => self.terminated(d, scope),
             (None, None) => Count::One,
         };
-        if matches!(count, Count::One) && matches!(to.kind, TypeKind::Void) && all.get("buffer").is_none() {
+        if matches!(count, Count::One) && matches!(to.kind, TypeKind::Void) && all.any(&EXTENTS).is_none() {
             self.report(
                 Diagnostic::error(plan.span, format!("the size of {} is unknown", value.name))
                     .label(format!("{} needs `buffer(n)`", describe(&value.ty)))
@@ -511,8 +537,12 @@ impl<'a> Resolver<'a> {
             element_type: to.clone(),
             count,
             returned,
-            no_copy: all.has("no_copy"),
+            no_copy: all.has("no_copy") && way != BufferWay::Resting || way == BufferWay::Scratch,
             zerocopy: false,
+            way,
+            in_place: all.has("in_place"),
+            align: all.get("aligned").map_or(1, |d| self.alignment(d)),
+            scratch_resource: all.get("scratch").and_then(|d| self.scratch_resource(d)),
         }))
     }
 
@@ -533,6 +563,21 @@ impl<'a> Resolver<'a> {
             return None;
         }
         Some(size)
+    }
+
+    /// `aligned(n)`: a constant that is a power of two.
+    fn alignment(&mut self, d: &Descriptor) -> usize {
+        let value = self.argument_value(d, 0, &Scope::constant()).as_ref().and_then(super::constants::value);
+        match value.and_then(|v| usize::try_from(v).ok()).filter(|v| v.is_power_of_two() && *v <= LARGEST_ALIGNMENT) {
+            Some(align) => align,
+            None => {
+                self.report(
+                    Diagnostic::error(d.span, "an alignment is a constant that is a power of two")
+                        .label(format!("expected a number up to {LARGEST_ALIGNMENT}")),
+                );
+                1
+            }
+        }
     }
 
     fn terminated(&mut self, d: &Descriptor, scope: &Scope) -> Count {

@@ -28,8 +28,10 @@ impl<'a> Resolver<'a> {
         if let Some(place) = &value.place {
             inner.members.push((place.clone(), s.clone()));
         }
+        let hidden = all.get("state").map(|d| self.named_members(d, s, value));
+        let is_hidden = |field: &Field| hidden.iter().flatten().any(|h| h.offset == field.offset && h.ty == field.ty);
         let mut fields: Vec<(Field, Rule)> = Vec::new();
-        for field in &s.fields {
+        for field in s.fields.iter().filter(|field| !is_hidden(field)) {
             let body = field_body(all, &field.name);
             let mine = !body.is_empty() || all.all.iter().any(|d| field_name(d) == Some(&field.name));
             let doubled = fields.iter().any(|(f, _)| f.offset == field.offset && f.ty == field.ty);
@@ -39,24 +41,36 @@ impl<'a> Resolver<'a> {
             self.field(field, body, plan, value, &inner, &mut fields);
         }
         let sized = all.get("sized").and_then(|d| self.sized(d, s, value));
-        if fields.is_empty() && sized.is_none() { Kind::Scalar } else { Kind::Struct { fields, sized } }
+        let state = hidden.and_then(|hidden| self.state(all, s, &hidden, value));
+        let plain = fields.is_empty() && sized.is_none() && state.is_none();
+        if plain { Kind::Scalar } else { Kind::Struct { fields, sized, state } }
     }
 
-    /// `sized(member)`, `sized(member, required)`
-    fn sized(&mut self, d: &Descriptor, s: &Struct, value: &Value) -> Option<Sized> {
+    /// The members that the arguments of a descriptor name; what is none of the struct's is reported.
+    pub(super) fn named_members<'s>(&mut self, d: &Descriptor, s: &'s Struct, value: &Value) -> Vec<&'s Field> {
         let mut named = Vec::new();
         for argument in d.arguments.iter().flatten() {
             let name = match argument {
                 Argument::Expr(crate::ast::AstExpr { kind: AstExprKind::Name(name), .. }) => name.as_str(),
                 _ => "",
             };
-            let Some(field) = s.fields.iter().find(|f| f.name == name) else {
-                let near = similar(name, s.fields.iter().map(|f| f.name.as_str()));
-                let message = format!("{} has no member `{name}`", describe(&value.ty));
-                self.report(Diagnostic::error(d.span, message).label("unknown member").suggest(near));
-                return None;
-            };
-            named.push(field);
+            match s.fields.iter().find(|f| f.name == name) {
+                Some(field) => named.push(field),
+                None => {
+                    let near = similar(name, s.fields.iter().map(|f| f.name.as_str()));
+                    let message = format!("{} has no member `{name}`", describe(&value.ty));
+                    self.report(Diagnostic::error(d.span, message).label("unknown member").suggest(near));
+                }
+            }
+        }
+        named
+    }
+
+    /// `sized(member)`, `sized(member, required)`
+    fn sized(&mut self, d: &Descriptor, s: &Struct, value: &Value) -> Option<Sized> {
+        let named = self.named_members(d, s, value);
+        if named.len() != d.arguments.iter().flatten().count() {
+            return None;
         }
         let size = named.first()?;
         let width = size.ty.size();

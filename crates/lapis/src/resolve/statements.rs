@@ -191,7 +191,7 @@ impl<'a> Resolver<'a> {
         function: &mut Function,
         scope: &Scope,
     ) {
-        let resource = self.resource(d, kind);
+        let resource = self.resource(d, 0, kind);
         let amount = self.argument_value(d, 1, scope);
         let (Some(resource), Some(amount)) = (resource, amount) else { return };
         let placed = d.arguments.as_ref().is_some_and(|arguments| arguments.len() > 2);
@@ -219,8 +219,9 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn resource(&mut self, d: &Descriptor, kind: ChargeKind) -> Option<usize> {
-        let Argument::Expr(ast) = d.arguments.as_ref()?.first()? else { return None };
+    /// The resource that the `n`th argument names.
+    pub(super) fn resource(&mut self, d: &Descriptor, n: usize, kind: ChargeKind) -> Option<usize> {
+        let Argument::Expr(ast) = d.arguments.as_ref()?.get(n)? else { return None };
         let name = match &ast.kind {
             AstExprKind::Name(name) => name.as_str(),
             _ => "",

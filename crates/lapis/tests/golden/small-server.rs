@@ -207,6 +207,7 @@ unsafe fn handle_0(call: &mut Call) -> Result<(), Reject> {
         }
     }
     a1 = (call.word()?) as u64;
+    call.reserve_handles((s0 as u64).saturating_mul((1u64)))?;
     call.charge(0u32, ((a1 as i128)).clamp(0, u64::MAX as i128) as u64)?;
     let function: unsafe extern "C" fn(usize, u64) -> i32 = std::mem::transmute(
         call.vendor(0u32)? as usize,
@@ -435,6 +436,7 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
             }
         }
     }
+    call.reserve_handles((s0 as u64).saturating_mul((1u64)))?;
     let function: unsafe extern "C" fn(usize, u64, usize) -> i32 = std::mem::transmute(
         call.vendor(4u32)? as usize,
     );
@@ -471,6 +473,7 @@ unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
     let mut h0 = false;
     call.minted(0u32, 0usize)?;
     a0 = f32::from_bits((call.word()?) as u32);
+    call.reserve_handles(1u64)?;
     let function: unsafe extern "C" fn(f32) -> usize = std::mem::transmute(
         call.vendor(5u32)? as usize,
     );
@@ -674,6 +677,7 @@ unsafe fn handle_9(call: &mut Call) -> Result<(), Reject> {
             }
         }
     }
+    call.reserve_handles((s0 as u64).saturating_mul((1u64)))?;
     let function: unsafe extern "C" fn(usize, u64, usize) -> i32 = std::mem::transmute(
         call.vendor(9u32)? as usize,
     );

@@ -168,6 +168,11 @@ pub fn enforcing(allowed: &Allowed) -> Result<BpfProgram, FilterError> {
     Ok(chain(&decisions(allowed, refused, SeccompAction::Trap)?))
 }
 
+/// Any call but these ends the process.
+pub fn only(calls: &[libc::c_long]) -> Result<BpfProgram, FilterError> {
+    part(any(calls.iter().copied()), SeccompAction::Allow, SeccompAction::KillProcess)
+}
+
 /// Nothing is refused: the listener is told of what [`enforcing`] would not allow, and of `observed` calls in any case.
 pub fn recording(allowed: &Allowed, observed: &[libc::c_long]) -> Result<BpfProgram, FilterError> {
     let mut parts = vec![part(any(observed.iter().copied()), NOTIFY, NEXT)?];

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a guest that has gone is waited for: no longer than the node waits for that of a process.
-const GONE_GUEST_TIMEOUT: Duration = Duration::from_millis(1500);
+const GONE_GUEST_TIMEOUT: Duration = Duration::from_millis(700);
 
 struct Guest {
     socket: Arc<OwnedFd>,

@@ -15,6 +15,10 @@ impl Node {
         Node { socket }
     }
 
+    pub fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
     /// The next message, without waiting: `ToServer`, or `ToZygote` in a zygote.
     pub fn receive<M: Message>(&self) -> Received<M> {
         aviary_control::receive(self.socket.as_fd())
@@ -55,6 +59,11 @@ impl Node {
     /// A copy of the zygote introduces itself.
     pub fn born(&self, pid: u32) {
         self.tell(&FromServer::Born { pid }, &[]);
+    }
+
+    /// Process 1 of a PID namespace introduces itself, or the zygote does.
+    pub fn has_init(&self, pid: u32) {
+        self.tell(&FromServer::Init { pid }, &[]);
     }
 
     /// A zygote has loaded everything.

@@ -10,13 +10,15 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use aviary_control::ServerUser;
-use aviary_sandbox::namespaces::{NAMESPACES, Namespace, end_at_sigterm};
+use aviary_sandbox::Walls;
+use aviary_sandbox::files::{self, Reach};
+use aviary_sandbox::namespaces::{NAMESPACES, Namespace, enter_user_namespace};
+use aviary_sandbox::privileges;
 use aviary_sandbox::recording::Recording;
 use aviary_sandbox::root::{self, Outline, RootError};
 use aviary_sandbox::system_calls::{self, Allowed};
 
 use super::SandboxOptions;
-use crate::confine;
 use crate::session::Journal;
 
 /// Bytes that `/tmp` and `/dev/shm` of one API server can take, each.
@@ -63,9 +65,15 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
+    /// In the zygote.
+    ///
     /// # Errors
-    /// The host's root directory cannot be opened, which only a recording needs.
+    /// There is no user namespace, where one is to be; the host's root directory cannot be opened, which only a recording
+    /// needs.
     pub fn new(options: SandboxOptions, journal: RawFd) -> io::Result<Sandbox> {
+        if options.walls == Walls::UserNamespace {
+            enter_user_namespace()?;
+        }
         let door = match options.records {
             false => Door::Locked,
             true => Door::Open(Recorder {
@@ -79,6 +87,9 @@ impl Sandbox {
 
     /// Flags of `clone` for its namespaces.
     pub fn namespaces(&self) -> libc::c_int {
+        if self.options.walls == Walls::Landlock {
+            return 0;
+        }
         let own = self.options.shared.iter().fold(NAMESPACES, |flags, shared| flags & !shared.flag());
         match self.door {
             Door::Locked => own,
@@ -103,6 +114,7 @@ impl Sandbox {
                 read: read.into_iter().collect(),
                 devices: DEVICES.iter().map(PathBuf::from).chain(self.options.devices.iter().cloned()).collect(),
                 homes: self.options.homes.clone(),
+                shared_memory: self.options.shared_memory.clone(),
                 scratch_bytes: SCRATCH_BYTES,
             }
         })
@@ -110,7 +122,9 @@ impl Sandbox {
 
     /// In a copy, before the node knows it. After an error the copy has no usable file system and must end.
     pub fn enter(&self, outline: &Outline) -> Result<(), RootError> {
-        end_at_sigterm();
+        if self.options.walls == Walls::Landlock {
+            return Ok(());
+        }
         match &self.door {
             Door::Locked => root::enter(outline),
             Door::Open(recorder) => {
@@ -123,31 +137,56 @@ impl Sandbox {
     }
 
     /// When the tenant is known and before the process becomes its user: processes of the tenant share memory by names, as
-    /// drivers do for events between processes.
-    pub fn join_tenant(&self, user: &ServerUser) -> Result<(), String> {
-        let Door::Locked = self.door else { return Ok(()) };
-        root::share_memory_names(&user.shared_memory()).map_err(|error| error.to_string())
+    /// drivers do for events between processes. Returns where the tenant's home is from here on.
+    pub fn join_tenant(&self, user: &ServerUser) -> Result<PathBuf, String> {
+        let home = user.home.clone();
+        if matches!(self.door, Door::Open(_)) || self.options.walls == Walls::Landlock {
+            return Ok(home);
+        }
+        root::share_memory_names(&user.shared_memory).map_err(|error| error.to_string())?;
+        if self.options.walls == Walls::Namespaces {
+            return Ok(home);
+        }
+        let homes = self.options.homes.clone();
+        root::show_only(&home, &homes).map_err(|error| error.to_string())?;
+        Ok(homes)
     }
 
-    /// Before the first byte of the first guest: from here on the system calls are those of the allow-list. `user` is the
-    /// tenant's, which the process is already; `None`: the node's own.
-    pub fn lock(&self, user: Option<&ServerUser>) -> Result<(), String> {
-        if user.is_none() {
-            let own = self.options.homes.join("own");
-            let made = fs::DirBuilder::new().mode(0o700).create(&own);
-            if made.is_ok() || own.is_dir() {
-                confine::keep_caches_in(&own);
-            }
-        }
+    /// A home for the node's own user.
+    pub fn home_of_node(&self) -> Option<PathBuf> {
+        let own = self.options.homes.join("own");
+        let made = fs::DirBuilder::new().mode(0o700).create(&own);
+        (made.is_ok() || own.is_dir()).then_some(own)
+    }
+
+    /// Before the first byte of the first guest: from here on the files are those of the sandbox and the system calls those of
+    /// the allow-list. The process is its tenant's user already. `home`: the tenant's.
+    pub fn lock(&self, home: Option<&Path>) -> Result<(), String> {
         let mut allowed = Allowed::usual();
         allowed.join(&self.options.allowed);
         match &self.door {
             Door::Locked => {
+                if self.options.walls == Walls::UserNamespace {
+                    privileges::drop_capabilities();
+                }
+                self.confine_files(home)?;
                 JOURNAL.store(self.journal, Ordering::SeqCst);
                 system_calls::restrict(&allowed, report_violation).map_err(|error| error.to_string())
             }
             Door::Open(recorder) => recorder.begin(&allowed, self.journal),
         }
+    }
+
+    fn confine_files(&self, home: Option<&Path>) -> Result<(), String> {
+        let home = home.unwrap_or(&self.options.homes);
+        if self.options.walls != Walls::Landlock {
+            // A second wall: where the kernel has none, or a library has started threads, the first one holds.
+            let _ = files::confine(&Reach::inside_own_root(home));
+            return Ok(());
+        }
+        // SAFETY: no thread of ours reads the environment now.
+        unsafe { std::env::set_var("TMPDIR", home) };
+        files::confine(&Reach::inside_host(self.outline(), home)).map_err(|error| error.to_string())
     }
 
     /// Before the process ends.
@@ -172,6 +211,51 @@ impl Recorder {
     }
 }
 
+/// System calls of helper processes (gateways, VM devices) beside those of all API servers: sockets that lead to the node and to
+/// their peers, and waiting for many of them.
+const HELPER_CALLS: &[&str] = &[
+    "socket",
+    "connect",
+    "bind",
+    "accept4",
+    "setsockopt",
+    "getsockopt",
+    "getsockname",
+    "getpeername",
+    "epoll_create1",
+    "epoll_ctl",
+    "epoll_pwait",
+    "epoll_wait",
+    "pipe2",
+    "readv",
+    "fallocate",
+    "mincore",
+    "nanosleep",
+    "flock",
+];
+
+/// Confines a helper process, which has one thread and has opened all its files: to `user`, to no file at all, to the system
+/// calls that it needs. Refused calls that end it are told on standard error.
+///
+/// # Errors
+/// It cannot be that user, or the kernel has no filters.
+pub fn confine_helper(user: Option<u32>) -> Result<(), String> {
+    if let Some(user) = user {
+        privileges::become_user(user, &[]).map_err(|error| format!("user {user}: {error}"))?;
+    }
+    // SAFETY: takes effect on this process only and touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    privileges::drop_capabilities();
+    let reach = Reach { use_only: vec!["/dev/null".into()], ..Reach::default() };
+    // Where the kernel has no Landlock, the user and the list of calls are the walls.
+    let _ = files::confine_files_only(&reach);
+    let mut allowed = Allowed::usual();
+    let more = HELPER_CALLS.iter().filter_map(|name| name.parse().ok()).collect();
+    allowed.join(&Allowed { calls: more, requests: Vec::new() });
+    JOURNAL.store(2, Ordering::SeqCst);
+    system_calls::restrict(&allowed, report_violation).map_err(|error| error.to_string())
+}
+
 /// The descriptor for [`report_violation`], which runs in a signal handler and has no other way to it.
 static JOURNAL: AtomicI32 = AtomicI32::new(-1);
 
@@ -187,7 +271,7 @@ fn report_violation(number: libc::c_long) {
             }
         }
     };
-    put(b"aviary: the sandbox ended this API server: ");
+    put(b"aviary: the sandbox ended this process: ");
     put(name.as_bytes());
     put(b" (number ");
     let mut digits = [0u8; 20];

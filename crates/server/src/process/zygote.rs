@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use aviary_control::{Received, ToZygote};
-use aviary_sandbox::namespaces::{Forked, fork_for_parent, outer_pid};
+use aviary_sandbox::init;
+use aviary_sandbox::namespaces::{Forked, Namespace, fork_for_parent, outer_pid};
 use rustix::event::{PollFd, PollFlags};
 
 use super::attach;
@@ -42,8 +43,8 @@ pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
             },
             Received::Message(ToZygote::Copy, descriptors) => {
                 let mut descriptors = descriptors.into_iter();
-                if let Some((control, log)) = descriptors.next().zip(descriptors.next())
-                    && let Some(copied) = copy(control, sandbox)
+                if let Some(((control, log), pipe)) = descriptors.next().zip(descriptors.next()).zip(descriptors.next())
+                    && let Some(copied) = copy(control, pipe, sandbox)
                 {
                     return copied.map(|(control, pid)| Copied { control, log, pid });
                 }
@@ -58,20 +59,33 @@ pub fn run(node: Node, sandbox: Option<&Sandbox>) -> Result<Copied, i32> {
     }
 }
 
-/// `Some` in the copy. If there is no copy, the node sees the hang-up of its end.
-fn copy(control: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, u32), i32>> {
+/// `Some` in the copy. If there is no copy, the node sees the hang-up of its end. `pipe`: for process 1 of its PID namespace.
+fn copy(control: OwnedFd, pipe: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, u32), i32>> {
     if threads() != 1 {
         return None;
     }
     let outline = sandbox.map(Sandbox::outline);
+    let namespaces = sandbox.map_or(0, Sandbox::namespaces);
+    // Of the first copy; a PID namespace of its own has a process 1 of its own, and the API server is its child.
+    let pid_namespace = namespaces & Namespace::Pid.flag();
+    let first = if pid_namespace != 0 { pid_namespace } else { namespaces };
+    let node = Node::new(control);
     // SAFETY: this process has one thread (a copy has only that one), so no lock is held that no thread releases. The C
     // library's fork handlers do not run; nothing registered any that would have work before a first call of the vendor's
     // library. The copy's parent is the node, which watches and reaps it.
-    match unsafe { fork_for_parent(sandbox.map_or(0, Sandbox::namespaces)) } {
+    match unsafe { fork_for_parent(first) } {
         Ok(Forked::Child) => {
+            if pid_namespace != 0 {
+                let pid = outer_pid().unwrap_or_else(std::process::id);
+                node.has_init(pid);
+                // SAFETY: one thread, as above. Of what process 1 closes it uses nothing.
+                unsafe { init::start_server(pipe, pid, namespaces & !pid_namespace) };
+            } else {
+                drop(pipe);
+            }
             let pid = outer_pid().unwrap_or_else(std::process::id);
             match sandbox.zip(outline).map_or(Ok(()), |(sandbox, outline)| sandbox.enter(outline)) {
-                Ok(()) => Some(Ok((control, pid))),
+                Ok(()) => Some(Ok((node.into_socket(), pid))),
                 Err(error) => {
                     if let Some(sandbox) = sandbox {
                         sandbox.note(&error.to_string());
@@ -82,7 +96,10 @@ fn copy(control: OwnedFd, sandbox: Option<&Sandbox>) -> Option<Result<(OwnedFd, 
         }
         Ok(Forked::Parent(pid)) => {
             // Said twice, here and by the copy: the node learns whom to reap whichever of the two is killed now.
-            Node::new(control).born(pid);
+            match pid_namespace {
+                0 => node.born(pid),
+                _ => node.has_init(pid),
+            }
             None
         }
         Err(errno) => {

@@ -40,6 +40,9 @@ impl Stub<'_> {
     }
 
     pub(super) fn reply_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        if elements.state().is_some() {
+            return self.reply_state(instruction, elements, cx);
+        }
         let count = recall(elements.extent.site);
         let reply = self.reply_present(instruction, elements, cx);
         quote!({ let count = #count; #reply })
@@ -107,6 +110,12 @@ impl Stub<'_> {
                 let given = store(quote!(reply.string(0) as usize as u64));
                 if cx.both { quote!(if reply.word() != 0 { #given }) } else { given }
             }
+            Operation::Bytes(b) if b.cursor => {
+                let (value, room) = (read(instruction), super::state::room(instruction));
+                let moved = store(quote!(reply.cursor(#value as u64, #room)));
+                let out = matches!(b.mode, Mode::Copy { output: true, .. }).then(|| quote!(reply.out();));
+                quote!({ #moved #out })
+            }
             Operation::Bytes(b) => {
                 let given = store(quote!(reply.owned() as usize as u64));
                 match b.mode {
@@ -130,17 +139,9 @@ impl Stub<'_> {
             Operation::Struct { fields, .. } => {
                 let (prelude, address) = struct_address(instruction);
                 let size = types::size(instruction.ty.size());
-                // The application's own pointers stay where no translated value arrives.
-                let saved = fields.iter().enumerate().map(|(i, f)| {
-                    let (name, value) = (format_ident!("saved{}", i), read(f));
-                    quote!(let #name = #value;)
-                });
-                let restored = fields.iter().enumerate().map(|(i, f)| {
-                    let name = format_ident!("saved{}", i);
-                    write(f, quote!(#name))
-                });
+                let (saved, restored) = self.saved(fields, cx);
                 let fields = fields.iter().map(|f| self.reply_value(f, cx));
-                quote!({ #prelude #(#saved)* reply.raw(#address as *mut u8, #size); #(#restored)* #(#fields)* })
+                quote!({ #prelude #saved reply.raw(#address as *mut u8, #size); #restored #(#fields)* })
             }
             Operation::Choice { site, condition, then, otherwise } => {
                 let condition = decided(*site, condition, cx);

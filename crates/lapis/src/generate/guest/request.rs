@@ -132,12 +132,23 @@ impl Stub<'_> {
             Mode::Shadow { input, .. } => quote!(call.shadow(#p, #n, #input, true);),
             Mode::ShadowBack { end } => quote!(call.shadow_copy_back(#p, #n, #end);),
             Mode::Room => quote!(call.array(#p, #n);),
+            Mode::Resting => return quote!(),
+            Mode::Scratch { .. } => quote!(),
         };
-        quote!(#count #put)
+        // Data without a pointer: the library would follow it.
+        let missing = bytes.cursor.then(|| {
+            let refused = self.fail(self.code(Code::Failure));
+            quote!(if #pointer == 0 && #n > 0 { return #refused; })
+        });
+        quote!(#count #missing #put)
     }
 
     pub(super) fn request_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
         let count = self.request_count(instruction, &elements.extent, cx);
+        if elements.state().is_some() {
+            let request = self.request_state(instruction, elements, cx);
+            return quote!(#count #request);
+        }
         let pointer = read(instruction);
         let (name, _) = keep(elements.extent.site, instruction, cx);
         let put = quote!(call.array(#pointer as usize as *const u8, #name as usize));

@@ -75,6 +75,9 @@ impl Handler<'_> {
     }
 
     pub(super) fn reply_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
+        if elements.state().is_some() {
+            return self.reply_state(instruction, elements, cx);
+        }
         let count = recall(elements.extent.site);
         let reply = self.reply_present(instruction, elements, cx);
         quote!({ let count = #count as usize; #reply })
@@ -177,6 +180,12 @@ impl Handler<'_> {
                 let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char););
                 if cx.both { self.reply_pointer(instruction, *output, quote!(), given) } else { given }
             }
+            Operation::Bytes(b) if b.cursor => {
+                let (passed, value) = (read_passed(instruction), read(instruction));
+                let out = matches!(b.mode, Mode::Copy { output: true, .. });
+                let out = out.then(|| quote!(call.reply_out(Some(moved));));
+                quote!({ let moved = call.reply_cursor(#passed, #value)?; #out })
+            }
             Operation::Bytes(b) => {
                 let (value, stride) = (read(instruction), types::size(b.extent.stride));
                 let count = given_count(&b.extent, b.returned.as_ref(), value.clone(), cx);
@@ -187,6 +196,10 @@ impl Handler<'_> {
                         let valid = self.valid_bytes(b, cx);
                         let kept = quote!(call.reply_out(if ok { Some(#valid) } else { None }););
                         self.reply_pointer(instruction, true, kept, quote!(call.reply_out(None); #given))
+                    }
+                    // Of a state the library may set pointers to memory of its own, which it is handed again later.
+                    Mode::Resting | Mode::Copy { .. } if cx.state => {
+                        self.reply_pointer(instruction, true, quote!(), given)
                     }
                     _ => self.reply_pointer(instruction, false, quote!(), given),
                 }

@@ -2,7 +2,7 @@
 
 use super::Handler;
 use crate::generate::expression::Context;
-use crate::generate::marshal::{element_loop, keep, remember_end, struct_address, write};
+use crate::generate::marshal::{element_loop, keep, read, remember_end, struct_address, write};
 use crate::generate::types;
 use crate::lower::*;
 use crate::model::*;
@@ -39,7 +39,7 @@ impl Handler<'_> {
         match &instruction.operation {
             Operation::Scalar => self.request_scalar(instruction),
             Operation::Null { .. } => self.request_null(instruction),
-            Operation::Struct { fields, sized } => {
+            Operation::Struct { fields, sized, .. } => {
                 let copy = self.request_raw(instruction);
                 let (prelude, address) = self.struct_place(instruction);
                 let fields = fields.iter().map(|f| self.request(f, cx));
@@ -209,6 +209,9 @@ impl Handler<'_> {
     }
 
     pub(super) fn request_bytes(&self, instruction: &Instruction, bytes: &Bytes, cx: Context) -> TokenStream {
+        if let Mode::Resting = bytes.mode {
+            return self.store(instruction, quote!(support::UNWRITTEN));
+        }
         let count = self.request_count(instruction, &bytes.extent, cx);
         let (name, _) = keep(bytes.extent.site, instruction, cx);
         let (stride, private) = (types::size(bytes.extent.stride), bytes.private);
@@ -224,7 +227,19 @@ impl Handler<'_> {
                 Some(n) => Buffer { ptr: call.scratch(n), len: n },
                 None => Buffer { ptr: std::ptr::null_mut(), len: 0 },
             }),
+            Mode::Resting => quote!(),
+            Mode::Scratch { resource } => {
+                let (address, member) = (read(instruction), place(instruction));
+                let resource = resource.map_or(quote!(None), |r| {
+                    let r = r as u32;
+                    quote!(Some(#r))
+                });
+                quote!(Buffer { ptr: call.state_scratch(#member, #address as u64, #n, #resource)?, len: #n })
+            }
         };
+        let align = types::size(bytes.align);
+        let aligned = (bytes.align > 1).then(|| quote!(buffer = call.aligned(buffer, #align)?;));
+        let cursor = bytes.cursor.then(|| quote!(call.cursor(buffer.ptr, buffer.len)?;));
         let terminated = match &bytes.extent.count {
             Count::Terminated { .. } => quote! {
                 if !buffer.ptr.is_null() {
@@ -248,6 +263,8 @@ impl Handler<'_> {
                 let present = !buffer.ptr.is_null();
                 #terminated
                 #force
+                #aligned
+                #cursor
                 #store
                 #note
             }
@@ -256,6 +273,10 @@ impl Handler<'_> {
 
     pub(super) fn request_elements(&self, instruction: &Instruction, elements: &Elements, cx: Context) -> TokenStream {
         let count = self.request_count(instruction, &elements.extent, cx);
+        if elements.state().is_some() {
+            let request = self.request_state(instruction, elements, cx);
+            return quote!(#count #request);
+        }
         let (name, _) = keep(elements.extent.site, instruction, cx);
         let stride = types::size(elements.extent.stride);
         let forced = self.forced(&elements.extent, cx).unwrap_or(quote!(false));
@@ -323,6 +344,17 @@ impl Handler<'_> {
 pub(super) fn element_address(instruction: &Instruction) -> TokenStream {
     let (_, address) = struct_address(instruction);
     quote!(#address as usize)
+}
+
+/// The struct around a member, and the member's offset in it.
+fn place(instruction: &Instruction) -> TokenStream {
+    match instruction.at {
+        ValueLocation::Element { depth, offset } => {
+            let (e, offset) = (format_ident!("e{}", depth), types::size(offset));
+            quote!(#e, #offset)
+        }
+        _ => quote!(0usize, 0usize),
+    }
 }
 
 /// The vendor's function believes the struct: its size is one that our copy has, and nothing lies behind it.

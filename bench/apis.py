@@ -1,0 +1,65 @@
+"""Workloads of the APIs beside OpenCL and CUDA: whole programs, and what their calls cost."""
+
+import statistics
+import time
+
+import measure
+from harness import node
+from harness.process import AVIARY, ROOT, Skipped, run
+
+FIGURES = {
+    "apis.isal_igzip_ratio": "igzip -1 on 64 MiB of source text, whole program: Aviary time / native time (target <= 1.25)",
+    "apis.isal_igzip_heap_ratio": "... with --share-heap",
+    "apis.isal_deflate_ratio": "compression at level 1 inside the calls: native time / Aviary time (target >= 0.8)",
+    "apis.isal_inflate_ratio": "... decompression",
+    "apis.isal_deflate_heap_ratio": "... compression with --share-heap",
+    "apis.isal_inflate_heap_ratio": "... decompression with --share-heap",
+}
+TEXT_BYTES = 64 << 20
+
+
+def text():
+    """Source text of this tree, as often as it takes."""
+    file = measure.BUILD / "text"
+    if not file.exists() or file.stat().st_size != TEXT_BYTES:
+        kinds = ("*.rs", "*.md", "*.c", "*.lapis")
+        files = sorted(path for folder in ("crates", "docs", "apis") for kind in kinds for path in (ROOT / folder).rglob(kind))
+        content = b"".join(path.read_bytes() for path in files)
+        file.write_bytes((content * (TEXT_BYTES // len(content) + 1))[:TEXT_BYTES])
+    return file
+
+
+def seconds(command):
+    begin = time.perf_counter()
+    run(command)
+    return time.perf_counter() - begin
+
+
+def isal(quick):
+    measure.BUILD.mkdir(parents=True, exist_ok=True)
+    if not (ROOT / "target/aviary/isal").is_dir():
+        raise Skipped("apis/isal is not built: ISA-L is not installed")
+    codes, output = measure.BUILD / "codes", measure.BUILD / "text.gz"
+    source = ROOT / "apis/isal/tests/codes.c"
+    run(["gcc", "-O2", "-I", ROOT / "apis/testapi/tests", "-o", codes, source, "-lisal"])
+    ways = {"native": [], "aviary": ["--api", "isal"], "heap": ["--api", "isal", "--share-heap"]}
+    whole, inside = {way: [] for way in ways}, {way: [] for way in ways}
+    with node.running({}) as server:
+        for turn in range((3 if quick else measure.ROUNDS) + 1):
+            for way, options in ways.items():
+                head = [AVIARY, "run", *options, "--server", server.address, "--"] if options else []
+                took = seconds([*head, "sh", "-c", f"igzip -1 -c {text()} >{output}"])
+                times = measure.measured([*head, codes, "time", text()])
+                # The first turn finds nothing warm.
+                if turn > 0:
+                    whole[way].append(took)
+                    inside[way].append(times)
+    whole = {way: statistics.median(times) for way, times in whole.items()}
+    inside = {way: measure.medians(times) for way, times in inside.items()}
+    figures = {"apis.isal_igzip_ratio": whole["aviary"] / whole["native"],
+               "apis.isal_igzip_heap_ratio": whole["heap"] / whole["native"]}
+    for what in ("deflate", "inflate"):
+        key = f"{what}_ns"
+        figures[f"apis.isal_{what}_ratio"] = inside["native"][key] / inside["aviary"][key]
+        figures[f"apis.isal_{what}_heap_ratio"] = inside["native"][key] / inside["heap"][key]
+    return figures
