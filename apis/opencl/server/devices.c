@@ -34,7 +34,7 @@ static unsigned same_before(cl_device_id device, const char *name) {
         return 0;
     for (cl_uint p = 0; p < platform_count && p < MOST_DEVICES; p++) {
         cl_uint count = 0;
-        if (opencl_find_devices(platforms[p], CL_DEVICE_TYPE_ALL, MOST_DEVICES, devices, &count) != CL_SUCCESS)
+        if (clGetDeviceIDs(platforms[p], CL_DEVICE_TYPE_ALL, MOST_DEVICES, devices, &count) != CL_SUCCESS)
             continue;
         for (cl_uint d = 0; d < count && d < MOST_DEVICES; d++) {
             char other[NAME_BYTES] = "";
@@ -124,7 +124,7 @@ static int is_the_tenants(cl_device_id device) {
 /* Those of a platform's devices that are the tenant's. */
 static cl_int tenants_devices(cl_platform_id platform, cl_device_type type, cl_device_id devices[MOST_DEVICES], cl_uint *count) {
     cl_uint all = 0;
-    cl_int status = opencl_find_devices(platform, type, MOST_DEVICES, devices, &all);
+    cl_int status = clGetDeviceIDs(platform, type, MOST_DEVICES, devices, &all);
     *count = 0;
     if (status != CL_SUCCESS)
         return status;
@@ -147,7 +147,7 @@ static cl_int CL_API_CALL device_ids(cl_platform_id platform, cl_device_type typ
     if (devices ? !entries : !count)
         return CL_INVALID_VALUE;
     if (aviary_may_use(NULL))
-        return opencl_find_devices(platform, type, entries, devices, count);
+        return clGetDeviceIDs(platform, type, entries, devices, count);
     cl_int status = tenants_devices(platform, type, mine, &found);
     for (cl_uint d = 0; devices && d < found && d < entries; d++)
         devices[d] = mine[d];
@@ -167,7 +167,7 @@ static cl_context CL_API_CALL context_from_type(const cl_context_properties *pro
     cl_platform_id platform = NULL;
     cl_uint found = 0;
     if (aviary_may_use(NULL))
-        return opencl_find_and_create(properties, type, notify, data, error);
+        return clCreateContextFromType(properties, type, notify, data, error);
     for (const cl_context_properties *p = properties; p && p[0] != 0; p += 2)
         if (p[0] == CL_CONTEXT_PLATFORM)
             platform = (cl_platform_id)p[1];

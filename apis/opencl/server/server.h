@@ -25,11 +25,6 @@ cl_int opencl_usm_list(cl_kernel kernel, size_t size, const void *value);
 /* slicing/plan.c */
 void *opencl_launch_function(void);
 
-/* pocl_threads.c: calls that make PoCL start its computing threads, under the scheduling policy that those are to have. */
-cl_int opencl_find_devices(cl_platform_id platform, cl_device_type type, cl_uint entries, cl_device_id *devices, cl_uint *count);
-cl_context opencl_find_and_create(const cl_context_properties *properties, cl_device_type type,
-                                  void (CL_CALLBACK *notify)(const char *, const void *, size_t, void *), void *data, cl_int *error);
-
 /* poll_wait.c */
 /* The time `ns` after `when`. */
 struct timespec opencl_later(struct timespec when, uint64_t ns);

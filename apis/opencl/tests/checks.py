@@ -199,23 +199,6 @@ def devices(work):
 # ---- sharing ------------------------------------------------------------------------------------
 
 
-def threads_by_processor(pid):
-    """The processors that one thread of the process keeps to, each, and the policy of that thread."""
-    allowed = {int(path.name): os.sched_getaffinity(int(path.name)) for path in Path(f"/proc/{pid}/task").iterdir()}
-    return {min(processors): os.sched_getscheduler(thread) for thread, processors in allowed.items() if len(processors) == 1}
-
-
-def on_their_processors(node, attempts=1200):
-    """Whether PoCL's computing threads keep to a processor each and push nobody aside, in one of the node's API servers at least."""
-    for _ in range(attempts):
-        for pid in descendants(node.pid):
-            with contextlib.suppress(OSError):
-                if threads_by_processor(pid) == dict.fromkeys(range(os.cpu_count()), os.SCHED_BATCH):
-                    return True
-        time.sleep(0.05)
-    return False
-
-
 @contextlib.contextmanager
 def scheduled(work, *settings, processor=None, **environment):
     """A node that shares its devices by those settings, and its address."""
@@ -247,9 +230,6 @@ def sharing(work):
     with scheduled(work, 'scheduler = "fair"', f'hold_limit = "{HANG:.0f}s"') as (node, address):
         place = Place("pocl", True, work, ("--server", address))
         programs = [place.start([binary, 600]) for _ in range(2)]
-        # Where there is a choice.
-        if 1 < os.cpu_count() == len(os.sched_getaffinity(0)):
-            verdict("sharing: PoCL's threads keep to a processor each, and wait for who computes there", on_their_processors(node))
         devices, told = [], []
         for program in programs:
             try:

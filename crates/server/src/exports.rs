@@ -39,10 +39,6 @@ macro_rules! utility_exports {
             $crate::ffi::slice_time()
         }
         #[unsafe(no_mangle)]
-        unsafe extern "C" fn aviary_takes_turns() -> ::std::ffi::c_int {
-            $crate::ffi::takes_turns()
-        }
-        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_is_private_node() -> ::std::ffi::c_int {
             $crate::ffi::is_private_node()
         }

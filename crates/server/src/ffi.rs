@@ -120,11 +120,6 @@ pub fn slice_time() -> u64 {
     guarded(|| session().map_or(0, |s| s.devices.slice()), 0)
 }
 
-/// True if the session of the call under way takes turns on devices with others.
-pub fn takes_turns() -> c_int {
-    guarded(|| c_int::from(session().is_some_and(|s| s.devices.scheduled())), 0)
-}
-
 /// True if the node serves one program only, that of the call under way, and has its environment.
 pub fn is_private_node() -> c_int {
     guarded(|| c_int::from(session().is_some_and(|s| s.policy.private_node)), 0)

@@ -48,8 +48,6 @@ uint64_t aviary_watch_time(void);
 /* In a call: ns that a part of long work shall take, so that other sessions have their turn in time; 0: work goes whole. Constant for a
  * session. */
 uint64_t aviary_slice_time(void);
-/* In a call: true if the session takes turns on devices with others. */
-int aviary_takes_turns(void);
 /* In a call: true if the node serves one program only (`aviary run`), and has that program's environment. */
 int aviary_is_private_node(void);
 

@@ -297,8 +297,9 @@ impl Handler<'_> {
             let charge = place.map_or(charge.clone(), |place| quote!({ #place #charge }));
             guarded(cx, &c.condition, charge)
         });
-        let created: Vec<TokenStream> =
-            self.lowered.arguments.iter().chain([&self.lowered.result]).filter_map(created).collect();
+        let arguments = self.lowered.arguments.iter().filter_map(|argument| created(argument, true));
+        // The number of objects in a returned array is known only after the call: it counts as one until then.
+        let created: Vec<TokenStream> = arguments.chain(created(&self.lowered.result, false)).collect();
         let reserve = (!created.is_empty()).then(|| quote!(call.reserve_handles(#(#created)+*)?;));
         quote!(#(#requirements)* #reserve #(#charges)*)
     }
@@ -417,9 +418,9 @@ impl Handler<'_> {
 }
 
 /// How many objects the call creates there at most, if any.
-fn created(instruction: &Instruction) -> Option<TokenStream> {
+fn created(instruction: &Instruction, counted: bool) -> Option<TokenStream> {
     let sum = |parts: &[Instruction]| {
-        let parts: Vec<TokenStream> = parts.iter().filter_map(created).collect();
+        let parts: Vec<TokenStream> = parts.iter().filter_map(|part| created(part, counted)).collect();
         (!parts.is_empty()).then(|| quote!((#(#parts)+*)))
     };
     match &instruction.operation {
@@ -431,7 +432,7 @@ fn created(instruction: &Instruction) -> Option<TokenStream> {
         }
         Operation::Elements(elements) => {
             let each = sum(&elements.element)?;
-            let count = (!elements.extent.site.nested).then(|| site_name(elements.extent.site));
+            let count = (counted && !elements.extent.site.nested).then(|| site_name(elements.extent.site));
             Some(count.map_or(each.clone(), |count| quote!((#count as u64).saturating_mul(#each))))
         }
         _ => None,

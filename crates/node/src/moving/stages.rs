@@ -1,8 +1,10 @@
 //! The stages of a move, and all changes between them. Plain bookkeeping: no I/O, and time is an argument.
 //!
-//!     capturing --all captured--> rebuilding --all rebuilt--> commit
-//!         |                            |
-//!         +--refused, overdue, guest or new API server gone: given up, the old one goes on
+//! ```text
+//! capturing --all captured--> rebuilding --all rebuilt--> commit
+//!     |                            |
+//!     +--refused, overdue, guest or new API server gone: given up, the old one goes on
+//! ```
 //!
 //! A session belongs to its old API server until the commit, which is one step under the node's lock, and to the new one
 //! from then on. The old API server may die while the new one rebuilds: the state is complete by then.

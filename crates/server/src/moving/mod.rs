@@ -72,6 +72,9 @@ pub fn calls_under_way(session: &Session, timeout: Duration) -> Obstacle {
     let busy = session.handles.in_use.last_functions().into_iter().filter(|(lane, _)| !standing.contains_key(lane));
     let name = |number: u32| session.api.functions.get(number as usize).map_or("?", |function| function.name);
     let names: BTreeSet<&str> = busy.map(|(_, function)| name(function)).collect();
+    if names.is_empty() {
+        return Obstacle::not_now(format!("a thread between two calls did not stop within {timeout:?}"));
+    }
     let named: Vec<&str> = names.iter().copied().take(NAMED_FUNCTIONS).collect();
     let more = if names.len() > named.len() { " and others" } else { "" };
     Obstacle::not_now(format!("{}{more} did not return within {timeout:?}", named.join(", ")))
