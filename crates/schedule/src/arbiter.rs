@@ -181,6 +181,11 @@ impl Arbiter {
         }
     }
 
+    /// Takes in what the sessions have done until `now`: a job that is alone is not looked at otherwise.
+    pub fn refresh(&mut self, now: u64, slots: &dyn Slots) {
+        self.read(now, slots);
+    }
+
     pub fn usage(&self) -> Vec<Usage> {
         let waits = |id: &&MemberId| self.member(**id).is_some_and(|member| member.report.waiting);
         let one = |job: &Job| Usage {

@@ -153,7 +153,8 @@ impl Device {
         }
     }
 
-    pub fn usage(&self) -> Vec<Usage> {
+    pub fn usage(&mut self, now: u64) -> Vec<Usage> {
+        self.arbiter.refresh(now, &PageSlots { places: &self.places, hurry: None });
         let one = |usage: aviary_schedule::Usage| Usage {
             tenant: usage.job,
             weight: usage.share.weight,

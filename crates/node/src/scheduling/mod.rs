@@ -261,9 +261,9 @@ impl Scheduling {
     }
 
     pub fn report(&self) -> Vec<DeviceReport> {
-        let state = self.shared.state();
-        let scheduled = state.devices.iter().filter_map(|(name, device)| Some((name, device.as_ref()?)));
-        scheduled.map(|(name, device)| DeviceReport { device: name.clone(), tenants: device.usage() }).collect()
+        let (mut state, now) = (self.shared.state(), monotonic());
+        let scheduled = state.devices.iter_mut().filter_map(|(name, device)| Some((name, device.as_mut()?)));
+        scheduled.map(|(name, device)| DeviceReport { device: name.clone(), tenants: device.usage(now) }).collect()
     }
 }
 
