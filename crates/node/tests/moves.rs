@@ -43,7 +43,7 @@ struct FakeSession {
     gate: Gate,
     /// True: the guest is not heard. Locked while a byte is read and answered.
     stands: Mutex<bool>,
-    /// It was told to go on while it did not stand.
+    /// True once an order to go on came while it did not stand.
     unasked: AtomicBool,
 }
 
