@@ -46,7 +46,7 @@ PROGRAMS = (
     Program("arrays", sample=True),
     Program("handles", sample=True, lasting=("ta_buffer_address, made again",)),
     Program("wander", ("2000",), sample=True),
-    Program("markers"),
+    Program("markers", sample=True),
     Program("programs"),
     Program("structs", sample=True),
     Program("reports", lasting=("what it tells of happened elsewhere",)),

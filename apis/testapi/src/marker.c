@@ -123,12 +123,25 @@ ta_status ta_marker_value(ta_marker marker, uint64_t *value) {
     return m ? TA_OK : TA_INVALID_MARKER;
 }
 
-/* Not in the header: for the code that saves a marker. Without the cells, which are the application's. */
-ta_status ta_marker_own_value(ta_marker marker, uint64_t *value);
-ta_status ta_marker_own_value(ta_marker marker, uint64_t *value) {
+/* Not in the header: for the code that saves and restores a marker. Without the cells, which are the application's. */
+ta_status ta_marker_own_values(ta_marker marker, uint64_t *value, uint64_t *first);
+ta_status ta_marker_own_values(ta_marker marker, uint64_t *value, uint64_t *first) {
     struct ta_marker_st *m = object_hold(marker, KIND_MARKER);
-    if (m)
+    if (m) {
         *value = m->value;
+        *first = m->first;
+    }
+    object_let_go();
+    return m ? TA_OK : TA_INVALID_MARKER;
+}
+
+ta_status ta_marker_restore(ta_marker marker, uint64_t value, uint64_t first);
+ta_status ta_marker_restore(ta_marker marker, uint64_t value, uint64_t first) {
+    struct ta_marker_st *m = object_hold(marker, KIND_MARKER);
+    if (m) {
+        m->value = value;
+        m->first = first;
+    }
     object_let_go();
     return m ? TA_OK : TA_INVALID_MARKER;
 }

@@ -62,8 +62,32 @@ static void other_types(void) {
     CHECK_EQ(ta_device_close(device), TA_OK);
 }
 
+/* A copy has what its original was at the time, whatever becomes of that, and wherever the two are made again. */
+static void copies(void) {
+    ta_marker original = NULL;
+    uint64_t first = 0, value = 0;
+    CHECK_EQ(ta_marker_create(&original, 10, 0), TA_OK);
+    CHECK_EQ(ta_marker_set(original, 20), TA_OK);
+    ta_marker copy = ta_marker_copy(original, NULL);
+    CHECK_EQ(ta_marker_set(original, 30), TA_OK);
+    CHECK_EQ(ta_marker_set(copy, 40), TA_OK);
+    for (int round = 0; round < 10; round++) {
+        CHECK_EQ(ta_marker_first_value(original, &first), TA_OK);
+        CHECK_EQ(first, 10);
+        CHECK_EQ(ta_marker_first_value(copy, &first), TA_OK);
+        CHECK_EQ(first, 20);
+        CHECK_EQ(ta_marker_value(original, &value), TA_OK);
+        CHECK_EQ(value, 30);
+        CHECK_EQ(ta_marker_value(copy, &value), TA_OK);
+        CHECK_EQ(value, 40);
+    }
+    CHECK_EQ(ta_marker_destroy(copy), TA_OK);
+    CHECK_EQ(ta_marker_destroy(original), TA_OK);
+}
+
 int main(void) {
     predefined();
     other_types();
+    copies();
     return check_done();
 }

@@ -2,7 +2,8 @@
 //! at every step of a move: the sessions are either the new API server's or the old one's, and their accounts exact.
 //!
 //! The stand-in for the API server answers each byte of a guest: `p` with its process id in a line, `a` with y or n after
-//! it has asked for 2 of `memory`, `r` with y after it has returned 2.
+//! it has asked for 2 of `memory`, `r` with y after it has returned 2, `u` with y if it was told to go on while it did not
+//! stand.
 
 use aviary_control::{
     CaptureFigures, FromServer, MoveOrder, MoveReport, Patience, Received, SessionDescriptors, ToServer, receive, send,
@@ -24,7 +25,10 @@ use std::{
         unix::net::UnixStream,
     },
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -39,6 +43,8 @@ struct FakeSession {
     gate: Gate,
     /// True: the guest is not heard. Locked while a byte is read and answered.
     stands: Mutex<bool>,
+    /// True once an order to go on came while it did not stand.
+    unasked: AtomicBool,
 }
 
 /// Not a test: the API server, when this program is started as one.
@@ -87,6 +93,10 @@ fn fake_api_server() {
                     }
                     "capture:lie" => report(control.as_fd(), session, MoveReport::Rebuilt { rebuild_us: 0 }, &[]),
                     "capture:garbage" => report(control.as_fd(), session, captured(), &descriptors[..2]),
+                    "capture:want" => {
+                        report(control.as_fd(), session, MoveReport::Wanted, &[]);
+                        report(control.as_fd(), session, captured(), &descriptors);
+                    }
                     _ => report(control.as_fd(), session, captured(), &descriptors),
                 }
                 if fault == "captured:die" && sessions.values().all(|session| stands(session)) {
@@ -99,7 +109,8 @@ fn fake_api_server() {
             }
             ToServer::Move { session, order: MoveOrder::Go | MoveOrder::Resume } => {
                 if let Some(session) = sessions.get(&session) {
-                    *session.stands.lock().unwrap_or_else(PoisonError::into_inner) = false;
+                    let stood = std::mem::take(&mut *session.stands.lock().unwrap_or_else(PoisonError::into_inner));
+                    session.unasked.fetch_or(!stood, Ordering::SeqCst);
                 }
             }
             ToServer::Fetch(_) | ToServer::Fetched { .. } => {}
@@ -133,7 +144,12 @@ fn take_session(slot: u32, descriptors: Vec<OwnedFd>, stands: bool) -> Arc<FakeS
     let page = TenantPage::open(tenant_page.as_fd()).expect("a page");
     let seat = TenantSlot::new(page, slot).expect("a slot");
     let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
-    let session = Arc::new(FakeSession { guest: guest.into(), gate, stands: Mutex::new(stands) });
+    let session = Arc::new(FakeSession {
+        guest: guest.into(),
+        gate,
+        stands: Mutex::new(stands),
+        unasked: AtomicBool::new(false),
+    });
     let theirs = session.clone();
     std::thread::spawn(move || serve(&theirs));
     session
@@ -161,6 +177,7 @@ fn serve(session: &FakeSession) {
                 session.gate.uncharge(0, 2);
                 "y".into()
             }
+            b'u' => (if session.unasked.load(Ordering::SeqCst) { "y" } else { "n" }).into(),
             _ => String::new(),
         };
         let _ = guest.write_all(answer.as_bytes());
@@ -341,6 +358,21 @@ fn check_moves_nothing() {
     assert_eq!((figures.sessions, figures.server, figures.rebuild_us), (2, before, 0));
     assert_eq!(fixture.expect_alive(&mut guests), before);
     assert!(fixture.node.report().sessions.iter().all(|session| session.moves.count == 0));
+    fixture.expect_nothing_left(guests);
+}
+
+/// A session that were let go on before the end of its move would be executed by two API servers.
+#[test]
+fn session_that_asks_to_be_moved_while_it_moves_stands_until_the_end_of_the_move() {
+    let fixture = Fixture::new("capture:want");
+    let mut guests = fixture.two_guests();
+    // The second capture begins once every order after the first one was obeyed.
+    for _ in 0..2 {
+        assert!(matches!(fixture.move_one(true), MoveStatus::Movable(_)));
+    }
+    assert!(guests.iter_mut().all(|guest| !guest.asks(b'u')));
+    assert!(matches!(fixture.move_one(false), MoveStatus::Moved(_)));
+    fixture.expect_alive(&mut guests);
     fixture.expect_nothing_left(guests);
 }
 

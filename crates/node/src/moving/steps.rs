@@ -140,6 +140,10 @@ impl Core {
         if !own {
             return Err(Lie::OthersSession(session));
         }
+        // The end of the move that has it answers, too. To go on before that would be to go on in two processes.
+        if state.moves.of(server).is_some_and(|one| one.parts.contains_key(&session)) {
+            return Ok(());
+        }
         let begun = match self.config.test_move_every {
             Some(_) => self.start_move(state, session, Asker::Session, TEST_STOP),
             None => Err(Refusal::lasting("sessions of this node do not move by themselves")),
