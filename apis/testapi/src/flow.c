@@ -17,10 +17,10 @@ ta_status ta_walk_on(ta_walk *walk) {
 }
 
 ta_status ta_rows_sum(uint32_t rows, size_t bytes, const uint8_t *const *from, uint64_t *sums, uint8_t *last) {
-    if ((uintptr_t)last % 64)
+    if (rows && (!from || !sums || !last || (uintptr_t)last % 64))
         return TA_INVALID_VALUE;
     for (uint32_t row = 0; row < rows; row++) {
-        if ((uintptr_t)from[row] % 64)
+        if (!from[row] || (uintptr_t)from[row] % 64)
             return TA_INVALID_VALUE;
         sums[row] = 0;
         for (size_t i = 0; i < bytes; i++)

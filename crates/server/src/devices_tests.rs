@@ -63,7 +63,7 @@ impl Fixture {
 #[test]
 fn unmanaged_device_needs_no_allowance() {
     let fixture = Fixture::new(0);
-    assert_eq!(fixture.devices.acquire(0, drain, name, || false).unwrap().is_some(), false, "no device");
+    assert!(fixture.devices.acquire(0, drain, name, || false).unwrap().is_none(), "no device");
     let fixture = Fixture { device: 1, ..fixture };
     fixture.allow(UNMANAGED, 0);
     assert_eq!(fixture.call(), Ok(false));

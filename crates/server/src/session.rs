@@ -63,6 +63,9 @@ impl Journal {
     }
 }
 
+/// Resources by number, and the amount of each.
+pub(crate) type AmountList = Vec<(usize, u64)>;
+
 pub struct Session {
     pub api: &'static ApiDescriptor,
     pub vendor: &'static Vendor,
@@ -541,7 +544,7 @@ impl Session {
     }
 
     /// Charges that no object holds, and those that the specification's server code returns.
-    pub(crate) fn other_charges(&self) -> (Vec<(usize, u64)>, Vec<(u64, Vec<(usize, u64)>)>) {
+    pub(crate) fn other_charges(&self) -> (AmountList, Vec<(u64, AmountList)>) {
         let kept = self.kept().iter().map(|(number, charges)| (*number, charges.iter().collect())).collect();
         (self.unbound().iter().collect(), kept)
     }

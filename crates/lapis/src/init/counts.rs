@@ -36,7 +36,8 @@ impl Subject<'_> {
             let name = &self.names[m];
             let counts = has_word(name, &COUNTS) || bounds_room(name) || name.to_ascii_lowercase().ends_with("count");
             let sizes = has_word(name, &BYTES) || name.to_ascii_lowercase().ends_with("size");
-            counts && !sizes || bytes && (sizes || counts)
+            // A count of elements, or of bytes where the elements are bytes.
+            (bytes || !sizes) && (sizes || counts)
         };
         let value = |m: usize| matches!(self.types[m].kind, TypeKind::Int { .. });
         let behind = |m: usize| matches!(&self.types[m].kind, TypeKind::Pointer { to, constant: false } if matches!(to.kind, TypeKind::Int { .. }) && bytes_of(to) != Some(1));
