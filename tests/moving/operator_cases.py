@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+import tempfile
 import time
 
 from harness.node import guest_environment, running
@@ -13,6 +14,9 @@ from harness.process import AVIARY, HANG, Wrong, alive, wait_until
 
 # Kills of old and new API servers while their sessions move.
 KILLS = 40
+# Device memory of `hold`: a buffer and, of 1000 markers, those that were made. It makes and ends one more all the time.
+MARKER_BYTES = 10
+HOLDS_BYTES = (1 << 20) + 750 * MARKER_BYTES
 
 
 @contextlib.contextmanager
@@ -43,12 +47,12 @@ def migrate(node, session, *options):
     return done.returncode, answer
 
 
-def holder(tools, node, environment, seconds=600):
+def holder(tools, node, environment, *arguments):
     """A program that calls until it is lost, its session, and what it has printed first."""
-    program = start(tools.program("hold"), environment, seconds)
+    program = start(tools.program("hold"), environment, *(arguments or (600,)))
     words = program.stdout.readline().split()
     if not words or words[0] != "holding":
-        raise Wrong(f"hold did not attach: {words} {program.communicate()[1][-500:]}")
+        raise Wrong(f"hold did not attach: {words}, status {program.wait(timeout=HANG)}: {program.communicate()[1][-500:]}")
     mine = wait_until(HANG, "the session", lambda: [s for s in sessions(node) if s["guest"] == program.pid])
     return program, mine[0]["session"]
 
@@ -90,6 +94,19 @@ def check_tells_and_moves_nothing(tools):
         end(program)
 
 
+def node_without_records_moves_nothing(tools):
+    """`movable = false` in the node's file: its sessions are refused, and go on."""
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write("movable = false\n")
+        file.flush()
+        with node_and_guests(tools, "--config", file.name) as (node, environment):
+            program, session = holder(tools, node, environment)
+            status, answer = migrate(node, session)
+            if status != 1 or not answer["refused"]["lasting"] or program.poll() is not None:
+                raise Wrong(f"{answer} {program.poll()}")
+            end(program)
+
+
 def mirrored_program_stays_by_name(tools):
     """A program without shared memory is refused with that reason, at once, and goes on."""
     with node_and_guests(tools) as (node, environment):
@@ -104,26 +121,37 @@ def mirrored_program_stays_by_name(tools):
 
 
 def accounts_are_exact_while_sessions_move(tools):
-    """Two programs at the limit of their tenant: what is used is the same at every look."""
-    limit = 2 << 20
-    with node_and_guests(tools, "--limit", f"device_memory={limit}") as (node, environment):
-        first = holder(tools, node, environment)
+    """Two programs near the limit of their tenant, an idle one and one that makes and ends markers all the time: what is used
+    and held is what they have, at every look."""
+    both = 2 * HOLDS_BYTES
+    with node_and_guests(tools, "--limit", f"device_memory={both + HOLDS_BYTES // 2}") as (node, environment):
+        first = holder(tools, node, environment, "idle", 600)
         second = holder(tools, node, environment)
-        third = start(tools.program("hold"), environment, 1)
-        if third.wait(timeout=HANG) != 2:
-            raise Wrong("a third program got memory beyond the limit")
-        third.communicate()
+
+        def exact():
+            second[0].send_signal(signal.SIGSTOP)
+            try:
+                wait_until(HANG, f"{both} bytes are used and held", lambda: tenant_used(node) in (
+                    (both, both), (both + MARKER_BYTES, both + MARKER_BYTES)
+                ))
+            finally:
+                second[0].send_signal(signal.SIGCONT)
+
+        def third_is_refused():
+            third = start(tools.program("hold"), environment, 1)
+            if third.wait(timeout=HANG) != 2:
+                raise Wrong("a third program got memory beyond the limit")
+            third.communicate()
+
+        third_is_refused()
+        exact()
         for _ in range(10):
             for _, session in (first, second):
                 status, answer = migrate(node, session)
                 if status != 0:
                     raise Wrong(str(answer))
-                if tenant_used(node) != (limit, limit):
-                    raise Wrong(f"used and held {tenant_used(node)}, expected {limit}")
-            third = start(tools.program("hold"), environment, 1)
-            if third.wait(timeout=HANG) != 2:
-                raise Wrong("a program got memory beyond the limit after a move")
-            third.communicate()
+                exact()
+            third_is_refused()
         for program, _ in (first, second):
             end(program)
         wait_until(HANG, "nothing is held", lambda: tenant_used(node) == (0, 0))
@@ -190,6 +218,7 @@ def calls(node):
 ALL = {
     "again": moves_again_and_again,
     "check": check_tells_and_moves_nothing,
+    "unrecorded": node_without_records_moves_nothing,
     "mirror": mirrored_program_stays_by_name,
     "limit": accounts_are_exact_while_sessions_move,
     "kills": kills_at_any_time,

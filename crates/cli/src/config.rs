@@ -64,6 +64,7 @@ pub struct Fixed {
     sandbox: SandboxConfig,
     cgroup: CgroupConfig,
     pass_environment: Vec<String>,
+    movable: Option<bool>,
 }
 
 /// `aviary serve --config FILE`. Everything is optional; options of the command line come first.
@@ -85,6 +86,8 @@ pub struct FileConfig {
     /// Variables that API servers get beside the usual ones; a name may end with `*`.
     #[serde(default)]
     pub pass_environment: Vec<String>,
+    /// Sessions can be moved to other API servers; off, what that needs is not recorded.
+    pub movable: Option<bool>,
     /// Devices that a tenant may use, of every tenant that says nothing else.
     only_devices: Option<Vec<String>>,
     /// Of every tenant that says nothing else.
@@ -387,6 +390,7 @@ impl FileConfig {
             sandbox: self.sandbox.clone(),
             cgroup: self.cgroup.clone(),
             pass_environment: self.pass_environment.clone(),
+            movable: self.movable,
         }
     }
 
@@ -564,9 +568,10 @@ mod tests {
 
     #[test]
     fn a_whole_file() {
-        let text = "spares = 3\nattach_rate = 7\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
+        let text = "spares = 3\nattach_rate = 7\nmovable = false\npass_environment = [\"MY_*\"]\n[limits]\nmemory = \"2K\"\n[tenants.alice]\nusers = [7]\nlimits = { memory = 5 }\n";
         let config = read(text).unwrap();
         assert_eq!((config.spares, config.attach_rate), (Some(3), Some(7)));
+        assert_eq!((config.movable, read("").unwrap().movable), (Some(false), None));
         assert_eq!(config.pass_environment, ["MY_*"]);
         assert_eq!(config.limits()["memory"], 2048);
         assert_eq!(config.tenants()[0].limits["memory"], 5);

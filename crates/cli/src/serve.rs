@@ -34,6 +34,7 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   api_server_users = "200000-265535"    # ids of the tenants' API servers, of a node that is root; or "none"
   api_dirs = ["/opt/aviary/apis"]
   pass_environment = ["ACME_*"] # variables that API servers get beside those that vendors' libraries usually look at
+  movable = false               # sessions cannot be moved, and what that needs is not recorded [true]
   only_devices = ["NVIDIA H100*"]   # devices that a tenant may use, by the names that the vendors' libraries give [all]
   [limits]                      # of each tenant, by the resources that the API's specification names
   device_memory = "2G"
@@ -288,6 +289,7 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.modules = apis::search_path(&directories)?;
     config.pass_environment =
         command.pass_environment.into_iter().chain(file.pass_environment.iter().cloned()).collect();
+    config.movable = file.movable.unwrap_or(config.movable);
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
     let apis = apis::select(&config.modules, &[])?;

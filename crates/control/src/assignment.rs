@@ -1,5 +1,6 @@
 //! The assignment of a session to an API server, and the descriptors that it gets for it.
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -94,6 +95,9 @@ pub struct SessionDescriptors<F> {
     pub tenant_page: F,
     /// The session's counters ([`crate::stats::StatsPage`]).
     pub stats: F,
+    /// Two connected sockets, for the API server itself: orders to move go from its end, the first, to the module's, and
+    /// reports come back. It can make none in its sandbox.
+    pub orders: [F; 2],
     /// Where devices may be scheduled.
     pub devices: Option<DeviceDescriptors<F>>,
 }
@@ -106,29 +110,44 @@ pub struct DeviceDescriptors<F> {
     pub bell: F,
 }
 
+/// The two sockets of [`SessionDescriptors::orders`].
+///
+/// # Errors
+/// As socketpair(2).
+pub fn order_sockets() -> rustix::io::Result<[OwnedFd; 2]> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok([ours, theirs])
+}
+
 impl<F: AsFd> SessionDescriptors<F> {
     /// In the order in which they travel.
     pub fn list(&self) -> Vec<BorrowedFd<'_>> {
         let devices = self.devices.iter().flat_map(|devices| [devices.page.as_fd(), devices.bell.as_fd()]);
-        [self.guest.as_fd(), self.tenant_page.as_fd(), self.stats.as_fd()].into_iter().chain(devices).collect()
+        let [ours, theirs] = &self.orders;
+        let always = [&self.guest, &self.tenant_page, &self.stats, ours, theirs];
+        always.into_iter().map(AsFd::as_fd).chain(devices).collect()
     }
 }
 
 impl SessionDescriptors<OwnedFd> {
+    /// How many come with each session.
+    pub(crate) const ALWAYS: usize = 5;
+
     /// Out of what came with an assignment; `None`: there are not as many as it needs.
     pub fn of(descriptors: Vec<OwnedFd>) -> Option<Self> {
-        let schedulable = descriptors.len() > 3;
+        let schedulable = descriptors.len() > Self::ALWAYS;
         Self::next(&mut descriptors.into_iter(), schedulable)
     }
 
     /// The first ones of `all`; `schedulable`: with page and bell.
     pub fn next(all: &mut impl Iterator<Item = OwnedFd>, schedulable: bool) -> Option<Self> {
         let (guest, tenant_page, stats) = (all.next()?, all.next()?, all.next()?);
+        let orders = [all.next()?, all.next()?];
         let devices = match schedulable {
             true => Some(DeviceDescriptors { page: all.next()?, bell: all.next()? }),
             false => None,
         };
-        Some(Self { guest, tenant_page, stats, devices })
+        Some(Self { guest, tenant_page, stats, orders, devices })
     }
 }
 

@@ -171,8 +171,9 @@ fn another_version_is_told_apart_from_garbage() {
     let version = |text: &str| decode::<FromServer>(text.as_bytes(), 0).unwrap_err();
     assert!(matches!(version(r#"[1,"ready"]"#), Garbage::Version(1)));
     assert!(matches!(version(r#"[7,{"form":"another"}]"#), Garbage::Version(7)));
-    for text in ["", "{}", "[2]", r#"[2,"news"]"#, r#"[2,"ready",3]"#, r#"{"event":"ready"}"#, r#"[2,{"born":{}}]"#] {
-        assert!(matches!(version(text), Garbage::Text(_)), "{text}");
+    for form in ["", "{}", "[V]", r#"[V,"news"]"#, r#"[V,"ready",3]"#, r#"{"event":"ready"}"#, r#"[V,{"born":{}}]"#] {
+        let text = form.replace('V', &VERSION.to_string());
+        assert!(matches!(version(&text), Garbage::Text(_)), "{text}");
     }
     let deep = format!("[1,{}", "[".repeat(60_000));
     assert!(matches!(version(&deep), Garbage::Text(_)));

@@ -18,7 +18,7 @@ mod pid_namespace;
 mod spawn;
 pub mod stats;
 
-pub use assignment::{Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors};
+pub use assignment::{Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, order_sockets};
 pub use channel::{
     Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
 };

@@ -1,6 +1,6 @@
 //! The messages, in both directions, and how many descriptors come with each.
 
-use crate::{Assignment, MoveOrder, MoveReport, OfferName, moving::state_descriptors};
+use crate::{Assignment, MoveOrder, MoveReport, OfferName, SessionDescriptors, moving::state_descriptors};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{ops::RangeInclusive, path::PathBuf};
 
@@ -76,7 +76,7 @@ pub struct Wanted {
 }
 
 fn session_descriptors(assignment: &Assignment) -> usize {
-    if assignment.schedulable { 5 } else { 3 }
+    SessionDescriptors::ALWAYS + if assignment.schedulable { 2 } else { 0 }
 }
 
 impl Message for ToServer {

@@ -121,8 +121,14 @@ impl Core {
         let (pages, theirs) = self.new_pages().map_err(|errno| failed(errno.into()))?;
         let devices = theirs.devices.as_ref();
         let devices = devices.map(|(page, bell)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
-        let descriptors =
-            SessionDescriptors { guest: socket.as_fd(), tenant_page: page, stats: theirs.stats.as_fd(), devices };
+        let orders = aviary_control::order_sockets().map_err(|errno| failed(errno.into()))?;
+        let descriptors = SessionDescriptors {
+            guest: socket.as_fd(),
+            tenant_page: page,
+            stats: theirs.stats.as_fd(),
+            orders: [orders[0].as_fd(), orders[1].as_fd()],
+            devices,
+        };
         let message = ToServer::Assign(Box::new(assignment));
         let sent = aviary_control::send(server.process.control.as_fd(), &message, &descriptors.list(), Patience::None);
         sent.map_err(failed)?;

@@ -83,7 +83,8 @@ impl Node {
         page.note_slot(0);
         let stats = StatsPage::create().expect("a page");
         self.stats = Some(StatsPage::open(stats.as_fd()).expect("a page"));
-        let descriptors = SessionDescriptors { guest: socket.into(), tenant_page, stats, devices: None };
+        let orders = aviary_control::order_sockets().expect("sockets");
+        let descriptors = SessionDescriptors { guest: socket.into(), tenant_page, stats, orders, devices: None };
         self.tell(&ToServer::Assign(Box::new(assignment)), &descriptors);
     }
 

@@ -204,7 +204,9 @@ impl Core {
             let devices = devices
                 .map(|(page, bell): &(OwnedFd, OwnedFd)| DeviceDescriptors { page: page.as_fd(), bell: bell.as_fd() });
             let guest = captured.guest.as_fd();
-            let session_descriptors = SessionDescriptors { guest, tenant_page: page, stats, devices };
+            let orders = aviary_control::order_sockets().map_err(|errno| NodeError::HandOver(0, errno.into()))?;
+            let orders = [orders[0].as_fd(), orders[1].as_fd()];
+            let session_descriptors = SessionDescriptors { guest, tenant_page: page, stats, orders, devices };
             let mut all = session_descriptors.list();
             // The guest's socket goes once.
             all.extend(captured.list().into_iter().skip(1));

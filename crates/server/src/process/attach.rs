@@ -108,6 +108,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
         }
         _ => [-1; 2],
     };
+    let [ours, theirs] = [own(&descriptors.orders[0])?, own(&descriptors.orders[1])?];
     let greeting = hello.to_bytes();
     let snapshot = state.as_ref().map(|state| own(&state.snapshot)).transpose()?;
     let heap = state.as_ref().and_then(|state| state.heap.as_ref()).map(own).transpose()?;
@@ -129,12 +130,13 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
         config: config.as_ptr(),
         config_length: config.len(),
         exchange: &raw const super::exchange::ABI,
-        orders: raw(shared.orders.open(shared, session)),
+        orders: theirs.into_raw_fd(),
         snapshot: raw(snapshot),
         heap: raw(heap),
         event: watch,
         context: (&raw const watcher).cast_mut().cast(),
     };
+    shared.orders.open(shared, session, ours);
     (module.serve)(&arguments);
     Ok(())
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use aviary_control::{
     Assignment, MoveOrder, MoveReport, Patience, Received, SessionDescriptors, StateDescriptors, receive, send,
 };
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::node::Node;
 use super::{Assigned, ProcessState};
@@ -18,13 +17,11 @@ use super::{Assigned, ProcessState};
 pub struct Orders(Mutex<BTreeMap<u64, Arc<OwnedFd>>>);
 
 impl Orders {
-    /// The module's end of a session's socket. Without one the session is never moved.
-    pub fn open(&self, shared: &ProcessState, session: u64) -> Option<OwnedFd> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
+    /// The process listens to its end of a session's sockets from here on.
+    pub fn open(&self, shared: &ProcessState, session: u64, ours: OwnedFd) {
         self.sockets().insert(session, Arc::new(ours));
         // The main thread has one more to listen to.
         shared.wake();
-        Some(theirs)
     }
 
     /// The session is over.
