@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "object.h"
+#include "state.h"
 
 static struct ta_event_st *event_check(ta_event event) {
     return object_check(event, KIND_EVENT);
@@ -89,7 +90,7 @@ struct notification {
     bool posted;
 };
 
-static uint32_t posts;
+uint32_t library_posts;
 
 static void *notify_later(void *argument) {
     struct notification n = *(struct notification *)argument;
@@ -98,7 +99,7 @@ static void *notify_later(void *argument) {
     n.notify(n.event, TA_OK, n.context);
     if (n.posted) {
         ta_event_release(n.event);
-        __atomic_add_fetch(&posts, 1, __ATOMIC_SEQ_CST);
+        __atomic_add_fetch(&library_posts, 1, __ATOMIC_SEQ_CST);
     }
     return NULL;
 }
@@ -134,7 +135,7 @@ ta_status ta_event_post(ta_event event, uint32_t milliseconds, ta_notify notify,
 }
 
 uint32_t ta_event_posts(void) {
-    return __atomic_load_n(&posts, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&library_posts, __ATOMIC_SEQ_CST);
 }
 
 #define SLOTS 64

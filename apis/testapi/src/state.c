@@ -6,6 +6,7 @@
 struct saved {
     uint64_t noops, reserved, last_work, units_runs, mark, baton, disorder, trail_length;
     int64_t level;
+    uint64_t posts;
 };
 
 size_t ta_library_save(size_t offset, void *to, size_t capacity) {
@@ -19,6 +20,7 @@ size_t ta_library_save(size_t offset, void *to, size_t capacity) {
         .disorder = library_disorder,
         .trail_length = library_trail_length,
         .level = library_level,
+        .posts = library_posts,
     };
     size_t trail = library_trail_length * sizeof *library_trail, done = 0;
     if (offset < sizeof all) {
@@ -56,5 +58,6 @@ int ta_library_load(size_t offset, const void *from, size_t bytes) {
     library_disorder = all.disorder;
     library_trail_length = all.trail_length;
     library_level = (int32_t)all.level;
+    library_posts = (uint32_t)all.posts;
     return 0;
 }

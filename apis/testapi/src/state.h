@@ -11,6 +11,8 @@
 
 extern _Atomic uint64_t library_noops, library_reserved, library_last_work, library_units_runs;
 extern _Atomic int32_t library_level;
+/* Callbacks that were posted. */
+extern uint32_t library_posts;
 
 /* Plain on purpose: only the order of calls makes their values right. */
 extern volatile uint64_t library_mark, library_baton, library_disorder;
