@@ -2,7 +2,7 @@
 
 use crate::cap::Bucket;
 use crate::discipline::{AccountingMode, Charge, Decision, Discipline, JobIndex, Precedence, Share};
-use crate::holder::{ALONE, Limits, Report, UNMANAGED};
+use crate::holder::{ALONE, Limits, Report, UNKNOWN_END, UNMANAGED};
 use crate::job::{Demand, Job, Member, Turn};
 use crate::split::{DeviceKind, split};
 
@@ -41,6 +41,11 @@ pub trait Slots {
     fn set_limits(&mut self, member: MemberId, limits: Limits, opens: bool, now: u64);
     /// The member is not looked at until its doorbell rings, which it shall do with its next work.
     fn park(&mut self, member: MemberId);
+}
+
+/// When another job's work may come behind work that ends at `drains_at`; `None`: only once it has ended.
+fn overlap_begins(drains_at: u64) -> Option<u64> {
+    (drains_at != UNKNOWN_END).then(|| drains_at.saturating_sub(OVERLAP_NS))
 }
 
 /// Work of a job is overdue, and its members that wait are let in.
@@ -383,13 +388,13 @@ impl Arbiter {
             // Its device time passes no faster than the clock.
             return Some(now.saturating_add(turn.left().max(OVERLAP_NS)));
         }
-        let drained = if demand.in_flight { demand.drains_at.saturating_sub(OVERLAP_NS) } else { now };
+        let drained = if demand.in_flight { overlap_begins(demand.drains_at) } else { Some(now) };
         let at = match self.settings.kind {
             // Two jobs' work at a time costs both of them more than a wait that is not long.
-            DeviceKind::Preemptive => drained.min(turn.over.unwrap_or(now).saturating_add(quantum)),
+            DeviceKind::Preemptive => drained.unwrap_or(now).min(turn.over.unwrap_or(now).saturating_add(quantum)),
             // One job at a time comes behind another.
             DeviceKind::Exclusive if overlapped => return None,
-            DeviceKind::Exclusive => drained,
+            DeviceKind::Exclusive => drained?,
         };
         if at <= now { self.hand_over(holder, now, slots) } else { Some(at) }
     }
@@ -506,9 +511,9 @@ impl Arbiter {
         let mut in_flight = self.admitted.iter().filter(|job| self.jobs[**job].now.in_flight);
         match (in_flight.next(), in_flight.next()) {
             (None, _) => Ok(()),
-            (Some(job), None) => match self.jobs[*job].now.drains_at.saturating_sub(OVERLAP_NS) {
-                at if at > now => Err(Some(at)),
-                _ => Ok(()),
+            (Some(job), None) => match overlap_begins(self.jobs[*job].now.drains_at) {
+                Some(at) if at <= now => Ok(()),
+                later => Err(later),
             },
             _ => Err(None),
         }
@@ -566,7 +571,8 @@ impl Arbiter {
             self.jobs[job].members.clone().into_iter().for_each(|id| self.withdraw(id, now, slots));
         }
         let job = stuck?;
-        let relief = self.relief.get_or_insert(Relief { job, since: now.max(demand.drains_at), count: 0 });
+        let expected = if demand.drains_at == UNKNOWN_END { now } else { demand.drains_at };
+        let relief = self.relief.get_or_insert(Relief { job, since: now.max(expected), count: 0 });
         let due = |count| relief.since.saturating_add(RELIEF_NS.saturating_mul(2u64.saturating_pow(count)));
         if due(relief.count) > now {
             return Some(due(relief.count));

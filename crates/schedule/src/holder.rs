@@ -12,6 +12,9 @@ pub const UNMANAGED: u64 = u64::MAX;
 /// A new measurement counts for one part of so many, unless it is twice or half of what was known: kernels alternate.
 const COST_WINDOW: u64 = 4;
 
+/// The end of work that is in flight, where the cost of a call is not known yet.
+pub const UNKNOWN_END: u64 = u64::MAX;
+
 /// The node's words in a device slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -37,7 +40,7 @@ pub struct Report {
     pub used: u64,
     /// Since when work is in flight that `used` does not contain; 0: none is.
     pub busy_since: u64,
-    /// When that will be completed, as estimated.
+    /// When that will be completed, as estimated; [`UNKNOWN_END`]: no estimate.
     pub drains_at: u64,
     /// Calls whose work was completed.
     pub completed: u64,
@@ -211,7 +214,12 @@ impl Holder {
         Report {
             used: self.used,
             busy_since: since.map_or(0, |since| since.max(1)),
-            drains_at: since.map_or(0, |since| since.saturating_add(self.estimate()).max(now)),
+            // The end of work whose cost is unknown is unknown: no other job's work comes behind it by expectation.
+            drains_at: match (since, self.cost) {
+                (None, _) => 0,
+                (Some(_), 0) => UNKNOWN_END,
+                (Some(since), _) => since.saturating_add(self.estimate()).max(now),
+            },
             completed: self.completed,
             position: self.used.saturating_add(self.estimate()),
             ..Report::default()

@@ -3,7 +3,7 @@
 use crate::arbiter::MemberId;
 use crate::cap::Bucket;
 use crate::discipline::{JobIndex, Share};
-use crate::holder::{ALONE, Limits, Report};
+use crate::holder::{ALONE, Limits, Report, UNKNOWN_END};
 
 /// Nanoseconds that an API server is believed to have work for at most, counted from now.
 const MAX_DRAIN_NS: u64 = 60_000_000_000;
@@ -103,7 +103,9 @@ impl Member {
     /// Takes in a report. The results are nanoseconds and calls that are new; never more than the time that passed.
     pub(crate) fn hear(&mut self, report: Report, now: u64) -> (u64, u64) {
         self.report = report;
-        self.report.drains_at = report.drains_at.min(now.saturating_add(MAX_DRAIN_NS));
+        if report.drains_at != UNKNOWN_END {
+            self.report.drains_at = report.drains_at.min(now.saturating_add(MAX_DRAIN_NS));
+        }
         let passed = now.saturating_sub(std::mem::replace(&mut self.looked, now));
         let busy = self.busy(now).saturating_sub(self.seen).min(passed);
         let calls = report.completed.saturating_sub(self.seen_calls).min(passed / MIN_CALL_NS);

@@ -122,6 +122,17 @@ fn alone_costs_nothing_and_a_newcomer_waits_for_a_bounded_time() {
 }
 
 #[test]
+fn newcomer_waits_behind_work_of_unknown_length() {
+    let late = Program { from: S, ..program("late", 1, 10 * US, 1) };
+    let simulation = run(EXCLUSIVE, vec![program("a", 1, 15 * S, 1), late], 3 * S);
+    let usage = simulation.arbiter.usage();
+    assert_eq!(
+        usage.iter().map(|usage| (usage.job.as_str(), usage.waiting)).collect::<Vec<_>>(),
+        [("a", 0), ("late", 1)]
+    );
+}
+
+#[test]
 fn naps_are_made_up_for_and_sleep_is_not() {
     let naps = Program { pause: 3 * MS, ..program("naps", 1, 500 * US, 4) };
     let simulation = run(EXCLUSIVE, vec![naps, program("b", 1, 207 * US, 50)], 20 * S);
