@@ -182,3 +182,18 @@ int opencl_in_place(cl_mem buffer) {
     const struct opencl_object *object = buffer ? metadata(struct opencl_object, buffer) : NULL;
     return object && object->placed;
 }
+
+cl_ulong opencl_largest_allocation(cl_context context) {
+    cl_device_id devices[64];
+    size_t bytes = 0;
+    cl_ulong most = (cl_ulong)-1;
+    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
+        return 0;
+    for (size_t i = 0; i < bytes / sizeof devices[0]; i++) {
+        cl_ulong own = 0;
+        if (clGetDeviceInfo(devices[i], CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof own, &own, NULL) != CL_SUCCESS)
+            return 0;
+        most = own < most ? own : most;
+    }
+    return most;
+}

@@ -16,4 +16,7 @@ int opencl_in_place(cl_mem buffer);
 /* Words of a partition list, of `most` at most; 0: it does not end among them. */
 size_t opencl_partition_words(const cl_device_partition_property *properties, size_t most);
 
+/* The most that every device of the context can allocate at once; 0: unknown. */
+cl_ulong opencl_largest_allocation(cl_context context);
+
 #endif

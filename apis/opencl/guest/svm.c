@@ -1,5 +1,6 @@
 /* Shared virtual memory, and commands whose work is the guest's own: freeing it, and native kernels. */
 #include "guest.h"
+#include "sizes.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,29 +91,13 @@ int opencl_svm_overlap(const void *to, const void *from, size_t size) {
     return a && b && (a > b ? a - b : b - a) < size;
 }
 
-/* The most that every device of the context can allocate at once. */
-static cl_ulong largest(cl_context context) {
-    cl_device_id devices[64];
-    size_t bytes = 0;
-    cl_ulong most = (cl_ulong)-1;
-    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
-        return 0;
-    for (size_t i = 0; i < bytes / sizeof devices[0]; i++) {
-        cl_ulong own = 0;
-        if (clGetDeviceInfo(devices[i], CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof own, &own, NULL) != CL_SUCCESS)
-            return 0;
-        most = own < most ? own : most;
-    }
-    return most;
-}
-
 /* True if a vendor's library would take these for an allocation. */
 static int is_allocation(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
     const cl_svm_mem_flags accesses = CL_MEM_READ_WRITE | CL_MEM_READ_ONLY | CL_MEM_WRITE_ONLY;
     cl_svm_mem_flags access = flags & accesses;
     return (access & (access - 1)) == 0 && !((flags & CL_MEM_SVM_ATOMICS) && !(flags & CL_MEM_SVM_FINE_GRAIN_BUFFER))
            && !(flags & ~(accesses | CL_MEM_SVM_FINE_GRAIN_BUFFER | CL_MEM_SVM_ATOMICS)) && (alignment & (alignment - 1)) == 0
-           && alignment <= 128 && size && size <= largest(context);
+           && alignment <= 128 && size && size <= opencl_largest_allocation(context);
 }
 
 /* A buffer over SVM that would leave its allocation, or one of which no device could have all: what the vendor's library would say
@@ -122,7 +107,7 @@ int opencl_is_too_large(cl_context context, cl_mem_flags flags, size_t size, con
         size_t bytes = bytes_behind(host_ptr);
         return bytes && size > bytes;
     }
-    return size > OPENCL_LARGEST_PLACE && aviary_is_handle(context) && size > largest(context);
+    return size > OPENCL_LARGEST_PLACE && aviary_is_handle(context) && size > opencl_largest_allocation(context);
 }
 
 int opencl_svm_is_possible(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment) {

@@ -3,6 +3,7 @@
  * The memory of most allocations is the guest's zero-copy memory (guest/usm.c). The vendor's library then judges a call by an
  * allocation of one byte, and has the memory afterwards as it has the host's own. The others it allocates itself. */
 #include "server.h"
+#include "sizes.h"
 #include "usm_ranges.h"
 #include "usm_uses.h"
 #include <stdlib.h>
@@ -15,21 +16,6 @@ static _Thread_local void *next_place;
 static _Thread_local int next_is_placed;
 /* The one that this thread has just made. */
 static _Thread_local struct usm_range made;
-
-/* The largest size that each device of the context accepts. */
-static cl_ulong largest(cl_context context) {
-    cl_device_id devices[64];
-    size_t bytes = 0;
-    cl_ulong most = (cl_ulong)-1;
-    if (clGetContextInfo(context, CL_CONTEXT_DEVICES, sizeof devices, devices, &bytes) != CL_SUCCESS)
-        return 0;
-    for (size_t i = 0; i < bytes / sizeof devices[0]; i++) {
-        cl_ulong own = 0;
-        clGetDeviceInfo(devices[i], CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof own, &own, NULL);
-        most = own < most ? own : most;
-    }
-    return most;
-}
 
 static void *vendors_alloc(cl_unified_shared_memory_type_intel type, cl_context context, cl_device_id device,
                            const cl_mem_properties_intel *properties, size_t size, cl_uint alignment, cl_int *status) {
@@ -56,7 +42,7 @@ static void *allocate(cl_unified_shared_memory_type_intel type, cl_context conte
     made = (struct usm_range){0};
     /* Without the application's memory there are only allocations of a device, and those only for a guest that takes them for numbers.
      * A wrong size or alignment is the vendor's to refuse. */
-    int is_wrong = size == 0 || (alignment & (alignment - 1)) || size > largest(context);
+    int is_wrong = size == 0 || (alignment & (alignment - 1)) || size > opencl_largest_allocation(context);
     void *own = NULL;
     if (place || is_wrong || (type == CL_MEM_TYPE_DEVICE_INTEL && !next_is_placed))
         own = vendors_alloc(type, context, device, properties, place && !is_wrong ? 1 : size, alignment, &judged);

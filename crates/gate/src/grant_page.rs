@@ -1,4 +1,4 @@
-//! What the node and one API server share about the devices that a session uses: how much work it may submit now.
+//! The page that the node and one API server share about a session's devices: how much work it may submit now.
 //!
 //! One page per session, made by the node, written by that session's API server and the node, never by a guest. FairGV's
 //! board is one page for all; here a broken API server changes no allowance but its own.
@@ -139,7 +139,7 @@ impl GrantPage {
         self.0.scheduled.store(1, Ordering::Relaxed);
     }
 
-    /// Whether the node schedules devices, or did so once. Until then the session need not look at its slots.
+    /// True if the node schedules devices, or did so once. Until then the session need not look at its slots.
     #[inline]
     pub fn is_scheduled(&self) -> bool {
         self.0.scheduled.load(Ordering::Relaxed) != 0

@@ -5,16 +5,15 @@
 //! it has asked for 2 of `memory`, `r` with y after it has returned 2, `u` with y if it was told to go on while it did not
 //! stand.
 
-use aviary_control::{
-    CaptureFigures, FromServer, MoveOrder, MoveReport, Patience, Received, SessionDescriptors, ToServer, receive, send,
-};
-use aviary_gate::{Gate, Kind, Resource, TenantPage, TenantSlot};
+mod support;
+
+use aviary_control::{CaptureFigures, FromServer, MoveOrder, MoveReport, Patience, SessionDescriptors, ToServer, send};
+use aviary_gate::Gate;
 use aviary_node::{
     ApiServerCommand, EndReport, EndRequest, Level, MoveBegun, MoveRequest, MoveStatus, Node, NodeConfig, PrivateDir,
     Request, TenantReport, ask,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
     collections::BTreeMap,
     env,
@@ -31,6 +30,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use support::{control, gate, take_message};
 
 const ROLE: &str = "AVIARY_TEST_ROLE";
 /// The step at which an API server does something wrong, and what.
@@ -54,10 +54,7 @@ fn fake_api_server() {
         return;
     }
     let fault = env::var(FAULT).unwrap_or_default();
-    let number = env::args().next_back().and_then(|text| text.parse().ok()).expect("a descriptor number");
-    // A second descriptor of the socket: the first one is only a number here.
-    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-    let control = pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap();
+    let control = control();
     let mut sessions: BTreeMap<u64, Arc<FakeSession>> = BTreeMap::new();
     while let Some((message, descriptors)) = take_message(control.as_fd()) {
         match message {
@@ -127,26 +124,12 @@ fn captured() -> MoveReport {
     MoveReport::Captured(CaptureFigures { stop_us: 1, drain_us: 2, capture_us: 3, bytes: 100, heap: false })
 }
 
-fn take_message(control: BorrowedFd<'_>) -> Option<(ToServer, Vec<OwnedFd>)> {
-    loop {
-        poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], None).ok()?;
-        match receive(control) {
-            Received::Message(message, descriptors) => return Some((message, descriptors)),
-            Received::Nothing => {}
-            Received::Closed | Received::Garbage(_) => return None,
-        }
-    }
-}
-
 fn take_session(slot: u32, descriptors: Vec<OwnedFd>, stands: bool) -> Arc<FakeSession> {
     let SessionDescriptors { guest, tenant_page, .. } =
         SessionDescriptors::next(&mut descriptors.into_iter(), false).expect("descriptors");
-    let page = TenantPage::open(tenant_page.as_fd()).expect("a page");
-    let seat = TenantSlot::new(page, slot).expect("a slot");
-    let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
     let session = Arc::new(FakeSession {
         guest: guest.into(),
-        gate,
+        gate: gate(&tenant_page, slot),
         stands: Mutex::new(stands),
         unasked: AtomicBool::new(false),
     });

@@ -4,16 +4,14 @@
 //! does what the guest's bytes say: `c` crash, `h` hang for ever, `a` allocate 2 of `memory` (it answers y or n), `f` and a
 //! number fetch what the session of that number offers (it answers y or n; every session offers one thing).
 
-use aviary_control::{
-    Assignment, FromServer, OfferName, Patience, Received, SessionDescriptors, ToServer, Wanted, receive, send,
-};
-use aviary_gate::{Gate, Kind, Resource, TenantPage, TenantSlot};
+mod support;
+
+use aviary_control::{Assignment, FromServer, OfferName, Patience, SessionDescriptors, ToServer, Wanted, send};
+use aviary_gate::Gate;
 use aviary_node::{
     ApiServerCommand, EndReport, EndRequest, Level, Node, NodeConfig, PrivateDir, Reload, Request, Settings, Tenant,
     TenantChange, TenantReport, Tenants, ask, query,
 };
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::{
     collections::BTreeMap,
     env,
@@ -31,6 +29,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use support::{control, gate, take_message};
 
 const ROLE: &str = "AVIARY_TEST_ROLE";
 const MARK: &str = "AVIARY_TEST_MARK";
@@ -43,10 +42,7 @@ fn fake_api_server() {
     if env::var(ROLE).as_deref() != Ok("api-server") {
         return;
     }
-    let number = env::args().next_back().and_then(|text| text.parse().ok()).expect("a descriptor number");
-    // A second descriptor of the socket: the first one is only a number here.
-    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
-    let control = Arc::new(pidfd_getfd(own, number, PidfdGetfdFlags::empty()).unwrap());
+    let control = Arc::new(control());
     let open = Arc::new(AtomicUsize::new(0));
     let mut guests: BTreeMap<u64, UnixStream> = BTreeMap::new();
     while let Some((message, descriptors)) = take_message(control.as_fd()) {
@@ -114,24 +110,10 @@ fn hand_over(control: BorrowedFd<'_>, wanted: &Wanted) {
     let _ = send(control, &event, &[std::io::stderr().as_fd()], Patience::Waits);
 }
 
-fn take_message(control: BorrowedFd<'_>) -> Option<(ToServer, Vec<OwnedFd>)> {
-    loop {
-        poll(&mut [PollFd::from_borrowed_fd(control, PollFlags::IN)], None).ok()?;
-        match receive(control) {
-            Received::Message(message, descriptors) => return Some((message, descriptors)),
-            Received::Nothing => {}
-            Received::Closed | Received::Garbage(_) => return None,
-        }
-    }
-}
-
 fn take_session(assignment: &Assignment, descriptors: Vec<OwnedFd>) -> (u64, OwnedFd, Gate) {
     assert_eq!(assignment.modules, [Path::new("/modules")]);
     let SessionDescriptors { guest, tenant_page, .. } = SessionDescriptors::of(descriptors).expect("descriptors");
-    let page = TenantPage::open(tenant_page.as_fd()).expect("a page");
-    let seat = TenantSlot::new(page, assignment.slot).expect("a slot");
-    let gate = Gate::of_tenant([Resource { name: "memory", kind: Kind::Continuous }], &seat).expect("accounts");
-    (assignment.session, guest, gate)
+    (assignment.session, guest, gate(&tenant_page, assignment.slot))
 }
 
 fn tell(control: BorrowedFd<'_>, event: &FromServer) {

@@ -343,7 +343,7 @@ impl Arbiter {
         [look, later].into_iter().flatten().min()
     }
 
-    /// Whether the turn goes on.
+    /// Lets the turn go on or ends it.
     fn review_turn(&mut self, holder: JobIndex, others: &[JobIndex], now: u64, slots: &mut dyn Slots) -> Option<u64> {
         let demand = self.jobs[holder].now;
         let newcomer = self.newcomer(holder, now, slots);
@@ -418,7 +418,7 @@ impl Arbiter {
         found
     }
 
-    /// Whether another job has work in flight that was admitted before.
+    /// True if another job has work in flight that was admitted before.
     fn is_behind(&self, job: JobIndex) -> bool {
         let before = self.admitted.iter().take_while(|admitted| **admitted != job);
         before.into_iter().any(|admitted| self.jobs[*admitted].now.in_flight)
@@ -503,7 +503,7 @@ impl Arbiter {
         Some(now.saturating_add(quantum))
     }
 
-    /// Whether the device may get another job's work. Otherwise when, if that is known.
+    /// An error: the device may get no other job's work now, but then, if that is known.
     fn is_free(&self, now: u64) -> Result<(), Option<u64>> {
         if self.settings.kind == DeviceKind::Preemptive || self.is_blind() {
             return Ok(());
@@ -632,7 +632,7 @@ impl Arbiter {
             slots.park(id);
             let report = slots.report(id);
             let Some(Some(member)) = self.members.get_mut(id) else { continue };
-            // What it was seen to do meanwhile counts with the next look.
+            // Its work meanwhile counts with the next look.
             if member.silent || !report.waiting && !report.wanted && report.busy_since == 0 {
                 member.active = false;
                 self.active.swap_remove(at);

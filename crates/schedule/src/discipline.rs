@@ -55,7 +55,7 @@ pub enum Precedence {
     First,
 }
 
-/// What ends a turn.
+/// The end of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountingMode {
     /// The device time that the job used.
@@ -77,11 +77,11 @@ pub trait Discipline: fmt::Debug + Send {
     fn charge(&mut self, job: JobIndex, charge: Charge, now: u64);
     /// The next of `waiting`, which is not empty.
     fn pick(&mut self, waiting: &[JobIndex], now: u64) -> Decision;
-    /// Whether `job`, which has just begun to wait, goes before `holder`.
+    /// The order of `job`, which has just begun to wait, and `holder`.
     fn precedence(&mut self, _job: JobIndex, _holder: JobIndex, _now: u64) -> Precedence {
         Precedence::Behind
     }
-    /// Whether a job with this share can come first on every device while `other` has its turn, so that what `other` has in
+    /// True if a job with this share can come first on every device while `other` has its turn, so that what `other` has in
     /// flight must stay short.
     fn may_precede(&self, _other: Share, _job: Share) -> bool {
         false

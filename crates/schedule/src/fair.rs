@@ -22,7 +22,7 @@ const SHORTEST_PART: u64 = 15;
 #[derive(Debug)]
 pub struct Fair {
     quantum: u64,
-    /// Whether turns are parts of a round of `quantum`, by weight, instead of `quantum` each.
+    /// True: turns are parts of a round of `quantum`, by weight, instead of `quantum` each.
     divides_rounds: bool,
     jobs: Vec<FairJob>,
     /// The jobs that want the device, so that idle ones cost nothing.

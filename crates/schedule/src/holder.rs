@@ -148,7 +148,7 @@ impl Holder {
         }
     }
 
-    /// Whether a mark belongs behind the work in flight, so that its completion is seen before the device is idle.
+    /// True if a mark belongs behind the work in flight, so that its completion is seen before the device is idle.
     pub fn wants_mark(&self, depth: u64) -> bool {
         self.mark.is_none() && self.open > 0 && self.cost.saturating_mul(self.open) >= depth / 2
     }
@@ -199,7 +199,7 @@ impl Holder {
         }
     }
 
-    /// Whether that work may go on.
+    /// True if that work may go on.
     pub fn may_resume(&self, limits: Limits) -> bool {
         self.used < limits.allowance
     }
@@ -208,7 +208,7 @@ impl Holder {
         self.busy_since.get_or_insert(now);
     }
 
-    /// What the node should know; `waiting` and `wanted` are the caller's.
+    /// The words for the node; `waiting` and `wanted` are the caller's.
     pub fn report(&self, now: u64) -> Report {
         let since = self.busy_since.filter(|_| self.in_flight() > 0);
         Report {

@@ -29,7 +29,7 @@ pub(crate) struct Job {
     pub(crate) ended_at: u64,
 }
 
-/// What the members of a job want and do, as of the last look.
+/// The wishes and the work of a job's members, as of the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
     /// It waits, has work in flight, or will have some in a moment.
@@ -64,7 +64,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// What it did before `now`, while the device was not scheduled, is not charged.
+    /// Its work before `now`, while the device was not scheduled, is not charged.
     pub(crate) fn new(job: JobIndex, report: Report, now: u64) -> Member {
         let limits = Limits { allowance: 0, depth: 0 };
         let mut member = Member {
@@ -125,7 +125,7 @@ pub(crate) struct Turn {
     /// Nanoseconds that its work had of the device, and for which it kept the device from other jobs.
     pub(crate) used: u64,
     pub(crate) held: u64,
-    /// What was charged of that: see [`Turn::due`].
+    /// The part of that which was charged: see [`Turn::due`].
     pub(crate) charged: u64,
     /// As of the last look: it kept the device from another job.
     pub(crate) contended: bool,

@@ -4,7 +4,7 @@
 //! [`Arbiter`] writes it, the API server's [`Holder`] submits while its position is below it. Hand-over with overlap,
 //! running ahead while alone, priorities and caps are numbers in that word. Nothing here reads a clock, memory or a
 //! file: time and reports are arguments, so that both sides run against each other in tests on a clock of their own.
-//! What an API server reports is bounded by the time that passed; see [`split`].
+//! Reports of an API server are bounded by the time that passed; see [`split`].
 
 mod arbiter;
 mod cap;

@@ -22,7 +22,7 @@ struct RoundRobinJob {
     last: u64,
     /// Device time of earlier turns beyond their slices.
     overrun: u64,
-    /// What is left of its last turn.
+    /// The rest of its last turn.
     budget: u64,
 }
 
@@ -87,13 +87,13 @@ impl Discipline for RoundRobin {
 }
 
 impl RoundRobin {
-    /// What a job gets if it has its turn now.
+    /// The length of a job's turn if it has it now.
     fn due(&self, job: JobIndex) -> u64 {
         let slice = self.whole_slice(job);
         slice.saturating_add(self.jobs[job].budget.min(slice))
     }
 
-    /// Whether something is left of the turn that it would get.
+    /// True if something is left of the turn that it would get.
     fn may(&self, job: JobIndex) -> bool {
         self.jobs[job].overrun < self.due(job)
     }

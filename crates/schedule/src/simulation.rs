@@ -84,7 +84,7 @@ struct Session {
     /// When the batch began, and how long each took.
     began: u64,
     latencies: Vec<u64>,
-    /// What its kernels had of the device.
+    /// Device time that its kernels had.
     used: u64,
 }
 
@@ -361,7 +361,7 @@ impl Simulation {
         self.sessions.iter().map(|session| session.used).collect()
     }
 
-    /// What the arbiter charged, by job.
+    /// Device time that the arbiter charged, by job.
     pub fn charged(&self) -> Vec<u64> {
         self.arbiter.usage().iter().map(|usage| usage.used_ns).collect()
     }

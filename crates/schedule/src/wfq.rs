@@ -59,7 +59,7 @@ impl Wfq {
     fn roll(&mut self, now: u64) {
         if now >= self.window.saturating_add(WINDOW_NS) {
             self.window = now - now % WINDOW_NS;
-            // What was over or under at the end of a window is made good in the next.
+            // A difference at the end of a window is made good in the next.
             let excesses: Vec<i128> = (0..self.jobs.len()).map(|t| self.excess(t)).collect();
             let lowest = excesses.iter().copied().min().unwrap_or(0);
             for (entry, excess) in self.jobs.iter_mut().zip(excesses) {
@@ -110,7 +110,7 @@ impl Discipline for Wfq {
     fn pick(&mut self, waiting: &[JobIndex], now: u64) -> Decision {
         self.roll(now);
         let over = |t: &JobIndex| self.excess(*t) > 0;
-        // Who has become entitled again need not wait any longer.
+        // A job that has become entitled again need not wait any longer.
         let ready = waiting.iter().copied().filter(|t| self.jobs[*t].until <= now || !over(t));
         match ready.min_by_key(|t| (self.excess(*t), self.jobs[*t].last)) {
             Some(job) => Decision::Grant(job, self.slice),

@@ -54,7 +54,7 @@ impl Fixture {
         Ok(admission.is_some())
     }
 
-    /// Whether the doorbell rang since the last question.
+    /// True if the doorbell rang since the last question.
     fn rang(&self) -> bool {
         rustix::io::read(&self.doorbell, &mut [0u8; 8]).is_ok()
     }

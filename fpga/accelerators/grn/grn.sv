@@ -33,7 +33,7 @@ module grn #(
         y = y ^ (y >> 7);
         return y ^ (y << 17);
     endfunction
-    // What is read ahead does not matter: without SOURCE and LINES there is none.
+    // Without SOURCE and LINES no line is read ahead.
     assign s_in_ready = 1'b1;
     assign s_out_valid = left != '0;
     always_comb

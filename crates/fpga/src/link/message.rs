@@ -8,7 +8,7 @@ pub const LINK_VERSION: u32 = 1;
 /// The length of every request and reply.
 pub const MESSAGE_BYTES: usize = 64;
 
-/// What a client wishes.
+/// A client's wish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The first one: a virtual accelerator of this type.

@@ -20,7 +20,7 @@ const REQUESTS_PER_LOOK: usize = 16;
 /// Connections that wait to be taken.
 const BACKLOG: i32 = 16;
 
-/// What clients may take.
+/// Bounds of what clients may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Clients at the same time.

@@ -1,4 +1,4 @@
-//! What a session's past says of how it will use a device: whether it calls often, and whether it comes back soon.
+//! A session's past use of a device: does it call often, and does it come back soon?
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

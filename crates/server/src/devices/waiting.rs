@@ -20,7 +20,7 @@ const DRAIN_POLL_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_DRAIN_POLL_PAUSE_NS: u64 = 50_000;
 
 impl Devices {
-    /// Whether the threads of this session wait by spinning while it may use the device.
+    /// True if the threads of this session wait by spinning while it may use the device.
     pub(super) fn spins(&self, slot: &DeviceSlot) -> bool {
         slot.spin_window_ns.load(Ordering::Relaxed) > 0 && self.interactive.is.load(Ordering::Relaxed)
     }
@@ -155,7 +155,7 @@ impl Devices {
                 known = self.known();
             }
             slot.waiters.fetch_sub(1, Ordering::SeqCst);
-            // What this thread does next may be the device's work itself.
+            // This thread may do the device's work itself next.
             cpu::unboost();
         }
         known[at].holder.resume(monotonic());
