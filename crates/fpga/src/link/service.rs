@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use aviary_card::Board;
@@ -167,11 +167,5 @@ impl<B: Board> Service<B> {
     /// The number of clients, and of virtual accelerators that have an IO slice.
     pub fn served(&self) -> (usize, usize) {
         (self.clients.len(), self.mediator.slices_used())
-    }
-}
-
-impl<B: Board> AsFd for Service<B> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
     }
 }
