@@ -299,13 +299,17 @@ impl<B: Board> Mediator<B> {
         Ok(())
     }
 
-    /// Interrupts since the last call, a bit per vector.
+    /// Interrupts since the last call, a bit per vector. A job whose end raised one of them has ended for its client, too.
     ///
     /// # Errors
     /// [`Error::Unknown`].
     pub fn take_interrupts(&mut self, id: VirtualId) -> Result<u8, Error> {
         self.note_interrupts();
-        Ok(std::mem::take(&mut self.own(id)?.interrupts))
+        let raised = std::mem::take(&mut self.own(id)?.interrupts);
+        if raised != 0 {
+            self.look_at_jobs();
+        }
+        Ok(raised)
     }
 
     /// # Errors
