@@ -14,7 +14,8 @@ use std::thread::JoinHandle;
 
 use aviary_card::Simulated;
 use aviary_fpga::link::{LINK_VERSION, Limits, MESSAGE_BYTES, Service};
-use aviary_fpga::{Fair, Mediator, Settings};
+use aviary_fpga::{Mediator, Settings, nanoseconds};
+use aviary_schedule::Fair;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
@@ -58,8 +59,9 @@ fn card(image: &str, limits: Limits) -> Option<Card> {
     let (ready, is_ready) = mpsc::channel();
     let place = path.to_str().unwrap().to_owned();
     let thread = std::thread::spawn(move || {
-        let settings = Settings { quantum: 20_000, save_timeout: 50_000 };
-        let mediator = Mediator::new(Simulated::start(&image).unwrap(), settings, || Box::new(Fair::default()));
+        let settings = Settings { save_timeout: 50_000 };
+        let discipline = || -> Box<dyn aviary_schedule::Discipline> { Box::new(Fair::new(nanoseconds(20_000))) };
+        let mediator = Mediator::new(Simulated::start(&image).unwrap(), settings, discipline);
         let log = move |line: std::fmt::Arguments<'_>| drop(to.send(line.to_string()));
         let mut service = Service::listen(mediator, &place, limits, log).unwrap();
         ready.send(()).unwrap();

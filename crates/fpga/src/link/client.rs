@@ -18,13 +18,11 @@ use rustix::net::{
 use super::events::Events;
 use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
 use super::service::Limits;
-use crate::{Error, MappingError, Mediator, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer};
+use crate::{Error, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer};
 
 /// Time in which a read of a register with an effect waits for the port. A virtual machine must not stand still for its place in
 /// a queue: after that the read is answered with all ones, as on a bus.
 const EFFECT_READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// Weight of every client: shares of tenants are the node's to say.
-const WEIGHT: u32 = 1;
 
 /// The reason why a client is not served any more.
 #[derive(Debug, thiserror::Error)]
@@ -258,7 +256,7 @@ impl Client {
         }
         let state_lines =
             mediator.board().description().ports.iter().find(|port| port.guid == guid).map(|port| port.state_lines);
-        match mediator.open(guid, WEIGHT) {
+        match mediator.open(guid, Owner::default(), |_| true) {
             Ok(id) => {
                 self.id = Some(id);
                 Reply::with(&[LINK_VERSION.into(), u64::from(state_lines.unwrap_or(0)) * LINE, SLICE_BYTES])
