@@ -24,6 +24,7 @@ WAITS = "devices still work on earlier calls"
 # Programs that make calls because of which a session stays, and the reasons.
 LASTING = {
     "moved": ("the state of an object of type cl_program cannot be saved",),
+    "slicing": ("it has called clCloneKernel",),
     # Of PoCL 3.1 a command buffer's queue is something that is not the queue, and no other call tells of it.
     "extensions": ("the commands in it are not recorded", "clGetCommandBufferInfoKHR, made again"),
 }
