@@ -433,6 +433,8 @@ pub struct Function {
     pub requirements: Vec<Requirement>,
     /// Server expression that evaluates to the vendor's function pointer.
     pub address: Option<Expr>,
+    /// Values that the function there takes behind the call's own arguments.
+    pub address_values: Vec<Expr>,
     pub device_time: Option<Expr>,
     pub occupies: Option<Occupies>,
     pub charges: Vec<Charge>,
