@@ -33,6 +33,8 @@ pub struct Model {
     pub sandbox: Option<Sandbox>,
     /// Names of the variables that steer the vendor's library and that an application may set for itself, each once.
     pub passed_variables: Vec<String>,
+    /// Variables of the vendor's library that the guest library has, too.
+    pub exported: Vec<crate::exported::ExportedVariable>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
