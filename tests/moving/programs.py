@@ -33,10 +33,6 @@ class Program:
     lasting: tuple = ()
     # After how many calls it moves.
     every: tuple = (1, 7, 100)
-    # Of the program's process.
-    environment: tuple = ()
-    # Its output without Aviary is what it must print. False: it runs under Aviary only, and its status says if all was right.
-    native: bool = True
 
     @property
     def title(self):
@@ -67,31 +63,22 @@ PROGRAMS = (
     Program("order", ("2000",)),
     # Almost always some struct of it has a part in the API server.
     Program("flows", moves=False),
-    Program("minted", ("200",)),
-    Program("descriptors", moves=False),
-    # 20,000 changes of one device.
-    Program("control", every=(7, 100)),
-    Program("remoted", native=False, sample=True),
-    Program("referred", ("200",), native=False),
-    Program("unmade", native=False, options=("--limit", "device_memory=1000"), sample=True),
-    Program("quota", ("123456",), native=False, options=("--limit", "device_memory=123456")),
-    # An arena that is always full.
-    Program("scarce", native=False, environment=(("AVIARY_ARENA", "16M"),), every=(7, 100)),
-    Program("programs", ("remoted",), native=False, options=("--limit", "device_memory=1000")),
-    Program("structs", ("remoted",), native=False),
-    Program("flows", ("remoted",), native=False, moves=False, options=("--limit", "device_memory=34000")),
-    Program(
-        "reports", ("remoted",), native=False, options=("--limit", "device_memory=1000"),
-        lasting=("what it tells of happened elsewhere",),
-    ),
 )
 
 # Programs of testapi's tests that do not run with moves.
 EXCLUDED = {
+    "control": "20,000 changes of one device: hours at n = 1, and like `basic` otherwise",
     "process": "prints the process id of its API server, which moves change",
     "hold": "waits to be killed; `operator` moves it",
+    "descriptors": "closes its descriptors; it makes three calls",
     "hostile": "writes over shared memory at random",
+    "scarce": "an arena of 16 MiB that is always full: a part of --long in time",
     "churn": "measures the memory of one API server's process",
+    "remoted": "prints errors of one process only",
+    "referred": "is for Aviary only, and has not been tried with moves",
+    "unmade": "needs a limit and prints what the limit left",
+    "minted": "measures the memory of one API server's process",
+    "quota": "prints what the limit left: `limit` of `operator` checks limits",
     "accelerate": "needs the simulated card",
     "nuisance": "works until it is killed, and prints nothing to compare",
 }
