@@ -47,7 +47,7 @@ pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
         bail!("--wait {}: expected seconds", command.wait)
     };
     let (socket, begun) = (command.node.socket(), Instant::now());
-    let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop };
+    let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop, halt: None };
     let mut pause = FIRST_PAUSE;
     let status = loop {
         let status = attempt(&socket, &request)?;

@@ -29,6 +29,8 @@ pub enum Request {
     Migrate(MoveRequest),
     /// By the number of the move.
     MoveStatus(u64),
+    /// For tests: the move goes on that waits where its request said.
+    Proceed(u64),
 }
 
 type Answerer<'a> = &'a dyn Fn(Request) -> Result<Value, String>;

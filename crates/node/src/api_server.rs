@@ -1,6 +1,7 @@
 //! API server processes: how one is started.
 
 use crate::{NodeError, SandboxSettings};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
@@ -196,6 +197,12 @@ impl ApiServer {
     /// Before it serves anything: the API server, and the process 1 of its PID namespace.
     pub fn processes(&self) -> Vec<u32> {
         [self.pid].into_iter().chain(self.init.as_ref().map(|init| init.pid)).collect()
+    }
+
+    /// True if it has ended, whether or not the node's loop has seen that.
+    pub fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -316,6 +316,9 @@ fn answer(core: &Core, address: &Address, request: Request) -> Result<serde_json
         Request::MoveStatus(number) => {
             json(serde_json::to_value(core.move_status(number).map_err(|error| error.to_string())?))
         }
+        Request::Proceed(number) => {
+            json(serde_json::to_value(core.proceed_with_move(number).map_err(|error| error.to_string())?))
+        }
         Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
     }
 }

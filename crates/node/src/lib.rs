@@ -55,7 +55,7 @@ pub use gateways::GatewayCommand;
 pub use handle::{Node, NodeConfig, Reload, SandboxSettings, Settings};
 pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
-pub use moving::{MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
+pub use moving::{Halt, MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
 pub use private::{PrivateDir, private_nodes, runtime_directory};
 pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
 pub use scheduling::{DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};

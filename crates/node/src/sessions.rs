@@ -56,6 +56,8 @@ pub struct Session {
     pub state: SessionState,
     /// Empty until it has started.
     pub api: String,
+    /// Of the specification that its guest library was made from, once it has started.
+    pub spec_hash: u64,
     /// The memory that it shares with its API server; `None`: it was given to none yet.
     pub pages: Option<SessionPages>,
     pub moves: SessionMoves,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aviary_control::is_api_name;
+use aviary_control::{Preparation, is_api_name};
 use aviary_transport::receive_hello;
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
@@ -112,7 +112,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
     let greeting = hello.to_bytes();
     let snapshot = state.as_ref().map(|state| own(&state.snapshot)).transpose()?;
     let heap = state.as_ref().and_then(|state| state.heap.as_ref()).map(own).transpose()?;
-    let watcher = Watcher { shared, session, api: &hello.api };
+    let watcher = Watcher { shared, session, api: &hello.api, spec_hash: hello.spec_hash };
     let (grants, bell) = devices.unzip();
     let raw = |fd: Option<OwnedFd>| fd.map_or(-1, IntoRawFd::into_raw_fd);
     let arguments = ServeArguments {
@@ -159,6 +159,7 @@ struct Watcher<'a> {
     shared: &'a ProcessState,
     session: u64,
     api: &'a str,
+    spec_hash: u64,
 }
 
 extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: usize) {
@@ -166,7 +167,7 @@ extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: us
     let watcher = unsafe { &*context.cast_const().cast::<Watcher>() };
     watcher.shared.attaching.end(watcher.session);
     if what == event::STARTED {
-        watcher.shared.node.started(watcher.session, watcher.api);
+        watcher.shared.node.started(watcher.session, watcher.api, watcher.spec_hash);
     } else if what == event::ENDED {
         // SAFETY: the module passes a text of this length, valid during the call.
         let text = unsafe { std::slice::from_raw_parts(text, length) };
@@ -186,6 +187,19 @@ fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, AttachRefusal> {
             Err(AttachRefusal::new(welcome_status::API, text).detail(format!("searched {directories:?}")))
         }
     }
+}
+
+/// Loads the module that a session which may come here needs. The error says why the session cannot come: for people.
+pub fn prepare(wanted: &Preparation) -> Result<(), String> {
+    let module = find(&wanted.modules, &wanted.api).and_then(|path| load(&path)).map_err(|refusal| refusal.whole())?;
+    if module.spec_hash != wanted.spec_hash {
+        return Err(format!(
+            "the module for the API {:?} that the new API server loads is of another specification ({:016x}) than the \
+             program's guest library ({:016x})",
+            wanted.api, module.spec_hash, wanted.spec_hash
+        ));
+    }
+    Ok(())
 }
 
 /// Modules that this process has loaded, by their files.
