@@ -20,8 +20,7 @@ from operator_cases import (
     HOLDS_BYTES, MARKER_BYTES, calls, end, holder, migrate, node_and_guests, sessions, start, tenant_used,
 )
 
-# What becomes of the session when a process dies in a state: it goes on in the new API server, in the old one, or its program
-# is told.
+# Fates of a session when a process dies in a state: it goes on in the new API server, in the old one, or its program is told.
 MOVED, STAYS, LOST = "moved", "stays", "lost"
 BEFORE_THE_STATE = {"old": LOST, "new": STAYS, "both": LOST}
 WITH_THE_STATE = {"old": MOVED, "new": STAYS, "both": LOST}
@@ -102,7 +101,7 @@ def goes_on(node, program):
 
 
 def accounts_are(node, program):
-    """What `hold` has, while it stands."""
+    """Used and held are what `hold` has, looked at while it stands."""
     program.send_signal(signal.SIGSTOP)
     try:
         exact = [(HOLDS_BYTES + extra, HOLDS_BYTES + extra) for extra in (0, MARKER_BYTES)]
@@ -131,7 +130,7 @@ def victims(state):
                     accounts_are(node, program)
                     other = move.old if expected == MOVED else move.new
                     wait_until(HANG, "the other API server is gone", lambda gone=other: not alive(gone))
-                    # Whatever happened is no obstacle to the next one.
+                    # The death is no obstacle to the next move.
                     status, answer = migrate(node, session)
                     if status != 0:
                         raise Wrong(f"{victim}: {answer}")

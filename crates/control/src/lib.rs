@@ -11,6 +11,7 @@
 mod assignment;
 mod channel;
 pub mod cpu;
+pub mod inherited;
 mod message;
 mod moving;
 mod offer;

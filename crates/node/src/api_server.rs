@@ -103,18 +103,18 @@ pub struct ApiServer {
     /// Readable when the process has ended, and with it all processes of its PID namespace, if it has one of its own.
     pub exit: OwnedFd,
     /// Of an API server that is the child of its PID namespace's process 1.
-    init: Option<InitEnd>,
+    pub(crate) init: Option<InitEnd>,
 }
 
 /// Descriptors of an API server and of the process 1 of its PID namespace.
 #[derive(Debug)]
-struct InitEnd {
+pub(crate) struct InitEnd {
     /// Of process 1.
-    pid: u32,
+    pub pid: u32,
     /// Where it tells the API server's status.
-    status: OwnedFd,
+    pub status: OwnedFd,
     /// The API server itself: its guests see its end sooner than they would see that of process 1.
-    server: OwnedFd,
+    pub server: OwnedFd,
 }
 
 /// Process 1 of an API server's PID namespace: a child of the node that ends with the API server, and all of the namespace
@@ -188,6 +188,11 @@ impl ApiServer {
             },
             None => Self { pid, control, exit: child(pid)?, init: None },
         })
+    }
+
+    /// One that this process has had since before its program was replaced.
+    pub(crate) fn of(pid: u32, control: OwnedFd, exit: OwnedFd, init: Option<InitEnd>) -> Self {
+        Self { pid, control, exit, init }
     }
 
     pub fn pid(&self) -> u32 {

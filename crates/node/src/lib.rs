@@ -43,10 +43,11 @@ mod strangers;
 mod tenant;
 mod tenants;
 mod throttle;
+mod upgrade;
 mod vms;
 mod zygote;
 
-pub use admin::{Request, admin_path, ask, query};
+pub use admin::{Request, admin_path, ask, ask_within, query};
 pub use api_server::ApiServerCommand;
 pub use cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
 pub use end::{EndReport, EndRequest};
@@ -61,6 +62,7 @@ pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, Ses
 pub use scheduling::{DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
 pub use server_users::UserRange;
 pub use tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants};
+pub use upgrade::{Handover, UpgradeCommand, UpgradeRequest, versions as upgrade_versions};
 pub use vms::{VmDeviceCommand, VmSettings};
 
 pub use aviary_control::FunctionRule;

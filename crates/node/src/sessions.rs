@@ -71,6 +71,8 @@ pub struct SessionPages {
     pub stats_file: OwnedFd,
     /// Page and bell, where devices may be scheduled, until the session has started: then the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
+    /// Files of the same page and bell, for the program that may take the node's place.
+    pub devices_file: Option<[OwnedFd; 2]>,
 }
 
 impl Session {
@@ -126,10 +128,10 @@ pub struct ServerRecord {
 pub struct Registry {
     pub servers: HashMap<u64, ServerRecord>,
     pub sessions: BTreeMap<u64, Session>,
-    by_guest: HashMap<Guest, u64>,
+    pub(crate) by_guest: HashMap<Guest, u64>,
     spares: Vec<u64>,
-    last_server: u64,
-    last_session: u64,
+    pub(crate) last_server: u64,
+    pub(crate) last_session: u64,
 }
 
 impl Registry {

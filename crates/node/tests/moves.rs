@@ -399,7 +399,7 @@ fn is_lost(fault: &str) {
     fixture.expect_nothing_left(guests);
 }
 
-/// What the new API server does not have is refused before anything is stopped.
+/// Lacking modules of the new API server are told before anything is stopped.
 #[test]
 fn sessions_are_not_stopped_for_an_api_server_that_is_not_prepared() {
     for (fault, reason) in [

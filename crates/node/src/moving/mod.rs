@@ -123,6 +123,8 @@ pub(crate) struct Part {
     pub rebuild_us: u64,
     /// The node's end of the new grant page and bell, until the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
+    /// Their files.
+    pub devices_file: Option<[OwnedFd; 2]>,
 }
 
 #[derive(Debug)]
@@ -168,7 +170,7 @@ impl Move {
 pub(crate) struct Moves {
     under_way: Vec<Move>,
     ended: VecDeque<(u64, MoveStatus)>,
-    last: u64,
+    pub(crate) last: u64,
 }
 
 impl Moves {

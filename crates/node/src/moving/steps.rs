@@ -11,6 +11,7 @@ use crate::{
     life::{EndReason, ServerEvent, ServerState, SessionState},
     log::Level,
     node::{Core, CoreState},
+    tenants::copies,
 };
 use aviary_control::{
     DeviceDescriptors, MoveOrder, MoveReport, Patience, Preparation, SessionDescriptors, StateDescriptors, ToServer,
@@ -258,13 +259,15 @@ impl Core {
             let mut all = session_descriptors.list();
             // The guest's socket goes once.
             all.extend(captured.list().into_iter().skip(1));
+            let devices_file = theirs.as_ref().map(copies).transpose();
+            let devices_file = devices_file.map_err(|errno| NodeError::HandOver(0, errno.into()))?;
             let adopt = ToServer::Adopt { assignment: Box::new(assignment), heap: captured.heap.is_some() };
             tell(state, target, &adopt, &all).map_err(|error| NodeError::HandOver(0, error))?;
             if let Some(server) = state.registry.servers.get_mut(&target) {
                 server.log.serves(id);
             }
             if let Some(part) = state.moves.of(source).and_then(|one| one.parts.get_mut(&id)) {
-                part.devices = own;
+                (part.devices, part.devices_file) = (own, devices_file);
             }
         }
         Ok(())
@@ -318,6 +321,9 @@ impl Core {
                 session.moves.count += 1;
                 session.moves.last_us = Some(figures.whole_us);
                 session.moves.refused = None;
+                if let Some(pages) = &mut session.pages {
+                    pages.devices_file = part.devices_file;
+                }
                 if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, part.devices) {
                     let share = state.tenants.called(&session.tenant).share();
                     scheduling.enter(id, &session.tenant, share, process, page, bell);

@@ -159,6 +159,11 @@ impl Scheduling {
         self.shared.state().slice()
     }
 
+    /// True if any device is scheduled.
+    pub fn has_rules(&self) -> bool {
+        self.shared.state().has_rules()
+    }
+
     /// Writes into a page that an API server is about to get.
     pub fn prepare(&self, page: &GrantPage) {
         self.shared.state().prepare(page);
