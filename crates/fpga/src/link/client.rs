@@ -68,7 +68,7 @@ impl Client {
         self.pending.is_some()
     }
 
-    /// The other end of the socket is gone, although a request of it waits.
+    /// The other end of the socket is gone, although requests of it may wait or be unread.
     pub fn has_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         let looked = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
