@@ -254,12 +254,13 @@ def no_room_for_a_new_one(tools):
 
 
 def other_specification(tools):
-    """The module that a new API server loads is of another specification: refused by name before anything is stopped."""
+    """The module that a new API server loads is of another specification: refused by name before anything is stopped, and
+    moved where the module of the build before is kept. So are new programs with the guest library of that time."""
     built = ROOT / "target/aviary/testapi"
     number = int(re.search(r"spec_hash: (\d+)u64", (built / "gen/server/lib.rs").read_text(encoding="utf-8"))[1])
     with tempfile.TemporaryDirectory(prefix="aviary-modules-") as directory:
         api = Path(directory) / "testapi"
-        shutil.copytree(built, api, ignore=shutil.ignore_patterns("gen"))
+        shutil.copytree(built, api, ignore=shutil.ignore_patterns("gen", "modules"))
         with node_and_guests(tools, "--api-dir", directory, "--no-zygote", "--spares", "0") as (node, environment):
             program, session = holder(tools, node, environment)
             before = sessions(node)[0]["server"]
@@ -278,6 +279,17 @@ def other_specification(tools):
                 raise Wrong("it moved")
             if sessions(node)[0]["moves"].get("last_us") is not None:
                 raise Wrong(f"it stood: {sessions(node)}")
+            old = start(tools.program("basic"), environment)
+            if not old.communicate() or not old.returncode:
+                raise Wrong("a program with another specification's guest library was served")
+            (api / "modules").mkdir()
+            (api / "modules" / f"{number:016x}.so").write_bytes(code)
+            status, answer = migrate(node, session)
+            if status != 0 or goes_on(node, program) == before:
+                raise Wrong(str(answer))
+            old = start(tools.program("basic"), environment)
+            if not old.communicate() or old.returncode:
+                raise Wrong(f"a program with the guest library of the build before ended with {old.returncode}")
             end(program)
 
 
