@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 from fault_cases import Halted, accounts_are, ask, kill
-from harness.process import AVIARY, HANG, Wrong, alive, wait_until
+from harness.accelerator import Load, Stage, Tenant
+from harness.process import AVIARY, HANG, Skipped, Wrong, alive, run, wait_until
 from operator_cases import HOLDS_BYTES, MARKER_BYTES, end, holder, migrate, node_and_guests, start, tenant_used
 
 # Programs under load at a time.
@@ -148,6 +150,11 @@ def what_cannot_take_over_changes_nothing(tools):
         refused(node, "No such file", "--program", "/nowhere/aviary")
         refused(node, "cannot take over", "--program", "/bin/false")
         refused(node, "No such file", "--program", gone)
+        for options, why in ((("--check", "0.0"), "it has the versions"), (("--handover", "99"), "cannot take over")):
+            command = [AVIARY, "serve", "--listen", f"unix:{directory}/other.sock", *options]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+            if done.returncode != 1 or why not in done.stderr:
+                raise Wrong(f"{options}: {done.returncode} {done.stderr}")
         all_call(node, [program])
         # Spares and zygote come again.
         node.settle_pool()
@@ -169,8 +176,6 @@ def what_is_in_the_way_is_told(tools):
         move.release()
         all_call(node, [program])
         end(program)
-    with node_and_guests(tools, "--scheduler", "fair") as (node, environment):
-        refused(node, "devices are scheduled")
     with tempfile.TemporaryDirectory(prefix="aviary-vm-") as directory:
         with node_and_guests(tools, "--vm", f"box={directory}/vm.sock") as (node, _):
             refused(node, "virtual machines")
@@ -203,6 +208,29 @@ def limits_and_moves_go_on(tools):
             raise Wrong(f"{tenant_used(node)} {peaks}")
 
 
+def scheduled_devices_are_scheduled_again(_tools):
+    """Two tenants that share a scheduled device have their turns after an upgrade, too."""
+    if os.geteuid() != 0:
+        raise Skipped("tenants are users of their own here: only root can start processes as other users")
+    load = Load(200, batch=4)
+    with Stage() as stage, stage.node("fair", [Tenant(1, load), Tenant(2, load)]) as node:
+        begin = time.monotonic()
+        guests = [node.guest(number, load, begin, begin + 3600) for number in range(2)]
+
+        def both_have_turns():
+            report = json.loads(run([AVIARY, "ps", "--json", "--server", node.address]))[0]
+            used = {t["tenant"]: t["used_ns"] for device in report["devices"] for t in device["tenants"]}
+            return len(used) == 2 and all(used.values())
+        wait_until(HANG, "both tenants have turns", both_have_turns)
+        for _ in range(2):
+            status, answer = upgrade(node, "--node-only")
+            if status:
+                raise Wrong(str(answer))
+            wait_until(HANG, "both tenants have turns after an upgrade", both_have_turns)
+        if any(guest.poll() is not None for guest in guests):
+            raise Wrong(f"programs ended: {[guest.returncode for guest in guests]}")
+
+
 ALL = {
     "upgrade-again": replaced_again_and_again,
     "upgrade-configured": replaced_with_a_configuration,
@@ -211,4 +239,5 @@ ALL = {
     "upgrade-wrong": what_cannot_take_over_changes_nothing,
     "upgrade-refused": what_is_in_the_way_is_told,
     "upgrade-knows": limits_and_moves_go_on,
+    "upgrade-scheduled": scheduled_devices_are_scheduled_again,
 }

@@ -288,7 +288,7 @@ fn fetch_of_an_unknown_offer_is_answered() {
 fn process_is_prepared_for_its_own_specification_only() {
     let mut node = Node::start("prepare");
     let modules = vec![Path::new(&node.folder).join("modules")];
-    let mut answer = |session, api: &str, spec_hash| {
+    let answer = |session, api: &str, spec_hash| {
         let wanted = Preparation { session, modules: modules.clone(), api: api.into(), spec_hash };
         send(node.control.as_fd(), &ToServer::Prepare(wanted), &[], Patience::Waits).expect("asked");
         match node.event().0 {

@@ -17,6 +17,7 @@ pub(crate) use restore::users;
 use crate::{
     NodeError,
     node::{Core, CoreState},
+    scheduling::Scheduling,
 };
 use rustix::process::Signal;
 use save::Bequest;
@@ -99,10 +100,6 @@ impl Core {
             (self.config.remote.is_some(), "it serves other machines (--listen HOST:PORT)"),
             (vms, "it serves virtual machines ([vms], --vm)"),
             (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
-            (
-                self.scheduling.as_ref().is_some_and(|all| all.has_rules()),
-                "devices are scheduled ([devices], --scheduler)",
-            ),
         ];
         match kinds.into_iter().find(|(has, _)| *has) {
             Some((_, why)) => Err(failed(format!("{why}, which no upgrade in place knows; start it again instead"))),
@@ -132,7 +129,13 @@ impl Core {
             program.display(),
             state.registry.sessions.len()
         ));
+        let rules = self.scheduling.as_ref().map(Scheduling::let_go);
         let error = self.execute(state, admin, program, command).map_or_else(|error| error, |never| match never {});
+        if let (Some(scheduling), Some(rules)) = (&self.scheduling, rules)
+            && let Err(error) = scheduling.resume(rules)
+        {
+            self.log.error(format_args!("devices are not scheduled any more: {error}"));
+        }
         let now = Instant::now();
         (state.refill_at, state.zygote_at) = (Some(now), self.config.zygote.as_ref().map(|_| now));
         // The loop waits with the deadlines of before.

@@ -80,7 +80,7 @@ impl Core {
             if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
                 let share = state.tenants.called(&restored.tenant).share();
                 let process = state.registry.servers.get(&restored.server).map_or(0, |known| known.process.pid());
-                scheduling.enter(session.number, &restored.tenant, share, process, page, bell);
+                scheduling.enter_again(session.number, &restored.tenant, share, process, page, bell);
             }
             state.registry.sessions.insert(session.number, restored);
         }
