@@ -96,7 +96,7 @@ impl Core {
             let (modules, api) = (self.config.modules.clone(), session.api.clone());
             let wanted = Preparation { session: *id, modules, api, spec_hash: session.spec_hash };
             let told = tell(state, target, &ToServer::Prepare(wanted), &[]);
-            told.map_err(|error| Refusal::not_now(format!("the new API server: {error}")))?;
+            told.map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Core {
             Next::Rebuild if one.target.is_none() => self.end_check(state, source),
             Next::Rebuild => {
                 if let Err(error) = self.hand_to_target(state, source) {
-                    self.give_up(state, source, &Refusal::not_now(format!("the new API server: {error}")));
+                    self.give_up(state, source, &refusal_of_target(&error));
                 }
             }
             Next::Commit => self.commit(state, source),
@@ -449,6 +449,18 @@ fn movable(state: &mut CoreState, source: u64, sessions: &BTreeSet<u64>) -> Resu
         }
     }
     Ok(())
+}
+
+/// The new API server did not take a message. Its end may be seen there first.
+fn refusal_of_target(error: &NodeError) -> Refusal {
+    match error {
+        NodeError::HandOver(_, error)
+            if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+        {
+            Refusal::not_now("the new API server has ended")
+        }
+        error => Refusal::not_now(format!("the new API server: {error}")),
+    }
 }
 
 /// Sessions of an API server that is about to end go nowhere.
