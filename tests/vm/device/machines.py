@@ -245,6 +245,8 @@ class World:
             lines += [f"[vms.{name}]", f'socket = "{self.socket(name)}"', f'tenant = "{tenant}"', f"[tenants.{tenant}]"]
             lines += [f"weight = {WEIGHTS[name]}"]
         lines += ['[devices."testapi accelerator"]', 'scheduler = "fair"', 'slice = "6ms"', 'awake = "300us"']
+        # API servers open it themselves.
+        lines += ["[sandbox]", f'devices = ["{self.accelerator}"]']
         config = self.directory / "node.toml"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         environment = {**self.native().environment(), "LD_LIBRARY_PATH": f"{self.image.testapi}:{CUDA}/driver",
