@@ -28,16 +28,9 @@ struct occupant {
      * `fence` was put behind it, and up to which it was seen to be through. */
     uint64_t given, fenced, done;
     CUevent fence;
-    /* Around a piece of work that an idle device got, for its time; `timed` is the number of that piece, 0: there is none. */
-    CUevent before, after;
-    uint64_t timed;
-    unsigned int bursts;
     struct occupant *next;
 };
 static uint64_t submissions;
-/* One in so many pieces of work that idle streams get is timed: the way there and back costs about the same each time, and the
- * thread that serves the program records two events for it. */
-enum { TIMED_BURSTS = 16 };
 static struct occupant *occupants;
 static pthread_mutex_t occupants_lock = PTHREAD_MUTEX_INITIALIZER;
 /* Somebody has captured: from then on a stream may begin to by waiting for an event. */
@@ -80,15 +73,6 @@ static struct occupant *find_occupant(CUstream stream, CUcontext context) {
     return found;
 }
 
-static void destroy_events(struct occupant *occupant) {
-    CUevent *events[] = {&occupant->fence, &occupant->before, &occupant->after};
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-        if (*events[i])
-            cuEventDestroy_v2(*events[i]);
-        *events[i] = NULL;
-    }
-}
-
 static struct occupant *free_occupant(CUcontext context) {
     struct occupant *found = occupants;
     while (found && (found->stream || is_busy(found)))
@@ -101,9 +85,11 @@ static struct occupant *free_occupant(CUcontext context) {
         __atomic_store_n(&occupants, found, __ATOMIC_RELEASE);
     }
     /* Its context lives: entries of contexts that end are emptied before. */
-    if (found->context != context)
-        destroy_events(found);
-    found->given = found->fenced = found->done = found->timed = 0;
+    if (found->fence && found->context != context) {
+        cuEventDestroy_v2(found->fence);
+        found->fence = NULL;
+    }
+    found->given = found->fenced = found->done = 0;
     return found;
 }
 
@@ -155,59 +141,6 @@ static void record_fence(struct occupant *occupant) {
         occupant->done = submissions;
 }
 
-/* Puts an event into the stream that notes the device's time. With its context current, and if it takes marks. */
-static int record_time(struct occupant *occupant, CUevent *event) {
-    return (*event || cuEventCreate(event, CU_EVENT_DEFAULT) == CUDA_SUCCESS)
-           && cuEventRecord(*event, occupant->stream) == CUDA_SUCCESS;
-}
-
-static int is_device_idle(uint64_t ordinal) {
-    const struct occupant *occupant = occupants;
-    while (occupant && !(occupant->ordinal == ordinal && is_busy(occupant)))
-        occupant = occupant->next;
-    return !occupant;
-}
-
-/* Work is about to be given: times it if it is one in TIMED_BURSTS that find the device idle. */
-static void begin_to_time(struct occupant *occupant) {
-    CUcontext context = NULL;
-    occupant->timed = 0;
-    if (!is_device_idle(occupant->ordinal) || occupant->bursts++ % TIMED_BURSTS
-        || cuCtxPushCurrent_v2(occupant->context) != CUDA_SUCCESS)
-        return;
-    CUstreamCaptureMode mode = begin_relaxed();
-    if (takes_marks(occupant->stream) && record_time(occupant, &occupant->before))
-        occupant->timed = submissions + 1;
-    end_relaxed(mode);
-    cuCtxPopCurrent_v2(&context);
-}
-
-/* The work was given. Other work that came meanwhile is not to be told from it. */
-static void end_timing(struct occupant *occupant) {
-    CUcontext context = NULL;
-    if (!occupant->timed)
-        return;
-    int alone = occupant->timed == occupant->given;
-    occupant->timed = 0;
-    if (!alone || cuCtxPushCurrent_v2(occupant->context) != CUDA_SUCCESS)
-        return;
-    CUstreamCaptureMode mode = begin_relaxed();
-    if (takes_marks(occupant->stream) && record_time(occupant, &occupant->after))
-        occupant->timed = occupant->given;
-    end_relaxed(mode);
-    cuCtxPopCurrent_v2(&context);
-}
-
-/* Nanoseconds of the device for the piece of work that was timed, once that was all that the device had; 0: unknown. */
-static uint64_t timed_ns(struct occupant *occupant) {
-    float ms = 0;
-    int known = occupant->timed && occupant->timed == occupant->given && occupant->timed == submissions && !is_busy(occupant)
-                && cuEventElapsedTime(&ms, occupant->before, occupant->after) == CUDA_SUCCESS && ms > 0;
-    if (!is_busy(occupant))
-        occupant->timed = 0;
-    return known ? (uint64_t)((double)ms * 1e6) : 0;
-}
-
 /* True if the stream is asked in vain whether it has anything to do: then it needs no event, as after a synchronization that the
  * program has made itself. The default stream of another thread cannot be asked. */
 static int has_completed_all(struct occupant *occupant) {
@@ -253,24 +186,14 @@ uint64_t cuda_device_of_copy(CUstream stream, size_t from_bytes, size_t to_bytes
     return from_bytes || to_bytes ? 0 : cuda_device_of_work(stream);
 }
 
-/* The node lets the work begin. */
-void cuda_begin_work(void) {
-    pthread_mutex_lock(&occupants_lock);
-    if (asked && asked->stream)
-        begin_to_time(asked);
-    pthread_mutex_unlock(&occupants_lock);
-}
-
 static __attribute__((noinline)) void note_work(void) {
     struct occupant *occupant = asked;
     if (!occupant)
         return;
     asked = NULL;
     pthread_mutex_lock(&occupants_lock);
-    if (occupant->stream) {
+    if (occupant->stream)
         occupant->given = ++submissions;
-        end_timing(occupant);
-    }
     if (occupant->stream == CU_STREAM_PER_THREAD && pthread_equal(occupant->thread, pthread_self())) {
         CUstreamCaptureMode mode = begin_relaxed();
         record_fence(occupant);
@@ -352,11 +275,6 @@ int cuda_drain(const struct aviary_drain *request) {
         for (struct occupant *occupant = occupants; occupant; occupant = occupant->next)
             if (occupant->ordinal == request->device)
                 at_work |= is_at_work(occupant, submission);
-        for (struct occupant *occupant = occupants; occupant && !at_work; occupant = occupant->next) {
-            uint64_t took = occupant->ordinal == request->device ? timed_ns(occupant) : 0;
-            if (took)
-                *request->device_time_ns = took;
-        }
         pthread_mutex_unlock(&occupants_lock);
     }
     end_relaxed(mode);
@@ -464,7 +382,8 @@ static void leave_context(CUcontext context) {
         for (struct occupant *occupant = occupants; occupant && !at_work; occupant = occupant->next) {
             if (occupant->context != context)
                 continue;
-            destroy_events(occupant);
+            if (occupant->fence)
+                cuEventDestroy_v2(occupant->fence);
             *occupant = (struct occupant){.next = occupant->next};
         }
         pthread_mutex_unlock(&occupants_lock);

@@ -243,7 +243,7 @@ mod tests {
     fn requests_are_answered_by_http() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // It never returns, as `aviary metrics --listen`.
+        // The service ends with the process, as `aviary metrics --listen`.
         thread::spawn(move || serve(&listener, &|| Ok("a 1\n".to_owned())));
         let ask = |request: &str| {
             let mut stream = TcpStream::connect(address).unwrap();

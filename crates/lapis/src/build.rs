@@ -23,6 +23,7 @@ mod modules;
 mod versions;
 
 pub use folder::Folder;
+pub(crate) use versions::vendor_library;
 pub use versions::{VERSIONS_FOLDER, versions};
 
 /// Why a build failed.

@@ -6,8 +6,8 @@ use crate::holder::{ALONE, Limits, Report, UNKNOWN_END, UNMANAGED};
 use crate::job::{Demand, Job, Member, Turn};
 use crate::split::{DeviceKind, split};
 
-/// Nanoseconds before the expected end of a turn's last work at which the next job may submit behind it, on an exclusive
-/// device. Two threads must wake up for that, which takes up to 250 us on machines with few CPUs.
+/// Nanoseconds before the expected end of a turn's last work at which the next job may submit behind it. Two threads
+/// must wake up for that, which takes up to 250 us on machines with few CPUs.
 const OVERLAP_NS: u64 = 300_000;
 /// Nanoseconds of work that a job may have in flight while no other job used the device within [`RECENT_NS`]. A
 /// newcomer waits that long, once. Less than 10 ms costs programs with large batches throughput (0.90 of native).
@@ -43,11 +43,9 @@ pub trait Slots {
     fn park(&mut self, member: MemberId);
 }
 
-/// When another job's work may come behind work that ends at `drains_at`; `None`: only once it has ended. A device that
-/// preempts would turn to that work at once, and come back to the rest of the other's after a slice of its own.
-fn overlap_begins(kind: DeviceKind, drains_at: u64) -> Option<u64> {
-    let overlap = if kind == DeviceKind::Exclusive { OVERLAP_NS } else { 0 };
-    (drains_at != UNKNOWN_END).then(|| drains_at.saturating_sub(overlap))
+/// When another job's work may come behind work that ends at `drains_at`; `None`: only once it has ended.
+fn overlap_begins(drains_at: u64) -> Option<u64> {
+    (drains_at != UNKNOWN_END).then(|| drains_at.saturating_sub(OVERLAP_NS))
 }
 
 /// Work of a job is overdue, and its members that wait are let in.
@@ -390,7 +388,7 @@ impl Arbiter {
             // Its device time passes no faster than the clock.
             return Some(now.saturating_add(turn.left().max(OVERLAP_NS)));
         }
-        let drained = if demand.in_flight { overlap_begins(self.settings.kind, demand.drains_at) } else { Some(now) };
+        let drained = if demand.in_flight { overlap_begins(demand.drains_at) } else { Some(now) };
         let at = match self.settings.kind {
             // Two jobs' work at a time costs both of them more than a wait that is not long.
             DeviceKind::Preemptive => drained.unwrap_or(now).min(turn.over.unwrap_or(now).saturating_add(quantum)),
@@ -513,7 +511,7 @@ impl Arbiter {
         let mut in_flight = self.admitted.iter().filter(|job| self.jobs[**job].now.in_flight);
         match (in_flight.next(), in_flight.next()) {
             (None, _) => Ok(()),
-            (Some(job), None) => match overlap_begins(self.settings.kind, self.jobs[*job].now.drains_at) {
+            (Some(job), None) => match overlap_begins(self.jobs[*job].now.drains_at) {
                 Some(at) if at <= now => Ok(()),
                 later => Err(later),
             },

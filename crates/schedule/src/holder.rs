@@ -12,10 +12,6 @@ pub const UNMANAGED: u64 = u64::MAX;
 /// A new measurement counts for one part of so many, unless it is twice or half of what was known: kernels alternate.
 const COST_WINDOW: u64 = 4;
 
-/// Bursts whose device time was told, of which the one counts that lost the least time before and after it: the others
-/// may have waited for another process's work or for a CPU.
-const TOLD_BURSTS: usize = 4;
-
 /// The end of work that is in flight, where the cost of a call is not known yet.
 pub const UNKNOWN_END: u64 = u64::MAX;
 
@@ -79,36 +75,6 @@ pub struct Holder {
     cost: u64,
     /// The work in flight may have come behind another job's, so that its time says nothing about its cost.
     behind_others: bool,
-    /// The device was idle when the work in flight was begun.
-    is_burst: bool,
-    latency: Latency,
-}
-
-/// Nanoseconds for which a burst, work that an idle device was given, seems to take longer than the device is at it: the
-/// driver's way there and back. Only the device's own clock tells.
-#[derive(Debug)]
-struct Latency {
-    told: [u64; TOLD_BURSTS],
-    next: usize,
-}
-
-impl Default for Latency {
-    fn default() -> Self {
-        Latency { told: [u64::MAX; TOLD_BURSTS], next: 0 }
-    }
-}
-
-impl Latency {
-    fn learn(&mut self, latency: u64) {
-        self.told[self.next] = latency;
-        self.next = (self.next + 1) % TOLD_BURSTS;
-    }
-
-    /// What a burst took of the device that seemed to take so long. No less than half: kernels differ.
-    fn without(&self, elapsed: u64) -> u64 {
-        let latency = self.told.iter().copied().filter(|told| *told != u64::MAX).min();
-        elapsed - latency.unwrap_or(0).min(elapsed / 2)
-    }
 }
 
 impl Holder {
@@ -166,7 +132,6 @@ impl Holder {
         if self.busy_since.is_none() {
             self.busy_since = Some(now);
             self.behind_others = waited;
-            self.is_burst = true;
         }
     }
 
@@ -198,17 +163,11 @@ impl Holder {
         self.mark.map(|mark| mark.ticket)
     }
 
-    /// The device has completed what the mark stands for, by `now` at the latest. `device_time`: what a burst took that
-    /// this completes, if the device was asked. False: another thread has seen it first.
-    pub fn completed(&mut self, ticket: u64, device_time: Option<u64>, now: u64) -> bool {
+    /// The device has completed what the mark stands for, by `now` at the latest. False: another thread has seen it
+    /// first.
+    pub fn completed(&mut self, ticket: u64, now: u64) -> bool {
         let Some(mark) = self.mark.take_if(|mark| mark.ticket == ticket) else { return false };
-        let mut elapsed = self.busy_since.map_or(0, |since| now.saturating_sub(since));
-        if std::mem::take(&mut self.is_burst) {
-            if let Some(time) = device_time.filter(|_| self.open == 0 && !self.behind_others) {
-                self.latency.learn(elapsed.saturating_sub(time));
-            }
-            elapsed = self.latency.without(elapsed);
-        }
+        let elapsed = self.busy_since.map_or(0, |since| now.saturating_sub(since));
         // The node takes off the time in which the device was at another job's work: it knows both.
         self.used = self.used.saturating_add(elapsed);
         self.completed = self.completed.saturating_add(mark.calls);

@@ -10,14 +10,8 @@ pub(crate) const MS: u64 = 1_000 * US;
 pub(crate) const S: u64 = 1_000 * MS;
 /// A thread that sleeps runs so long after it was woken.
 const WAKE: u64 = 20 * US;
-/// A thread that waits for the device sees the end of its work so much later. CUDA's way there and back takes 8 us.
-fn seen(kind: DeviceKind) -> u64 {
-    if kind == DeviceKind::Exclusive { 3 * US } else { 8 * US }
-}
-/// A device that preempts gives each process so much at a time, and takes so long to change over: an H100's ways with
-/// kernels of 20 us, 50 us and 5 ms side by side.
-const SLICE: u64 = 1600 * US;
-const SWITCH: u64 = 130 * US;
+/// A thread that waits for the device sees the end of its work so much later.
+const SEEN: u64 = 3 * US;
 const LAUNCH: u64 = 2 * US;
 /// A program submits again so long after it saw the end of its work.
 const RETURN: u64 = 10 * US;
@@ -85,8 +79,6 @@ struct Session {
     parked: bool,
     /// The number of its kernels that were submitted before the mark.
     marked: u64,
-    /// The device tells how long a burst of one kernel took.
-    timed: bool,
     submitted: u64,
     completed: u64,
     /// When the batch began, and how long each took.
@@ -133,10 +125,6 @@ pub(crate) struct Simulation {
     arbiter: Arbiter,
     sessions: Vec<Session>,
     kind: DeviceKind,
-    /// On a device that preempts: the session whose kernels run, from when on, and when another one's turn is.
-    on: Option<usize>,
-    ready_at: u64,
-    slice_ends: u64,
     /// Kernels of each session: nanoseconds left. And the sessions in the order of submission.
     kernels: Vec<VecDeque<u64>>,
     order: VecDeque<usize>,
@@ -173,7 +161,6 @@ impl Simulation {
             rang_at: u64::MAX,
             parked: false,
             marked: 0,
-            timed: false,
             submitted: 0,
             completed: 0,
             began: 0,
@@ -194,9 +181,6 @@ impl Simulation {
             arbiter,
             sessions,
             kind,
-            on: None,
-            ready_at: 0,
-            slice_ends: 0,
             kernels,
             order,
             held_back,
@@ -245,44 +229,27 @@ impl Simulation {
         self.look = Some(now);
     }
 
-    /// The session at whose kernels the device is.
-    fn running(&self) -> Option<usize> {
+    /// The sessions at whose kernels the device is.
+    fn running(&self) -> Vec<usize> {
         match self.kind {
-            DeviceKind::Exclusive => self.order.front().copied(),
-            DeviceKind::Preemptive => self.on.filter(|id| self.now >= self.ready_at && !self.kernels[*id].is_empty()),
-        }
-    }
-
-    /// A device that preempts changes over to the next session with kernels when the present one has none, or has had its
-    /// time.
-    fn change_over(&mut self) {
-        let (count, on) = (self.kernels.len(), self.on.unwrap_or(0));
-        let keeps = self.on.is_some_and(|on| !self.kernels[on].is_empty() && self.now < self.slice_ends);
-        if self.kind == DeviceKind::Exclusive || keeps {
-            return;
-        }
-        let next = (1..=count).map(|step| (on + step) % count).find(|id| !self.kernels[*id].is_empty());
-        if let Some(next) = next.filter(|next| self.on != Some(*next)) {
-            (self.on, self.ready_at) = (Some(next), self.now + SWITCH);
-            self.slice_ends = self.ready_at + SLICE;
+            DeviceKind::Exclusive => self.order.iter().copied().take(1).collect(),
+            DeviceKind::Preemptive => (0..self.kernels.len()).filter(|id| !self.kernels[*id].is_empty()).collect(),
         }
     }
 
     fn next_completion(&self) -> u64 {
-        let Some(running) = self.running() else {
-            return if self.now < self.ready_at { self.ready_at } else { u64::MAX };
-        };
-        let end = self.kernels[running].front().map_or(u64::MAX, |left| self.now.saturating_add(*left));
-        let others = self.kind == DeviceKind::Preemptive
-            && (0..self.kernels.len()).any(|id| id != running && !self.kernels[id].is_empty());
-        if others { end.min(self.slice_ends.max(self.now)) } else { end }
+        let running = self.running();
+        let left = running.iter().filter_map(|id| self.kernels[*id].front()).min();
+        left.map_or(u64::MAX, |left| self.now.saturating_add(left.saturating_mul(running.len() as u64)))
     }
 
     fn advance(&mut self, to: u64) {
-        let (running, passed) = (self.running(), to - self.now);
+        let running = self.running();
+        let each = (to - self.now) / (running.len() as u64).max(1);
         self.now = to;
-        if let Some((id, left)) = running.and_then(|id| Some((id, self.kernels[id].front_mut()?))) {
-            let used = passed.min(*left);
+        for id in running {
+            let Some(left) = self.kernels[id].front_mut() else { continue };
+            let used = each.min(*left);
             *left -= used;
             let done = *left == 0;
             self.sessions[id].used += used;
@@ -295,7 +262,6 @@ impl Simulation {
                 self.complete(id);
             }
         }
-        self.change_over();
         for id in std::mem::take(&mut self.held_back) {
             let done = self.sessions[id].program.waits_for;
             if done.is_some_and(|(other, count)| self.sessions[other].completed < count) {
@@ -311,7 +277,7 @@ impl Simulation {
         session.completed += 1;
         let awaited = session.completed == session.submitted || session.completed == session.marked;
         if awaited {
-            session.runs_at = session.runs_at.min(self.now + seen(self.kind));
+            session.runs_at = session.runs_at.min(self.now + SEEN);
         }
     }
 
@@ -404,11 +370,6 @@ impl Simulation {
         self.sessions[id].state == State::Over
     }
 
-    /// Each kernel of these sessions that an idle device gets is timed by the device.
-    pub fn tells_device_time(&mut self) {
-        self.sessions.iter_mut().for_each(|session| session.timed = true);
-    }
-
     /// In microseconds, of batches.
     pub fn latency(&self, id: usize, percent: usize) -> u64 {
         let mut all = self.sessions[id].latencies.clone();
@@ -452,8 +413,7 @@ impl Session {
         let mut seen = false;
         while self.holder.in_flight() > 0 {
             self.mark();
-            let device_time = (self.timed && self.program.batch == 1).then_some(self.program.kernel);
-            if self.completed < self.marked || !self.holder.completed(self.marked, device_time, now) {
+            if self.completed < self.marked || !self.holder.completed(self.marked, now) {
                 break;
             }
             seen = true;

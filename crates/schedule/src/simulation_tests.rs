@@ -24,19 +24,13 @@ fn batches_share_by_weight() {
             let programs = [("a", 1), ("b", 2), ("c", 3)].map(|(job, weight)| program(job, weight, kernel, 50));
             let simulation = run(kind, programs.to_vec(), 20 * S);
             assert!(
-                simulation.min_max_ratio() > 0.98,
+                simulation.min_max_ratio() > 0.99,
                 "{kind:?} {kernel}: {:?} {:?}",
                 shares(&simulation),
                 simulation.charged()
             );
             let alone = run(kind, vec![program("a", 1, kernel, 50)], S).utilization();
-            // Three jobs are three changes of the device in a round of 30 ms.
-            let least = if kind == EXCLUSIVE { 0.99 } else { 0.98 };
-            assert!(
-                simulation.utilization() > least * alone,
-                "{kind:?} {kernel}: {} {alone}",
-                simulation.utilization()
-            );
+            assert!(simulation.utilization() > 0.99 * alone, "{kind:?} {kernel}: {} {alone}", simulation.utilization());
         }
     }
 }
@@ -48,7 +42,7 @@ fn programs_that_wait_share_by_weight() {
             let programs = [("a", 1), ("b", 2), ("c", 3)].map(|(job, weight)| program(job, weight, kernel, 1));
             let simulation = run(kind, programs.to_vec(), 20 * S);
             assert!(
-                simulation.min_max_ratio() > 0.98,
+                simulation.min_max_ratio() > 0.985,
                 "{kind:?} {kernel}: {:?} {:?}",
                 shares(&simulation),
                 simulation.charged()
@@ -63,13 +57,9 @@ fn kernels_of_any_length_share_equally() {
         for kernel in [21 * US, 100 * US, 500 * US, 1605 * US, 100 * MS] {
             let batch = (10 * MS / kernel).max(1);
             let programs = vec![program("a", 1, 207 * US, 1), program("b", 1, kernel, batch)];
-            let mut simulation = Simulation::new(settings(kind), fair(kind), programs);
-            simulation.tells_device_time();
-            simulation.run(40 * S);
-            // Beside a kernel of many rounds the short one waits for the device's own slices, and pays for half of that.
-            let least = if kind == PREEMPTIVE && kernel == 100 * MS { 0.84 } else { 0.97 };
+            let simulation = run(kind, programs, 40 * S);
             assert!(
-                simulation.min_max_ratio() > least,
+                simulation.min_max_ratio() > 0.97,
                 "{kind:?} {kernel}: {:?} {:?}",
                 shares(&simulation),
                 simulation.charged()
@@ -96,8 +86,7 @@ fn a_newcomer_is_admitted_at_once_where_the_device_preempts() {
         // The device gives it half while both have work: 200 us, and three threads wake up.
         assert!(simulation.latency(0, 99) < 400, "{kernel}: {} us", simulation.latency(0, 99));
         let had = shares(&simulation);
-        // The rest, but for 12% in which the device changes over.
-        assert!(had[1] > 0.87 * (1.0 - had[0]), "{kernel}: {had:?}");
+        assert!(had[1] > 0.9 * (1.0 - had[0]), "{kernel}: {had:?}");
         assert!(simulation.ended.is_empty());
     }
 }
@@ -184,7 +173,7 @@ fn an_api_server_that_lies_gains_a_bounded_time() {
         for lies in [Lie::Nothing, Lie::Waits] {
             let liar = Program { lies, ..program("liar", 1, 500 * US, 20) };
             let simulation = run(kind, vec![liar, program("b", 1, 500 * US, 20)], 20 * S);
-            // It pays for three quarters of the time for which the other one waited.
+            // The time for which the other one waited is paid for, three quarters of it.
             let had = shares(&simulation);
             assert!(had[1] > 0.41, "{kind:?} {lies:?}: {had:?}");
         }
@@ -254,9 +243,7 @@ fn program_that_is_entitled_waits_for_no_node() {
             Simulation::new(settings(PREEMPTIVE), fair(PREEMPTIVE), vec![small, program("long", 1, kernel, 4)]);
         simulation.node_delay = 500 * US;
         simulation.run(20 * S);
-        assert!(simulation.latency(0, 98) < 400, "{kernel}: {} us", simulation.latency(0, 98));
-        // One call in more than a hundred finds what was allowed used up, as the node has seen none of them in time.
-        assert!(simulation.latency(0, 100) < 1000, "{kernel}: {} us", simulation.latency(0, 100));
+        assert!(simulation.latency(0, 99) < 400, "{kernel}: {} us", simulation.latency(0, 99));
     }
 }
 
@@ -270,19 +257,5 @@ fn newcomers_take_little_from_a_job_that_was_alone() {
         simulation.run(2 * S);
         let had = (simulation.used()[0] - before) as f64 / S as f64;
         assert!((0.45..0.55).contains(&had), "{kind:?}: {had}");
-    }
-}
-
-#[test]
-fn programs_that_wait_pay_for_what_the_device_tells() {
-    for weight in [1, 3] {
-        let programs = vec![program("short", weight, 50 * US, 1), program("long", 1, 5 * MS, 1)];
-        let mut simulation = Simulation::new(settings(PREEMPTIVE), fair(PREEMPTIVE), programs.clone());
-        simulation.tells_device_time();
-        simulation.run(20 * S);
-        assert!(simulation.min_max_ratio() > 0.97, "{weight}: {:?}", shares(&simulation));
-        // By the host's clock each kernel of 50 us seems to take 8 us more.
-        let simulation = run(PREEMPTIVE, programs, 20 * S);
-        assert!(simulation.min_max_ratio() < 0.9, "{weight}: {:?}", shares(&simulation));
     }
 }

@@ -31,9 +31,6 @@ pub struct DrainRequest {
     pub wait: u64,
     /// ns to wait at most before the answer "not drained yet".
     pub patience_ns: u64,
-    /// Where the specification may write how long the device took, by its own clock, for one piece of work that it got
-    /// while it was idle.
-    pub device_time_ns: *mut u64,
 }
 
 /// Waits until a device has done everything that this process gave it. Positive: it gave up waiting; negative: not yet, ask

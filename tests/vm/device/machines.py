@@ -324,7 +324,8 @@ class GuestPlace(Place):
         self.vm = vm
 
     def run(self, arguments, limit=300, cwd=None, **environment):
+        """Without hardware for VMs each instruction of the program is emulated: the limit is that of a hang."""
         arguments = [str(word).replace(f"{CACHE}/", f"{GUEST_CACHE}/") for word in arguments]
         words = [f"{key}={value}" for key, value in environment.items()] + arguments
         quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
-        return self.vm.run(f"exec env {quoted}", limit)
+        return self.vm.run(f"exec env {quoted}", 4 * limit)

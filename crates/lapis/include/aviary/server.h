@@ -32,9 +32,6 @@ struct aviary_drain {
     uint64_t wait;
     /* To wait at most before the answer "not drained yet". */
     uint64_t patience_ns;
-    /* Where to write how many nanoseconds the device took, by its own clock, if what it has completed is one piece of work that it
-     * got while it had nothing to do, and this was timed. Left alone otherwise. */
-    uint64_t *device_time_ns;
 };
 
 /* In a call, before it answers which device it occupies: this device gives several processes parts of its time by itself, also in the

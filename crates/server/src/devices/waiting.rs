@@ -232,12 +232,14 @@ impl Devices {
         slot: &DeviceSlot,
         patience: Duration,
     ) -> (Locked<'a>, bool) {
-        let Some(question) = known[at].question(patience) else { return (known, true) };
+        let Some((request, drain)) = known[at].question(patience) else { return (known, true) };
         drop(known);
-        let completion = question.ask();
-        let (mut known, through) = (self.known(), completion.is_some());
-        if let Some(completion) = completion {
-            self.account(&mut known[at], slot, completion);
+        // SAFETY: the specification's own function, which waits for what this process gave the device; it may be
+        // called at any time, from any thread, and reads the request, which lives until it returns.
+        let through = unsafe { drain(&raw const request) } >= 0;
+        let mut known = self.known();
+        if through {
+            self.account(&mut known[at], slot, request.wait);
         } else {
             known[at].waited_at = None;
         }
@@ -246,16 +248,18 @@ impl Devices {
 
     /// The same at once, with the lock.
     fn look(&self, entry: &mut Known, slot: &DeviceSlot, patience: Duration) {
-        if let Some(completion) = entry.question(patience).and_then(Question::ask) {
-            self.account(entry, slot, completion);
+        let Some((request, drain)) = entry.question(patience) else { return };
+        // SAFETY: as above; the specification's function makes no call of this library.
+        if unsafe { drain(&raw const request) } >= 0 {
+            self.account(entry, slot, request.wait);
         }
     }
 
-    fn account(&self, entry: &mut Known, slot: &DeviceSlot, completion: Completion) {
+    fn account(&self, entry: &mut Known, slot: &DeviceSlot, wait: u64) {
         let now = monotonic();
         // A call that waited for it has come back since, and no work came after that.
         let completed_at = entry.waited_at.unwrap_or(now).min(now);
-        if entry.holder.completed(completion.wait, completion.device_time, completed_at) {
+        if entry.holder.completed(wait, completed_at) {
             entry.publish(slot, now);
             let allowance = limits(slot).allowance;
             // The node waits for the end of what was in flight when the allowance was used up.
@@ -266,41 +270,12 @@ impl Devices {
     }
 }
 
-/// A question to the specification whether the device has completed its work.
-struct Question {
-    device: u64,
-    wait: u64,
-    patience_ns: u64,
-    drain: super::Drain,
-}
-
-/// The device has completed what that wait was for.
-struct Completion {
-    wait: u64,
-    /// Nanoseconds, if the device was idle before and was asked.
-    device_time: Option<u64>,
-}
-
-impl Question {
-    /// `None`: the device has not completed it yet.
-    fn ask(self) -> Option<Completion> {
-        let Question { device, wait, patience_ns, drain } = self;
-        let mut device_time_ns = 0;
-        let request = DrainRequest { device, wait, patience_ns, device_time_ns: &raw mut device_time_ns };
-        // SAFETY: the specification's own function, which waits for what this process gave the device; it may be called at
-        // any time, from any thread, makes no call of this library, reads the request and writes the number that it points
-        // to, which both live until it returns.
-        let through = unsafe { drain(&raw const request) } >= 0;
-        through.then(|| Completion { wait, device_time: Some(device_time_ns).filter(|time| *time > 0) })
-    }
-}
-
 impl Known {
     /// The question for the mark behind what is in flight; `None`: nothing is.
-    fn question(&mut self, patience: Duration) -> Option<Question> {
+    fn question(&mut self, patience: Duration) -> Option<(DrainRequest, super::Drain)> {
         let wait = self.holder.mark(|| WAITS.fetch_add(1, Ordering::Relaxed) + 1)?;
         let patience_ns = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        Some(Question { device: self.device, wait, patience_ns, drain: self.drain })
+        Some((DrainRequest { device: self.device, wait, patience_ns }, self.drain))
     }
 }
 
