@@ -132,6 +132,7 @@ pub const ALL: &[Info] = &[
     with("stateless", FUNCTION, (0, 1), "stateless or stateless(object)"),
     with("blocker", CODE, (1, 1), "blocker(\"why\")"),
     with("identity", TYPE, (1, 1), "identity(name)"),
+    with("remade", TYPE, (3, 3), "remade(save, make, load)"),
     with("obj_depends_on", VALUE, (1, 1), "obj_depends_on(object)"),
     with("obj_state_cbs", VALUE, (2, 2), "obj_state_cbs(write, read)"),
     with(

@@ -151,6 +151,16 @@ pub struct HandleType {
     pub identity: Option<usize>,
     /// Why a session with such an object cannot be moved.
     pub blocker: Option<String>,
+    /// Objects that no record makes again.
+    pub remade: Option<RemadeFunctions>,
+}
+
+/// Utility functions that save an object of a type and make it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemadeFunctions {
+    pub save: usize,
+    pub make: usize,
+    pub load: usize,
 }
 
 impl HandleType {
@@ -165,6 +175,7 @@ impl HandleType {
             metadata: None,
             identity: None,
             blocker: None,
+            remade: None,
         }
     }
 }

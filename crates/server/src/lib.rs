@@ -59,8 +59,8 @@ mod tickets;
 mod vendor;
 
 pub use api::{
-    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, ResourceKind,
-    Role, SessionState,
+    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, RemadeType,
+    ResourceKind, Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;

@@ -30,7 +30,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, SessionState, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -41,6 +41,31 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         #(#forwarders)*
         #(#handlers)*
     }
+}
+
+/// The functions that save objects of the type and make them again.
+fn remade(model: &Model, ty: &HandleType) -> TokenStream {
+    let Some(functions) = ty.remade else { return quote!(None) };
+    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
+    let (save, make, load) = (name(functions.save), name(functions.make), name(functions.load));
+    quote!(Some(RemadeType {
+        save: unsafe {
+            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> i64>(
+                #save as *const ()
+            )
+        },
+        make: unsafe {
+            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> u64>(
+                #make as *const ()
+            )
+        },
+        load: unsafe {
+            std::mem::transmute::<
+                *const (),
+                unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
+            >(#load as *const ())
+        },
+    }))
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
@@ -62,6 +87,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
                 quote!(Some(unsafe { std::mem::transmute::<*const (), ObjectName>(#name as *const ()) }))
             }
         };
+        let remade = remade(model, h);
         quote!(HandleTypeInfo {
             name: #name,
             size: #size,
@@ -69,6 +95,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             metadata: #metadata,
             identity: #identity,
             blocker: #blocker,
+            remade: #remade,
         })
     });
     let resources = model.resources.iter().map(|r| {

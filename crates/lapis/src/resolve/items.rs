@@ -297,6 +297,10 @@ impl<'a> Resolver<'a> {
                 let identity = self.identity(handle, d);
                 self.set_handle(handle, d, |h| h.identity = identity);
             }
+            "remade" => {
+                let remade = self.remade(handle, d);
+                self.set_handle(handle, d, |h| h.remade = remade);
+            }
             "blocker" => {
                 let reason = self.reason(d);
                 self.set_handle(handle, d, |h| h.blocker = reason);
