@@ -364,6 +364,7 @@ typedef struct ta_operations {
 } ta_operations;
 
 const ta_operations *ta_get_operations(void);
+
 /* NULL for a name that the library does not know. */
 void *ta_get_function(const char *name);
 /* An extension: not exported, found by ta_get_function. */
@@ -533,6 +534,31 @@ ta_report_object *ta_ledger_reserve(uint64_t bytes);
 ta_report ta_ledger_release(uint64_t bytes);
 /* Not virtualized. */
 ta_report ta_ledger_print(ta_ledger ledger);
+
+/* --- tables of tables ------------------------------------------------------------ */
+
+/* A table that libraries of several versions have: each as much of it as it knows. */
+#define TA_CATALOG_MINOR 2
+typedef struct ta_catalog {
+    uint32_t struct_size; /* bytes that the library has of it */
+    struct {
+        uint16_t major, minor;
+    } version;
+    const void *more; /* the library's own */
+    ta_report (*count)(ta_buffer buffer, uint64_t *ones);
+    ta_report (*print)(ta_buffer buffer);
+    ta_report (*sort)(ta_buffer buffer);           /* this library has none */
+    int32_t (*scale)(int32_t value);
+    int32_t (*later)(int32_t value);               /* beyond this library's struct_size */
+    uint64_t serial;                               /* as well */
+} ta_catalog;
+/* Its functions are found by nothing else. */
+typedef struct ta_catalogs {
+    const ta_catalog *(*catalog)(uint16_t major);
+    const char *(*name)(void);
+} ta_catalogs;
+/* NULL: no catalog of this version. */
+const ta_catalogs *ta_get_catalogs(void);
 
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 

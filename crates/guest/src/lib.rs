@@ -36,6 +36,7 @@ mod registry;
 mod reply;
 mod shadows;
 mod states;
+mod tables;
 pub mod trace;
 mod unwind;
 mod zerocopy;
@@ -47,6 +48,7 @@ pub use call::Call;
 pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;
 pub use reply::Reply;
+pub use tables::VendorTable;
 
 /// The whole body of a naked function that is another name for the C function `target`: arguments and stack are the caller's.
 #[macro_export]

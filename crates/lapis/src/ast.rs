@@ -70,6 +70,7 @@ pub enum Item {
     Table {
         ty: TypeName,
         name: Name,
+        source: Option<TableSource>,
     },
     Environment {
         name: Text,
@@ -91,6 +92,15 @@ pub enum Item {
         span: Span,
     },
     Function(FunctionItem),
+}
+
+/// `from e { ... }` of a `table`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableSource {
+    /// Where the vendor's table is.
+    pub address: AstExpr,
+    /// What its members mean that are no functions.
+    pub body: Block,
 }
 
 /// `read("...", "...");` in a `sandbox` block.

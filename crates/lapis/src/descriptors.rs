@@ -7,6 +7,8 @@ pub enum DescriptorScope {
     /// argument, element, field, return_value
     Value,
     Type,
+    /// Behind `from` of a table.
+    Table,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +24,9 @@ pub struct Info {
 
 const FUNCTION: &[DescriptorScope] = &[DescriptorScope::Function];
 const VALUE: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Type];
+/// `sized`: of a struct that is passed in, and of a table.
+const SIZED: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Type, DescriptorScope::Table];
+const TABLE: &[DescriptorScope] = &[DescriptorScope::Table];
 const TYPE: &[DescriptorScope] = &[DescriptorScope::Type];
 const CODE: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Type];
 
@@ -77,7 +82,7 @@ pub const ALL: &[Info] = &[
     scope("return_value", FUNCTION, (0, 0), "return_value { ... }"),
     scope("element", VALUE, (0, 0), "element { ... }"),
     scope("field", VALUE, (1, 1), "field(name) { ... }"),
-    with("sized", VALUE, (1, 2), "sized(member) or sized(member, last_required_member)"),
+    with("sized", SIZED, (1, 2), "sized(member) or sized(member, last_required_member)"),
     with("state", VALUE, (1, usize::MAX), "state(member, ...)"),
     with("cursor", VALUE, (1, 1), "cursor(remaining)"),
     with("scratch", VALUE, (1, 2), "scratch(n) or scratch(n, resource)"),
@@ -125,6 +130,7 @@ pub const ALL: &[Info] = &[
     with("held_by", VALUE, (2, 2), "held_by(hold, let_go)"),
     with("function_pointer", VALUE, (1, 1), "function_pointer(name)"),
     with("table", VALUE, (1, 1), "table(name)"),
+    with("least", TABLE, (2, 2), "least(member, limit)"),
     with("obj_record", VALUE, (0, usize::MAX), "obj_record or obj_record(key, ...)"),
     with("session_record", FUNCTION, (0, usize::MAX), "session_record or session_record(key, ...)"),
     with("thread_record", FUNCTION, (0, usize::MAX), "thread_record or thread_record(key, ...)"),

@@ -206,6 +206,29 @@ pub struct Table {
     pub size: usize,
     /// Member offset in bytes and the index of its function in [`Model::functions`], if it has one.
     pub members: Vec<TableMember>,
+    /// The vendor's table, of which the members are taken.
+    pub source: Option<TableSource>,
+}
+
+/// A table of the vendor's library, and what the guest's copy of it has beside functions.
+#[derive(Debug, Clone)]
+pub struct TableSource {
+    /// Server expression: the address of the table, or NULL.
+    pub address: Expr,
+    /// The member that says how many bytes of the table there are; without it there are all that the header has.
+    pub sized: Option<TableValue>,
+    /// Numbers, which have the vendor's values; in order of their places.
+    pub values: Vec<TableValue>,
+}
+
+/// A number in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableValue {
+    /// In bytes.
+    pub offset: usize,
+    pub width: usize,
+    /// The largest value that the guest's table may have, which is what the header has.
+    pub most: Option<u64>,
 }
 
 #[derive(Debug, Clone)]

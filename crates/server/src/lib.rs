@@ -55,6 +55,7 @@ mod scratch;
 mod session;
 pub mod state;
 mod states;
+mod tables;
 mod tickets;
 mod vendor;
 
@@ -73,4 +74,5 @@ pub use devices::{Drain, DrainRequest};
 pub use ffi::guarded;
 pub use outgoing::{Answer, Outgoing};
 pub use residency::ResidencyDevices;
+pub use tables::VendorTable;
 pub use vendor::{place as vendor_place, try_loading, variable as vendor_variable};

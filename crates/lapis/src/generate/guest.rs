@@ -6,6 +6,7 @@ mod reply;
 mod request;
 mod sized;
 mod state;
+mod tables;
 
 use super::callback;
 use super::expression::Context;
@@ -23,7 +24,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let utilities = types::utility_declarations(model, Side::Server);
     let descriptor = descriptor(model, program, spec_hash);
     let codes = invalid_codes(model);
-    let tables = model.tables.iter().map(|t| table(model, t));
+    let tables = model.tables.iter().map(|t| tables::table(model, t));
     let lookup = function_lookup(model);
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::invoker(k, c));
     let stubs = model.functions.iter().zip(&program.functions).enumerate();
@@ -85,26 +86,6 @@ fn invalid_codes(model: &Model) -> TokenStream {
     });
     let default = model.error.as_ref().and_then(|e| e.failure.as_ref()).map_or(quote!(0i128), |e| cx.exact(e));
     quote!(fn invalid_handle(ty: u32) -> i128 { match ty { #(#arms)* _ => #default } })
-}
-
-fn table(model: &Model, table: &Table) -> TokenStream {
-    let function = format_ident!("table_{}", table.name);
-    let words = types::size(table.size.div_ceil(8));
-    let members = table.members.iter().filter_map(|m| {
-        let stub = stub_name(&model.functions[m.function?]);
-        let slot = types::size(m.offset / 8);
-        Some(quote!(table[#slot] = #stub as *const () as usize;))
-    });
-    quote! {
-        fn #function() -> usize {
-            static TABLE: std::sync::OnceLock<[usize; #words]> = std::sync::OnceLock::new();
-            TABLE.get_or_init(|| {
-                let mut table = [0usize; #words];
-                #(#members)*
-                table
-            }).as_ptr() as usize
-        }
-    }
 }
 
 fn function_lookup(model: &Model) -> TokenStream {

@@ -4,6 +4,7 @@ mod effects;
 mod reply;
 mod request;
 mod state;
+mod tables;
 
 use super::callback;
 use super::expression::Context;
@@ -24,6 +25,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
     let exported = model.functions.iter().enumerate().filter(|(_, f)| f.member_of.is_none());
     let forwarders = exported.map(|(id, f)| forwarder(model, id, f));
+    let tables = tables::tables(model);
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
     let handlers =
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
@@ -36,6 +38,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         #descriptor
         aviary_server::utility_exports!();
         unsafe extern "C" { fn aviary_preload_utility(); }
+        #tables
         #(#callbacks)*
         #(#forwarders)*
         #(#handlers)*
@@ -358,6 +361,13 @@ impl Handler<'_> {
                     address
                 })
             }
+            None if let Some(slot) = tables::member(self.model, self.function) => quote!({
+                let address = #slot;
+                if address == 0 {
+                    return Err(Reject::Unsupported);
+                }
+                address
+            }),
             None => quote!(call.vendor(#id)? as usize),
             Some(e) => {
                 let value = self.cx().exact(e);

@@ -1,7 +1,7 @@
 //! Items: what stands at the top level of a file.
 
 use super::{Failed, Parse, Parser, types};
-use crate::ast::{Block, Directive, FunctionItem, Item, Name, Text, TypeName};
+use crate::ast::{Block, Directive, FunctionItem, Item, Name, TableSource, Text, TypeName};
 use crate::diagnostics::Diagnostic;
 use crate::lexer::Token;
 use crate::model::{ResourceKind, Side};
@@ -144,8 +144,8 @@ impl Parser<'_> {
             "table" if call => {
                 let ty = self.parenthesised_type()?;
                 let name = self.name("the name of the table")?;
-                self.semicolon()?;
-                Ok(Item::Table { ty, name })
+                let source = self.table_source()?;
+                Ok(Item::Table { ty, name, source })
             }
             "type" if call => {
                 let ty = self.parenthesised_type()?;
@@ -168,6 +168,23 @@ impl Parser<'_> {
     /// `struct X {`, `struct X;`, `enum {`: a declaration and not the result type of a function.
     fn declares_tag(&self) -> bool {
         self.peek_at(1) == Token::OpenBrace || matches!(self.peek_at(2), Token::OpenBrace | Token::Semicolon)
+    }
+
+    /// `from e;` or `from e { ... }` behind the name of a table, or nothing but `;`.
+    fn table_source(&mut self) -> Parse<Option<TableSource>> {
+        if self.peek() != Token::Name || self.word(0) != "from" {
+            self.semicolon()?;
+            return Ok(None);
+        }
+        self.advance();
+        let address = self.expression()?;
+        let body = if self.peek() == Token::OpenBrace {
+            self.block()?
+        } else {
+            self.semicolon()?;
+            Block::default()
+        };
+        Ok(Some(TableSource { address, body }))
     }
 
     fn one_text(&mut self) -> Parse<Text> {

@@ -64,7 +64,7 @@ impl<'a> Resolver<'a> {
         for function in header {
             let resolved = match descriptions.get(function.name.as_str()) {
                 Some(item) => self.function(item, &function.signature, &function.name, None),
-                None => self.undescribed_function(function),
+                None => self.undescribed_function(&function.signature, &function.name),
             };
             self.model.functions.push(Function { label: function.symbol.clone(), ..resolved });
         }
@@ -76,6 +76,7 @@ impl<'a> Resolver<'a> {
                 self.model.functions.push(function);
             }
         }
+        self.undescribed_members(items);
         self.fill_tables();
         self.stateless_functions(items);
         self.states_are_there();
@@ -182,9 +183,9 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn undescribed_function(&mut self, function: &HeaderFunction) -> Function {
-        let signature = self.decorate_signature(&function.signature);
-        let mut blank = self.blank(signature, &function.name, Span::default());
+    pub(super) fn undescribed_function(&mut self, signature: &Signature, name: &str) -> Function {
+        let signature = self.decorate_signature(signature);
+        let mut blank = self.blank(signature, name, Span::default());
         blank.arguments = self.plain_arguments(&blank);
         blank
     }

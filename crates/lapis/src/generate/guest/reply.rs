@@ -199,7 +199,12 @@ impl Stub<'_> {
                 quote!(((if reply.word() != 0 { function_by_name((#name) as usize) } else { 0usize }) as #rust))
             }
             Operation::Table(t) => {
-                let table = format_ident!("table_{}", self.model.tables[*t].name);
+                let (table, followed) = (&self.model.tables[*t].name, &self.model.tables[*t].source);
+                if followed.is_some() {
+                    let (table, vendor) = (format_ident!("table_{}", table), format_ident!("vendor_table_{}", table));
+                    return quote!(((if reply.word() != 0 { reply.table(#table(), &#vendor) } else { 0usize }) as #rust));
+                }
+                let table = format_ident!("table_{}", table);
                 quote!(((if reply.word() != 0 { #table() } else { 0usize }) as #rust))
             }
             Operation::Nothing => quote!(()),

@@ -313,6 +313,10 @@ impl Handler<'_> {
                     call.#reply(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
                 })
             }
+            Operation::Table(t) if self.model.tables[*t].source.is_some() => {
+                let table = super::tables::name(&self.model.tables[*t]);
+                quote!(call.reply_table(ret as usize, &#table);)
+            }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
             Operation::Nothing | Operation::Null { .. } => quote!(),
             Operation::Choice { condition, then, otherwise, .. } => {
