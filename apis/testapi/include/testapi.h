@@ -535,6 +535,25 @@ ta_report ta_ledger_release(uint64_t bytes);
 /* Not virtualized. */
 ta_report ta_ledger_print(ta_ledger ledger);
 
+/* --- objects that calls fill with how they ended --------------------------------- */
+
+typedef struct ta_outcome_st ta_outcome;
+/* TA_OK and "" until a call fills it. */
+ta_outcome *ta_outcome_new(void);
+void ta_outcome_free(ta_outcome *outcome);
+int32_t ta_outcome_code(const ta_outcome *outcome);
+/* Until the next call that fills it. */
+const char *ta_outcome_text(const ta_outcome *outcome);
+void ta_outcome_set(ta_outcome *outcome, int32_t code, const char *text);
+/* The root of a square; of no other number. */
+uint32_t ta_root(uint64_t square, ta_outcome *outcome);
+/* NULL, and an outcome that says so, for a bound of 0. */
+ta_ledger ta_ledger_open(uint64_t bound, ta_outcome *outcome);
+/* Bytes that are charged and never given back. */
+void ta_keep(uint64_t bytes, ta_outcome *outcome);
+/* Not virtualized. */
+void ta_forget(ta_outcome *outcome);
+
 /* --- tables of tables ------------------------------------------------------------ */
 
 /* A table that libraries of several versions have: each as much of it as it knows. */

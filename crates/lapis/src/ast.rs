@@ -58,6 +58,7 @@ pub enum Item {
         span: Span,
     },
     ErrorArgument(Name),
+    StatusArgument(Name),
     /// Functions that change nothing.
     Stateless(Vec<Name>),
     /// The utility function that waits for the vendor's library.

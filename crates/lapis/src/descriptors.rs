@@ -94,6 +94,7 @@ pub const ALL: &[Info] = &[
     with("null_terminated", VALUE, (0, 1), "null_terminated(step)"),
     with("type_cast", VALUE, (1, 1), "type_cast(type)"),
     plain("handle", VALUE),
+    with("status_text", TYPE, (3, 3), "status_text(code, text, told)"),
     plain("status", TYPE),
     with("boxed", TYPE, (1, 1), "boxed(e)"),
     with("invalid", TYPE, (1, 1), "invalid(v)"),

@@ -272,17 +272,31 @@ pub struct ErrorType {
     pub lost: Option<Expr>,
 }
 
-/// A type of objects that tell how a call ended: functions that return one report by it.
+/// A type of objects that tell how a call ended: functions that return one, or are given one to fill in, report by it.
 #[derive(Debug, Clone)]
 pub struct StatusType {
     /// Index into [`Model::handle_types`].
     pub handle: usize,
+    /// True: calls are given an object. Then the others are codes, and `success` is 0.
+    pub given: bool,
     /// A constant, mostly NULL: no object.
     pub success: Expr,
     /// Guest expressions: they make an object, or name one.
     pub failure: Expr,
     pub unsupported: Expr,
     pub lost: Expr,
+    pub text: Option<StatusText>,
+}
+
+/// What an object says goes along with the reply of the call that has filled it: indices of utility functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusText {
+    /// Server: the code of an object.
+    pub code: usize,
+    /// Server: its text, or NULL.
+    pub text: usize,
+    /// Guest: is told both.
+    pub told: usize,
 }
 
 /// A C type as far as marshalling needs it.
@@ -537,6 +551,8 @@ pub enum ErrorPlace {
     Parameter(usize),
     /// It returns an object of this type: index into [`Model::statuses`].
     Status(usize),
+    /// It is given an object of this type, by this parameter.
+    Given { status: usize, parameter: usize },
     /// Nowhere: a failed call returns zero or its own `failure` value.
     Nowhere,
 }

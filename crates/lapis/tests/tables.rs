@@ -54,7 +54,8 @@ fn every_slot_is_a_function_and_numbers_follow() {
     let states: Vec<String> = coverage(&loaded.model).iter().map(|c| format!("{} {}", c.function, c.state)).collect();
     assert_eq!(states, ["get supported", "plain unsupported", "o.f supported", "o.g unsupported", "o.h unsupported"]);
     let sources = generate::generate(&loaded.model, &lower::lower(&loaded.model), 0);
-    let plain = |text: &str| text.split_whitespace().collect::<String>();
+    // Long lists are printed with a comma at their end.
+    let plain = |text: &str| text.split_whitespace().collect::<String>().replace(",]", "]").replace(",)", ")");
     for wanted in [
         "VendorTable::new(&[24, 32, 40], &[(0, 4, 56), (4, 2, 18446744073709551615), (6, 2, 7), (8, 8, 18446744073709551615)])",
         "table[3] = member_o_f as *const () as usize;",

@@ -6,6 +6,7 @@ mod reply;
 mod request;
 mod sized;
 mod state;
+mod statuses;
 mod tables;
 
 use super::callback;
@@ -219,7 +220,7 @@ impl Stub<'_> {
         };
         let shared = match f.error {
             ErrorPlace::Nowhere => None,
-            ErrorPlace::Status(status) => {
+            ErrorPlace::Status(status) | ErrorPlace::Given { status, .. } => {
                 let status = &self.model.statuses[status];
                 Some(match code {
                     Code::Success => &status.success,
@@ -246,6 +247,10 @@ impl Stub<'_> {
         let result = types::rust(ty);
         let body = match self.function.error {
             ErrorPlace::Return | ErrorPlace::Status(_) | ErrorPlace::Nowhere => types::from_exact(quote!(code), ty),
+            ErrorPlace::Given { status, parameter } => {
+                let (told, zero) = (self.status_tells(status, parameter, quote!(std::ptr::null())), types::zero(ty));
+                quote!(#told #zero)
+            }
             ErrorPlace::Parameter(p) => {
                 let (a, zero) = (types::argument(p), types::zero(ty));
                 let bits = self.model.error.as_ref().map_or(quote!(u32), |e| types::bits(&e.ty));
@@ -400,7 +405,9 @@ impl Stub<'_> {
             _ => self.fail(quote!(value as i128)),
         };
         let invalid = match self.function.error {
-            ErrorPlace::Nowhere | ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) | ErrorPlace::Given { .. } => {
+                self.fail(self.code(Code::Failure))
+            }
             _ => self.fail(quote!(invalid_handle(ty))),
         };
         let send = match (self.function.cache, &self.function.cache_if) {
@@ -434,6 +441,7 @@ impl Stub<'_> {
         let cx = self.cx();
         let error = match self.function.error {
             ErrorPlace::Parameter(_) => quote!(let code = reply.word() as i64 as i128;),
+            ErrorPlace::Given { status, parameter } => self.status_read(status, parameter),
             _ => quote!(),
         };
         let result = self.result(&self.lowered.result, cx);
@@ -441,7 +449,7 @@ impl Stub<'_> {
         let outputs = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let deferred = match self.function.error {
             // An error of an earlier call is a number: it waits for a function that can return it.
-            ErrorPlace::Nowhere | ErrorPlace::Status(_) => quote!(),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(),
             _ => {
                 let fail = self.fail(quote!(value as i128));
                 quote!(if let Some(value) = reply.deferred() { return #fail; })
@@ -469,7 +477,8 @@ impl Stub<'_> {
         let success = self.code(Code::Success);
         match self.function.error {
             ErrorPlace::Return | ErrorPlace::Status(_) => quote!(ret as i128 == #success),
-            ErrorPlace::Parameter(_) => quote!(code == #success),
+            ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
+            ErrorPlace::Parameter(_) | ErrorPlace::Given { .. } => quote!(code == #success),
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),
         }

@@ -4,6 +4,7 @@ mod effects;
 mod reply;
 mod request;
 mod state;
+mod statuses;
 mod tables;
 
 use super::callback;
@@ -242,6 +243,7 @@ impl Handler<'_> {
         let ok = self.succeeded();
         let error_word = match self.function.error {
             ErrorPlace::Parameter(_) => quote!(call.reply_word(code as u64);),
+            ErrorPlace::Given { status, parameter } => self.status_told(status, types::argument(parameter)),
             _ => quote!(),
         };
         let result = self.result(&self.lowered.result, cx);
@@ -410,6 +412,7 @@ impl Handler<'_> {
                 let size = types::size(self.model.error.as_ref().map_or(4, |e| e.ty.size()));
                 quote!(support::load(#a, #n, 0, #size, true))
             }
+            ErrorPlace::Given { status, parameter } => self.status_code(status, types::argument(parameter)),
             ErrorPlace::Nowhere => quote!(0i128),
         }
     }
@@ -421,7 +424,8 @@ impl Handler<'_> {
         match self.function.error {
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),
-            ErrorPlace::Status(_) => quote!(code == 0),
+            ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
+            ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(code == 0),
             _ => quote!(code == #success),
         }
     }

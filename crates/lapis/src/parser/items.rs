@@ -130,7 +130,8 @@ impl Parser<'_> {
                 self.semicolon()?;
                 Ok(Item::DeclareMetadata(ty))
             }
-            "error_argument" if call => self.error_argument(),
+            "error_argument" if call => self.named_argument().map(Item::ErrorArgument),
+            "status_argument" if call => self.named_argument().map(Item::StatusArgument),
             "stateless" if call => Ok(Item::Stateless(self.stateless()?)),
             "quiesce" if call => {
                 let [name] = self.names_in_parentheses(["the name of a utility function"])?;
@@ -251,9 +252,9 @@ impl Parser<'_> {
         Ok(ty)
     }
 
-    fn error_argument(&mut self) -> Parse<Item> {
+    fn named_argument(&mut self) -> Parse<Name> {
         let [name] = self.names_in_parentheses(["the name of a parameter"])?;
-        Ok(Item::ErrorArgument(name))
+        Ok(name)
     }
 
     fn stateless(&mut self) -> Parse<Vec<Name>> {
@@ -418,7 +419,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 25] = [
+const ITEMS: [&str; 26] = [
     "api",
     "import",
     "override",
@@ -433,6 +434,7 @@ const ITEMS: [&str; 25] = [
     "utility",
     "type",
     "error_argument",
+    "status_argument",
     "stateless",
     "quiesce",
     "session_state_cbs",

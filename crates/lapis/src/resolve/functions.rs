@@ -200,9 +200,8 @@ impl<'a> Resolver<'a> {
     }
 
     fn error_place(&self, signature: &Signature, names: &[String]) -> ErrorPlace {
-        let status = |handle| self.model.statuses.iter().position(|s| s.handle == handle);
-        if let Some(status) = signature.result.handle.and_then(status) {
-            return ErrorPlace::Status(status);
+        if let Some(place) = self.status_place(signature, names) {
+            return place;
         }
         let Some(error) = &self.model.error else { return ErrorPlace::Nowhere };
         let is_error = |ty: &Type| key(&ty.spelling) == error.name;

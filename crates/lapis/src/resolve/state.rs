@@ -12,13 +12,15 @@ use crate::source::Span;
 use crate::suggest::similar;
 
 /// Parameters and result of a utility function that the API server calls by itself.
-enum Prototype {
+pub(super) enum Prototype {
     /// `int64_t write(T object, uint64_t offset, void *to, size_t bytes)`
     Write,
     /// `int read(T object, uint64_t offset, const void *from, size_t bytes)`
     Read,
     /// `const char *name(T object)`
     Identity,
+    /// `int64_t code(T object)`
+    StatusCode,
     /// `int quiesce(void)`
     Quiesce,
 }
@@ -36,6 +38,7 @@ impl Prototype {
             Prototype::Write => format!("int64_t {name}({})", object("uint64_t offset, void *to, size_t bytes")),
             Prototype::Read => format!("int {name}({})", object("uint64_t offset, const void *from, size_t bytes")),
             Prototype::Identity => format!("const char *{name}({})", object("")),
+            Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
         }
     }
@@ -62,6 +65,7 @@ impl Prototype {
                 int(result, 4, true) && int(offset, 8, false) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
             (Prototype::Identity, []) => pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. })),
+            (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
             _ => false,
         }
@@ -102,7 +106,7 @@ impl<'a> Resolver<'a> {
         Some(utility)
     }
 
-    fn named_function(
+    pub(super) fn named_function(
         &mut self,
         d: &Descriptor,
         n: usize,

@@ -7,7 +7,7 @@ use crate::generate::marshal::{
 };
 use crate::generate::types;
 use crate::lower::*;
-use crate::model::Mapped;
+use crate::model::{ErrorPlace, Mapped};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -176,6 +176,10 @@ impl Stub<'_> {
             }
             Operation::Handle(h) => {
                 let (id, role) = (h.handle as u32, role(h));
+                if let ErrorPlace::Status(status) = self.function.error {
+                    let told = self.status_returned(status);
+                    return quote!({ let value = reply.handle(#id, #role).unwrap_or(0); #told value as #rust });
+                }
                 if h.ends_with.is_empty() {
                     return quote!((reply.handle(#id, #role).unwrap_or(0) as #rust));
                 }

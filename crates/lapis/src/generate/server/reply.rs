@@ -288,11 +288,11 @@ impl Handler<'_> {
             Operation::Handle(h) => {
                 let put = self.put_handle(h, quote!(0usize), cx);
                 // A status object is there just because the call failed.
-                let wanted = match self.function.error {
-                    ErrorPlace::Status(_) => quote!(native != 0),
-                    _ => quote!(ok && native != 0),
+                let (wanted, told) = match self.function.error {
+                    ErrorPlace::Status(status) => (quote!(native != 0), self.status_returned(status)),
+                    _ => (quote!(ok && native != 0), quote!()),
                 };
-                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } })
+                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
             }
             Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
             Operation::Elements(e) => self.reply_given(instruction, e, cx),
