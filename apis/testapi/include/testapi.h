@@ -554,6 +554,34 @@ void ta_keep(uint64_t bytes, ta_outcome *outcome);
 /* Not virtualized. */
 void ta_forget(ta_outcome *outcome);
 
+/* --- chains of structs that say what they are ------------------------------------ */
+
+enum { TA_LINK_DIGIT = 1, TA_LINK_LABEL = 2, TA_LINK_NAME = 3 };
+typedef struct ta_link_digit {
+    uint16_t kind;
+    void *next;
+    uint32_t digit;
+    uint32_t place; /* out: which one it was */
+} ta_link_digit;
+typedef struct ta_link_label {
+    uint16_t kind;
+    void *next;
+    char text[24]; /* in; out: in capitals */
+} ta_link_label;
+typedef struct ta_link_name {
+    uint16_t kind;
+    void *next;
+    const char *name; /* a pointer: not virtualized */
+} ta_link_name;
+typedef struct ta_plan {
+    void *next; /* any of the structs above, in any order */
+    uint64_t number;  /* out: of the digits in the chain */
+    uint32_t links;   /* out: how many there are */
+} ta_plan;
+ta_status ta_plan_make(ta_plan *plan);
+/* The number of links; what nobody has described is refused. */
+int32_t ta_plan_links(const ta_plan *plan);
+
 /* --- tables of tables ------------------------------------------------------------ */
 
 /* A table that libraries of several versions have: each as much of it as it knows. */

@@ -4,7 +4,7 @@
 #include "check.h"
 #include "testapi.h"
 
-/* Whether a library says that it has a member. */
+/* True if a library says that it has a member. */
 #define HAS(table, member) ((table)->struct_size >= offsetof(ta_catalog, member) + sizeof (table)->member)
 
 static void calls(const ta_catalog *catalog) {

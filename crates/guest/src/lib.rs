@@ -15,6 +15,7 @@ mod cache;
 mod call;
 mod callback;
 mod cancellation;
+mod chains;
 mod connection;
 mod deliveries;
 mod descriptor;

@@ -71,7 +71,7 @@ pub enum Item {
     Table {
         ty: TypeName,
         name: Name,
-        source: Option<TableSource>,
+        source: Option<TableFrom>,
     },
     Environment {
         name: Text,
@@ -97,10 +97,10 @@ pub enum Item {
 
 /// `from e { ... }` of a `table`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TableSource {
+pub struct TableFrom {
     /// Where the vendor's table is.
     pub address: AstExpr,
-    /// What its members mean that are no functions.
+    /// The meaning of members that are no functions.
     pub body: Block,
 }
 

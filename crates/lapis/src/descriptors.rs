@@ -9,6 +9,8 @@ pub enum DescriptorScope {
     Type,
     /// Behind `from` of a table.
     Table,
+    /// In a `chain`.
+    Chain,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +29,7 @@ const VALUE: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Typ
 /// `sized`: of a struct that is passed in, and of a table.
 const SIZED: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Type, DescriptorScope::Table];
 const TABLE: &[DescriptorScope] = &[DescriptorScope::Table];
+const CHAIN: &[DescriptorScope] = &[DescriptorScope::Chain];
 const TYPE: &[DescriptorScope] = &[DescriptorScope::Type];
 const CODE: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Type];
 
@@ -126,6 +129,9 @@ pub const ALL: &[Info] = &[
     plain("null", VALUE),
     scope("callback", VALUE, (0, usize::MAX), "callback(parameters) { ... }"),
     plain("userdata", VALUE),
+    scope("chain", VALUE, (2, 2), "chain(type_member, next_member) { link(K, struct S); ... unknown(drop); }"),
+    with("link", CHAIN, (2, 2), "link(K, struct S)"),
+    with("unknown", CHAIN, (1, 1), "unknown(drop) or unknown(refuse)"),
     plain("once", VALUE),
     plain("posted", VALUE),
     with("held_by", VALUE, (2, 2), "held_by(hold, let_go)"),

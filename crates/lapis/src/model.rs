@@ -288,7 +288,7 @@ pub struct StatusType {
     pub text: Option<StatusText>,
 }
 
-/// What an object says goes along with the reply of the call that has filled it: indices of utility functions.
+/// Code and text of an object go along with the reply of the call that has filled it: indices of utility functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusText {
     /// Server: the code of an object.
@@ -698,6 +698,7 @@ pub enum Kind {
     String,
     Callback(Box<Callback>),
     Userdata,
+    Chain(Box<Chain>),
     Zerocopy {
         count: Option<Expr>,
     },
@@ -715,6 +716,26 @@ pub enum Kind {
     Table(usize),
     /// A `void` result.
     Nothing,
+}
+
+/// A member that begins a list of structs: each says what it is, and where the next one is. They flow as the struct does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Place and width in bytes of the member that says what a link is, in every link.
+    pub kind: (usize, usize),
+    /// Place of the pointer to the next link.
+    pub next: usize,
+    pub links: Vec<Link>,
+    /// A link that no description names makes the call fail; else it is left out.
+    pub refuse: bool,
+}
+
+/// One struct that a chain may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    pub kind: u64,
+    /// In bytes.
+    pub size: usize,
 }
 
 /// The pointers and handles of the declared type that a `type_cast` makes plain bytes.

@@ -6,7 +6,7 @@ use aviary_lapis::{generate, lower};
 use folder::Folder;
 
 const HEADER: &[u8] = b"typedef struct out out; typedef struct rep *rep; out *make(void); void end(out *outcome);\n\
-    long work(int a, out *outcome); void *give(out *outcome); rep other(void); void left(out *outcome);\n";
+    long work(int a, out *outcome); rep give(out *outcome); rep other(void); void left(out *outcome);\n";
 
 const TYPE: &str =
     "type(out *) { handle; status_text(code, text, told); failure(5); lost(6); } status_argument(outcome);";
@@ -39,7 +39,7 @@ fn mistakes_in_status_arguments_are_told() {
             "",
             "what does a call that is refused write into",
         ),
-        (TYPE.to_string(), "left(out *outcome) { async; }", "is asynchronous but reports by a `out *`"),
+        (TYPE.to_string(), "left(out *outcome) { async; }", "is asynchronous but reports by a `out*`"),
         (TYPE.to_string(), "left(out *outcome) { failure(0); }", "`failure` is the value of success"),
         (
             TYPE.to_string(),
@@ -55,7 +55,7 @@ fn mistakes_in_status_arguments_are_told() {
 
 #[test]
 fn each_call_that_names_the_object_tells_of_it() {
-    let more = "give(out *outcome) { return_value { allocate; type_cast(rep); } }";
+    let more = "give(out *outcome) { return_value { allocate; } }";
     let loaded = folder("told", TYPE, more).load().expect("no mistakes");
     let sources = generate::generate(&loaded.model, &lower::lower(&loaded.model), 0);
     let plain = |text: &str| text.split_whitespace().collect::<String>();

@@ -12,6 +12,7 @@ mod allocations;
 mod api;
 mod call;
 mod callback_lane;
+mod chains;
 mod clock;
 mod closures;
 mod config;

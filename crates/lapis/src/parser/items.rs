@@ -1,7 +1,7 @@
 //! Items: what stands at the top level of a file.
 
 use super::{Failed, Parse, Parser, types};
-use crate::ast::{Block, Directive, FunctionItem, Item, Name, TableSource, Text, TypeName};
+use crate::ast::{Block, Directive, FunctionItem, Item, Name, TableFrom, Text, TypeName};
 use crate::diagnostics::Diagnostic;
 use crate::lexer::Token;
 use crate::model::{ResourceKind, Side};
@@ -172,7 +172,7 @@ impl Parser<'_> {
     }
 
     /// `from e;` or `from e { ... }` behind the name of a table, or nothing but `;`.
-    fn table_source(&mut self) -> Parse<Option<TableSource>> {
+    fn table_source(&mut self) -> Parse<Option<TableFrom>> {
         if self.peek() != Token::Name || self.word(0) != "from" {
             self.semicolon()?;
             return Ok(None);
@@ -185,7 +185,7 @@ impl Parser<'_> {
             self.semicolon()?;
             Block::default()
         };
-        Ok(Some(TableSource { address, body }))
+        Ok(Some(TableFrom { address, body }))
     }
 
     fn one_text(&mut self) -> Parse<Text> {

@@ -26,7 +26,7 @@ impl<'a> Resolver<'a> {
                 |f: &crate::model::Field| TableMember { name: f.name.clone(), offset: f.offset, function: None };
             let source = source.as_ref().and_then(|source| self.table_source(source, s));
             let counts = |f: &&Field| match source {
-                // What else a pointer of the vendor's leads to stays there.
+                // Other pointers lead to the vendor's own: that stays there.
                 Some(_) => matches!(f.ty.kind, TypeKind::FunctionPointer(_)),
                 None => is_function(&f.ty),
             };
@@ -35,7 +35,7 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn table_source(&mut self, source: &'a ast::TableSource, s: &Struct) -> Option<TableSource> {
+    fn table_source(&mut self, source: &'a ast::TableFrom, s: &Struct) -> Option<TableSource> {
         let address = self.expr(&source.address, &Scope { place: "the address of a table", ..Scope::default() })?;
         let mut misfit = !matches!(address.ty.kind, TypeKind::Pointer { .. });
         address.walk(&mut |e| {

@@ -1,6 +1,7 @@
 //! The guest's reply pass: from the message to the application's memory.
 
 use super::Stub;
+use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{
     decided, element_loop, end_with, read, recall, recall_end, role, struct_address, write,
@@ -106,6 +107,11 @@ impl Stub<'_> {
                 quote!(if let Some(value) = reply.handle(#ty, #role) { #store #owned })
             }
             Operation::Null { cleared: true } => store(quote!(0)),
+            // The pointer is the application's; the structs behind it have what the library wrote.
+            Operation::Chain(chain) => {
+                let (value, shape) = (read(instruction), shape(chain));
+                quote!(if reply.word() == 0 { reply.chain(#value as usize, #shape); })
+            }
             Operation::Text { .. } => {
                 let given = store(quote!(reply.string(0) as usize as u64));
                 if cx.both { quote!(if reply.word() != 0 { #given }) } else { given }

@@ -2,6 +2,7 @@
 
 use super::Handler;
 use super::request::element_address;
+use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{
     bind_distance, decided, element_loop, given_count, read, read_passed, recall, recall_end, role, struct_address,
@@ -174,6 +175,10 @@ impl Handler<'_> {
                     let native = #value;
                     if !ok || native == #unwritten { call.reply_unwritten_handle(); } else { #put }
                 })
+            }
+            Operation::Chain(chain) => {
+                let (passed, shape) = (read_passed(instruction), shape(chain));
+                self.reply_pointer(instruction, false, quote!(call.reply_chain(#passed as usize, #shape);), quote!())
             }
             Operation::Text { output } => {
                 let value = read(instruction);

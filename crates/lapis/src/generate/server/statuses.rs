@@ -1,4 +1,4 @@
-//! What status objects of the vendor's library say, for the guest to have it without asking.
+//! Codes and texts of the vendor's status objects, for the guest to have them without asking.
 
 use super::Handler;
 use crate::generate::types;
