@@ -22,8 +22,8 @@
 #define WAIT_MS 50
 
 /* Kinds of requests, and the version; crates/fpga/src/link/message.rs. */
-enum { VERSION = 1 };
-enum kind { HELLO = 1, READ, WRITE, BASE, STATE, MAP, UNMAP, RESET, WAIT, INFO };
+enum { VERSION = 2 };
+enum kind { HELLO = 1, READ, WRITE, BASE, STATE, MAP, UNMAP, RESET, WAIT, INFO, INTERRUPT };
 
 struct request {
     uint32_t kind, small;
@@ -54,22 +54,36 @@ struct aviary_fpga {
     struct block *blocks;
 };
 
-/* Sends a request and takes its reply; `descriptor` of -1: none. Call with the lock. */
-static int ask(aviary_fpga *card, struct request request, int descriptor, struct reply *reply)
+/* Room for one descriptor. */
+union control {
+    struct cmsghdr header;
+    char space[CMSG_SPACE(sizeof(int))];
+};
+
+/* The descriptor that came with a message, or -1. */
+static int descriptor_of(struct msghdr *message)
 {
-    struct iovec out = {&request, sizeof request};
-    union {
-        struct cmsghdr header;
-        char space[CMSG_SPACE(sizeof(int))];
-    } control;
+    struct cmsghdr *header = CMSG_FIRSTHDR(message);
+    int descriptor = -1;
+
+    if (header && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS
+        && header->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+    return descriptor;
+}
+
+/* Sends a request, with `descriptor` unless that is -1, and takes its reply; `came` gets the reply's descriptor or -1, unless it
+ * is NULL. Call with the lock. */
+static int exchange(aviary_fpga *card, struct request request, int descriptor, struct reply *reply, int *came)
+{
+    struct iovec out = {&request, sizeof request}, in = {reply, sizeof *reply};
+    union control control;
     struct msghdr message = {.msg_iov = &out, .msg_iovlen = 1};
-    struct reply ignored;
+    struct msghdr answer = {.msg_iov = &in, .msg_iovlen = 1};
     ssize_t bytes;
 
-    if (!reply)
-        reply = &ignored;
+    memset(&control, 0, sizeof control);
     if (descriptor >= 0) {
-        memset(&control, 0, sizeof control);
         message.msg_control = control.space;
         message.msg_controllen = sizeof control.space;
         control.header.cmsg_level = SOL_SOCKET;
@@ -82,12 +96,25 @@ static int ask(aviary_fpga *card, struct request request, int descriptor, struct
     while (bytes < 0 && errno == EINTR);
     if (bytes != sizeof request)
         return -ECONNRESET;
+    if (came) {
+        answer.msg_control = control.space;
+        answer.msg_controllen = sizeof control.space;
+    }
     do
-        bytes = recv(card->socket, reply, sizeof *reply, 0);
+        bytes = recvmsg(card->socket, &answer, MSG_CMSG_CLOEXEC);
     while (bytes < 0 && errno == EINTR);
+    if (came)
+        *came = bytes < 0 ? -1 : descriptor_of(&answer);
     if (bytes != sizeof *reply)
         return -ECONNRESET;
     return -(int)reply->errno_value;
+}
+
+static int ask(aviary_fpga *card, struct request request, int descriptor, struct reply *reply)
+{
+    struct reply ignored;
+
+    return exchange(card, request, descriptor, reply ? reply : &ignored, NULL);
 }
 
 static int ask_locked(aviary_fpga *card, struct request request, struct reply *reply)
@@ -355,6 +382,18 @@ EXPORTED int aviary_fpga_wait(aviary_fpga *card, int timeout_ms)
         if (error)
             return error;
     }
+}
+
+EXPORTED int aviary_fpga_event(aviary_fpga *card, unsigned vector, int *descriptor)
+{
+    struct reply reply;
+    int error;
+
+    pthread_mutex_lock(&card->lock);
+    error = exchange(card, (struct request){INTERRUPT, vector, {0}}, -1, &reply, descriptor);
+    pthread_mutex_unlock(&card->lock);
+    /* Only a card that is not ours answers without one. */
+    return !error && *descriptor < 0 ? -EPROTO : error;
 }
 
 EXPORTED int aviary_fpga_status(aviary_fpga *card, struct aviary_fpga_status *status)

@@ -58,6 +58,9 @@ void aviary_fpga_free(aviary_fpga *accelerator, void *memory);
 int aviary_fpga_start(aviary_fpga *accelerator);
 /* Waits until the job has ended, or so many milliseconds; below 0: without a limit. -ETIMEDOUT: it still runs; -EIO: it failed. */
 int aviary_fpga_wait(aviary_fpga *accelerator, int timeout_ms);
+/* A descriptor that can be polled and is readable after the accelerator raised this vector, 0 to 3: read 8 bytes, a count, as
+ * from an eventfd. A job that ends raises vector 0. Close it when it is not needed; the vector's next one takes its place. */
+int aviary_fpga_event(aviary_fpga *accelerator, unsigned vector, int *descriptor);
 int aviary_fpga_status(aviary_fpga *accelerator, struct aviary_fpga_status *status);
 
 /* What an error of these functions means and what to do. */

@@ -4,7 +4,7 @@ use crate::signals::Signals;
 use anyhow::{Context, bail};
 use aviary_card::Simulated;
 use aviary_fpga::link::{Limits, Service};
-use aviary_fpga::{Fair, Mediator, Settings};
+use aviary_fpga::{Mediator, Settings, usual_discipline};
 use clap::{Args, Subcommand};
 use std::{
     env,
@@ -86,7 +86,7 @@ impl PrivateCard {
         let file = find_image(image)?;
         let (stopped, stop) = io::pipe()?;
         let board = Simulated::start(&file).with_context(|| format!("image {image}"))?;
-        let mediator = Mediator::new(board, Settings::default(), || Box::new(Fair::default()));
+        let mediator = Mediator::new(board, Settings::default(), usual_discipline);
         let place = socket.to_str().context("the socket's path is no text")?;
         let log = |line: std::fmt::Arguments<'_>| eprintln!("aviary fpga: {line}");
         let mut service = Service::listen(mediator, place, limits, log)?;

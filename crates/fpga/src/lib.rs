@@ -14,8 +14,8 @@ mod turns;
 mod virtual_accelerator;
 
 pub use mappings::MappingError;
-pub use mediator::{Error, Mediator, Settings};
+pub use mediator::{Error, Mediator, Settings, USUAL_TURN, usual_discipline};
 pub use registers::{ReadAnswer, WriteAnswer};
 pub use slices::SLICE_BYTES;
-pub use turns::{Fair, RoundRobin, Turns};
-pub use virtual_accelerator::{Failure, Phase, Status, VirtualId};
+pub use turns::{PortUse, nanoseconds};
+pub use virtual_accelerator::{Failure, Owner, Phase, Status, VirtualId};

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, Rights, Stop};
+use aviary_schedule::{Discipline, Fair, Share};
 use thiserror::Error;
 
 use crate::mappings::{MappingError, Mappings};
 use crate::registers::{self, ReadAnswer, WriteAnswer};
 use crate::slices::{SLICE_BYTES, SlicePlaces};
 use crate::switching;
-use crate::turns::Turns;
-use crate::virtual_accelerator::{Phase, Status, VirtualAccelerator, VirtualId};
+use crate::turns::{PortOrder, PortUse, nanoseconds};
+use crate::virtual_accelerator::{Owner, Phase, Status, VirtualAccelerator, VirtualId};
 
 /// Header and GUID of an accelerator's page.
 const HEADER: [u32; 3] = [0x00, 0x08, 0x10];
@@ -51,22 +52,30 @@ pub enum Error {
 /// Times in device cycles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// The length of a turn while others wait; 10 ms at 400 MHz.
-    pub quantum: u64,
     /// How long an accelerator may take to save its state; 1 ms.
     pub save_timeout: u64,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { quantum: 4_000_000, save_timeout: 400_000 }
+        Self { save_timeout: 400_000 }
     }
+}
+
+/// Cycles of a turn while others wait, unless it is said otherwise: 10 ms.
+pub const USUAL_TURN: u64 = 4_000_000;
+
+/// The discipline of a port unless it is said otherwise: shares by weight, in turns of [`USUAL_TURN`].
+pub fn usual_discipline() -> Box<dyn Discipline> {
+    Box::new(Fair::new(nanoseconds(USUAL_TURN)))
 }
 
 /// A port and the turns at it.
 #[derive(Debug)]
 struct PortTurns {
-    turns: Box<dyn Turns>,
+    /// The accelerator's name and its number among those of the same type.
+    name: String,
+    order: PortOrder,
     resident: Option<VirtualId>,
     /// The port's cycle counter when its resident came.
     since: u64,
@@ -87,10 +96,17 @@ pub struct Mediator<B: Board> {
 }
 
 impl<B: Board> Mediator<B> {
-    /// `turns` makes the order of each port.
-    pub fn new(board: B, settings: Settings, turns: impl Fn() -> Box<dyn Turns>) -> Self {
-        let port = |_| PortTurns { turns: turns(), resident: None, since: 0, ends: 0, switching: 0 };
-        let ports = (0..board.description().ports.len()).map(port).collect();
+    /// `discipline` makes that of each port.
+    pub fn new(board: B, settings: Settings, discipline: impl Fn() -> Box<dyn Discipline>) -> Self {
+        let port = |name| PortTurns {
+            name,
+            order: PortOrder::new(discipline()),
+            resident: None,
+            since: 0,
+            ends: 0,
+            switching: 0,
+        };
+        let ports = port_names(&board).into_iter().map(port).collect();
         Self { board, settings, ports, places: SlicePlaces::new(), accelerators: BTreeMap::new(), next_id: 1 }
     }
 
@@ -108,14 +124,39 @@ impl<B: Board> Mediator<B> {
         self.places.used()
     }
 
-    /// A new virtual accelerator of a type, given by its GUID, at the port of that type with the fewest.
+    /// Names of the ports: the accelerator's and a number, such as `ll0`.
+    pub fn port_names(&self) -> impl Iterator<Item = &str> {
+        self.ports.iter().map(|port| port.name.as_str())
+    }
+
+    /// The order of a port from now on.
+    pub fn set_discipline(&mut self, port: usize, discipline: Box<dyn Discipline>) {
+        if let Some(port) = self.ports.get_mut(port) {
+            port.order.replace(discipline);
+        }
+    }
+
+    /// The share of a tenant at all ports from now on.
+    pub fn set_share(&mut self, tenant: &str, share: Share) {
+        self.ports.iter_mut().for_each(|port| port.order.set_share(tenant, share));
+        self.accelerators.values_mut().filter(|own| own.owner.tenant == tenant).for_each(|own| own.owner.share = share);
+    }
+
+    /// The use of a port by tenants up to the last switch.
+    pub fn port_uses(&self, port: usize) -> Vec<PortUse> {
+        self.ports.get(port).map_or_else(Vec::new, |port| port.order.uses())
+    }
+
+    /// A new virtual accelerator of a type, given by its GUID, at the port of that type with the fewest among those whose names
+    /// `may` allows.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn open(&mut self, guid: &str, weight: u32) -> Result<VirtualId, Error> {
+    pub fn open(&mut self, guid: &str, owner: Owner, may: impl Fn(&str) -> bool) -> Result<VirtualId, Error> {
         let ports = &self.board.description().ports;
         let used = |port: usize| self.accelerators.values().filter(|other| other.port == port).count();
-        let port = (0..ports.len()).filter(|port| ports[*port].guid == guid).min_by_key(|port| used(*port));
+        let fits = |port: &usize| ports[*port].guid == guid && may(&self.ports[*port].name);
+        let port = (0..ports.len()).filter(fits).min_by_key(|port| used(*port));
         let port = port.ok_or(Error::NoAccelerator)?;
         let kinds = ports[port].registers.values().map(|register| (register.at, register.kind)).collect();
         let place = self.places.take().ok_or(Error::NoPlace)?;
@@ -124,7 +165,7 @@ impl<B: Board> Mediator<B> {
         let new = VirtualAccelerator {
             port,
             place,
-            weight,
+            owner,
             phase: Phase::Idle,
             base: None,
             state_address: None,
@@ -139,8 +180,8 @@ impl<B: Board> Mediator<B> {
             refused: 0,
             bad_accesses: 0,
         };
+        self.ports[port].order.enter(id, &new.owner);
         self.accelerators.insert(id, new);
-        self.ports[port].turns.enter(id, weight);
         Ok(id)
     }
 
@@ -153,7 +194,7 @@ impl<B: Board> Mediator<B> {
             own.mappings.unmap_all(&mut self.board, base, slice);
         }
         self.places.give_back(own.place);
-        self.ports[own.port].turns.leave(id);
+        self.ports[own.port].order.leave(id);
     }
 
     fn own(&mut self, id: VirtualId) -> Result<&mut VirtualAccelerator, Error> {
@@ -239,10 +280,7 @@ impl<B: Board> Mediator<B> {
     pub fn read(&mut self, id: VirtualId, offset: u32, bytes: u32) -> Result<ReadAnswer, Error> {
         let scheduled = self.is_scheduled(id);
         let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
-        let waited = own.is_waiting();
-        let answer = registers::read(&mut self.board, own, scheduled, offset, bytes);
-        self.note_waiting(id, waited);
-        Ok(answer)
+        Ok(registers::read(&mut self.board, own, scheduled, offset, bytes))
     }
 
     /// A write of the page. A write of 1 to CONTROL queues a job.
@@ -255,10 +293,7 @@ impl<B: Board> Mediator<B> {
         }
         let scheduled = self.is_scheduled(id);
         let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
-        let waited = own.is_waiting();
-        let answer = registers::write(&mut self.board, own, scheduled, offset, bytes, value);
-        self.note_waiting(id, waited);
-        Ok(answer)
+        Ok(registers::write(&mut self.board, own, scheduled, offset, bytes, value))
     }
 
     fn start(&mut self, id: VirtualId) -> Result<(), Error> {
@@ -269,20 +304,9 @@ impl<B: Board> Mediator<B> {
         if own.base.is_none() || own.state_address.is_none() {
             return Err(Error::NotReady);
         }
-        let waited = own.is_waiting();
+        // A resident one starts through the same door: its next turn begins at once if no other waits.
         own.phase = Phase::Queued { saved: false };
-        // A resident one starts through the same door: its next turn begins at once if nobody else waits.
-        self.note_waiting(id, waited);
         Ok(())
-    }
-
-    fn note_waiting(&mut self, id: VirtualId, waited: bool) {
-        if let Some(own) = self.accelerators.get(&id)
-            && own.is_waiting()
-            && !waited
-        {
-            self.ports[own.port].turns.enqueue(id);
-        }
     }
 
     /// Ends the job, empties the queue of writes and forgets the registers; what is mapped stays.
@@ -299,13 +323,17 @@ impl<B: Board> Mediator<B> {
         Ok(())
     }
 
-    /// Interrupts since the last call, a bit per vector.
+    /// Interrupts since the last call, a bit per vector. A job whose end raised one of them has ended for its client, too.
     ///
     /// # Errors
     /// [`Error::Unknown`].
     pub fn take_interrupts(&mut self, id: VirtualId) -> Result<u8, Error> {
         self.note_interrupts();
-        Ok(std::mem::take(&mut self.own(id)?.interrupts))
+        let raised = std::mem::take(&mut self.own(id)?.interrupts);
+        if raised != 0 {
+            self.look_at_jobs();
+        }
+        Ok(raised)
     }
 
     /// # Errors
@@ -350,9 +378,8 @@ impl<B: Board> Mediator<B> {
             own.mappings.show(&mut self.board, base, own.place.base(port, ports))?;
         }
         own.port = port;
-        let weight = own.weight;
-        self.ports[from].turns.leave(id);
-        self.ports[port].turns.enter(id, weight);
+        self.ports[from].order.leave(id);
+        self.ports[port].order.enter(id, &own.owner);
         Ok(())
     }
 
@@ -370,7 +397,7 @@ impl<B: Board> Mediator<B> {
         }
         let began = self.board.now();
         let cycles = switching::leave(&mut self.board, own, port.since, self.settings.save_timeout);
-        port.turns.charge(id, cycles);
+        port.order.charge(id, cycles, self.board.now());
         port.switching += self.board.now() - began;
         let port = own.port;
         // Interrupts up to here are this one's: the port raises none in reset.
@@ -438,7 +465,9 @@ impl<B: Board> Mediator<B> {
         }
         let resident = self.ports[port].resident;
         let runs = resident.and_then(|id| self.accelerators.get(&id)).is_some_and(|own| own.phase == Phase::Running);
-        if runs && self.board.now() < self.ports[port].ends {
+        let slot = &self.ports[port];
+        let precedes = || resident.is_some_and(|resident| slot.order.ends_turn(resident, &waiting));
+        if runs && self.board.now() < slot.ends && !precedes() {
             return;
         }
         if let Some(resident) = resident {
@@ -446,18 +475,15 @@ impl<B: Board> Mediator<B> {
         }
         // The one that was paused waits again.
         let waiting = self.waiting(port);
-        if waiting.is_empty() {
-            return;
-        }
         let began = self.board.now();
-        let next = self.ports[port].turns.next(&waiting);
+        let Some((next, turn)) = self.ports[port].order.next(&waiting, began) else { return };
         let Some(own) = self.accelerators.get_mut(&next) else { return };
         let since = switching::enter(&mut self.board, own);
         let slot = &mut self.ports[port];
         slot.resident = Some(next);
         slot.since = since;
         slot.switching += self.board.now() - began;
-        slot.ends = self.board.now() + self.settings.quantum;
+        slot.ends = self.board.now() + turn;
         self.note_interrupts();
     }
 
@@ -485,6 +511,13 @@ impl<B: Board> Mediator<B> {
             }
         }
     }
+}
+
+/// Names of a board's ports: the accelerator's and its number among those of its type.
+fn port_names<B: Board>(board: &B) -> Vec<String> {
+    let ports = &board.description().ports;
+    let number = |at: usize| ports[..at].iter().filter(|other| other.name == ports[at].name).count();
+    (0..ports.len()).map(|at| format!("{}{}", ports[at].name, number(at))).collect()
 }
 
 /// The header and the GUID as the page shows them.

@@ -1,7 +1,9 @@
 //! A virtual accelerator: what one client sees of an accelerator, on a port or not.
 
-use aviary_card::RegisterKind;
 use std::collections::{BTreeMap, VecDeque};
+
+use aviary_card::RegisterKind;
+use aviary_schedule::Share;
 
 use crate::mappings::Mappings;
 use crate::slices::SlicePlace;
@@ -54,6 +56,14 @@ pub struct Status {
     pub bad_accesses: u64,
 }
 
+/// The tenant whose client has a virtual accelerator.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owner {
+    pub tenant: String,
+    /// Its share of a port against other tenants', however many virtual accelerators it has there.
+    pub share: Share,
+}
+
 /// A write that waits for the port: offset and value.
 pub type QueuedWrite = (u32, u64);
 
@@ -61,8 +71,7 @@ pub type QueuedWrite = (u32, u64);
 pub struct VirtualAccelerator {
     pub port: usize,
     pub place: SlicePlace,
-    /// Its share of the port relative to others', at least 1.
-    pub weight: u32,
+    pub owner: Owner,
     pub phase: Phase,
     /// Guest virtual address of the slice, once the client has set it.
     pub base: Option<u64>,

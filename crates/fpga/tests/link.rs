@@ -4,7 +4,7 @@
 #[path = "../../card/tests/common/mod.rs"]
 mod common;
 
-use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::io::{IoSlice, IoSliceMut, PipeReader, PipeWriter, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,11 @@ use std::thread::JoinHandle;
 
 use aviary_card::Simulated;
 use aviary_fpga::link::{LINK_VERSION, Limits, MESSAGE_BYTES, Service};
-use aviary_fpga::{Fair, Mediator, Settings};
+use aviary_fpga::{Mediator, Settings, nanoseconds};
+use aviary_schedule::Fair;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 
 const LL: [u64; 2] = [0x6c6c_0001_4a5e_4f0a, 0x9d1b_2f4f_0c11_0002];
@@ -30,6 +31,7 @@ const MAP: u32 = 6;
 const RESET: u32 = 8;
 const WAIT: u32 = 9;
 const INFO: u32 = 10;
+const INTERRUPT: u32 = 11;
 const MIB: u64 = 1 << 20;
 const NOTCONN: u32 = 107;
 const NOMEM: u32 = 12;
@@ -37,13 +39,14 @@ const BADF: u32 = 9;
 const BUSY: u32 = 16;
 const PROTONOSUPPORT: u32 = 93;
 const NOENT: u32 = 2;
+const INVAL: u32 = 22;
 
 /// A card that is served by a thread until it is dropped.
 struct Card {
     path: PathBuf,
-    stop: std::io::PipeWriter,
+    stop: PipeWriter,
     lines: mpsc::Receiver<String>,
-    thread: Option<JoinHandle<(usize, usize)>>,
+    thread: JoinHandle<(Service<Simulated>, PipeReader)>,
     _folder: tempfile::TempDir,
 }
 
@@ -56,16 +59,17 @@ fn card(image: &str, limits: Limits) -> Option<Card> {
     let (ready, is_ready) = mpsc::channel();
     let place = path.to_str().unwrap().to_owned();
     let thread = std::thread::spawn(move || {
-        let settings = Settings { quantum: 20_000, save_timeout: 50_000 };
-        let mediator = Mediator::new(Simulated::start(&image).unwrap(), settings, || Box::new(Fair::default()));
+        let settings = Settings { save_timeout: 50_000 };
+        let discipline = || -> Box<dyn aviary_schedule::Discipline> { Box::new(Fair::new(nanoseconds(20_000))) };
+        let mediator = Mediator::new(Simulated::start(&image).unwrap(), settings, discipline);
         let log = move |line: std::fmt::Arguments<'_>| drop(to.send(line.to_string()));
         let mut service = Service::listen(mediator, &place, limits, log).unwrap();
         ready.send(()).unwrap();
         service.serve(stopped.as_fd()).unwrap();
-        service.served()
+        (service, stopped)
     });
     is_ready.recv().unwrap();
-    Some(Card { path, stop, lines, thread: Some(thread), _folder: folder })
+    Some(Card { path, stop, lines, thread, _folder: folder })
 }
 
 fn client(card: &Path) -> OwnedFd {
@@ -75,10 +79,16 @@ fn client(card: &Path) -> OwnedFd {
 }
 
 impl Card {
-    /// Clients and IO slices at the end.
-    fn end(mut self) -> (usize, usize) {
+    /// Ends the card's thread; the order to stop stays readable.
+    fn stop(mut self) -> (Service<Simulated>, PipeReader) {
         self.stop.write_all(b"x").unwrap();
-        self.thread.take().unwrap().join().unwrap()
+        self.thread.join().unwrap()
+    }
+
+    /// Clients that are still connected, and IO slices. Sockets that were closed before this call count as gone, whether or not
+    /// the card's thread had come to read them: the card itself looks once more after it was told to stop.
+    fn end(self) -> (usize, usize) {
+        self.stop().0.served()
     }
 }
 
@@ -161,7 +171,7 @@ fn walks_of_several_clients_end_with_their_sums() {
             scope.spawn(|| walk(&card.path));
         }
     });
-    assert_eq!(card.end().1, 0);
+    assert_eq!(card.end(), (0, 0));
 }
 
 #[test]
@@ -185,26 +195,17 @@ fn clients_that_lie_are_sent_away_and_others_go_on() {
     }
     // One that never reads its replies.
     let (deaf, _) = connected(&card.path);
-    let mut bytes = 0;
-    rustix::io::ioctl_fionbio(&deaf, true).unwrap();
-    while sendmsg(
-        &deaf,
-        &[IoSlice::new(&request(RESET, 0, &[]))],
-        &mut SendAncillaryBuffer::default(),
-        SendFlags::NOSIGNAL,
-    ) != Err(rustix::io::Errno::PIPE)
-    {
-        bytes += 1;
-        assert!(bytes < 100_000_000, "the card reads all requests of a client that reads no replies");
-        std::thread::yield_now();
-    }
+    let reset = request(RESET, 0, &[]);
+    let sent = |_| {
+        sendmsg(&deaf, &[IoSlice::new(&reset)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+            == Ok(reset.len())
+    };
+    assert!(!(0..1_000_000).all(sent), "the card reads all requests of a client that reads no replies");
     assert!(card.lines.recv().unwrap().contains("does not read its replies"));
     assert_eq!(ask(&neighbour, INFO, 0, &[]).0, 0);
     walk(&card.path);
     drop(neighbour);
-    while ask(&connected(&card.path).0, INFO, 0, &[]).0 != 0 {}
-    let (clients, slices) = card.end();
-    assert!(clients <= 1 && slices <= 1, "{clients} {slices}");
+    assert_eq!(card.end(), (0, 0));
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn wishes_of_clients_are_refused_by_number() {
     assert_eq!(reply(&fourth), None);
     assert!(card.lines.recv().unwrap().contains("turned away"));
     drop(third);
-    assert!(card.end().1 <= 2);
+    assert_eq!(card.end(), (2, 2));
 }
 
 #[test]
@@ -250,7 +251,111 @@ fn clients_that_die_leave_nothing() {
     walk(&card.path);
     drop(client(&card.path));
     walk(&card.path);
-    assert_eq!(card.end().1, 0);
+    assert_eq!(card.end(), (0, 0));
+}
+
+/// A descriptor that is readable when the vector is raised.
+fn event(socket: &OwnedFd, vector: u32) -> OwnedFd {
+    send(socket, &request(INTERRUPT, vector, &[]), &[]);
+    let (mut bytes, mut space) = ([0; MESSAGE_BYTES], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC).unwrap();
+    assert_eq!(bytes[..4], [0; 4]);
+    let Some(RecvAncillaryMessage::ScmRights(mut came)) = ancillary.drain().next() else { panic!("no descriptor") };
+    came.next().unwrap()
+}
+
+#[test]
+fn end_of_a_job_is_read_from_an_event_descriptor() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let (socket, memory) = connected(&card.path);
+    let (head, sum) = memory.list(300, MIB);
+    let (ends, other) = (event(&socket, 0), event(&socket, 1));
+    rustix::io::ioctl_fionbio(&other, true).unwrap();
+    assert_eq!(ask(&socket, WRITE, 8, &[common::LL_HEAD.into(), head]).0, 0);
+    for _ in 0..3 {
+        assert_eq!(ask(&socket, WRITE, 8, &[0x18, 1]).0, 0);
+        let mut count = [0; 8];
+        assert_eq!(rustix::io::read(&ends, &mut count), Ok(8));
+        assert_eq!(u64::from_ne_bytes(count), 1);
+        assert_eq!(ask(&socket, INFO, 0, &[]).1, 3);
+        assert_eq!(ask(&socket, READ, 8, &[common::LL_SUM.into()]), (0, sum));
+    }
+    assert_eq!(rustix::io::read(&other, &mut [0; 8]), Err(rustix::io::Errno::AGAIN));
+    let stranger = client(&card.path);
+    assert_eq!(ask(&stranger, INTERRUPT, 0, &[]).0, NOTCONN);
+    assert_eq!(ask(&socket, INTERRUPT, 4, &[]).0, INVAL);
+}
+
+#[test]
+fn client_that_reads_no_interrupts_holds_up_no_other() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let (socket, memory) = connected(&card.path);
+    let (head, sum) = memory.list(1, 64);
+    assert_eq!(ask(&socket, WRITE, 8, &[common::LL_HEAD.into(), head]).0, 0);
+    let unread = event(&socket, 0);
+    // Its own end may wait as long as it likes, and it may ask for more ends than it keeps.
+    rustix::io::ioctl_fionbio(&unread, false).unwrap();
+    for round in 0..200 {
+        assert_eq!(ask(&socket, WRITE, 8, &[0x18, 1]).0, 0);
+        while ask(&socket, INFO, 0, &[]).1 != 3 {
+            assert_eq!(ask(&socket, WAIT, 1000, &[]).0, 0);
+        }
+        assert_eq!(ask(&socket, READ, 8, &[common::LL_SUM.into()]), (0, sum));
+        if round % 2 == 1 {
+            drop(event(&socket, 1));
+        }
+    }
+    walk(&card.path);
+    drop(socket);
+    assert_eq!(card.end(), (0, 0));
+}
+
+#[test]
+fn hang_up_beside_the_order_to_stop_is_seen() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let (client, memory) = connected(&card.path);
+    start_endless_walk(&client, &memory);
+    let (mut service, stopped) = card.stop();
+    assert_eq!(service.served(), (1, 1));
+    drop(client);
+    // The order to stop is still there: no round comes that would read the hang-up.
+    service.serve(stopped.as_fd()).unwrap();
+    assert_eq!(service.served(), (0, 0));
+}
+
+/// A C program as `app` in a folder, and the folder of the library.
+fn compiled(source: &Path) -> (tempfile::TempDir, PathBuf) {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = Command::new(root.join("fpga/library/build")).output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let library = PathBuf::from(String::from_utf8(built.stdout).unwrap().trim());
+    let folder = tempfile::tempdir().unwrap();
+    let compiled = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(root.join("fpga/library"))
+        .arg(source)
+        .args(["-L", library.to_str().unwrap(), "-laviary-fpga", "-o"])
+        .arg(folder.path().join("app"))
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    (folder, library)
+}
+
+#[test]
+fn program_is_woken_by_the_end_of_its_jobs() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/events.c");
+    let (folder, library) = compiled(&source);
+    let ran = Command::new(folder.path().join("app"))
+        .env("AVIARY_FPGA", format!("unix:{}", card.path.display()))
+        .env("LD_LIBRARY_PATH", &library)
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&ran.stderr), "");
+    assert!(ran.status.success());
+    assert_eq!(card.end(), (0, 0));
 }
 
 #[test]
@@ -258,19 +363,8 @@ fn program_with_the_library_has_right_sums() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
     let image = root.join("examples/fpga-accelerator/adders.toml");
     let Some(card) = card(image.to_str().unwrap(), Limits::default()) else { return };
-    let built = Command::new(root.join("fpga/library/build")).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let library = PathBuf::from(String::from_utf8(built.stdout).unwrap().trim());
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, library) = compiled(&root.join("examples/fpga-accelerator/app.c"));
     let program = folder.path().join("app");
-    let compiled = Command::new("cc")
-        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(root.join("fpga/library"))
-        .arg(root.join("examples/fpga-accelerator/app.c"))
-        .args(["-L", library.to_str().unwrap(), "-laviary-fpga", "-o", program.to_str().unwrap()])
-        .output()
-        .unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let start = |count: &str| {
         Command::new(&program)
             .arg(count)
@@ -289,5 +383,5 @@ fn program_with_the_library_has_right_sums() {
         assert!(process.wait().unwrap().success());
         assert_eq!(told, format!("{count} sums, 0 wrong\n"));
     }
-    assert_eq!(card.end().1, 0);
+    assert_eq!(card.end(), (0, 0));
 }

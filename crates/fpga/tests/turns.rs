@@ -5,9 +5,10 @@ mod common;
 
 use aviary_card::{Board, Rights, Simulated};
 use aviary_fpga::{
-    Error, Failure, Fair, MappingError, Mediator, Phase, ReadAnswer, RoundRobin, SLICE_BYTES, Settings, VirtualId,
-    WriteAnswer,
+    Error, Failure, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, Settings, VirtualId, WriteAnswer,
+    nanoseconds,
 };
+use aviary_schedule::{Fair, RoundRobin, Share};
 use common::{
     Client, GOLDEN, GUEST, LL_HEAD, LL_SUM, LL_VISITED, MB_BASE, MB_COUNT, MB_HASH, MB_LINES, MB_MASK, MB_MODE,
     MB_READS, MB_STRIDE,
@@ -18,15 +19,22 @@ const MB: &str = "6d620001-4a5e-4f0a-9d1b-2f4f0c110001";
 const STUCK: &str = "73747563-4a5e-4f0a-9d1b-2f4f0c1100ff";
 const CONTROL: u32 = 0x18;
 const MIB: u64 = 1 << 20;
+const SETTINGS: Settings = Settings { save_timeout: 50_000 };
 
 fn mediator(image: &str, quantum: u64) -> Option<Mediator<Simulated>> {
-    let settings = Settings { quantum, save_timeout: 50_000 };
-    Some(Mediator::new(common::card(image)?, settings, || Box::new(Fair::default())))
+    let discipline = || -> Box<dyn aviary_schedule::Discipline> { Box::new(Fair::new(nanoseconds(quantum))) };
+    Some(Mediator::new(common::card(image)?, SETTINGS, discipline))
+}
+
+/// Each client is a tenant of its own.
+fn owner(mediator: &Mediator<Simulated>, weight: u32) -> Owner {
+    Owner { tenant: format!("tenant {}", mediator.slices_used()), share: Share { weight, ..Share::default() } }
 }
 
 /// A virtual accelerator with a client's memory at [`GUEST`], whose last line is for the saved state.
 fn attach(mediator: &mut Mediator<Simulated>, guid: &str, weight: u32, client: &Client) -> VirtualId {
-    let id = mediator.open(guid, weight).unwrap();
+    let owner = owner(mediator, weight);
+    let id = mediator.open(guid, owner, |_| true).unwrap();
     let bytes = client.memory.length();
     mediator.set_base(id, GUEST).unwrap();
     mediator.map(id, GUEST, bytes, &client.memory, 0, Rights::ReadWrite).unwrap();
@@ -254,12 +262,16 @@ fn registers_of_a_queued_accelerator_are_cached() {
 #[test]
 fn wishes_of_clients_are_checked() {
     let Some(mut mediator) = mediator("pair", 20_000) else { return };
-    assert_eq!(mediator.open("00000000-0000-0000-0000-000000000000", 1), Err(Error::NoAccelerator));
+    assert_eq!(
+        mediator.open("00000000-0000-0000-0000-000000000000", Owner::default(), |_| true),
+        Err(Error::NoAccelerator)
+    );
     let client = Client::new(4 * MIB);
     let map = |mediator: &mut Mediator<Simulated>, id, address, length| {
         mediator.map(id, address, length, &client.memory, 0, Rights::ReadWrite)
     };
-    let id = mediator.open(LL, 1).unwrap();
+    assert_eq!(mediator.open(LL, Owner::default(), |port| port != "ll0"), Err(Error::NoAccelerator));
+    let id = mediator.open(LL, Owner::default(), |port| port == "ll0").unwrap();
     assert_eq!(map(&mut mediator, id, GUEST, MIB), Err(MappingError::NoBase.into()));
     assert_eq!(mediator.set_state_address(id, GUEST), Err(Error::StateAddress(GUEST)));
     assert_eq!(mediator.write(id, CONTROL, 8, 1), Err(Error::NotReady));
@@ -302,8 +314,8 @@ fn wishes_of_clients_are_checked() {
 #[test]
 fn same_calls_take_the_same_cycles() {
     let history = || {
-        let settings = Settings { quantum: 5000, save_timeout: 50_000 };
-        let mut mediator = Mediator::new(common::card("pair")?, settings, || Box::new(RoundRobin::default()));
+        let discipline = || -> Box<dyn aviary_schedule::Discipline> { Box::new(RoundRobin::equal(nanoseconds(5000))) };
+        let mut mediator = Mediator::new(common::card("pair")?, SETTINGS, discipline);
         let ids: Vec<VirtualId> = (0..4).map(|_| walk(&mut mediator, 1, 200).0).collect();
         run_until_done(&mut mediator, &ids);
         let status: Vec<_> = ids.iter().map(|id| mediator.status(*id).unwrap()).collect();

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use aviary_card::{Board, ClientMemory, LINE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 
+use super::events::Events;
 use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
 use super::service::Limits;
-use crate::{Error, MappingError, Mediator, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer};
+use crate::{Error, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer};
 
 /// Time in which a read of a register with an effect waits for the port. A virtual machine must not stand still for its place in
 /// a queue: after that the read is answered with all ones, as on a bus.
 const EFFECT_READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// Weight of every client: shares of tenants are the node's to say.
-const WEIGHT: u32 = 1;
 
 /// The reason why a client is not served any more.
 #[derive(Debug, thiserror::Error)]
@@ -52,11 +52,14 @@ pub struct Client {
     id: Option<VirtualId>,
     mappings: usize,
     pending: Option<Pending>,
+    events: Events,
+    /// Interrupts that no WAIT was told, a bit per vector.
+    raised: u8,
 }
 
 impl Client {
     pub fn new(socket: OwnedFd) -> Client {
-        Client { socket, id: None, mappings: 0, pending: None }
+        Client { socket, id: None, mappings: 0, pending: None, events: Events::default(), raised: 0 }
     }
 
     pub fn id(&self) -> Option<VirtualId> {
@@ -68,7 +71,7 @@ impl Client {
         self.pending.is_some()
     }
 
-    /// The other end of the socket is gone, although a request of it waits.
+    /// The other end of the socket is gone, although requests of it may wait or be unread.
     pub fn has_hung_up(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         let looked = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -120,8 +123,12 @@ impl Client {
             return Err(BadRequest::Length(message.bytes).into());
         }
         let request = Request::parse(&bytes[..message.bytes], descriptors.len())?;
+        if let Request::Interrupt { vector } = request {
+            self.subscribe(vector)?;
+            return Ok(true);
+        }
         match self.execute(mediator, limits, &request, descriptors.pop()) {
-            Some(reply) => self.answer(reply)?,
+            Some(reply) => self.answer(reply, None)?,
             None => self.pending = Some(Pending { request, since: now }),
         }
         Ok(true)
@@ -137,19 +144,20 @@ impl Client {
         limits: &Limits,
         now: Instant,
     ) -> Result<bool, Farewell> {
+        self.note_interrupts(mediator);
         let Some(pending) = self.pending.take() else { return Ok(false) };
         if let Some(reply) = self.execute(mediator, limits, &pending.request, None) {
-            self.answer(reply)?;
+            self.answer(reply, None)?;
             return Ok(false);
         }
         let waited = now.duration_since(pending.since);
         match pending.request {
             Request::Read { bytes, .. } if waited >= EFFECT_READ_TIMEOUT => {
-                self.answer(Reply::with(&[if bytes == 4 { u64::from(u32::MAX) } else { u64::MAX }]))?;
+                self.answer(Reply::with(&[if bytes == 4 { u64::from(u32::MAX) } else { u64::MAX }]), None)?;
                 Ok(true)
             }
             Request::Wait { ms } if waited >= Duration::from_millis(ms.into()) => {
-                self.answer(Reply::with(&[0]))?;
+                self.answer(Reply::with(&[0]), None)?;
                 Ok(false)
             }
             _ => {
@@ -174,7 +182,7 @@ impl Client {
             (_, Some(id)) => id,
         };
         let done = match *request {
-            Request::Hello { .. } => return Some(Reply::refused(Errno::BUSY)),
+            Request::Hello { .. } | Request::Interrupt { .. } => return Some(Reply::refused(Errno::BUSY)),
             Request::Read { offset, bytes } => match mediator.read(id, offset, bytes) {
                 Ok(ReadAnswer::Value(value)) => return Some(Reply::with(&[value])),
                 Ok(ReadAnswer::NotScheduled) => return None,
@@ -216,11 +224,26 @@ impl Client {
     }
 
     /// The interrupts that were raised, a bit per vector, if there are any or no job runs.
-    fn awaited<B: Board>(&self, mediator: &mut Mediator<B>, id: VirtualId) -> Option<Reply> {
-        let raised = mediator.take_interrupts(id).unwrap_or(0);
+    fn awaited<B: Board>(&mut self, mediator: &mut Mediator<B>, id: VirtualId) -> Option<Reply> {
+        self.note_interrupts(mediator);
         let runs =
             mediator.status(id).is_ok_and(|status| matches!(status.phase, Phase::Queued { .. } | Phase::Running));
-        (raised != 0 || !runs).then(|| Reply::with(&[raised.into()]))
+        (self.raised != 0 || !runs).then(|| Reply::with(&[std::mem::take(&mut self.raised).into()]))
+    }
+
+    fn note_interrupts<B: Board>(&mut self, mediator: &mut Mediator<B>) {
+        let raised = self.id.and_then(|id| mediator.take_interrupts(id).ok()).unwrap_or(0);
+        self.raised |= raised;
+        self.events.tell(raised);
+    }
+
+    /// Answers with a descriptor that becomes readable when the vector is raised.
+    fn subscribe(&mut self, vector: u32) -> Result<(), Farewell> {
+        let opened = if self.id.is_some() { self.events.open(vector) } else { Err(Errno::NOTCONN) };
+        match opened {
+            Ok(descriptor) => self.answer(Reply::default(), Some(descriptor)),
+            Err(errno) => self.answer(Reply::refused(errno), None),
+        }
     }
 
     /// The reply: version, bytes of a saved state, bytes of the slice.
@@ -233,7 +256,7 @@ impl Client {
         }
         let state_lines =
             mediator.board().description().ports.iter().find(|port| port.guid == guid).map(|port| port.state_lines);
-        match mediator.open(guid, WEIGHT) {
+        match mediator.open(guid, Owner::default(), |_| true) {
             Ok(id) => {
                 self.id = Some(id);
                 Reply::with(&[LINK_VERSION.into(), u64::from(state_lines.unwrap_or(0)) * LINE, SLICE_BYTES])
@@ -242,10 +265,15 @@ impl Client {
         }
     }
 
-    fn answer(&self, reply: Reply) -> Result<(), Farewell> {
+    fn answer(&self, reply: Reply, descriptor: Option<OwnedFd>) -> Result<(), Farewell> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let sent =
-            sendmsg(&self.socket, &[IoSlice::new(&reply.to_bytes())], &mut SendAncillaryBuffer::default(), flags);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
+        if !descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        let sent = sendmsg(&self.socket, &[IoSlice::new(&reply.to_bytes())], &mut ancillary, flags);
         match sent {
             Ok(_) => Ok(()),
             Err(Errno::WOULDBLOCK) => Err(Farewell::Deaf),

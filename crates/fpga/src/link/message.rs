@@ -4,7 +4,7 @@
 use aviary_card::Rights;
 
 /// The version in HELLO. Changes with every change of this file.
-pub const LINK_VERSION: u32 = 1;
+pub const LINK_VERSION: u32 = 2;
 /// The length of every request and reply.
 pub const MESSAGE_BYTES: usize = 64;
 
@@ -51,6 +51,10 @@ pub enum Request {
         ms: u32,
     },
     Info,
+    /// A descriptor that becomes readable when this vector is raised; it comes with the reply.
+    Interrupt {
+        vector: u32,
+    },
 }
 
 /// Bytes that are no request.
@@ -77,6 +81,7 @@ const UNMAP: u32 = 7;
 const RESET: u32 = 8;
 const WAIT: u32 = 9;
 const INFO: u32 = 10;
+const INTERRUPT: u32 = 11;
 
 fn word(bytes: &[u8; MESSAGE_BYTES], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
@@ -115,6 +120,7 @@ impl Request {
             RESET => Request::Reset,
             WAIT => Request::Wait { ms: small },
             INFO => Request::Info,
+            INTERRUPT => Request::Interrupt { vector: small },
             kind => return Err(BadRequest::Kind(kind)),
         };
         let expected = usize::from(matches!(request, Request::Map { .. }));

@@ -2,6 +2,7 @@
 //! one reply; it sees its virtual accelerator only.
 
 mod client;
+mod events;
 mod message;
 mod service;
 

@@ -76,7 +76,7 @@ impl<B: Board> Service<B> {
         Ok(Service { mediator, listener, limits, clients: Vec::new(), log: Box::new(log) })
     }
 
-    /// Serves until `stop` is readable.
+    /// Serves until `stop` is readable. Clients that hung up before that have left when it returns.
     ///
     /// # Errors
     /// [`ServiceError::Wait`].
@@ -84,6 +84,7 @@ impl<B: Board> Service<B> {
         loop {
             let busy = self.mediator.is_busy();
             if self.wait(stop, busy)? {
+                self.part_from_the_gone();
                 return Ok(());
             }
             self.take_new_clients();
@@ -144,6 +145,11 @@ impl<B: Board> Service<B> {
             }
             if client.is_pending() && client.has_hung_up() { Err(Farewell::HungUp) } else { Ok(()) }
         });
+    }
+
+    /// A client's end is seen here even if the round that would have read it did not come.
+    fn part_from_the_gone(&mut self) {
+        self.keep(|client, _, _, _| if client.has_hung_up() { Err(Farewell::HungUp) } else { Ok(()) });
     }
 
     /// Serves each client; those that are not served any more leave with all that they had.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use aviary_card::{Board, PortDescription, Rights, Simulated};
-use aviary_fpga::{Fair, Mediator, Phase, Settings, VirtualId, WriteAnswer};
+use aviary_fpga::{Mediator, Owner, Phase, Settings, VirtualId, WriteAnswer, usual_discipline};
 use serde::Deserialize;
 
 use crate::common::{self, Client, GUEST};
@@ -56,8 +56,7 @@ pub fn golden(folder: &Path, name: &str, seed: u64, lines: u64) -> Option<Golden
 }
 
 pub fn mediator(image: &str) -> Option<Mediator<Simulated>> {
-    let settings = Settings { quantum: 1 << 40, save_timeout: 50_000 };
-    Some(Mediator::new(common::card(image)?, settings, || Box::new(Fair::default())))
+    Some(Mediator::new(common::card(image)?, Settings { save_timeout: 50_000 }, usual_discipline))
 }
 
 pub fn set(mediator: &mut Mediator<Simulated>, id: VirtualId, register: u32, value: u64) {
@@ -66,7 +65,7 @@ pub fn set(mediator: &mut Mediator<Simulated>, id: VirtualId, register: u32, val
 
 /// Starts a job of `kind` with its input in the client's memory.
 pub fn start(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, client: &Client) -> VirtualId {
-    let id = mediator.open(&kind.guid, 1).unwrap();
+    let id = mediator.open(&kind.guid, Owner::default(), |_| true).unwrap();
     mediator.set_base(id, GUEST).unwrap();
     mediator.map(id, GUEST, 2 * MIB, &client.memory, 0, Rights::ReadWrite).unwrap();
     mediator.set_state_address(id, GUEST + STATE).unwrap();

@@ -12,6 +12,7 @@ use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_name, site_variables};
 use super::shims;
 use super::types;
+use crate::coverage::blocker;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
@@ -50,7 +51,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let Api { name, version, soname } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
-        let blocker = option_text(f.blocker.as_deref());
+        let blocker = option_text(blocker(model, f));
         quote!(FunctionInfo { name: #name, handler: #handler, replayable: #recorded, blocker: #blocker })
     });
     let handle_types = model.handle_types.iter().map(|h| {
