@@ -351,8 +351,9 @@ impl Handler<'_> {
 
     fn vendor_call(&self) -> TokenStream {
         let id = self.id;
-        let function_type = types::function_type(&self.function.signature, Side::Server);
-        let arguments = types::argument_list(&self.function.signature);
+        let values: Vec<_> = self.function.address_values.iter().map(|e| self.cx().exact(e)).collect();
+        let function_type = types::function_type_with(&self.function.signature, values.len(), Side::Server);
+        let arguments = types::arguments_with(&self.function.signature, &values);
         let address = match &self.function.address {
             None if self.function.label.is_some() => {
                 let symbol = Literal::c_string(&CString::new(self.function.symbol()).unwrap_or_default());
