@@ -11,6 +11,7 @@
 mod assignment;
 mod channel;
 pub mod cpu;
+pub mod inherited;
 mod message;
 mod moving;
 mod offer;
@@ -23,7 +24,7 @@ pub use channel::{
     Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
 };
 pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
-pub use moving::{CaptureFigures, MoveOrder, MoveReport, StateDescriptors};
+pub use moving::{CaptureFigures, MoveOrder, MoveReport, Preparation, StateDescriptors};
 pub use offer::OfferName;
 pub use pid_namespace::PidNamespace;
 pub use spawn::prepare_to_spawn;

@@ -4,6 +4,8 @@ mod effects;
 mod reply;
 mod request;
 mod state;
+mod statuses;
+mod tables;
 
 use super::callback;
 use super::expression::Context;
@@ -25,6 +27,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
     let exported = model.functions.iter().enumerate().filter(|(_, f)| f.member_of.is_none());
     let forwarders = exported.map(|(id, f)| forwarder(model, id, f));
+    let tables = tables::tables(model);
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
     let handlers =
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
@@ -37,6 +40,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         #descriptor
         aviary_server::utility_exports!();
         unsafe extern "C" { fn aviary_preload_utility(); }
+        #tables
         #(#callbacks)*
         #(#forwarders)*
         #(#handlers)*
@@ -267,6 +271,7 @@ impl Handler<'_> {
         let ok = self.succeeded();
         let error_word = match self.function.error {
             ErrorPlace::Parameter(_) => quote!(call.reply_word(code as u64);),
+            ErrorPlace::Given { status, parameter } => self.status_told(status, types::argument(parameter)),
             _ => quote!(),
         };
         let result = self.result(&self.lowered.result, cx);
@@ -387,6 +392,13 @@ impl Handler<'_> {
                     address
                 })
             }
+            None if let Some(slot) = tables::member(self.model, self.function) => quote!({
+                let address = #slot;
+                if address == 0 {
+                    return Err(Reject::Unsupported);
+                }
+                address
+            }),
             None => quote!(call.vendor(#id)? as usize),
             Some(e) => {
                 let value = self.cx().exact(e);
@@ -429,6 +441,7 @@ impl Handler<'_> {
                 let size = types::size(self.model.error.as_ref().map_or(4, |e| e.ty.size()));
                 quote!(support::load(#a, #n, 0, #size, true))
             }
+            ErrorPlace::Given { status, parameter } => self.status_code(status, types::argument(parameter)),
             ErrorPlace::Nowhere => quote!(0i128),
         }
     }
@@ -440,7 +453,8 @@ impl Handler<'_> {
         match self.function.error {
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),
-            ErrorPlace::Status(_) => quote!(code == 0),
+            ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
+            ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(code == 0),
             _ => quote!(code == #success),
         }
     }

@@ -13,7 +13,7 @@ use crate::source::Span;
 use crate::suggest::similar;
 
 /// Parameters and result of a utility function that the API server calls by itself.
-enum Prototype {
+pub(super) enum Prototype {
     /// `int64_t write(T object, uint64_t offset, void *to, size_t bytes)`
     Write,
     /// `int read(T object, uint64_t offset, const void *from, size_t bytes)`
@@ -26,6 +26,8 @@ enum Prototype {
     Make(usize),
     /// `int load(T object, const void *from, size_t bytes)`
     Load,
+    /// `int64_t code(T object)`
+    StatusCode,
     /// `int quiesce(void)`
     Quiesce,
 }
@@ -47,6 +49,7 @@ impl Prototype {
             Prototype::Save => format!("int64_t {name}({})", object("void *to, size_t bytes")),
             Prototype::Make(_) => format!("{made} {name}(uint64_t references, const void *from, size_t bytes)"),
             Prototype::Load => format!("int {name}({})", object("const void *from, size_t bytes")),
+            Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
         }
     }
@@ -85,6 +88,7 @@ impl Prototype {
                 int(result, 4, true) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
             (Prototype::Identity, []) => pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. })),
+            (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
             _ => false,
         }
@@ -126,7 +130,7 @@ impl<'a> Resolver<'a> {
         Some(utility)
     }
 
-    fn named_function(
+    pub(super) fn named_function(
         &mut self,
         d: &Descriptor,
         n: usize,
