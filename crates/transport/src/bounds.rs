@@ -186,6 +186,21 @@ pub fn shift_right(a: i128, b: i128) -> i128 {
     if (0..127).contains(&b) { a >> b } else { 0 }
 }
 
+/// Most links of a chain: a longer one, or one that bites its tail, is refused.
+pub const MOST_LINKS: usize = 64;
+
+/// A list of structs, each of which says what it is, as a specification describes it.
+pub struct Chain {
+    /// Place and width of the number that says what a link is.
+    pub kind: (usize, usize),
+    /// Place of the pointer to the next link.
+    pub next: usize,
+    /// Numbers and sizes in bytes of known links.
+    pub links: &'static [(u64, usize)],
+    /// A link that nothing describes makes the call fail; else it is left out.
+    pub refuse: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,19 +320,4 @@ mod tests {
         }
         assert_eq!(bytes[0], 0);
     }
-}
-
-/// Most links of a chain: a longer one, or one that bites its tail, is refused.
-pub const MOST_LINKS: usize = 64;
-
-/// A list of structs, each of which says what it is, as a specification describes it.
-pub struct Chain {
-    /// Place and width of the number that says what a link is.
-    pub kind: (usize, usize),
-    /// Place of the pointer to the next link.
-    pub next: usize,
-    /// Numbers and sizes in bytes of known links.
-    pub links: &'static [(u64, usize)],
-    /// A link that nothing describes makes the call fail; else it is left out.
-    pub refuse: bool,
 }
