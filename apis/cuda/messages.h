@@ -24,22 +24,21 @@ typedef struct {
     unsigned int value;
 } aviary_jit_option;
 
-/* A module or a library from an image of known size. */
-CUresult aviaryModuleLoad(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *options,
-                          unsigned int option_count);
-CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *options,
-                           unsigned int option_count);
-
 /* Answers of the compiler in the options' values, where it was asked: the time it took (the bits of a float, in ms), and for how
  * many threads it compiled. */
 typedef struct {
     unsigned int wall_time, threads;
 } aviary_jit_outputs;
 
+/* A module or a library from an image of known size. `outputs`: NULL where the application did not ask. */
+CUresult aviaryModuleLoad(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *options,
+                          unsigned int option_count, aviary_jit_outputs *outputs);
+CUresult aviaryLibraryLoad(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *options,
+                           unsigned int option_count, aviary_jit_outputs *outputs);
+
 /* The compiler's log about the image that this thread loaded last: how long each text is, and its beginning. */
-CUresult aviaryCompilerLog(aviary_jit_outputs *outputs, char *information, unsigned int information_capacity,
-                           unsigned int *information_bytes, char *errors, unsigned int errors_capacity,
-                           unsigned int *errors_bytes);
+CUresult aviaryCompilerLog(char *information, unsigned int information_capacity, unsigned int *information_bytes, char *errors,
+                           unsigned int errors_capacity, unsigned int *errors_bytes);
 
 /* Variables of modules; those that are managed memory are read and written by name of their address. */
 CUresult aviaryModuleGlobal(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes, int *managed);

@@ -102,6 +102,7 @@ CUresult cuda_primary_retain(CUcontext *context, CUdevice device) {
 
 void cuda_note_primary(CUcontext context, CUdevice device) {
     struct cuda_context *object = cuda_context_of(context);
+    aviary_keep_connection();
     if (!object || !is_device(device))
         return;
     object->device = device;
@@ -261,6 +262,7 @@ void cuda_created(CUcontext context, CUdevice device) {
     struct cuda_context *object = cuda_context_of(context);
     if (!object)
         return;
+    aviary_keep_connection();
     object->device = device;
     note_context(context);
     if (nested.depth < MOST_NESTED)

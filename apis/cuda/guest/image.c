@@ -155,17 +155,15 @@ void cuda_take_outputs(const struct log_buffers *logs, const aviary_jit_outputs 
 static void fetch_logs(struct log_buffers *logs) {
     unsigned int information = logs->information.text ? logs->information.bytes : 0;
     unsigned int errors = logs->errors.text ? logs->errors.bytes : 0;
-    aviary_jit_outputs outputs = {0, 0};
-    if (!information && !errors && !logs->wall_time && !logs->threads)
+    if (!information && !errors)
         return;
     char *texts = calloc(1, (size_t)information + errors + 1);
     unsigned int information_bytes = 0, errors_bytes = 0;
     if (!texts)
         return;
-    if (aviaryCompilerLog(&outputs, texts, information, &information_bytes, texts + information, errors, &errors_bytes) == CUDA_SUCCESS) {
+    if (aviaryCompilerLog(texts, information, &information_bytes, texts + information, errors, &errors_bytes) == CUDA_SUCCESS) {
         cuda_take_log(&logs->information, texts, information_bytes < information ? information_bytes : information);
         cuda_take_log(&logs->errors, texts + information, errors_bytes < errors ? errors_bytes : errors);
-        cuda_take_outputs(logs, &outputs);
     }
     free(texts);
 }
@@ -195,8 +193,10 @@ static CUresult load(struct loaded to, const void *image, CUjit_option *options,
     if (!image)
         return CUDA_ERROR_INVALID_IMAGE;
     unsigned int kept = cuda_option_numbers(count, options, values, plain, &logs);
-    status = to.module ? aviaryModuleLoad(to.module, image, image_bytes(image), plain, kept)
-                       : aviaryLibraryLoad(to.library, image, image_bytes(image), plain, kept);
+    aviary_jit_outputs outputs = {0, 0}, *asked = logs.wall_time || logs.threads ? &outputs : NULL;
+    status = to.module ? aviaryModuleLoad(to.module, image, image_bytes(image), plain, kept, asked)
+                       : aviaryLibraryLoad(to.library, image, image_bytes(image), plain, kept, asked);
+    cuda_take_outputs(&logs, &outputs);
     fetch_logs(&logs);
     return status;
 }

@@ -423,12 +423,12 @@ uint64_t cuda_stream_bytes(size_t bytes, CUstream stream) {
     return 0;
 }
 
-void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes) {
+void cuda_keep_pooled(CUdeviceptr pointer, size_t bytes, uint64_t ordinal) {
     struct pooled *entry = malloc(sizeof *entry);
     if (!entry)
         return;
     pthread_mutex_lock(&places_lock);
-    *entry = (struct pooled){pointer, bytes, cuda_asked_ordinal, *bucket(pointer)};
+    *entry = (struct pooled){pointer, bytes, ordinal, *bucket(pointer)};
     *bucket(pointer) = entry;
     pthread_mutex_unlock(&places_lock);
 }

@@ -131,17 +131,15 @@ void *cuda_total_memory_function(void) {
     return (void *)total_memory;
 }
 
-__thread uint64_t cuda_asked_ordinal;
-
 /* Memory that is allocated in a stream's order comes from the pool of the stream's device. */
 uint64_t cuda_ordinal_of_stream(CUstream stream) {
     CUcontext context = NULL;
     int pushed = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD
                  && cuStreamGetCtx(stream, &context) == CUDA_SUCCESS && cuCtxPushCurrent(context) == CUDA_SUCCESS;
-    cuda_asked_ordinal = cuda_ordinal_here();
+    uint64_t ordinal = cuda_ordinal_here();
     if (pushed)
         cuCtxPopCurrent(&context);
-    return cuda_asked_ordinal;
+    return ordinal;
 }
 
 /* ---- Pools ------------------------------------------------------------------------------------ */
@@ -194,7 +192,7 @@ void *cuda_destroy_pool_function(void) {
 }
 
 /* Of a pool that nobody made it is the device whose own it is. */
-static uint64_t find_ordinal_of_pool(CUmemoryPool pool) {
+uint64_t cuda_ordinal_of_pool(CUmemoryPool pool) {
     int count = 0;
     CUdevice device = -1;
     pthread_mutex_lock(&pools_lock);
@@ -212,9 +210,4 @@ static uint64_t find_ordinal_of_pool(CUmemoryPool pool) {
             return cuda_ordinal_of_device(other);
     }
     return cuda_ordinal_here();
-}
-
-uint64_t cuda_ordinal_of_pool(CUmemoryPool pool) {
-    cuda_asked_ordinal = find_ordinal_of_pool(pool);
-    return cuda_asked_ordinal;
 }

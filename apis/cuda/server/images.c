@@ -34,7 +34,6 @@ enum { LONGEST_LOG = 1 << 20 };
 
 /* Each thread stands for one of the application's, which asks for it when the image is loaded or refused. */
 static __thread struct compiler_log information_log, error_log;
-static __thread aviary_jit_outputs last_outputs;
 
 void cuda_drop_log(struct compiler_log *log) {
     free(log->text);
@@ -89,11 +88,10 @@ aviary_jit_outputs cuda_jit_outputs(const CUjit_option *options, void *const *va
     return outputs;
 }
 
-static CUresult compiler_log(aviary_jit_outputs *outputs, char *information, unsigned int information_capacity, unsigned int *information_bytes,
-                             char *errors, unsigned int errors_capacity, unsigned int *errors_bytes) {
-    if (!outputs || !information_bytes || !errors_bytes)
+static CUresult compiler_log(char *information, unsigned int information_capacity, unsigned int *information_bytes, char *errors,
+                             unsigned int errors_capacity, unsigned int *errors_bytes) {
+    if (!information_bytes || !errors_bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    *outputs = last_outputs;
     copy_log(&information_log, information, information_capacity, information_bytes);
     copy_log(&error_log, errors, errors_capacity, errors_bytes);
     return CUDA_SUCCESS;
@@ -163,7 +161,7 @@ CUresult cuda_spread_options(const aviary_jit_option *from, unsigned int *count,
 
 /* Into a module or a library, one of the two. */
 static CUresult load(CUmodule *module, CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
-                     unsigned int count) {
+                     unsigned int count, aviary_jit_outputs *outputs) {
     CUjit_option options[2 * MOST_OPTIONS];
     void *values[2 * MOST_OPTIONS];
     CUresult status = cuda_spread_options(from, &count, options, values, &information_log, &error_log);
@@ -174,22 +172,23 @@ static CUresult load(CUmodule *module, CUlibrary *library, const void *image, si
     status = module ? cuModuleLoadDataEx(module, image, count, options, values)
                     : cuLibraryLoadData(library, image, options, values, count, NULL, NULL, 0);
     keep_logs(values);
-    last_outputs = cuda_jit_outputs(options, values, count);
+    if (outputs)
+        *outputs = cuda_jit_outputs(options, values, count);
     return status;
 }
 
-static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from,
-                            unsigned int count) {
-    return module ? load(module, NULL, image, bytes, from, count) : CUDA_ERROR_INVALID_VALUE;
+static CUresult module_load(CUmodule *module, const void *image, size_t bytes, const aviary_jit_option *from, unsigned int count,
+                            aviary_jit_outputs *outputs) {
+    return module ? load(module, NULL, image, bytes, from, count, outputs) : CUDA_ERROR_INVALID_VALUE;
 }
 
 void *cuda_module_load_function(void) {
     return (void *)module_load;
 }
 
-static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from,
-                             unsigned int count) {
-    return library ? load(NULL, library, image, bytes, from, count) : CUDA_ERROR_INVALID_VALUE;
+static CUresult library_load(CUlibrary *library, const void *image, size_t bytes, const aviary_jit_option *from, unsigned int count,
+                             aviary_jit_outputs *outputs) {
+    return library ? load(NULL, library, image, bytes, from, count, outputs) : CUDA_ERROR_INVALID_VALUE;
 }
 
 void *cuda_library_load_function(void) {

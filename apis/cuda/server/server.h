@@ -23,9 +23,6 @@ unsigned int cuda_device_tag(CUdevice device);
 /* The ordinal that a process with other devices has marked; `device` is its number here, -1 if it is not seen. */
 uint64_t cuda_ordinal_of_tag(unsigned int tag, CUdevice *device);
 
-/* The ordinal that the gate asked about last, for the allocation that follows on the same thread. */
-extern __thread uint64_t cuda_asked_ordinal;
-
 /* ---- offers.c: memory and events for other processes of the tenant -------------------------------- */
 
 /* True if something is offered; its name. */

@@ -2,8 +2,9 @@
  * or in the folders of `-I`. Here the guest reads them and the server lays them out for the build.
  *
  * Which of the candidates an `#include` means is the compiler's business: all that are there travel, with what they include
- * themselves. Names that macros make are not seen. */
+ * themselves. Names that macros make are those that include_names.c finds. */
 #include "guest.h"
+#include "include_names.h"
 #include <ctype.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -19,7 +20,14 @@ struct included {
     unsigned int count;
     /* Of each file and folder, where its record begins. */
     size_t at[OPENCL_INCLUDED_FILES];
+    /* Set when a name is met that macros make. */
+    int has_made_names;
+    /* NULL: such names are passed over. */
+    struct opencl_macros *macros;
 };
+
+/* Rounds over all files for names that macros make: a file may define what another one includes. */
+enum { MOST_ROUNDS = 32 };
 
 /* The folders in which includes are looked for: the working folder, then those of the options. */
 #define MAX_FOLDERS 128
@@ -122,8 +130,15 @@ static void append_file(struct included *all, const char *path) {
     close(file);
 }
 
-/* The name in the next `#include` of the text; where to go on, NULL: there is none. */
-static const char *next_include(const char *at, const char *end, const char **name, size_t *length) {
+/* The name of an `#include`, or the words that macros make it of. */
+struct include {
+    const char *name;
+    size_t length;
+    int is_made;
+};
+
+/* The next `#include` of the text; where to go on, NULL: there is none. */
+static const char *next_include(const char *at, const char *end, struct include *found) {
     for (int at_start = 1; at < end; at++) {
         if (*at == '\n') {
             at_start = 1;
@@ -141,33 +156,50 @@ static const char *next_include(const char *at, const char *end, const char **na
             continue;
         for (word += 7; word < end && (*word == ' ' || *word == '\t'); word++)
             ;
-        if (word == end || (*word != '"' && *word != '<'))
+        if (word == end || *word == '\n')
             continue;
-        char closing = *word == '"' ? '"' : '>';
+        found->is_made = *word != '"' && *word != '<';
+        found->name = found->is_made ? word : word + 1;
+        char closing = found->is_made ? '\n' : *word == '"' ? '"' : '>';
         const char *last = word + 1;
         while (last < end && *last != closing && *last != '\n')
             last++;
-        if (last == end || *last != closing)
+        if (!found->is_made && (last == end || *last != closing))
             continue;
-        *name = word + 1;
-        *length = (size_t)(last - word - 1);
-        return last;
+        found->length = (size_t)(last - found->name);
+        /* The end of a line begins the next one. */
+        return found->is_made ? last - 1 : last;
     }
     return NULL;
 }
 
-static void follow(struct included *all, const struct folders *folders, const char *own, const char *text, size_t size) {
+static void append_candidates(struct included *all, const struct folders *folders, const char *own, const char *name, size_t length) {
     char path[PATH_MAX];
-    const char *name, *end = text + size;
-    size_t length;
-    for (const char *at = text; (at = next_include(at, end, &name, &length));)
-        for (unsigned int i = 0; i <= folders->count; i++) {
-            const char *folder = i ? folders->path[i - 1] : own;
-            if (!folder || !join(path, folder, name, length))
-                continue;
-            append_way(all, folder, name, length);
-            append_file(all, path);
+    for (unsigned int i = 0; i <= folders->count; i++) {
+        const char *folder = i ? folders->path[i - 1] : own;
+        if (!folder || !join(path, folder, name, length))
+            continue;
+        append_way(all, folder, name, length);
+        append_file(all, path);
+    }
+}
+
+static void follow(struct included *all, const struct folders *folders, const char *own, const char *text, size_t size) {
+    char name[PATH_MAX];
+    const char *end = text + size;
+    struct include found;
+    for (const char *at = text; (at = next_include(at, end, &found)); at++) {
+        if (!found.is_made)
+            append_candidates(all, folders, own, found.name, found.length);
+        all->has_made_names |= found.is_made;
+        for (unsigned int variant = 0; found.is_made && all->macros; variant++) {
+            int is_name = opencl_include_name(all->macros, variant, found.name, found.length, name);
+            if (is_name < 0)
+                break;
+            if (is_name)
+                append_candidates(all, folders, own, name, strlen(name));
         }
+    }
 }
 
 static void add_folder(struct included *all, struct folders *folders, const char *base, const char *name, size_t length) {
@@ -200,11 +232,36 @@ static void add_folders(struct included *all, struct folders *folders, const cha
 void opencl_note_includes(cl_program program, cl_uint count, const char **texts, const size_t *lengths) {
     struct opencl_object *object = object_of(program);
     for (cl_uint i = 0; object && texts && i < count; i++) {
-        const char *name;
-        size_t length, size = lengths && lengths[i] ? lengths[i] : texts[i] ? strlen(texts[i]) : 0;
-        if (texts[i] && next_include(texts[i], texts[i] + size, &name, &length))
+        struct include found;
+        size_t size = lengths && lengths[i] ? lengths[i] : texts[i] ? strlen(texts[i]) : 0;
+        if (texts[i] && next_include(texts[i], texts[i] + size, &found))
             object->includes = 1;
     }
+}
+
+/* Adds what the source and all files so far include, and what those include. True if a macro is new. */
+static int follow_all(struct included *all, const struct folders *folders, const char *source) {
+    size_t length = strlen(source);
+    int is_new = all->macros && opencl_note_macros(all->macros, source, length);
+    follow(all, folders, NULL, source, length);
+    for (unsigned int i = 0; i < all->count; i++) {
+        /* The text may move while files are added. */
+        const char *name = all->text + all->at[i];
+        uint64_t noted;
+        memcpy(&noted, name + strlen(name) + 1, sizeof noted);
+        if (noted == OPENCL_INCLUDED_FOLDER)
+            continue;
+        char *own = strndup(name, (size_t)(strrchr(name, '/') - name));
+        char *content = malloc(noted ? noted : 1);
+        if (own && content) {
+            memcpy(content, name + strlen(name) + 1 + sizeof noted, noted);
+            is_new |= all->macros && opencl_note_macros(all->macros, content, noted);
+            follow(all, folders, own, content, noted);
+        }
+        free(own);
+        free(content);
+    }
+    return is_new;
 }
 
 /* Sends what the program may include, before it is built. Always 0. */
@@ -216,36 +273,26 @@ int opencl_place_includes(cl_program program, const char *options) {
         || clGetProgramInfo(program, CL_PROGRAM_SOURCE, 0, NULL, &size) != CL_SUCCESS || size == 0)
         return 0;
     struct included *all = calloc(1, sizeof *all);
-    char *source = malloc(size);
+    char *source = calloc(1, size + 1);
     struct folders folders = {.count = 0};
     if (all && source && clGetProgramInfo(program, CL_PROGRAM_SOURCE, size, source, NULL) == CL_SUCCESS) {
         append_folder(all, here);
         add_folder(all, &folders, "", here, strlen(here));
         add_folders(all, &folders, here, options ? options : "");
-        follow(all, &folders, NULL, source, strnlen(source, size));
-        for (unsigned int i = 0; i < all->count; i++) {
-            /* The text may move while files are added. */
-            const char *name = all->text + all->at[i];
-            uint64_t noted;
-            memcpy(&noted, name + strlen(name) + 1, sizeof noted);
-            if (noted == OPENCL_INCLUDED_FOLDER)
-                continue;
-            char *own = strndup(name, (size_t)(strrchr(name, '/') - name));
-            char *content = malloc(noted ? noted : 1);
-            if (own && content) {
-                memcpy(content, name + strlen(name) + 1 + sizeof noted, noted);
-                follow(all, &folders, own, content, noted);
-            }
-            free(own);
-            free(content);
-        }
+        follow_all(all, &folders, source);
+        if (all->has_made_names && (all->macros = opencl_new_macros(options)))
+            for (int round = 0; round < MOST_ROUNDS; round++)
+                if (!follow_all(all, &folders, source))
+                    break;
         if (all->count)
             aviaryPlaceIncludes(program, all->text, all->size);
     }
     for (unsigned int i = 0; i < folders.count; i++)
         free(folders.path[i]);
-    if (all)
+    if (all) {
+        opencl_free_macros(all->macros);
         free(all->text);
+    }
     free(all);
     free(source);
     return 0;

@@ -199,12 +199,8 @@ void *opencl_memory_info_function(void) {
 
 /* ---- Buffers in zero-copy memory ------------------------------------------------------------ */
 
-/* Where the buffer that this thread creates next has to lie; NULL: where the vendor likes. */
-static _Thread_local void *next_place;
-
-static cl_mem_flags placed(cl_mem_flags flags, void **host_ptr) {
-    void *place = next_place;
-    next_place = NULL;
+/* `place`: where the buffer has to lie; NULL: where the vendor likes. */
+static cl_mem_flags placed(cl_mem_flags flags, void **host_ptr, void *place) {
     if (!place || (flags & CL_MEM_USE_HOST_PTR))
         return flags;
     *host_ptr = place;
@@ -212,24 +208,23 @@ static cl_mem_flags placed(cl_mem_flags flags, void **host_ptr) {
     return (flags & ~(cl_mem_flags)(CL_MEM_ALLOC_HOST_PTR | CL_MEM_COPY_HOST_PTR)) | CL_MEM_USE_HOST_PTR;
 }
 
-static cl_mem create_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host_ptr, cl_int *status) {
-    cl_mem_flags used = placed(flags, &host_ptr);
+static cl_mem create_buffer(cl_context context, cl_mem_flags flags, size_t size, void *host_ptr, cl_int *status,
+                            void *place) {
+    cl_mem_flags used = placed(flags, &host_ptr, place);
     return clCreateBuffer(context, used, size, host_ptr, status);
 }
 
 static cl_mem create_buffer_with_properties(cl_context context, const cl_mem_properties *properties,
-                                            cl_mem_flags flags, size_t size, void *host_ptr, cl_int *status) {
-    cl_mem_flags used = placed(flags, &host_ptr);
+                                            cl_mem_flags flags, size_t size, void *host_ptr, cl_int *status, void *place) {
+    cl_mem_flags used = placed(flags, &host_ptr, place);
     return clCreateBufferWithProperties(context, properties, used, size, host_ptr, status);
 }
 
-void *opencl_create_buffer_function(void *place) {
-    next_place = place;
+void *opencl_create_buffer_function(void) {
     return (void *)create_buffer;
 }
 
-void *opencl_create_buffer_with_properties_function(void *place) {
-    next_place = place;
+void *opencl_create_buffer_with_properties_function(void) {
     return (void *)create_buffer_with_properties;
 }
 

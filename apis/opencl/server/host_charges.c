@@ -36,18 +36,15 @@ size_t opencl_binary_bytes(cl_uint count, const size_t *lengths) {
 
 /* ---- Shared virtual memory: the guest has allocated it, here it is charged --------------------------- */
 
-static _Thread_local void *allocated;
-
-static void *svm_allocated(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment) {
+static void *svm_allocated(cl_context context, cl_svm_mem_flags flags, size_t size, cl_uint alignment, void *place) {
     (void)context;
     (void)flags;
     (void)size;
     (void)alignment;
-    return allocated;
+    return place;
 }
 
-void *opencl_svm_alloc_function(void *place) {
-    allocated = place;
+void *opencl_svm_alloc_function(void) {
     return (void *)svm_allocated;
 }
 

@@ -95,15 +95,29 @@ static int write_file(const char *path, const char *content, size_t size) {
     return done == size;
 }
 
+/* A new folder. The same list has the same name again where no other process uses it: runtimes look for what they have built before
+ * by the options, which name it. FNV-1a: a list that another one's name is meant for finds a folder that is there, or none. */
+static int make_root(struct includes *record, const char *files, size_t size) {
+    const char *folder = getenv("TMPDIR");
+    uint64_t sum = 0xcbf29ce484222325;
+    for (size_t i = 0; i < size; i++)
+        sum = (sum ^ (unsigned char)files[i]) * 0x100000001b3;
+    const char *parent = folder && *folder == '/' ? folder : "/tmp";
+    int written = snprintf(record->root, sizeof record->root, "%s/aviary-%016llx", parent, (unsigned long long)sum);
+    if (written < 512 && mkdir(record->root, 0700) == 0)
+        return 1;
+    written = snprintf(record->root, sizeof record->root, "%s/aviary-XXXXXX", parent);
+    if (written < 512 && mkdtemp(record->root))
+        return 1;
+    record->root[0] = 0;
+    return 0;
+}
+
 /* Lays out the list of a guest. 0: it is no such list, or there is no room for it. */
 static int lay_out(struct includes *record, const char *files, size_t size) {
     char path[PATH_MAX];
-    const char *folder = getenv("TMPDIR");
-    if (snprintf(record->root, sizeof record->root, "%s/aviary-XXXXXX", folder && *folder == '/' ? folder : "/tmp") >= 512
-        || !mkdtemp(record->root)) {
-        record->root[0] = 0;
+    if (!make_root(record, files, size))
         return 0;
-    }
     size_t at = 0;
     for (unsigned int count = 0; at < size; count++) {
         const char *name = files + at;
@@ -196,18 +210,36 @@ void *opencl_place_includes_function(void) {
 
 /* ---- Building --------------------------------------------------------------------------------- */
 
-/* The options with each folder of `-I` where it lies here, behind the working folder, in which runtimes look first. NULL: no memory. */
+/* In a value of a macro, `path` and what follows up to the end of the word: true if it begins with a file or folder that lies here. */
+static int is_laid_out(const char *root, const char *path) {
+    char here[PATH_MAX];
+    size_t length = strcspn(path, " \t\r\n\"\\");
+    return *path == '/' && length > 1 && length < PATH_MAX / 2
+           && snprintf(here, sizeof here, "%.512s/a%.*s", root, (int)length, path) < (int)sizeof here && access(here, F_OK) == 0;
+}
+
+/* The options with each folder of `-I` where it lies here, behind the working folder, in which runtimes look first; and with each
+ * absolute name that `-D` gives to a macro, of which sources make the names of includes. NULL: no memory. */
 static char *options_here(const char *root, const char *options) {
     size_t folders = 1, size = strlen(options) + 1;
-    for (const char *at = options; (at = strstr(at, "-I")); at += 2)
+    for (const char *at = options; (at = strpbrk(at, "ID/")); at++)
         folders++;
     char *here = malloc(size + folders * (strlen(root) + 16));
     if (!here)
         return NULL;
     char *to = here + sprintf(here, "-I %s/w ", root);
+    int defines = 0;
     for (const char *at = options; *at;) {
-        int is_option = strncmp(at, "-I", 2) == 0 && (at == options || isspace((unsigned char)at[-1]));
-        if (!is_option) {
+        int begins = at == options || isspace((unsigned char)at[-1]);
+        if (begins && strncmp(at, "-D", 2) == 0) {
+            defines = 1;
+        } else if (begins && *at == '-') {
+            defines = 0;
+        }
+        int begins_value = defines && at > options && strchr("=\"", at[-1]);
+        if (begins_value && is_laid_out(root, at))
+            to += sprintf(to, "%s/a", root);
+        if (!begins || strncmp(at, "-I", 2) != 0) {
             *to++ = *at++;
             continue;
         }

@@ -10,13 +10,6 @@
 
 /* ---- Allocating ------------------------------------------------------------------------------ */
 
-/* Where this thread's next allocation has to lie; NULL: where the vendor likes. */
-static _Thread_local void *next_place;
-/* The guest would take an address of the vendor's for one of its own. */
-static _Thread_local int next_is_placed;
-/* The one that this thread has just made. */
-static _Thread_local struct usm_range made;
-
 static void *vendors_alloc(cl_unified_shared_memory_type_intel type, cl_context context, cl_device_id device,
                            const cl_mem_properties_intel *properties, size_t size, cl_uint alignment, cl_int *status) {
     if (type == CL_MEM_TYPE_HOST_INTEL) {
@@ -34,46 +27,43 @@ static void vendors_free(cl_context context, void *pointer) {
         function(context, pointer);
 }
 
+/* `place`: where it has to lie; NULL: where the vendor likes. `in_place`: the guest would take an address of the vendor's for one of
+ * its own. */
 static void *allocate(cl_unified_shared_memory_type_intel type, cl_context context, cl_device_id device,
-                      const cl_mem_properties_intel *properties, size_t size, cl_uint alignment, cl_int *status) {
-    void *place = next_place;
+                      const cl_mem_properties_intel *properties, size_t size, cl_uint alignment, cl_int *status, void *place,
+                      int in_place) {
     cl_int judged = CL_OUT_OF_RESOURCES;
-    next_place = NULL;
-    made = (struct usm_range){0};
     /* Without the application's memory there are only allocations of a device, and those only for a guest that takes them for numbers.
      * A wrong size or alignment is the vendor's to refuse. */
     int is_wrong = size == 0 || (alignment & (alignment - 1)) || size > opencl_largest_allocation(context);
     void *own = NULL;
-    if (place || is_wrong || (type == CL_MEM_TYPE_DEVICE_INTEL && !next_is_placed))
+    if (place || is_wrong || (type == CL_MEM_TYPE_DEVICE_INTEL && !in_place))
         own = vendors_alloc(type, context, device, properties, place && !is_wrong ? 1 : size, alignment, &judged);
     if (own && place) {
         vendors_free(context, own);
         own = place;
     }
-    made = (struct usm_range){.start = own, .size = size, .type = type, .context = context, .device = device, .is_vendors = !place};
     if (status)
         *status = own ? CL_SUCCESS : judged == CL_SUCCESS ? CL_OUT_OF_RESOURCES : judged;
     return own;
 }
 
 static void *allocate_host(cl_context context, const cl_mem_properties_intel *properties, size_t size, cl_uint alignment,
-                           cl_int *status) {
-    return allocate(CL_MEM_TYPE_HOST_INTEL, context, NULL, properties, size, alignment, status);
+                           cl_int *status, void *place, int in_place) {
+    return allocate(CL_MEM_TYPE_HOST_INTEL, context, NULL, properties, size, alignment, status, place, in_place);
 }
 
 static void *allocate_on_device(cl_context context, cl_device_id device, const cl_mem_properties_intel *properties, size_t size,
-                                cl_uint alignment, cl_int *status) {
-    return allocate(CL_MEM_TYPE_DEVICE_INTEL, context, device, properties, size, alignment, status);
+                                cl_uint alignment, cl_int *status, void *place, int in_place) {
+    return allocate(CL_MEM_TYPE_DEVICE_INTEL, context, device, properties, size, alignment, status, place, in_place);
 }
 
 static void *allocate_shared(cl_context context, cl_device_id device, const cl_mem_properties_intel *properties, size_t size,
-                             cl_uint alignment, cl_int *status) {
-    return allocate(CL_MEM_TYPE_SHARED_INTEL, context, device, properties, size, alignment, status);
+                             cl_uint alignment, cl_int *status, void *place, int in_place) {
+    return allocate(CL_MEM_TYPE_SHARED_INTEL, context, device, properties, size, alignment, status, place, in_place);
 }
 
-void *opencl_usm_alloc_function(cl_context context, int type, void *place, int in_place) {
-    next_place = place;
-    next_is_placed = in_place;
+void *opencl_usm_alloc_function(cl_context context, int type) {
     if (!opencl_context_function(context, "clMemFreeINTEL"))
         return NULL;
     return type == CL_MEM_TYPE_HOST_INTEL     ? (void *)allocate_host
@@ -87,10 +77,11 @@ static void give_back(struct usm_range range) {
         vendors_free(range.context, range.start);
 }
 
-void opencl_usm_keep(void) {
-    struct usm_range range = made, *old;
-    made = (struct usm_range){0};
-    if (!range.start)
+void opencl_usm_keep(void *start, size_t size, int type, cl_context context, cl_device_id device, int is_placed) {
+    struct usm_range range = {.start = start, .size = size, .type = (cl_unified_shared_memory_type_intel)type, .context = context,
+                              .device = device, .is_vendors = !is_placed};
+    struct usm_range *old;
+    if (!start)
         return;
     usm_lock();
     /* Memory that a session left, or that a guest that lies names twice. */

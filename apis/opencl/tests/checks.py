@@ -362,6 +362,22 @@ def graphs(work):
     equal("with --mirror", run(Place("pocl", True, work, ("--mirror",))), native)
 
 
+# Graphs of the long run, and of one process of it.
+MANY_GRAPHS, GRAPHS_AT_ONCE = 10_000, 500
+
+
+def many_graphs(work):
+    """Of very many random graphs each ends, and ends as natively."""
+    binary = compile_c(HERE / "graphs.c", CACHE / "opencl-programs")
+    for first in range(1, MANY_GRAPHS, GRAPHS_AT_ONCE):
+        native, remote = (Place("pocl", remote, work).run([binary, first, GRAPHS_AT_ONCE, "svm"], limit=4 * HANG) for remote in (False, True))
+        what = f"graphs {first} to {first + GRAPHS_AT_ONCE - 1}"
+        good = native.status == 0 and native.output.count("strange 0 0, unseen 0, out of order 0") == GRAPHS_AT_ONCE
+        verdict(f"{what} natively", good, native.output[-2000:] + native.errors[-2000:])
+        seen, expected = ((done.status, done.output, done.errors[-2000:]) for done in (remote, native))
+        verdict(f"{what} as natively", seen[:2] == expected[:2], difference(expected, seen))
+
+
 # ---- slicing: launches in parts ------------------------------------------------------------------
 
 SLICED = {"places", "plain", "saxpy", "reduce", "sum", "required", "negative"}
@@ -451,6 +467,7 @@ CHECKS = {
     "waits": waiting_for_each_other,
     "awake": awake,
     "graphs": graphs,
+    "many-graphs": many_graphs,
     "placed": placed,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
@@ -462,8 +479,8 @@ CHECKS = {
 }
 
 
-# Checks of what depends on how busy the machine is: only by name.
-ON_REQUEST = ("awake",)
+# Checks of what depends on how busy the machine is, or takes long: only by name.
+ON_REQUEST = ("awake", "many-graphs")
 
 
 def main():

@@ -1,10 +1,8 @@
 /* A device without hardware: time passes on it by the clock, so that many tenants can be scheduled on few cores. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -22,10 +20,34 @@
 /* A wait that is longer looks now and then whether others have died, so that it is over sooner. */
 #define GLANCE 10000000
 
+/* Bytes of the file, far behind its end, of which each process has one locked while it lives. */
+#define PROCESSES ((off_t)1 << 40)
+
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
 static ta_accelerator_file *device;
+/* The device's file, and which byte this process has locked. Process ids would not do: API servers have PID namespaces of their
+ * own. Without a file no other process has the device, but for forked children, which share the number. */
+static int file = -1;
+static uint32_t me = 1;
 /* 1 + the number of this process's last record, or 0. */
 static uint64_t last;
+
+/* True if that process's byte was free; F_OFD_SETLK has then locked it. */
+static bool is_free(int command, uint32_t process) {
+    struct flock byte = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = PROCESSES + process, .l_len = 1};
+    return fcntl(file, command, &byte) == 0 && (command == F_OFD_SETLK || byte.l_type == F_UNLCK);
+}
+
+static void take_number(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    /* Numbers of processes that died come again late. 0 stands for none. */
+    for (uint32_t tries = 0; tries < 1000; tries++) {
+        me = ((uint32_t)t.tv_nsec + ((uint32_t)t.tv_sec << 10) + tries * 7919) | 1;
+        if (is_free(F_OFD_SETLK, me))
+            return;
+    }
+}
 
 static void open_device(void) {
     const char *name = getenv("TESTAPI_ACCELERATOR");
@@ -40,8 +62,9 @@ static void open_device(void) {
     void *mapped = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (mapped != MAP_FAILED)
         device = mapped;
+    file = fd;
     if (fd >= 0)
-        close(fd);
+        take_number();
 }
 
 static uint64_t now(void) {
@@ -52,11 +75,11 @@ static uint64_t now(void) {
 
 static ta_accelerator_record *record(uint64_t number) { return &device->records[number % TA_ACCELERATOR_RECORDS]; }
 
-static bool is_dead(uint32_t process) { return kill((pid_t)process, 0) != 0 && errno == ESRCH; }
+static bool is_dead(uint32_t process) { return process != me && file >= 0 && is_free(F_OFD_GETLK, process); }
 
 /* Held for microseconds; taken from a process that died with it. A record of that process may be half done: a record too many. */
 static void lock(void) {
-    for (uint64_t free = 0, me = (uint64_t)getpid();
+    for (uint64_t free = 0;
          !__atomic_compare_exchange_n(&device->lock, &free, me, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);) {
         /* `free` is now who has it. Threads of one process may wait for each other. */
         if (free == 0 || !is_dead((uint32_t)free)) {
@@ -71,7 +94,7 @@ static void unlock(void) { __atomic_store_n(&device->lock, 0, __ATOMIC_SEQ_CST);
 /* Work that a process leaves behind on the device goes with it, as drivers do it; what others submitted comes sooner. */
 static void drop_work_of_the_dead(uint64_t at) {
     uint64_t count = device->count, first = count;
-    uint32_t me = (uint32_t)getpid(), checked = me;
+    uint32_t checked = me;
     bool dead = false;
     for (; first > 0 && count - first < TA_ACCELERATOR_RECORDS && record(first - 1)->end > at; first--) {
         uint32_t process = record(first - 1)->process;
@@ -105,7 +128,7 @@ ta_status ta_accelerator_submit(uint32_t client, uint64_t nanoseconds) {
     uint64_t at = now();
     drop_work_of_the_dead(at);
     uint64_t begin = device->free_at > at ? device->free_at : at, number = device->count;
-    *record(number) = (ta_accelerator_record){begin, begin + nanoseconds, client, (uint32_t)getpid()};
+    *record(number) = (ta_accelerator_record){begin, begin + nanoseconds, client, me};
     __atomic_store_n(&device->count, number + 1, __ATOMIC_SEQ_CST);
     device->free_at = begin + nanoseconds;
     /* A forked child has submitted nothing yet, but waiting for its parent's work does no harm. */

@@ -18,6 +18,7 @@ mod guest;
 mod launch;
 mod library;
 mod manual;
+mod metrics;
 mod migrate;
 mod policy;
 mod ps;
@@ -54,7 +55,7 @@ enum Command {
     Serve(serve::ServeCommand),
     Ps(ps::PsCommand),
     Top(top::TopCommand),
-    Metrics(top::MetricsCommand),
+    Metrics(metrics::MetricsCommand),
     Tenant(tenant::TenantCommand),
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
@@ -84,7 +85,7 @@ fn main() -> ExitCode {
         Command::Serve(command) => serve::run(command),
         Command::Ps(command) => ps::run(command),
         Command::Top(command) => top::top(&command),
-        Command::Metrics(command) => top::metrics(&command),
+        Command::Metrics(command) => metrics::metrics(&command),
         Command::Tenant(command) => tenant::run(command),
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),

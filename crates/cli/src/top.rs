@@ -1,5 +1,4 @@
-//! `aviary top`: the users of the devices now, and `aviary metrics`: their counters for a
-//! monitoring system.
+//! `aviary top`: the users of the devices now.
 
 use crate::which_node::WhichNode;
 use aviary_node::{NodeReport, Request, TenantReport, ask, query};
@@ -31,21 +30,14 @@ pub struct TopCommand {
     count: Option<u64>,
 }
 
-/// Print a node's counters in the text format of Prometheus.
-#[derive(Args)]
-pub struct MetricsCommand {
-    #[command(flatten)]
-    node: WhichNode,
-}
-
 /// The state of a node at one time.
-struct Sample {
+pub struct Sample {
     at: Instant,
-    node: NodeReport,
-    tenants: Vec<TenantReport>,
+    pub node: NodeReport,
+    pub tenants: Vec<TenantReport>,
 }
 
-fn sample(socket: &Path) -> anyhow::Result<Sample> {
+pub fn sample(socket: &Path) -> anyhow::Result<Sample> {
     Ok(Sample { at: Instant::now(), node: query(socket)?, tenants: ask(socket, &Request::Tenants)? })
 }
 
@@ -155,77 +147,6 @@ fn calls(node: &NodeReport) -> BTreeMap<String, u64> {
     all
 }
 
-pub fn metrics(command: &MetricsCommand) -> anyhow::Result<ExitCode> {
-    let sample = sample(&command.node.socket())?;
-    print!("{}", metrics_text(&sample));
-    Ok(ExitCode::SUCCESS)
-}
-
-/// The text format of Prometheus, version 0.0.4.
-fn metrics_text(sample: &Sample) -> String {
-    let mut text = MetricsText::default();
-    text.family("aviary_sessions", "gauge", "Sessions of a tenant.");
-    sample.tenants.iter().for_each(|t| text.sample(&[("tenant", &t.name)], t.sessions as u64));
-    for (name, kind, help) in [
-        ("used", "gauge", "What a tenant holds of a resource, or has used up of it."),
-        ("peak", "gauge", "The most that it held."),
-        ("refused", "counter", "Calls that were refused for want of the resource."),
-        ("limit", "gauge", "What it may hold; missing: no limit."),
-    ] {
-        // Allocations on a device count on the device, too: in a family of their own, so that sums
-        // are right.
-        for on_device in [false, true] {
-            let (family, where_to) = if on_device { ("device_account", " On one device.") } else { ("account", "") };
-            text.family(&format!("aviary_{family}_{name}"), kind, &format!("{help}{where_to}"));
-            let accounts = sample.tenants.iter().flat_map(|t| t.accounts.iter().map(move |a| (t, a)));
-            for (tenant, account) in accounts.filter(|(_, account)| account.device.is_some() == on_device) {
-                let value = match name {
-                    "used" => Some(account.used),
-                    "peak" => Some(account.peak),
-                    "refused" => Some(account.refused),
-                    _ => account.limit.filter(|l| *l != u64::MAX),
-                };
-                let mut labels = vec![("tenant", tenant.name.as_str()), ("resource", account.resource.as_str())];
-                labels.extend(account.device.as_deref().map(|device| ("device", device)));
-                value.into_iter().for_each(|value| text.sample(&labels, value));
-            }
-        }
-    }
-    text.family("aviary_device_nanoseconds_total", "counter", "Device time that a tenant used.");
-    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
-        text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.used_ns);
-    }
-    text.family("aviary_device_waiting", "gauge", "Sessions of a tenant that wait for a device.");
-    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
-        text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.waiting as u64);
-    }
-    text.family("aviary_session_calls", "gauge", "Calls of a session so far.");
-    for session in &sample.node.sessions {
-        let number = session.session.to_string();
-        let labels = [("session", number.as_str()), ("tenant", &session.tenant), ("api", &session.api)];
-        let count = |name: &str| session.counters.get(name).copied().unwrap_or(0);
-        text.sample(&labels, count("calls") + count("async_calls"));
-    }
-    text.0
-}
-
-#[derive(Default)]
-struct MetricsText(String, String);
-
-impl MetricsText {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        self.1 = name.to_owned();
-    }
-
-    fn sample(&mut self, labels: &[(&str, &str)], value: u64) {
-        // Programs and API servers choose some of them: neither a line nor anything that a terminal obeys.
-        let escaped = |text: &str| shown(text).replace('\\', "\\\\").replace('"', "\\\"");
-        let labels: Vec<String> = labels.iter().map(|(name, text)| format!("{name}=\"{}\"", escaped(text))).collect();
-        let _ = writeln!(self.0, "{}{{{}}} {value}", self.1, labels.join(","));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,13 +156,5 @@ mod tests {
         assert_eq!(bar(0.5, 0.25), "####|#####          ");
         assert_eq!(bar(0.0, 0.0), " ".repeat(BAR));
         assert_eq!(bar(1.0, 1.0), format!("{}|", "#".repeat(BAR - 1)));
-    }
-
-    #[test]
-    fn labels_are_escaped() {
-        let mut text = MetricsText::default();
-        text.family("a", "gauge", "What.");
-        text.sample(&[("tenant", "x\"\\\n\x1b")], 3);
-        assert_eq!(text.0, "# HELP a What.\n# TYPE a gauge\na{tenant=\"x\\\"\\\\\\\\n\\\\u{1b}\"} 3\n");
     }
 }

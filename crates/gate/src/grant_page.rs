@@ -12,6 +12,10 @@ use std::time::Duration;
 
 /// Devices that one session can use.
 pub const DEVICE_SLOTS: usize = 16;
+/// Upper bounds of the classes of waits, in nanoseconds; a last class has no bound.
+pub const WAIT_BOUNDS_NS: [u64; 5] = [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+/// Classes of waits.
+pub const WAIT_CLASSES: usize = WAIT_BOUNDS_NS.len() + 1;
 /// Longest name of a device, in words.
 const NAME_WORDS: usize = 8;
 
@@ -60,6 +64,8 @@ pub struct DeviceSlot {
     pub calls: AtomicU64,
     /// Nanoseconds that calls waited for the allowance, ever. Written by the API server.
     pub waited_ns: AtomicU64,
+    /// How many of these waits there were, by their length. Written by the API server; read for people only.
+    pub waits: [AtomicU64; WAIT_CLASSES],
     name: Text<NAME_WORDS>,
 }
 
@@ -98,6 +104,13 @@ impl DeviceSlot {
     /// The device's name; `None`: the slot is not taken.
     pub fn name(&self) -> Option<String> {
         (self.taken.load(Ordering::Acquire) != 0).then(|| self.name.load())
+    }
+
+    /// A call has waited so long for the allowance.
+    pub fn note_wait(&self, ns: u64) {
+        let class = WAIT_BOUNDS_NS.partition_point(|bound| *bound < ns);
+        self.waits[class].fetch_add(1, Ordering::Relaxed);
+        self.waited_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Wakes the threads that wait for a greater allowance.
@@ -166,6 +179,17 @@ mod tests {
         assert!(!server.is_scheduled());
         node.schedule();
         assert!(server.is_scheduled());
+    }
+
+    #[test]
+    fn waits_are_counted_by_length() {
+        let slot = DeviceSlot::default();
+        for ns in [0, 100_000, 100_001, 1_000_000_000, 1_000_000_001, 60_000_000_000] {
+            slot.note_wait(ns);
+        }
+        let waits = slot.waits.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert_eq!(waits, [2, 1, 0, 0, 1, 2]);
+        assert_eq!(slot.waited_ns.load(Ordering::Relaxed), 62_000_200_002);
     }
 
     #[test]

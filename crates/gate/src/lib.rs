@@ -17,7 +17,7 @@ mod text;
 pub use account::{Account, Allowance, Kind, Refused};
 pub use charges::Charges;
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
-pub use grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, monotonic};
+pub use grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, WAIT_BOUNDS_NS, WAIT_CLASSES, monotonic};
 pub use page::{Balance, PageError, ProcessUse, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;

@@ -203,6 +203,13 @@ impl Api {
         self.connection().is_some_and(|c| c.connected())
     }
 
+    /// Has the connection survive that the application closes all its descriptors.
+    pub fn keep_connection(&'static self) {
+        if let Some(c) = self.connection() {
+            c.keep();
+        }
+    }
+
     /// Has what the vendor library prints go where the application's descriptors 1 and 2 lead now.
     pub fn follow_output(&'static self) {
         if let Some(c) = self.connection().filter(|c| c.ours() && !c.liveness.dead()) {

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::ApiDescriptor;
 use crate::connection::Connection;
 use crate::heap::Heap;
+use crate::keeper::Keeper;
 
 /// Time for the node to attach: a vendor library may take long to start.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -172,7 +173,7 @@ fn arena_size(text: Option<&str>) -> usize {
 }
 
 /// True if valgrind runs the process, which then has a preloaded library of its.
-fn under_valgrind() -> bool {
+pub(crate) fn under_valgrind() -> bool {
     std::env::var("LD_PRELOAD").is_ok_and(|list| list.contains("/vgpreload_"))
 }
 
@@ -262,9 +263,10 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         return Err(AttachError::Version(welcome.wire_version));
     }
     let control = Arc::new(ControlSocket::new(socket));
+    let keeper = Arc::new(Keeper::new(control.clone()));
     let liveness = Arc::new(Liveness::probed(LIVENESS_POLL_INTERVAL, {
-        let control = control.clone();
-        move || control.intact() && control.alive()
+        let keeper = keeper.clone();
+        move || keeper.alive()
     }));
     if welcome.flags & welcome_flag::CARRIED != 0 {
         arena.set_carried();
@@ -280,7 +282,7 @@ pub(crate) fn attach(descriptor: &'static ApiDescriptor) -> Result<Connection, A
         }
         _ => None,
     };
-    Ok(Connection::new(descriptor, arena, heap, control, liveness, same_address, flag_set("AVIARY_SYNC")))
+    Ok(Connection::new(descriptor, arena, heap, keeper, liveness, same_address, flag_set("AVIARY_SYNC")))
 }
 
 #[cfg(test)]

@@ -132,10 +132,10 @@ impl Connection {
         };
         let signals = BlockedSignals::new();
         let threads = || std::thread::Builder::new().name("aviary-callback".into());
-        let mut started = threads().spawn(serve);
+        let mut started = threads().spawn(serve).map(drop);
         // A lane over a socket reports the peer's death itself.
         if started.is_ok() && !self.arena.mirrored() {
-            started = threads().stack_size(WATCH_STACK).spawn(watch);
+            started = self.spawn_watch(threads().stack_size(WATCH_STACK), watch);
         }
         drop(signals);
         if let Err(e) = started {
@@ -155,10 +155,10 @@ const WATCH_STACK: usize = 64 << 10;
 
 /// Blocks all signals of this thread while a new thread inherits its mask: the application's
 /// handlers must not run on a thread that the application does not know.
-struct BlockedSignals(libc::sigset_t);
+pub(crate) struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
-    fn new() -> Self {
+    pub fn new() -> Self {
         // SAFETY: both sets are initialised by the calls before they are used.
         unsafe {
             let mut all = std::mem::zeroed();

@@ -19,13 +19,14 @@ use crate::frame::Frame;
 use crate::handles::{Ended, Handles};
 use crate::heap::Heap;
 use crate::interned::Interned;
+use crate::keeper::Keeper;
 use crate::mappings::Mappings;
 use crate::output::OutputFiles;
 use crate::registry::Registries;
 use crate::shadows::Shadows;
 use crate::states::States;
 use crate::zerocopy::Zerocopy;
-use crate::{ApiDescriptor, Lost, fork, log};
+use crate::{ApiDescriptor, Lost, attach, fork, log};
 
 /// Bytes of a lane: two rings, each a header page and 64 KiB.
 const LANE_BYTES: usize = 2 * (4096 + (64 << 10));
@@ -76,7 +77,7 @@ pub(crate) struct Connection {
     /// True if the arena has one address on both sides, so that pointers into it are valid on the
     /// server.
     pub same_address: bool,
-    control: Arc<ControlSocket>,
+    keeper: Arc<Keeper>,
     /// The file of the arena's descriptor.
     memory: Option<Identity>,
     tickets: CacheAligned,
@@ -95,7 +96,7 @@ impl Connection {
         descriptor: &'static ApiDescriptor,
         arena: Arc<Arena>,
         heap: Option<Heap>,
-        control: Arc<ControlSocket>,
+        keeper: Arc<Keeper>,
         liveness: Arc<Liveness>,
         same_address: bool,
         synchronous: bool,
@@ -124,7 +125,7 @@ impl Connection {
             output: OutputFiles::new(in_vm),
             synchronous,
             same_address,
-            control,
+            keeper,
             tickets: CacheAligned(AtomicU64::new(0)),
             confirmed: AtomicU64::new(0),
             lanes: Mutex::new(ClosingLanes::default()),
@@ -141,14 +142,32 @@ impl Connection {
         if !self.failed.swap(true, Ordering::AcqRel) {
             log::line(&format!("lost the API server of {}: {why}", self.descriptor.name));
             // A live server can free the resources of this process. The callback thread ends, too.
-            self.control.hang_up();
+            let _ = self.keeper.with(ControlSocket::hang_up);
         }
         Lost
     }
 
+    /// Has the connection survive that the application closes all its descriptors, from now on: by a thread, which vendors'
+    /// libraries have by then, too. A VM's device, lanes over sockets and valgrind, which does not know the system call, do
+    /// without.
+    pub fn keep(&self) {
+        if self.ours() && !self.arena.mirrored() && self.arena.device().is_none() && !attach::under_valgrind() {
+            self.keeper.start();
+        }
+    }
+
+    /// Starts a thread that only waits for the server.
+    pub fn spawn_watch(
+        &self,
+        builder: std::thread::Builder,
+        work: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        self.keeper.spawn(builder, work)
+    }
+
     /// Sleeps until the server is gone, then ends the wait of the callback lane.
     pub fn watch(&self, callbacks: &LaneWaker) {
-        self.control.await_hang_up();
+        self.keeper.socket().await_hang_up();
         self.liveness.kill();
         self.callback_liveness.kill();
         callbacks.wake();
@@ -255,18 +274,21 @@ impl Connection {
     }
 
     fn tell(&self, message: Control, fd: Option<&OwnedFd>) -> Result<(), Lost> {
-        if !self.control.intact() {
-            return Err(self.fail("the application closed its socket"));
-        }
-        self.control.send(message, fd.map(|f| f.as_fd())).map_err(|e| self.fail(&e.to_string()))
+        let socket = self.keeper.socket();
+        let sent = match fd {
+            None => self.keeper.with(move |socket| socket.send(message, None)),
+            // The descriptor is one of this thread's.
+            Some(fd) => socket.intact().then(|| socket.send(message, Some(fd.as_fd()))),
+        };
+        let sent = sent.ok_or_else(|| self.fail("the application closed its socket"))?;
+        sent.map_err(|e| self.fail(&e.to_string()))
     }
 
     /// Reads the server's messages on the control socket since the last lane was opened.
     fn reclaim_lanes(&self, lanes: &mut ClosingLanes) {
-        if !self.control.intact() {
-            return;
-        }
-        while let Ok(Some((message, _))) = self.control.try_receive() {
+        // A descriptor that came with a message is closed where it was received.
+        let receive = |socket: &ControlSocket| socket.try_receive().ok().flatten().map(|(message, _)| message);
+        while let Some(Some(message)) = self.keeper.with(receive) {
             match message.kind {
                 control_kind::LANE_CLOSED => {
                     if let Some(block) = lanes.closing.remove(&message.lane) {
@@ -362,14 +384,14 @@ impl Connection {
     pub fn abandon_in_child(&self) {
         self.liveness.kill();
         self.failed.store(true, Ordering::Relaxed);
-        let control = self.control.as_fd().as_raw_fd();
+        let control = self.keeper.socket().as_fd().as_raw_fd();
         let device = self.arena.device().map(|device| device.as_fd());
         let memory = self.arena.file().or(device).filter(|file| self.memory.is_some_and(|memory| memory.is(file)));
         // SAFETY: the numbers still refer to this connection's files, not to the application's, and
         // the objects that own them are never dropped, in this process or in the parent, so no
         // number is closed twice.
         unsafe {
-            if self.control.intact() {
+            if self.keeper.socket().intact() {
                 libc::close(control);
             }
             if let Some(file) = memory {

@@ -9,15 +9,16 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 use std::time::Duration;
 
-use aviary_transport::{LaneEnd, LaneError};
+use aviary_transport::{LaneEnd, LaneError, WaitPoint};
 use aviary_wire::{Decoder, MAX_MESSAGE, ReplyHeader, RequestHeader, flag, kind, status};
 
 use crate::blocks::Block;
+use crate::cancellation::{self, CancelType};
 use crate::connection::Connection;
 use crate::deliveries::Waiter;
 use crate::frame::Frame;
 use crate::unwind::Foreign;
-use crate::{Lost, callback, cancellation, log, trace};
+use crate::{Lost, callback, log, trace};
 
 /// Bytes in blocks of asynchronous calls beyond which the guest checks for blocks that the server
 /// no longer uses.
@@ -35,9 +36,13 @@ struct Held {
     bytes: u64,
 }
 
-/// The prefix of a reply.
+/// The prefix of a reply, and what its header says of the call.
 pub(crate) struct Answer {
-    pub header: ReplyHeader,
+    /// Flags of the wire's `flag`.
+    pub flags: u16,
+    /// Status of the wire's `status`, and its detail.
+    pub status: u32,
+    pub detail: u32,
     /// Offset of the first field in the reply's body.
     pub at: usize,
     pub deferred: Option<i64>,
@@ -256,25 +261,29 @@ impl ThreadLane {
     /// needs the lane for its own reply.
     fn receive(&self, frame: &mut Frame) -> Result<(), Lost> {
         let may_leave = self.callbacks.get() == 0;
-        let mut end_of_thread = None;
-        let ty = cancellation::defer();
+        let (mut ty, mut before_reply, mut with_reply) = (CancelType::Deferred, None, None);
         let received = self.with_end(|end| {
-            let mut interrupted = || {
-                end_of_thread = if may_leave { cancellation::requested() } else { None };
-                end_of_thread.is_some()
+            let mut wait = |point| {
+                match point {
+                    WaitPoint::Begin => ty = cancellation::defer(),
+                    WaitPoint::Check if may_leave => before_reply = cancellation::requested(),
+                    WaitPoint::Check => {}
+                    // A thread that ends already is not asked again.
+                    WaitPoint::End if before_reply.is_none() => with_reply = cancellation::restore(ty),
+                    WaitPoint::End => {}
+                }
+                before_reply.is_some()
             };
-            match end.receive_unless(&mut interrupted, &mut frame.reply) {
+            match end.receive_unless(&mut wait, &mut frame.reply) {
                 Err(LaneError::Interrupted) => Ok(()),
                 result => result,
             }
         });
-        if let Some(end) = end_of_thread {
-            self.leave(end);
-        }
-        match cancellation::restore(ty) {
-            // The message is there, so the lane is in order.
-            Some(end) => std::panic::resume_unwind(Box::new(end)),
-            None => received,
+        match (before_reply, with_reply) {
+            (Some(end), _) => self.leave(end),
+            // The message has been read, so the lane is in order.
+            (None, Some(end)) => std::panic::resume_unwind(Box::new(end)),
+            (None, None) => received,
         }
     }
 
@@ -306,8 +315,9 @@ impl ThreadLane {
             match header.kind {
                 kind::REPLY if header.serial == serial => {
                     self.follow_advice(header.flags & flag::STAY_AWAKE != 0);
-                    let at = fields.position();
-                    return Ok(Answer { header, at, deferred: self.deferred.take().or(deferred) });
+                    let (at, kept) = (fields.position(), self.deferred.take());
+                    let ReplyHeader { flags, status, detail, .. } = header;
+                    return Ok(Answer { flags, status, detail, at, deferred: kept.or(deferred) });
                 }
                 kind::CALLBACK => {
                     let at = fields.position();
@@ -380,7 +390,7 @@ impl ThreadLane {
     #[cold]
     fn post_acknowledged(&self, function: u32, frame: &mut Frame) -> Result<Option<i64>, Lost> {
         let answer = self.exchange(kind::CALL_ASYNC, flag::ACKNOWLEDGE, function, frame)?;
-        if answer.header.status != status::OK {
+        if answer.status != status::OK {
             self.connection.end_untils(frame);
         }
         let Some(value) = answer.deferred else { return Ok(None) };
@@ -454,18 +464,28 @@ impl Drop for ThreadLane {
 }
 
 /// Reads a message's prefix: keeps a deferred error and applies deliveries.
-#[inline]
+#[inline(always)]
 pub(crate) fn prefix(
     connection: &Connection,
     header: &ReplyHeader,
     fields: &mut Decoder,
     waiter: Waiter,
 ) -> Result<Option<i64>, Lost> {
-    if header.flags & (flag::DEFERRED | flag::DELIVERIES | flag::PRINTED) == 0
-        && connection.deliveries.settled(header.delivered)
-    {
+    let empty = header.flags & (flag::DEFERRED | flag::DELIVERIES | flag::PRINTED) == 0;
+    if empty && connection.deliveries.settled(header.delivered) {
         return Ok(None);
     }
+    read_prefix(connection, header, fields, waiter)
+}
+
+/// Reads a prefix that has a field or comes after a delivery that is not applied yet.
+#[inline(never)]
+fn read_prefix(
+    connection: &Connection,
+    header: &ReplyHeader,
+    fields: &mut Decoder,
+    waiter: Waiter,
+) -> Result<Option<i64>, Lost> {
     let malformed = |e: aviary_wire::DecodeError| connection.fail(&format!("a reply is malformed: {e}"));
     let mut deferred = None;
     if header.flags & flag::DEFERRED != 0 {

@@ -4,7 +4,7 @@
 //! request, send it and read the fields of the [`Reply`]; the normative description is
 //! `docs/runtime.md`. This crate runs inside the application's process: it never panics into it,
 //! prints only a few lines on standard error, starts no thread unless the application registers
-//! callbacks, and answers [`Lost`] when there is no server.
+//! callbacks or the API's utility code asks for one, and answers [`Lost`] when there is no server.
 
 mod api;
 mod attach;
@@ -27,6 +27,7 @@ mod handles;
 mod heap;
 mod incoming;
 mod interned;
+mod keeper;
 mod lane;
 mod log;
 mod mappings;

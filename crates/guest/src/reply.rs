@@ -37,14 +37,14 @@ impl Reply {
         reply.at = answer.at;
         reply.fields = answer.at;
         reply.deferred = Cell::new(answer.deferred);
-        reply.success = answer.header.flags & flag::SUCCESS != 0;
-        reply.status = match answer.header.status {
+        reply.success = answer.flags & flag::SUCCESS != 0;
+        reply.status = match answer.status {
             status::OK => Status::Ok,
             status::UNSUPPORTED => Status::Unsupported,
             status::INVALID_HANDLE => {
                 let id = reply.word();
                 reply.end_dead(id);
-                Status::InvalidHandle(answer.header.detail)
+                Status::InvalidHandle(answer.detail)
             }
             status::REFUSED => Status::Refused,
             status::FAILED => Status::Failed(reply.word() as i64),
@@ -343,7 +343,7 @@ impl Reply {
         let ready = Decoder::resume(body, answer.at).word();
         self.lane.give_frame(frame);
         self.lane.keep_deferred(answer.deferred);
-        match (answer.header.status, ready) {
+        match (answer.status, ready) {
             (status::OK, Ok(0)) => Ok(()),
             (status::OK, Ok(_)) => {
                 connection.deliveries.finish(connection, offset, bytes);

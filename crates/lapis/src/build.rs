@@ -21,6 +21,7 @@ mod folder;
 mod versions;
 
 pub use folder::Folder;
+pub(crate) use versions::vendor_library;
 pub use versions::{VERSIONS_FOLDER, versions};
 
 /// Why a build failed.

@@ -81,7 +81,7 @@ pub enum Fate {
     /// Never reaches the API server.
     Guest,
     Unsupported,
-    /// The specification does not say.
+    /// The specification does not say: like [`Fate::Blocks`].
     Unexplained,
 }
 
@@ -111,6 +111,16 @@ impl fmt::Display for Fate {
             Fate::Unexplained => "unexplained",
         })
     }
+}
+
+/// Why a session that has called a function with [`Fate::Unexplained`] stays where it is.
+const UNEXPLAINED: &str = "its specification does not say what a move does to it";
+
+/// Why a session that has called this function cannot be moved. A function of which the specification says nothing is
+/// one that changes something that no record brings back.
+pub fn blocker<'a>(model: &Model, function: &'a Function) -> Option<&'a str> {
+    let unexplained = || (fate(model, function) == Fate::Unexplained).then_some(UNEXPLAINED);
+    function.blocker.as_deref().or_else(unexplained)
 }
 
 /// The fate of one function's calls.

@@ -58,7 +58,7 @@ pub const ALL: &[Info] = &[
     plain("cache", FUNCTION),
     plain("flush", FUNCTION),
     with("require", FUNCTION, (2, 2), "require(e, v)"),
-    with("address", FUNCTION, (1, 1), "address(e)"),
+    with("address", FUNCTION, (1, 5), "address(e, value, ...)"),
     with("device_time", FUNCTION, (1, 1), "device_time(e)"),
     with("occupies", FUNCTION, (3, 4), "occupies(device, drain, name) or occupies(device, drain, name, begin)"),
     with("allocates_rc", FUNCTION, (2, 3), "allocates_rc(resource, amount) or allocates_rc(resource, amount, place)"),

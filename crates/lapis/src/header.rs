@@ -41,6 +41,9 @@ pub struct HeaderFunction {
 pub struct HeaderVariable {
     pub name: String,
     pub file: PathBuf,
+    pub ty: Type,
+    /// A program cannot write to it.
+    pub constant: bool,
 }
 
 /// One translation unit, without any reference to libclang.

@@ -8,6 +8,7 @@ pub mod coverage;
 pub mod descriptors;
 pub mod diagnostics;
 pub mod diff;
+mod exported;
 pub mod generate;
 pub mod header;
 pub mod init;

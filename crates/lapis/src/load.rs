@@ -3,8 +3,10 @@
 use crate::ast::{Argument, Block, Descriptor, Directive, Item, Statement, Text, TypeName};
 use crate::build::OWN_NAMES;
 use crate::diagnostics::{Diagnostic, Diagnostics, Severity};
+use crate::exported::ExportedVariable;
 use crate::header::unit::Unit;
-use crate::header::{Header, Problem};
+
+use crate::header::{Header, HeaderVariable, Problem};
 use crate::model::{Api, Launch, Model, Policy, Side, Utility};
 use crate::names::{api_name_for, not_a_soname, not_an_api_name, not_below};
 use crate::parser::{Guess, parse};
@@ -113,7 +115,7 @@ impl Loader<'_> {
         let folder = folder_of(path);
         let guest = self.utility_code(&folder, &items, &model, Side::Guest)?;
         let server = self.utility_code(&folder, &items, &model, Side::Server)?;
-        self.variables(&items, &header, &api_files);
+        let exported = self.variables(&items, &header, &api_files, &model.api.soname);
         let functions = header.api_functions(&api_files);
         let input = resolve::Input {
             items: &items,
@@ -123,26 +125,48 @@ impl Loader<'_> {
             guest: &guest,
             server: &server,
         };
-        let (model, diagnostics) = resolve::resolve(&input, model);
+        let (model, diagnostics) = resolve::resolve(&input, Model { exported, ..model });
         self.diagnostics.extend(diagnostics);
         Some(model)
     }
 
-    /// Variables of the vendor's library, which no call reaches: a program that uses one does not start.
-    fn variables(&mut self, items: &[Item], header: &Header, api_files: &[PathBuf]) {
-        let names: Vec<String> = header.api_variables(api_files).map(|v| format!("`{}`", v.name)).collect();
+    /// Variables of the vendor's library, which no call reaches: the guest library has them with the content that they have in
+    /// the vendor's file.
+    fn variables(
+        &mut self,
+        items: &[Item],
+        header: &Header,
+        api_files: &[PathBuf],
+        soname: &str,
+    ) -> Vec<ExportedVariable> {
+        let declared: Vec<&HeaderVariable> = header.api_variables(api_files).collect();
         let include = items.iter().find_map(|item| match item {
             Item::Directive { kind: Directive::Include { .. }, span } => Some(*span),
             _ => None,
         });
-        if let (false, Some(span)) = (names.is_empty(), include) {
-            let message = format!("the guest library does not have the variables of the library: {}", names.join(", "));
-            self.diagnostics.push(
-                Diagnostic::warning(span, message)
-                    .label("declared here")
-                    .help("programs that use one of them do not start with the guest library"),
-            );
+        let Some(span) = include.filter(|_| !declared.is_empty()) else { return Vec::new() };
+        let library = crate::build::vendor_library(soname).and_then(|path| std::fs::read(path).ok());
+        let mut found = crate::exported::read(library.as_deref(), &declared);
+        crate::exported::drop_dangling(&mut found);
+        for (variable, found) in declared.iter().zip(&found) {
+            let diagnostic = match found {
+                Ok(_) if variable.constant => continue,
+                Ok(_) => {
+                    let message = format!("the variable `{}` is a copy in the guest library", variable.name);
+                    Diagnostic::warning(span, message)
+                        .label("declared here")
+                        .help("it begins as the library's own; neither side sees what the other one writes to it later")
+                }
+                Err(lack) => {
+                    let message = format!("the guest library does not have the variable `{}`: {lack}", variable.name);
+                    Diagnostic::warning(span, message)
+                        .label("declared here")
+                        .help("programs that use it do not start with the guest library")
+                }
+            };
+            self.diagnostics.push(diagnostic);
         }
+        found.into_iter().flatten().collect()
     }
 
     /// The specification's items and its headers.

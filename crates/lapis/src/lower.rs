@@ -14,6 +14,7 @@ mod instructions;
 pub use expressions::reads_memory;
 pub use instructions::*;
 
+use crate::coverage::blocker;
 use crate::model::*;
 use expressions::{
     binary, collect_forced, for_each_expression, is_value, looked_into, parameters_of, request_expressions,
@@ -67,8 +68,9 @@ impl<'a> Lowering<'a> {
             arguments.iter_mut().for_each(|argument| mint_outputs(self.model, argument));
             mint(self.model, &mut result);
         }
-        let Function { records, same, blocker, .. } = self.function;
-        self.recorded |= !records.is_empty() || !same.is_empty() || blocker.is_some();
+        let Function { records, same, .. } = self.function;
+        let blocks = blocker(self.model, self.function).is_some();
+        self.recorded |= !records.is_empty() || !same.is_empty() || blocks;
         Lowered { arguments, result, recorded: self.recorded, carried: self.carried }
     }
 

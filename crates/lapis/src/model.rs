@@ -33,6 +33,8 @@ pub struct Model {
     pub sandbox: Option<Sandbox>,
     /// Names of the variables that steer the vendor's library and that an application may set for itself, each once.
     pub passed_variables: Vec<String>,
+    /// Variables of the vendor's library that the guest library has, too.
+    pub exported: Vec<crate::exported::ExportedVariable>,
     pub error: Option<ErrorType>,
     pub statuses: Vec<StatusType>,
     /// Every function of the header, then table members described as `table.member`.
@@ -433,6 +435,8 @@ pub struct Function {
     pub requirements: Vec<Requirement>,
     /// Server expression that evaluates to the vendor's function pointer.
     pub address: Option<Expr>,
+    /// Values that the function there takes behind the call's own arguments.
+    pub address_values: Vec<Expr>,
     pub device_time: Option<Expr>,
     pub occupies: Option<Occupies>,
     pub charges: Vec<Charge>,

@@ -60,7 +60,9 @@ pub use log::{Level, Log};
 pub use moving::{MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
 pub use private::{PrivateDir, private_nodes, runtime_directory};
 pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
-pub use scheduling::{DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage};
+pub use scheduling::{
+    DeviceKind, DeviceReport, DeviceSettings, LoadedPolicy, Rules, Scheduler, Share, Usage, WAIT_BOUNDS_NS, Waits,
+};
 pub use server_users::UserRange;
 pub use tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants};
 pub use vms::{VmDeviceCommand, VmSettings};

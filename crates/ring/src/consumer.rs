@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::line::{PAYLOAD, Seal};
 use crate::sync::Ordering;
-use crate::wait::{Interruption, Spinner, WaitFlag, shares_cpu, uninterrupted, wait, wait_within};
+use crate::wait::{Interruption, Spinner, WaitFlag, WaitPoint, shares_cpu, uninterrupted, wait, wait_within};
 use crate::wake::wake_if_asleep;
 use crate::{LINE, Liveness, RingError, RingMemory};
 
@@ -70,8 +70,8 @@ impl Consumer {
         self.receive_unless(&mut uninterrupted, into)
     }
 
-    /// Receives as [`Consumer::receive`] does, unless `interrupted` returns true before the message begins. It is asked
-    /// in long waits only, at each check of the peer.
+    /// Receives as [`Consumer::receive`] does, unless `interrupted` returns true before the message begins. It is called
+    /// only if the message is not there yet, at each point of the wait.
     #[inline]
     pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), RingError> {
         let seal = match self.memory.seal(self.read) {
@@ -144,15 +144,20 @@ impl Consumer {
     #[cold]
     fn wait_for_seal(&mut self, interruptible: bool, interrupted: &mut Interruption) -> Result<Seal, RingError> {
         let (memory, at, peer_cpu) = (&self.memory, self.read, self.peer_cpu());
-        loop {
+        interrupted(WaitPoint::Begin);
+        let seal = loop {
             let ready = || memory.seal(at).is_some();
             let flag = WaitFlag { word: memory.consumer_sleeps(), doorbell: memory.doorbell(), interruptible };
-            wait(flag, &self.liveness, &mut self.spinner, peer_cpu, interrupted, ready)?;
+            if let Err(error) = wait(flag, &self.liveness, &mut self.spinner, peer_cpu, interrupted, ready) {
+                break Err(error);
+            }
             // A lying peer may have cleared the seal again.
             if let Some(seal) = memory.seal(at) {
-                return Ok(seal);
+                break Ok(seal);
             }
-        }
+        };
+        interrupted(WaitPoint::End);
+        Ok(seal?)
     }
 
     /// Sets if a wait for the beginning of a message ends when this side is interrupted

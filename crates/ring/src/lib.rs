@@ -30,7 +30,7 @@ pub use doorbell::Doorbell;
 pub use file::is_ordinary_memory;
 pub use memory::RingMemory;
 pub use producer::{Producer, ProducerPosition};
-pub use wait::{Interruption, Liveness, WaitError, uninterrupted};
+pub use wait::{Interruption, Liveness, WaitError, WaitPoint, uninterrupted};
 pub use wake::WakeHandle;
 
 use thiserror::Error;

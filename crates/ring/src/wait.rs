@@ -22,11 +22,23 @@ pub enum WaitError {
     Interrupted,
 }
 
-/// Asked by a sleeper at each check of the peer; true ends the wait as an interruption does.
-pub type Interruption<'a> = dyn FnMut() -> bool + 'a;
+/// A point of a wait for a message that is not there yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitPoint {
+    /// Before the wait. Every one is followed by an [`WaitPoint::End`] on the same thread.
+    Begin,
+    /// A sleeper checks the peer.
+    Check,
+    /// After the wait, before the message is read.
+    End,
+}
 
-/// Of a wait that no question ends.
-pub fn uninterrupted() -> bool {
+/// Called at each point of a wait. True at [`WaitPoint::Check`] ends the wait as an interruption does; the answer at other
+/// points is ignored.
+pub type Interruption<'a> = dyn FnMut(WaitPoint) -> bool + 'a;
+
+/// Of a wait that nothing ends but its message and the end of the peer.
+pub fn uninterrupted(_: WaitPoint) -> bool {
     false
 }
 
@@ -475,7 +487,7 @@ fn sleep(
             && last.elapsed() >= interval
         {
             liveness.check();
-            if interrupted() {
+            if interrupted(WaitPoint::Check) {
                 return Err(WaitError::Interrupted);
             }
             probed = Some(Instant::now());
@@ -629,7 +641,7 @@ mod tests {
             let liveness = Liveness::probed(Duration::from_millis(1), || true);
             let mut spinner = Spinner::new(false);
             let mut asked = 0;
-            let mut interrupted = || {
+            let mut interrupted = |_| {
                 asked += 1;
                 asked == asks
             };

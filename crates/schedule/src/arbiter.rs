@@ -437,7 +437,7 @@ impl Arbiter {
         let stands =
             self.settings.kind == DeviceKind::Preemptive && !self.jobs[turn.job].now.runnable && !self.is_blind();
         for id in self.jobs[turn.job].members.clone() {
-            let unused = turn.used == 0 && now >= turn.since.saturating_add(self.settings.quantum);
+            let unused = turn.used == 0 && now >= turn.since.saturating_add(turn.quantum);
             if let (true, Some(Some(member))) = (unused, self.members.get_mut(id)) {
                 // It did nothing with all of a turn: not waited for until its doorbell rings.
                 member.silent = true;

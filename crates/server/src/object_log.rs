@@ -31,6 +31,8 @@ pub struct NewRecord<'a> {
 /// The log with what it says of objects beside their calls.
 pub struct LoggedState {
     pub log: Log,
+    /// The function that the session has called and because of which it stays where it is.
+    pub blocked_by: Option<u32>,
     /// By id: the functions that save and restore what no call brings back.
     pub states: HashMap<u64, ExplicitState>,
 }
@@ -43,7 +45,7 @@ pub struct ObjectLog {
 
 impl ObjectLog {
     fn new(on: bool, limit: usize) -> ObjectLog {
-        let kept = LoggedState { log: Log::new(limit), states: HashMap::new() };
+        let kept = LoggedState { log: Log::new(limit), blocked_by: None, states: HashMap::new() };
         ObjectLog { on: AtomicBool::new(on), kept: Mutex::new(kept) }
     }
 
@@ -90,9 +92,22 @@ impl ObjectLog {
         within_limit
     }
 
+    /// The session has called a function that keeps it where it is: nothing will read the log, so it is off from now on.
+    #[cold]
+    pub fn block(&self, function: u32) {
+        let mut kept = self.lock();
+        kept.blocked_by.get_or_insert(function);
+        kept.log.close();
+        kept.states.clear();
+        self.on.store(false, Ordering::Relaxed);
+    }
+
     /// The object has a state that its calls do not bring back.
     pub fn has_state(&self, id: u64, state: ExplicitState) {
-        self.lock().states.insert(id, state);
+        let mut kept = self.lock();
+        if self.is_on() {
+            kept.states.insert(id, state);
+        }
     }
 
     pub fn object_ended(&self, id: u64) {

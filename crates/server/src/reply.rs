@@ -363,6 +363,15 @@ impl Call {
         }
     }
 
+    /// The session has called this function, and cannot be moved because of it. After the first such call of a session
+    /// this is one look at a flag.
+    pub fn blocks_moves(&mut self) {
+        if self.recording.on {
+            self.recording.on = false;
+            self.session.log.block(self.header.function);
+        }
+    }
+
     /// `thread_record(key...)`
     pub fn record_thread(&mut self, key: &[u64]) {
         if self.recording.on {

@@ -288,6 +288,24 @@ fn what_cannot_be_moved_says_why() {
 }
 
 #[test]
+fn a_call_that_blocks_moves_is_named_and_turns_the_log_off() {
+    let side = Side::new();
+    let object = side.create(&[1]);
+    side.call_on(0, UNEXPLAINED, |e| e.word(0));
+    side.captured();
+    side.call(UNEXPLAINED, |e| e.word(1));
+    let log = &side.session.log;
+    assert!(!log.is_on() && log.size() == Default::default() && log.lock().states.is_empty());
+    side.create(&[2]);
+    side.call(DESTROY, |e| e.word(object));
+    side.call(UNEXPLAINED, |e| e.word(1));
+    assert_eq!(log.size(), Default::default(), "nothing is recorded any longer");
+    let error = capture(&side.session, &mut Vec::new()).unwrap_err();
+    let named = matches!(error, NotMovable::BlockedByCall { function: "unexplained", why: "no one knows" });
+    assert!(named && error.is_final(), "{error}");
+}
+
+#[test]
 fn a_changed_snapshot_is_refused() {
     let old = Side::new();
     let a = old.create(&[1, 2, 3]);

@@ -81,7 +81,16 @@ pub struct Log {
     bytes: usize,
     /// Bytes that the log may be charged with.
     limit: usize,
-    overflown: bool,
+    keeps: Keeps,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Keeps {
+    Calls,
+    /// It has been larger than its limit.
+    TooMuch,
+    /// The session stays where it is: nothing will be made again.
+    Nothing,
 }
 
 impl Log {
@@ -98,13 +107,18 @@ impl Log {
             store: Store::default(),
             bytes: 0,
             limit,
-            overflown: false,
+            keeps: Keeps::Calls,
         }
     }
 
     /// True: it has been larger than its limit, and knows nothing any longer.
     pub fn is_overflown(&self) -> bool {
-        self.overflown
+        self.keeps == Keeps::TooMuch
+    }
+
+    /// Forgets all calls, and keeps none from now on.
+    pub fn close(&mut self) {
+        *self = Log { keeps: Keeps::Nothing, ..Log::new(self.limit) };
     }
 
     pub fn size(&self) -> LogSize {
@@ -114,7 +128,7 @@ impl Log {
 
     /// Keeps these bytes for a record that is about to be kept.
     pub fn content(&mut self, bytes: &[u8]) -> Content {
-        if self.overflown { Content::Inline(Box::default()) } else { self.store.add(bytes) }
+        if self.keeps == Keeps::Calls { self.store.add(bytes) } else { Content::Inline(Box::default()) }
     }
 
     pub fn store(&self) -> &Store {
@@ -124,7 +138,7 @@ impl Log {
     /// Keeps a call that makes or changes its owners. False: that was too much for the limit, for the first time.
     #[must_use]
     pub fn keep(&mut self, record: Record) -> bool {
-        if self.overflown {
+        if self.keeps != Keeps::Calls {
             return true;
         }
         let replaced = match (record.effect, record.owners.as_slice()) {
@@ -212,7 +226,7 @@ impl Log {
         if self.size().bytes <= self.limit {
             return true;
         }
-        *self = Log { overflown: true, ..Log::new(self.limit) };
+        *self = Log { keeps: Keeps::TooMuch, ..Log::new(self.limit) };
         false
     }
 

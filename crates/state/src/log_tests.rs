@@ -120,6 +120,17 @@ fn a_log_beyond_its_limit_forgets_everything_and_says_so_once() {
     assert_eq!((told, log.is_overflown(), log.size()), (1, true, LogSize::default()));
 }
 
+#[test]
+fn a_closed_log_keeps_nothing_and_is_not_too_large() {
+    let mut log = Log::new(LIMIT);
+    keep(&mut log, Effect::Makes, 1, 10, &[]);
+    log.close();
+    keep(&mut log, Effect::Makes, 1, 11, &[10]);
+    keep(&mut log, Effect::Ends, 2, 11, &[]);
+    log.object_ended(11);
+    assert_eq!((log.size(), log.is_overflown(), log.makes(11)), (LogSize::default(), false, false));
+}
+
 /// Random steps, chosen by small numbers: the objects are picked among the live ones.
 #[derive(Debug, Clone)]
 enum Step {

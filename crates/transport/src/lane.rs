@@ -119,8 +119,8 @@ impl LaneEnd {
         }
     }
 
-    /// Receives as [`LaneEnd::receive`] does, unless `interrupted` returns true before the message begins. It is asked in
-    /// long waits only, at each check of the peer.
+    /// Receives as [`LaneEnd::receive`] does, unless `interrupted` returns true before the message begins. It is called
+    /// only if the message is not there yet, at each point of the wait.
     #[inline]
     pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), LaneError> {
         match self {

@@ -16,7 +16,9 @@ mod stream;
 mod window;
 
 pub use arena::{Arena, ArenaError, DEFAULT_ARENA, HUGE_PAGE, LOWEST_ADDRESS, huge_from};
-pub use aviary_ring::{Consumer, ConsumerPosition, Doorbell, Liveness, Producer, ProducerPosition, RingError};
+pub use aviary_ring::{
+    Consumer, ConsumerPosition, Doorbell, Liveness, Producer, ProducerPosition, RingError, WaitPoint,
+};
 pub use control::{
     ControlError, ControlSocket, Identity, PeerCredentials, receive_greeting, receive_hello, send_greeting,
 };

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aviary_ring::{Interruption, Liveness, uninterrupted};
+use aviary_ring::{Interruption, Liveness, WaitPoint, uninterrupted};
 use aviary_wire::MAX_MESSAGE;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -103,8 +103,11 @@ impl StreamLane {
     /// Receives as [`StreamLane::receive`] does, unless `interrupted` returns true before the message begins.
     pub fn receive_unless(&mut self, interrupted: &mut Interruption, into: &mut Vec<u8>) -> Result<(), LaneError> {
         let mut frame = [0; FRAME_HEADER_BYTES];
+        interrupted(WaitPoint::Begin);
         // SAFETY: the array is writable.
-        unsafe { self.receive_raw(interrupted, frame.as_mut_ptr(), FRAME_HEADER_BYTES) }?;
+        let received = unsafe { self.receive_raw(interrupted, frame.as_mut_ptr(), FRAME_HEADER_BYTES) };
+        interrupted(WaitPoint::End);
+        received?;
         let (length, regions) = (word(&frame, 0), word(&frame, 8));
         if length > MAX_MESSAGE as u64 || regions > MAX_REGIONS {
             return Err(LaneError::Frame { length, regions });
@@ -184,7 +187,7 @@ impl StreamLane {
                 None => {
                     self.look(true)?;
                     // A message that has begun is received to its end.
-                    if done == 0 && interrupted() {
+                    if done == 0 && interrupted(WaitPoint::Check) {
                         return Err(LaneError::Interrupted);
                     }
                 }

@@ -223,7 +223,7 @@ fn watched_lane_is_interrupted_between_messages_only() {
     static ALIVE: AtomicBool = AtomicBool::new(true);
     let (mut lane, _, mut theirs) = watched(&ALIVE);
     let mut got = Vec::new();
-    assert!(matches!(lane.receive_unless(&mut || true, &mut got), Err(LaneError::Interrupted)));
+    assert!(matches!(lane.receive_unless(&mut |_| true, &mut got), Err(LaneError::Interrupted)));
     // Half a header, and the rest when the end has looked after its peer once.
     theirs.write_all(&[4, 0, 0, 0]).unwrap();
     let mut rest = theirs.try_clone().unwrap();
@@ -231,7 +231,7 @@ fn watched_lane_is_interrupted_between_messages_only() {
         std::thread::sleep(Duration::from_millis(300));
         rest.write_all(&[&[0; 12][..], b"text"].concat()).unwrap();
     });
-    lane.receive_unless(&mut || true, &mut got).unwrap();
+    lane.receive_unless(&mut |_| true, &mut got).unwrap();
     assert_eq!(got, b"text");
     peer.join().unwrap();
 }

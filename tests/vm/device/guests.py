@@ -9,7 +9,7 @@ from programs import difference
 
 # Programs that nobody here wrote, and programs of ours.
 QUICK = ("clinfo", "clpeak-latency", "hashcat-md5", "clblast-xaxpy", "vectors", "transfers", "mapping", "images", "programs", "callbacks",
-         "errors", "threads", "svm")
+         "errors", "includes", "threads", "svm")
 CUDA_QUICK = ("vectors", "order")
 
 

@@ -245,6 +245,8 @@ class World:
             lines += [f"[vms.{name}]", f'socket = "{self.socket(name)}"', f'tenant = "{tenant}"', f"[tenants.{tenant}]"]
             lines += [f"weight = {WEIGHTS[name]}"]
         lines += ['[devices."testapi accelerator"]', 'scheduler = "fair"', 'slice = "6ms"', 'awake = "300us"']
+        # API servers open it themselves.
+        lines += ["[sandbox]", f'devices = ["{self.accelerator}"]']
         config = self.directory / "node.toml"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         environment = {**self.native().environment(), "LD_LIBRARY_PATH": f"{self.image.testapi}:{CUDA}/driver",
@@ -322,7 +324,8 @@ class GuestPlace(Place):
         self.vm = vm
 
     def run(self, arguments, limit=300, cwd=None, **environment):
+        """Without hardware for VMs each instruction of the program is emulated: the limit is that of a hang."""
         arguments = [str(word).replace(f"{CACHE}/", f"{GUEST_CACHE}/") for word in arguments]
         words = [f"{key}={value}" for key, value in environment.items()] + arguments
         quoted = " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)
-        return self.vm.run(f"exec env {quoted}", limit)
+        return self.vm.run(f"exec env {quoted}", 4 * limit)

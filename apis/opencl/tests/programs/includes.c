@@ -1,5 +1,5 @@
 /* Sources that include files: of the program's working folder, of relative and absolute folders of `-I`, after a change of the
- * working folder, of a folder that only the program's user may read, and files that include others. */
+ * working folder, of a folder that only the program's user may read, files that include others, and names that macros make. */
 #include "common.h"
 #include <sys/stat.h>
 
@@ -43,6 +43,7 @@ int main(void) {
     put("below/there.h", "#include \"../here.h\"\n#include \"next.h\"\n");
     put("below/next.h", "#define NEXT 1\n#ifndef NEXT\n#include \"not there.h\"\n#endif\n");
     put("below/here.h", "#define V wrong folder\n");
+    put("below/made.h", "#define TEXT_OF(name) #name\n#define MADE(name) TEXT_OF(below/name.h)\n");
     put("below/wrong.h", "#error wrong\n");
     d = open_device(0);
     show_build("working folder", "#include \"here.h\"\nkernel void k(global int *a) { *a = V; }", "");
@@ -62,6 +63,23 @@ int main(void) {
     SHOW(clGetProgramBuildInfo(program, d.device, CL_PROGRAM_BUILD_OPTIONS, sizeof back, back, NULL));
     printf("own options %d\n", strcmp(back, options) == 0);
     MUST(clReleaseProgram(program));
+    snprintf(options, sizeof options, "-D FOLDER=%s/private -D TEXT(x)=#x -D STRING(x)=TEXT(x)", folder);
+    source = "#include STRING(FOLDER/mine.h)\nkernel void k(global int *a) { *a = V + 6; }";
+    program = clCreateProgramWithSource(d.context, 1, &source, NULL, &status);
+    MUST(status);
+    SHOW(clBuildProgram(program, 1, &d.device, options, NULL, NULL));
+    SHOW(clCompileProgram(program, 1, &d.device, options, 0, NULL, NULL, NULL, NULL));
+    MUST(clReleaseProgram(program));
+    show_build("macro", "#define NAME \"here.h\"\n#include NAME\nkernel void k(global int *a) { *a = V + 10; }", "");
+    show_build("macros of options", "#include STRING(FOLDER/there.h)\nkernel void k(global int *a) { *a = V + NEXT + 11; }",
+               "-D FOLDER=below -DTEXT(x)=#x -D STRING(x)=TEXT(x)");
+    show_build("macro of a file", "#include \"below/made.h\"\n#include MADE(next)\nkernel void k(global int *a) { *a = NEXT + 12; }", "");
+    show_build("pasted", "#define JOIN(a, b) a##b\n#define ONE below\n#define below_two <below/next.h>\n#define S(x, y) JOIN(x, y)\n"
+               "#include S(ONE, _two)\nkernel void k(global int *a) { *a = NEXT + 13; }", "");
+    show_build("either", "#ifdef THERE\n#define NAME \"nowhere.h\"\n#else\n#define NAME \\\n  <here.h> // a comment\n#endif\n"
+               "#ifdef OTHER\n#undef NAME\n#define NAME \"below/next.h\"\n#endif\n#include NAME\n"
+               "kernel void k(global int *a) { *a = V + 14; }", "");
+    show_build("without an end", "#define F(x) F(x) F(x)\n#define G F(G) F(G)\n#include G\nkernel void k(global int *a) { *a = 15; }", "");
     show_build("error", "#include \"wrong.h\"\nkernel void k(global int *a) { *a = 6; }", "-I below");
     show_build("not there", "#include \"nowhere.h\"\nkernel void k(global int *a) { *a = 7; }", "-I below");
     if (chdir("below") != 0)

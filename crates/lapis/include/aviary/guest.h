@@ -29,6 +29,10 @@ int aviary_is_handle(const void *handle);
 /* False once the API server is gone. Calls that are answered without a message would not notice. */
 int aviary_connected(void);
 
+/* Where the vendor's library starts threads of its own: has the connection survive that the application closes all its descriptors,
+ * as programs do that go on in the background. A thread of the guest library has them, too, from the first of these calls on. */
+void aviary_keep_connection(void);
+
 /* Before a call in which the vendor's library may print: has the text go where the application's descriptors 1 and 2 lead now, if
  * they were led elsewhere since the process attached. Two system calls where they were not. */
 void aviary_follow_output(void);

@@ -70,7 +70,7 @@ pub fn write(soname: &str, guest: &Path, folder: &Folder) -> Result<(), BuildErr
 }
 
 /// The library of that name, as the dynamic linker would find it.
-fn vendor_library(soname: &str) -> Option<PathBuf> {
+pub(crate) fn vendor_library(soname: &str) -> Option<PathBuf> {
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let here = path.split(':').filter(|folder| !folder.is_empty()).map(|folder| Path::new(folder).join(soname));
     if let Some(found) = here.into_iter().find(|path| path.is_file()) {

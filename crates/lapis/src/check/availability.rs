@@ -45,7 +45,9 @@ pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnosti
         checker.optional(&answer.condition, place);
         checker.expr(&answer.value, place);
     }
-    checker.optional(&function.address, moment(Side::Server, false, "`address`"));
+    for value in function.address.iter().chain(&function.address_values) {
+        checker.expr(value, moment(Side::Server, false, "`address`"));
+    }
     checker.optional(&function.device_time, moment(Side::Server, true, "`device_time`"));
     if let Some(occupies) = &function.occupies {
         let place = moment(Side::Server, false, "`occupies`");

@@ -7,6 +7,13 @@ use crate::source::Span;
 
 pub fn check(function: &Function, diagnostics: &mut Vec<Diagnostic>) {
     signature(&function.signature, &format!("`{}`", function.name), function.span, diagnostics);
+    if let Some(value) = function.address_values.first().filter(|_| !function.signature.is_plain()) {
+        diagnostics.push(
+            Diagnostic::error(value.span, format!("`address` of `{}` cannot hand over values", function.name))
+                .label("the call passes structures by value, which a C function of its own does")
+                .help("send the value in a parameter of the call"),
+        );
+    }
     for rule in function.arguments.iter().chain([&function.result]) {
         plans(rule, &mut |plan| {
             if let Kind::Callback(callback) = &plan.kind {

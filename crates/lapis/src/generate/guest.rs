@@ -27,6 +27,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let lookup = function_lookup(model);
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::invoker(k, c));
     let stubs = model.functions.iter().zip(&program.functions).enumerate();
+    let exported = crate::exported::definitions(&model.exported);
     let stubs = stubs.map(|(id, (function, lowered))| Stub { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
@@ -41,6 +42,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
         #lookup
         #(#callbacks)*
         #(#stubs)*
+        #exported
     }
 }
 

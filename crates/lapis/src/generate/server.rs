@@ -10,6 +10,7 @@ use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_name, site_variables};
 use super::shims;
 use super::types;
+use crate::coverage::blocker;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Literal, TokenStream};
@@ -46,7 +47,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let Api { name, version, soname } = &model.api;
     let functions = model.functions.iter().zip(&program.functions).enumerate().map(|(id, (f, lowered))| {
         let (name, handler, recorded) = (&f.name, format_ident!("handle_{}", id), lowered.recorded);
-        let blocker = option_text(f.blocker.as_deref());
+        let blocker = option_text(blocker(model, f));
         quote!(FunctionInfo { name: #name, handler: #handler, replayable: #recorded, blocker: #blocker })
     });
     let handle_types = model.handle_types.iter().map(|h| {
@@ -345,8 +346,9 @@ impl Handler<'_> {
 
     fn vendor_call(&self) -> TokenStream {
         let id = self.id;
-        let function_type = types::function_type(&self.function.signature, Side::Server);
-        let arguments = types::argument_list(&self.function.signature);
+        let values: Vec<_> = self.function.address_values.iter().map(|e| self.cx().exact(e)).collect();
+        let function_type = types::function_type_with(&self.function.signature, values.len(), Side::Server);
+        let arguments = types::arguments_with(&self.function.signature, &values);
         let address = match &self.function.address {
             None if self.function.label.is_some() => {
                 let symbol = Literal::c_string(&CString::new(self.function.symbol()).unwrap_or_default());

@@ -119,8 +119,13 @@ pub fn size(bytes: usize) -> Literal {
 
 /// `unsafe extern "C" fn(...) -> ...` for calling through a pointer; an application's function may throw.
 pub fn function_type(signature: &Signature, side: Side) -> TokenStream {
+    function_type_with(signature, 0, side)
+}
+
+/// The same, with so many words behind the parameters: numbers and pointers, as C passes them.
+pub fn function_type_with(signature: &Signature, words: usize, side: Side) -> TokenStream {
     let abi = if side == Side::Guest { "C-unwind" } else { "C" };
-    let parameters = signature.parameters.iter().map(|(_, t)| rust(t));
+    let parameters = signature.parameters.iter().map(|(_, t)| rust(t)).chain(std::iter::repeat_n(quote!(u64), words));
     let result = rust(&signature.result);
     quote!(unsafe extern #abi fn(#(#parameters),*) -> #result)
 }
@@ -138,6 +143,12 @@ pub fn parameter_list(signature: &Signature) -> TokenStream {
 pub fn argument_list(signature: &Signature) -> TokenStream {
     let names = (0..signature.parameters.len()).map(argument);
     quote!(#(#names),*)
+}
+
+/// `a0, a1, ...` and these values, as words.
+pub fn arguments_with(signature: &Signature, values: &[TokenStream]) -> TokenStream {
+    let names = (0..signature.parameters.len()).map(argument);
+    quote!(#(#names,)* #((#values) as u64),*)
 }
 
 pub fn argument(i: usize) -> Ident {

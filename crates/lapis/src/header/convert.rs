@@ -121,11 +121,15 @@ impl Reader {
     }
 
     fn variable(&mut self, entity: Entity) {
-        let Some(name) = entity.get_name() else { return };
+        let (Some(name), Some(ty)) = (entity.get_name(), entity.get_type()) else { return };
         self.header.variables.push(name.clone());
         let external = entity.get_storage_class() == Some(clang::StorageClass::Extern) && !entity.is_definition();
-        if let (true, Some(file)) = (external, file_of(entity)) {
-            self.header.externals.push(HeaderVariable { name, file });
+        if let (true, Some(file)) = (external, file_of(entity))
+            && !self.header.externals.iter().any(|known| known.name == name)
+        {
+            let constant = is_constant(ty);
+            let ty = self.convert(ty, Some(entity));
+            self.header.externals.push(HeaderVariable { name, file, ty, constant });
         }
     }
 
@@ -450,6 +454,10 @@ fn unqualified(spelling: &str) -> &str {
 }
 
 /// The symbol of a function whose declaration gives it another one than its name (`__asm__("name_v2")`).
+fn is_constant(ty: clang::Type) -> bool {
+    ty.is_const_qualified() || ty.get_element_type().is_some_and(is_constant)
+}
+
 fn symbol(entity: Entity, name: &str) -> Option<String> {
     let label = entity.get_children().into_iter().find(|child| child.get_kind() == EntityKind::AsmLabelAttr)?;
     label.get_name().filter(|symbol| symbol != name && !symbol.is_empty())

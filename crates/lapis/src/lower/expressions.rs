@@ -169,5 +169,5 @@ pub fn for_each_expression(function: &Function, visit: &mut dyn FnMut(&Expr)) {
     });
     function.after_server.iter().for_each(|g| visit(&g.value));
     let device = function.occupies.iter().flat_map(|o| std::iter::once(&o.device).chain(&o.begin));
-    function.address.iter().chain(&function.device_time).chain(device).for_each(visit);
+    function.address.iter().chain(&function.address_values).chain(&function.device_time).chain(device).for_each(visit);
 }

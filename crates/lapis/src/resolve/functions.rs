@@ -167,6 +167,7 @@ impl<'a> Resolver<'a> {
             flush: false,
             requirements: Vec::new(),
             address: None,
+            address_values: Vec::new(),
             device_time: None,
             occupies: None,
             charges: Vec::new(),

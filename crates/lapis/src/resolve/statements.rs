@@ -80,7 +80,9 @@ impl<'a> Resolver<'a> {
             }
             "address" => {
                 self.unconditional(d, condition);
-                function.address = single(self);
+                function.address = self.argument_value(d, 0, scope);
+                let count = d.arguments.as_ref().map_or(0, Vec::len);
+                function.address_values = (1..count).filter_map(|i| self.argument_value(d, i, scope)).collect();
             }
             "device_time" => {
                 self.unconditional(d, condition);

@@ -40,38 +40,38 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
         FunctionInfo {
             name: "vector_append",
             handler: handle_1,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_read",
             handler: handle_2,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_visit",
             handler: handle_3,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_clone",
             handler: handle_4,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_of",
             handler: handle_5,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_capacity",
             handler: handle_6,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_view",
@@ -83,19 +83,19 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             name: "vector_square",
             handler: handle_8,
             replayable: true,
-            blocker: None,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_rows",
             handler: handle_9,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_tag",
             handler: handle_10,
-            replayable: false,
-            blocker: None,
+            replayable: true,
+            blocker: Some("its specification does not say what a move does to it"),
         },
         FunctionInfo {
             name: "vector_destroy",
@@ -276,7 +276,9 @@ unsafe fn handle_1(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = ret as i128;
     let ok: bool = code == (0 as i128);
     call.reply_word((ret) as u64);
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -351,7 +353,9 @@ unsafe fn handle_2(call: &mut Call) -> Result<(), Reject> {
             None
         },
     );
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -391,7 +395,9 @@ unsafe fn handle_3(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = ret as i128;
     let ok: bool = code == (0 as i128);
     call.reply_word((ret) as u64);
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -463,7 +469,9 @@ unsafe fn handle_4(call: &mut Call) -> Result<(), Reject> {
             }
         }
     }
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -490,7 +498,9 @@ unsafe fn handle_5(call: &mut Call) -> Result<(), Reject> {
             call.reply_word(0);
         }
     }
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -539,7 +549,9 @@ unsafe fn handle_6(call: &mut Call) -> Result<(), Reject> {
     let ok: bool = code == (0 as i128);
     call.reply_word((ret) as u64);
     call.reply_out(if ok || n1 <= 256 { Some(usize::MAX) } else { None });
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -632,7 +644,9 @@ unsafe fn handle_8(call: &mut Call) -> Result<(), Reject> {
             call.reply_word(0);
         }
     }
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -705,7 +719,9 @@ unsafe fn handle_9(call: &mut Call) -> Result<(), Reject> {
             }
         }
     }
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }
@@ -745,7 +761,9 @@ unsafe fn handle_10(call: &mut Call) -> Result<(), Reject> {
     let code: i128 = ret as i128;
     let ok: bool = code == (0 as i128);
     call.reply_word((ret) as u64);
-    if ok {}
+    if ok {
+        call.blocks_moves();
+    }
     call.finish(ok, code as i64);
     Ok(())
 }

@@ -245,6 +245,7 @@ impl Cards {
                     used_ns: tenant.used_ns,
                     sessions: tenant.sessions,
                     waiting: tenant.waiting,
+                    waits: Default::default(),
                 };
                 let tenants: Vec<Usage> = figures.tenants.iter().map(usage).collect();
                 // Ports that were never used would fill the list.

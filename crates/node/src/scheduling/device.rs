@@ -2,7 +2,7 @@
 
 use super::hurry::{Hurry, Runner};
 use super::settings::{DeviceKind, DeviceSettings, nanoseconds};
-use aviary_gate::{DeviceSlot, GrantPage};
+use aviary_gate::{DeviceSlot, GrantPage, WAIT_CLASSES};
 use aviary_schedule::{Arbiter, Limits, MemberId, Report, Share, Slots};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,12 +20,37 @@ pub struct Usage {
     pub sessions: usize,
     /// Sessions that wait for it now.
     pub waiting: usize,
+    /// The waits of its calls for the device, as its API servers say.
+    #[serde(default)]
+    pub waits: Waits,
+}
+
+/// Waits of calls for a device.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Waits {
+    /// Nanoseconds of all together.
+    pub sum_ns: u64,
+    /// How many there were up to each of [`WAIT_BOUNDS_NS`](aviary_gate::WAIT_BOUNDS_NS), and how many were longer.
+    pub counts: [u64; WAIT_CLASSES],
+}
+
+impl Waits {
+    fn of(slot: &DeviceSlot) -> Waits {
+        Waits { sum_ns: slot.waited_ns.load(Relaxed), counts: slot.waits.each_ref().map(|count| count.load(Relaxed)) }
+    }
+
+    /// An API server may have written any number: sums stop at the greatest.
+    fn add(&mut self, more: &Waits) {
+        self.sum_ns = self.sum_ns.saturating_add(more.sum_ns);
+        self.counts.iter_mut().zip(more.counts).for_each(|(count, more)| *count = count.saturating_add(more));
+    }
 }
 
 /// A slot of a session. A session can have two for one device: one for a part of it beside that of the whole.
 #[derive(Debug)]
 pub struct Place {
     pub session: u64,
+    pub tenant: String,
     pub page: Arc<GrantPage>,
     pub slot: usize,
     /// Whose threads wait; `None`: unknown.
@@ -48,6 +73,8 @@ pub struct Device {
     places: Vec<Option<Place>>,
     /// The ids of each session.
     ids: HashMap<u64, Vec<MemberId>>,
+    /// The waits of sessions that have left, by tenant. Grows with the tenants, as the arbiter's jobs.
+    past_waits: HashMap<String, Waits>,
 }
 
 /// The slots as the arbiter sees them.
@@ -97,19 +124,27 @@ impl Device {
     pub fn new(settings: DeviceSettings, usual_kind: DeviceKind) -> Option<Device> {
         let discipline = settings.discipline(usual_kind)?;
         let arbiter = Arbiter::new(settings.arbitration(usual_kind), discipline);
-        Some(Device { settings, usual_kind, arbiter, places: Vec::new(), ids: HashMap::new() })
+        Some(Device {
+            settings,
+            usual_kind,
+            arbiter,
+            places: Vec::new(),
+            ids: HashMap::new(),
+            past_waits: HashMap::new(),
+        })
     }
 
     /// `now`: from when on its use of the device counts.
-    pub fn join(&mut self, now: u64, tenant: &str, share: Share, place: Place) {
+    pub fn join(&mut self, now: u64, share: Share, place: Place) {
         self.tell(&place);
+        let tenant = place.tenant.clone();
         let id = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         if id == self.places.len() {
             self.places.push(None);
         }
         self.ids.entry(place.session).or_default().push(id);
         self.places[id] = Some(place);
-        self.arbiter.join(tenant, share, now, &mut PageSlots { places: &self.places, hurry: None }, id);
+        self.arbiter.join(&tenant, share, now, &mut PageSlots { places: &self.places, hurry: None }, id);
     }
 
     fn tell(&self, place: &Place) {
@@ -149,13 +184,20 @@ impl Device {
     pub fn leave(&mut self, session: u64, now: u64) {
         for id in self.ids.remove(&session).unwrap_or_default() {
             self.arbiter.leave(id, now, &mut PageSlots { places: &self.places, hurry: None });
-            self.places[id] = None;
+            if let Some(place) = self.places[id].take() {
+                self.past_waits.entry(place.tenant.clone()).or_default().add(&Waits::of(place.slot()));
+            }
         }
     }
 
     pub fn usage(&mut self, now: u64) -> Vec<Usage> {
         self.arbiter.refresh(now, &PageSlots { places: &self.places, hurry: None });
+        let mut waits = self.past_waits.clone();
+        for place in self.places.iter().flatten() {
+            waits.entry(place.tenant.clone()).or_default().add(&Waits::of(place.slot()));
+        }
         let one = |usage: aviary_schedule::Usage| Usage {
+            waits: waits.remove(&usage.job).unwrap_or_default(),
             tenant: usage.job,
             weight: usage.share.weight,
             priority: usage.share.priority,

@@ -9,8 +9,9 @@ mod ebpf;
 mod hurry;
 mod settings;
 
+pub use aviary_gate::WAIT_BOUNDS_NS;
 pub use aviary_schedule::Share;
-pub use device::Usage;
+pub use device::{Usage, Waits};
 pub use ebpf::LoadedPolicy;
 pub use settings::{DeviceKind, DeviceSettings, Scheduler};
 
@@ -320,8 +321,8 @@ fn usual_kind(slot: &DeviceSlot) -> DeviceKind {
 
 impl Member {
     fn join(&self, device: &mut Device, session: u64, slot: usize) {
-        let place = Place { session, page: self.page.clone(), slot, runner: self.runner.clone() };
-        device.join(monotonic(), &self.tenant, self.share, place);
+        let (tenant, page, runner) = (self.tenant.clone(), self.page.clone(), self.runner.clone());
+        device.join(monotonic(), self.share, Place { session, tenant, page, slot, runner });
     }
 }
 

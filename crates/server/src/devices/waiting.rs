@@ -95,7 +95,7 @@ impl Devices {
         if let Some(since) = waiting_since {
             note_boosted(slot);
             slot.waiters.fetch_sub(1, Ordering::SeqCst);
-            slot.waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            slot.note_wait(u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX));
             self.interactive.resume();
         }
         Ok(outcome?.then_some((known, slept)))

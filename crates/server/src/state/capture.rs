@@ -73,17 +73,15 @@ fn type_of(session: &Session, object: &LiveObject) -> &'static HandleTypeInfo {
 }
 
 fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
+    let blocked_by = kept.blocked_by.and_then(|function| session.api.functions.get(function as usize));
+    if let Some(function) = blocked_by {
+        return Err(NotMovable::BlockedByCall { function: function.name, why: function.blocker.unwrap_or_default() });
+    }
     if kept.log.is_overflown() {
         return Err(NotMovable::LogTooLarge);
     }
     if !session.log.is_on() {
         return Err(NotMovable::NotRecorded);
-    }
-    for record in kept.log.records() {
-        let function = session.api.functions.get(record.function as usize);
-        if let Some((function, why)) = function.and_then(|function| Some((function.name, function.blocker?))) {
-            return Err(NotMovable::BlockedByCall { function, why });
-        }
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
     busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;

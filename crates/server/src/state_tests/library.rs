@@ -21,6 +21,8 @@ pub const WATCH: u32 = 15;
 pub const WATCH_UNRECORDED: u32 = 16;
 pub const FORGOTTEN: u32 = 17;
 
+pub const UNEXPLAINED: u32 = 18;
+
 pub const WATCH_KIND: u32 = 7777;
 
 const fn function(name: &'static str, handler: crate::api::Handler, replayable: bool) -> FunctionInfo {
@@ -52,6 +54,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("watch", watch, true),
         function("watch_unrecorded", watch_unrecorded, false),
         function("forgotten", forgotten, true),
+        FunctionInfo { name: "unexplained", handler: unexplained, replayable: true, blocker: Some("no one knows") },
     ],
     handle_types: &[HandleTypeInfo {
         metadata: Some(Metadata { kind: 1, size: 8 }),
@@ -300,6 +303,16 @@ unsafe fn watch(call: &mut Call) -> Result<(), Reject> {
 unsafe fn watch_unrecorded(call: &mut Call) -> Result<(), Reject> {
     register(call)?;
     done(call)
+}
+
+/// Fails for 0.
+unsafe fn unexplained(call: &mut Call) -> Result<(), Reject> {
+    let fails = call.word()? == 0;
+    if !fails {
+        call.blocks_moves();
+    }
+    call.finish(!fails, 0);
+    Ok(())
 }
 
 unsafe fn forgotten(call: &mut Call) -> Result<(), Reject> {

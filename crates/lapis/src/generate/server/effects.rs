@@ -1,6 +1,7 @@
 //! Effects of a successful call on the server: handles, object log, metadata.
 
 use super::Handler;
+use crate::coverage::blocker;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{chosen, found_elements, guarded, read};
 use crate::generate::types;
@@ -68,7 +69,7 @@ impl Handler<'_> {
             };
             guarded(cx, &record.condition, record_it)
         });
-        let blocked = self.function.blocker.as_ref().map(|_| quote!(call.record_session(&[]);));
+        let blocked = blocker(self.model, self.function).map(|_| quote!(call.blocks_moves();));
         let same = self.function.same.iter().map(|g| {
             let value = cx.exact(&g.value);
             guarded(cx, &g.condition, quote!(call.same((#value) as u64);))
