@@ -81,6 +81,7 @@ static int exchange(aviary_fpga *card, struct request request, int descriptor, s
     struct msghdr message = {.msg_iov = &out, .msg_iovlen = 1};
     struct msghdr answer = {.msg_iov = &in, .msg_iovlen = 1};
     ssize_t bytes;
+    int resets;
 
     memset(&control, 0, sizeof control);
     if (descriptor >= 0) {
@@ -94,15 +95,19 @@ static int exchange(aviary_fpga *card, struct request request, int descriptor, s
     do
         bytes = sendmsg(card->socket, &message, MSG_NOSIGNAL);
     while (bytes < 0 && errno == EINTR);
-    if (bytes != sizeof request)
+    /* A card that takes no more clients answers before the first request, and hangs up. */
+    if (bytes != sizeof request && errno != EPIPE && errno != ECONNRESET)
         return -ECONNRESET;
     if (came) {
         answer.msg_control = control.space;
         answer.msg_controllen = sizeof control.space;
     }
-    do
+    /* The kernel tells once that the request was not read before it gives the answer that came earlier. */
+    for (resets = 0;;) {
         bytes = recvmsg(card->socket, &answer, MSG_CMSG_CLOEXEC);
-    while (bytes < 0 && errno == EINTR);
+        if (bytes >= 0 || (errno != EINTR && (errno != ECONNRESET || resets++)))
+            break;
+    }
     if (came)
         *came = bytes < 0 ? -1 : descriptor_of(&answer);
     if (bytes != sizeof *reply)
@@ -415,9 +420,13 @@ EXPORTED const char *aviary_fpga_explain(int error)
     case ECONNREFUSED: return "the card's process has ended: start it again";
     case ECONNRESET: return "the card's process has hung up: it has ended, or has too many clients";
     case EPROTONOSUPPORT: return "library and card are of different versions: install both of one release";
-    case ENOENT: return "the card has no accelerator of this type, or there is no card at AVIARY_FPGA";
+    case ENOENT: return "the card has no accelerator of this type that the program may use, or there is no card at AVIARY_FPGA";
+    case ENODEV: return "the node's card is not there: its log says why";
+    case EACCES: return "this user or tenant may not use the card: its owner can change the socket's mode and the tenant's apis";
+    case EUSERS: return "the user, tenant or card has as many sessions as allowed: end another program";
+    case EAGAIN: return "the node could not hand the connection to its card: try again; the node's log says why";
     case ENOSPC: return "the card has no free IO slice: end another client";
-    case ENOMEM: return "there is no more memory for the accelerator: free some, or raise the card's limit";
+    case ENOMEM: return "there is no more memory for the accelerator: free some, or raise the limit (fpga_memory of the tenant on a node)";
     case EBUSY: return "a job is queued or runs: wait for it, or reset the accelerator";
     case EIO: return "the job failed: it used an address outside of its memory, or did not answer; reset the accelerator";
     case ETIMEDOUT: return "the job still runs";

@@ -2,10 +2,12 @@
 
 use crate::amount::{Amount, limits};
 use crate::apis::{self, Api, PolicyChoice};
+use crate::card_config::{CardConfig, CardError, check_cards};
 use crate::cgroup::CgroupConfig;
+use aviary_control::{FPGA_API, FPGA_MEMORY};
 use aviary_node::{
-    DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, Limits, LoadedPolicy,
-    Rules, Scheduler, Tenant, Tenants, VmSettings, precedence,
+    CardSettings, DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceKind, DeviceLimit, DeviceSettings, FunctionRule, Limits,
+    LoadedPolicy, Rules, Scheduler, Tenant, Tenants, VmSettings, precedence,
 };
 use aviary_wire::tenant::is_reserved;
 use serde::Deserialize;
@@ -34,6 +36,8 @@ pub enum ConfigError {
     VmMode(PathBuf, String, String),
     /// {0}: VM `{1}` and VM `{2}` have the same socket
     TwoVms(PathBuf, String, String),
+    /// {0}: card {1}
+    Card(PathBuf, CardError),
     /// {0}: tenant `{1}` has weight 0: the least is 1
     NoWeight(PathBuf, String),
     /// {0}: tenant `{1}` has more than 64 limits of devices
@@ -101,6 +105,9 @@ pub struct FileConfig {
     /// Virtual machines that may attach.
     #[serde(default)]
     vms: BTreeMap<String, VmConfig>,
+    /// FPGA cards that programs may use.
+    #[serde(default)]
+    fpga: BTreeMap<String, CardConfig>,
     #[serde(default)]
     pub sandbox: SandboxConfig,
     /// Control groups of API servers.
@@ -285,6 +292,7 @@ impl FileConfig {
         check_only_devices(path, "the node", config.only_devices.as_deref())?;
         config.check_tenants(path)?;
         config.check_vms(path)?;
+        config.check_cards(path)?;
         Ok(config)
     }
 
@@ -330,6 +338,17 @@ impl FileConfig {
             }
         }
         Ok(())
+    }
+
+    fn check_cards(&self, path: &Path) -> Result<(), ConfigError> {
+        self.fpga.keys().try_for_each(|name| check_name(path, name))?;
+        let taken = self.vms.iter().map(|(name, vm)| (vm.socket.as_path(), name.as_str()));
+        check_cards(&self.fpga, taken).map_err(|error| ConfigError::Card(path.into(), error))
+    }
+
+    /// `node`: the node's socket, beside which a card's is by default, and `mode` its permissions.
+    pub fn cards(&self, node: &Path, mode: u32) -> Vec<CardSettings> {
+        self.fpga.iter().map(|(name, card)| card.settings(name, node, mode)).collect()
     }
 
     pub fn vms(&self) -> Vec<VmSettings> {
@@ -476,7 +495,7 @@ fn check_reserved(path: &Path, name: &str) -> Result<(), ConfigError> {
     if is_reserved(name) { Err(ConfigError::ReservedName(path.into(), name.to_owned())) } else { Ok(()) }
 }
 
-fn is_plain(name: &str) -> bool {
+pub fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
 }
 
@@ -513,13 +532,14 @@ pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigErr
         if let Some(function) = named.find(|function| complete && !known(|api| &api.functions, function)) {
             return Err(ConfigError::NoFunction(tenant.name.clone(), function.clone()));
         }
-        for api in tenant.apis.iter().flatten().filter(|name| apis.iter().all(|api| api.name != **name)) {
+        let missing = |name: &&String| *name != FPGA_API && apis.iter().all(|api| api.name != **name);
+        for api in tenant.apis.iter().flatten().filter(missing) {
             note(format!("tenant {}: the API `{api}` is not built here", tenant.name));
         }
     }
     let of_tenants = tenants.iter().flat_map(|tenant| tenant.limits.keys().map(|key| (tenant.name.as_str(), key)));
     for (whose, resource) in limits.keys().map(|key| ("all tenants", key)).chain(of_tenants) {
-        if complete && !known(|api| &api.resources, resource) {
+        if complete && resource != FPGA_MEMORY && !known(|api| &api.resources, resource) {
             let mut there: Vec<&str> = apis.iter().flat_map(|api| api.resources.iter().map(String::as_str)).collect();
             there.sort_unstable();
             there.dedup();
@@ -531,7 +551,7 @@ pub fn check_names(all: &Tenants, apis: &[Api]) -> Result<Vec<String>, ConfigErr
     }
     let of_devices = tenants.iter().flat_map(|tenant| &tenant.device_limits).chain(device_limits);
     for DeviceLimit { device, resource, .. } in of_devices {
-        if complete && !known(|api| &api.device_resources, resource) {
+        if complete && resource != FPGA_MEMORY && !known(|api| &api.device_resources, resource) {
             note(format!(
                 "device `{device}`: no API that is built here counts `{resource}` by device: its limit does nothing"
             ));

@@ -111,7 +111,7 @@ impl Drop for PrivateCard {
 }
 
 /// The file of an image, given by a name or a path.
-fn find_image(image: &str) -> anyhow::Result<PathBuf> {
+pub fn find_image(image: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(image);
     if image.contains('/') || path.extension().is_some_and(|extension| extension == "so") {
         let path = path.canonicalize().with_context(|| format!("image {image}"))?;

@@ -6,12 +6,14 @@ mod amount;
 mod api_server;
 mod apis;
 mod bypass;
+mod card_config;
 mod cgroup;
 mod config;
 mod doctor;
 mod dropin;
 mod end;
 mod fpga;
+mod fpga_card;
 mod guest;
 mod launch;
 mod library;
@@ -75,6 +77,8 @@ enum Command {
     ApiServer(api_server::ApiServerCommand),
     #[command(name = "vm-device", hide = true)]
     VmDevice(vm_device::VmDeviceCommand),
+    #[command(name = "fpga-card", hide = true)]
+    FpgaCard(fpga_card::FpgaCardCommand),
 }
 
 fn main() -> ExitCode {
@@ -101,6 +105,7 @@ fn main() -> ExitCode {
         Command::Gateway(command) => remote::gateway(command),
         Command::ApiServer(command) => api_server::run(&command),
         Command::VmDevice(command) => vm_device::run(command),
+        Command::FpgaCard(command) => fpga_card::run(command),
     };
     result.unwrap_or_else(|error| {
         eprintln!("aviary: {error:#}");

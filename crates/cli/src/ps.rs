@@ -47,6 +47,10 @@ fn print(reports: &[NodeReport]) {
             &["SESSION", "API", "PROGRAM", "PID", "USER", "TENANT", "SERVER", "TIME", "CALLS", "COUNTERS"],
             &rows,
         );
+        for card in &report.cards {
+            let ports = if card.ports.is_empty() { &card.state } else { &card.ports.join(", ") };
+            say(format_args!("  card {} (image {}, simulated) at {}: {ports}", card.card, card.image, card.socket));
+        }
         for server in &report.servers {
             let tenant = server.tenant.escape_debug();
             println!("  API server {} of tenant {tenant} has no session: {}", server.server, server.state);

@@ -3,6 +3,7 @@
 use crate::{
     amount::{LimitPlace, add_limits, parse_limit},
     apis,
+    card_config::{card_at, parse_card},
     config::{FileConfig, Fixed, check_names, parse_device, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
     sandbox::{self, Choice, Users},
@@ -10,9 +11,9 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, DeviceSettings, Handover, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules,
-    Scheduler, Settings, Tenants, UpgradeCommand, UserRange, VmSettings, default_socket, runtime_directory,
-    upgrade_versions,
+    ApiServerCommand, CardSettings, DeviceSettings, Handover, Level, LoadedPolicy, Node, NodeConfig, PrivateDir,
+    Reload, Rules, Scheduler, Settings, Tenants, UpgradeCommand, UserRange, VmSettings, default_socket,
+    runtime_directory, upgrade_versions,
 };
 use aviary_sandbox::Mode;
 use clap::Args;
@@ -85,8 +86,12 @@ const CONFIG_HELP: &str = r##"Configuration file (TOML, everything optional):
   socket = "/run/aviary/build.sock"    # where its VMM connects
   tenant = "research"           # whose all its processes are [the VM's name]
   mode = "600"                  # who may connect
+  [fpga.card0]                  # a simulated FPGA card (docs/fpga.md)
+  image = "all"                 # a name that fpga/build made, or a file
+  socket = "/run/aviary/card0.sock"    # where programs connect [fpga-card0.sock beside the node's socket]
+  mode = "666"                  # who may connect [the node's mode]
 
-SIGHUP and `aviary reload` read the file again: sessions_per_user, attach_rate, only_devices, [limits], [tenants], [vms], [devices] (unless
+SIGHUP and `aviary reload` read the file again: sessions_per_user, attach_rate, only_devices, [limits], [tenants], [vms], [fpga], [devices] (unless
 --scheduler or --slice say otherwise) and the files of policies change at once."##;
 
 /// Let other processes use this machine's accelerators.
@@ -120,6 +125,9 @@ pub struct ServeCommand {
     /// Let a virtual machine attach: its VMM connects to that socket (repeatable).
     #[arg(long, value_name = "NAME=SOCKET", value_parser = parse_vm)]
     vm: Vec<VmSettings>,
+    /// Start a simulated FPGA card with this image; programs connect to fpga-NAME.sock beside the node's socket (repeatable).
+    #[arg(long, value_name = "NAME=IMAGE", value_parser = parse_card)]
+    fpga: Vec<(String, String)>,
     /// Limit a resource of every tenant, as the API's specification names it, with @DEVICE on each device of that name,
     /// which may end with * (repeatable).
     #[arg(long, value_name = "RESOURCE[@DEVICE]=AMOUNT", value_parser = parse_limit)]
@@ -218,6 +226,10 @@ struct Source {
     sessions_per_user: Option<usize>,
     /// Of the command line.
     vms: Vec<VmSettings>,
+    /// Names and images of the command line's cards.
+    cards: Vec<(String, String)>,
+    /// The node's socket and its permissions.
+    socket: (PathBuf, u32),
     modules: Vec<PathBuf>,
     default_sessions: usize,
     default_attach_rate: u32,
@@ -234,13 +246,22 @@ impl Source {
         let notes = check_names(&tenants, &apis::select(&self.modules, &[])?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
         let attach_rate = file.attach_rate.unwrap_or(self.default_attach_rate);
-        Ok(Settings { tenants, sessions_per_user, attach_rate, devices: None, vms: self.vms(file), notes })
+        let (vms, cards) = (self.vms(file), self.cards(file));
+        Ok(Settings { tenants, sessions_per_user, attach_rate, devices: None, vms, cards, notes })
     }
 
     /// Command line before file.
     fn vms(&self, file: &FileConfig) -> Vec<VmSettings> {
         let named = |vm: &VmSettings| self.vms.iter().any(|other| other.name == vm.name);
         file.vms().into_iter().filter(|vm| !named(vm)).chain(self.vms.iter().cloned()).collect()
+    }
+
+    /// Command line before file.
+    fn cards(&self, file: &FileConfig) -> Vec<CardSettings> {
+        let (node, mode) = (&self.socket.0, self.socket.1);
+        let named = |card: &CardSettings| self.cards.iter().any(|(name, _)| *name == card.name);
+        let own = self.cards.iter().map(|(name, image)| card_at(name, image, node, mode));
+        file.cards(node, mode).into_iter().filter(|card| !named(card)).chain(own).collect()
     }
 
     fn devices_again(&self, file: &FileConfig, notes: &mut Vec<String>) -> anyhow::Result<Option<Rules>> {
@@ -360,15 +381,17 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         only_devices: Some(command.only_device).filter(|names| !names.is_empty()),
         sessions_per_user: command.sessions_per_user,
         vms: command.vm,
+        cards: command.fpga,
+        socket: (config.socket.clone(), config.mode),
         modules: config.modules.clone(),
         default_sessions: config.sessions_per_user,
         default_attach_rate: config.attach_rate,
         devices: (!told).then(|| Mutex::new(config.devices.clone())),
     };
-    let Settings { tenants, sessions_per_user, attach_rate, vms, notes, .. } = source.settings(&file)?;
+    let Settings { tenants, sessions_per_user, attach_rate, vms, cards, notes, .. } = source.settings(&file)?;
     notes.iter().for_each(|note| eprintln!("aviary: warning: {note}"));
     (config.tenants, config.sessions_per_user, config.vms) = (tenants, sessions_per_user, vms);
-    config.attach_rate = attach_rate;
+    (config.attach_rate, config.cards) = (attach_rate, cards);
     if let Some(path) = source.file.clone() {
         let before = file.fixed();
         let read = move || source.read_again(&path, &before).map_err(|error| format!("{error:#}"));

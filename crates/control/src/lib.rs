@@ -9,6 +9,7 @@
 //! descriptors, and is a value of a known type or [`Garbage`]. What the values mean is checked by the node.
 
 mod assignment;
+mod card;
 mod channel;
 pub mod cpu;
 pub mod inherited;
@@ -20,6 +21,10 @@ mod spawn;
 pub mod stats;
 
 pub use assignment::{Assignment, DeviceDescriptors, FunctionRule, ServerUser, SessionDescriptors, order_sockets};
+pub use card::{
+    CardClient, ClientFigures, FPGA_API, FPGA_MEMORY, FromCard, PortFigures, PortRule, PortScheduler, PortTenant,
+    ToCard, refuse_card_client,
+};
 pub use channel::{
     Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
 };

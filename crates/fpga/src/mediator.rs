@@ -81,6 +81,9 @@ struct PortTurns {
     since: u64,
     /// The end of the turn, in cycles of the board's clock.
     ends: u64,
+    /// The clock when its resident came, and when the resident's job ended.
+    came: u64,
+    ended: Option<u64>,
     /// Cycles in which the port was between two owners.
     switching: u64,
 }
@@ -104,6 +107,8 @@ impl<B: Board> Mediator<B> {
             resident: None,
             since: 0,
             ends: 0,
+            came: 0,
+            ended: None,
             switching: 0,
         };
         let ports = port_names(&board).into_iter().map(port).collect();
@@ -142,9 +147,25 @@ impl<B: Board> Mediator<B> {
         self.accelerators.values_mut().filter(|own| own.owner.tenant == tenant).for_each(|own| own.owner.share = share);
     }
 
-    /// The use of a port by tenants up to the last switch.
-    pub fn port_uses(&self, port: usize) -> Vec<PortUse> {
-        self.ports.get(port).map_or_else(Vec::new, |port| port.order.uses())
+    /// The use of a port by tenants, and how many virtual accelerators of each wait for it.
+    pub fn port_uses(&self, port: usize) -> Vec<(PortUse, usize)> {
+        let Some(port) = self.ports.get(port) else { return Vec::new() };
+        let waits = |id: &&VirtualId| self.accelerators.get(id).is_some_and(VirtualAccelerator::is_waiting);
+        let present = |id: &VirtualId| if port.resident == Some(*id) { nanoseconds(self.uncharged(port)) } else { 0 };
+        let of = |mut of: PortUse| {
+            of.used_ns += of.members.iter().map(present).sum::<u64>();
+            let waiting = of.members.iter().filter(waits).count();
+            (of, waiting)
+        };
+        port.order.uses().into_iter().map(of).collect()
+    }
+
+    /// Cycles since the resident of a port came for which its job ran: an estimate that reads nothing from the card.
+    fn uncharged(&self, port: &PortTurns) -> u64 {
+        let own = port.resident.and_then(|id| self.accelerators.get(&id));
+        let runs = own.is_some_and(|own| own.phase == Phase::Running);
+        let until = if runs { Some(self.board.now()) } else { port.ended };
+        until.map_or(0, |until| until.saturating_sub(port.came))
     }
 
     /// A new virtual accelerator of a type, given by its GUID, at the port of that type with the fewest among those whose names
@@ -336,6 +357,15 @@ impl<B: Board> Mediator<B> {
         Ok(raised)
     }
 
+    /// Without an access to the card. `None`: it does not exist.
+    pub fn figures(&self, id: VirtualId) -> Option<Status> {
+        let own = self.accelerators.get(&id)?;
+        let scheduled = self.is_scheduled(id);
+        let present = if scheduled { self.uncharged(&self.ports[own.port]) } else { 0 };
+        let status = own.status(scheduled);
+        Some(Status { cycles: status.cycles + present, ..status })
+    }
+
     /// # Errors
     /// [`Error::Unknown`].
     pub fn status(&mut self, id: VirtualId) -> Result<Status, Error> {
@@ -343,17 +373,8 @@ impl<B: Board> Mediator<B> {
         let port = self.own(id)?.port;
         let since = self.ports[port].since;
         let present = if scheduled { Monitor(&mut self.board).counters(port).cycles.saturating_sub(since) } else { 0 };
-        let own = self.own(id)?;
-        Ok(Status {
-            phase: own.phase,
-            port,
-            scheduled,
-            cycles: own.cycles + present,
-            mapped_bytes: own.mappings.bytes(),
-            preemptions: own.preemptions,
-            refused: own.refused,
-            bad_accesses: own.bad_accesses,
-        })
+        let status = self.own(id)?.status(scheduled);
+        Ok(Status { cycles: status.cycles + present, ..status })
     }
 
     /// Moves a virtual accelerator to another port of the same type. Its job goes on there.
@@ -483,7 +504,9 @@ impl<B: Board> Mediator<B> {
         slot.resident = Some(next);
         slot.since = since;
         slot.switching += self.board.now() - began;
-        slot.ends = self.board.now() + turn;
+        slot.came = self.board.now();
+        slot.ended = None;
+        slot.ends = slot.came + turn;
         self.note_interrupts();
     }
 
@@ -508,6 +531,7 @@ impl<B: Board> Mediator<B> {
             {
                 // The port may go to the next one; its owner reads the registers until then.
                 port.ends = 0;
+                port.ended = Some(self.board.now());
             }
         }
     }

@@ -95,4 +95,18 @@ impl VirtualAccelerator {
     pub fn is_waiting(&self) -> bool {
         matches!(self.phase, Phase::Queued { .. }) || self.wants_port
     }
+
+    /// Its status but for the cycles since the port was given to it.
+    pub fn status(&self, scheduled: bool) -> Status {
+        Status {
+            phase: self.phase,
+            port: self.port,
+            scheduled,
+            cycles: self.cycles,
+            mapped_bytes: self.mappings.bytes(),
+            preemptions: self.preemptions,
+            refused: self.refused,
+            bad_accesses: self.bad_accesses,
+        }
+    }
 }

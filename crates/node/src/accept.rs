@@ -97,7 +97,7 @@ impl Core {
         }
     }
 
-    fn pause_accepting(&self, state: MutexGuard<'_, CoreState>, errno: Errno) {
+    pub(crate) fn pause_accepting(&self, state: MutexGuard<'_, CoreState>, errno: Errno) {
         self.log.error(format_args!("cannot accept a connection: {errno}"));
         drop(state);
         std::thread::sleep(EXHAUSTED_PAUSE);
@@ -323,7 +323,7 @@ fn take_turn(state: &mut CoreState, pending: PendingAttach) -> Option<PendingAtt
 
 fn check_room(state: &CoreState, pending: &PendingAttach) -> Result<(), String> {
     let (party, most) = (pending.party(state), state.sessions_per_user);
-    if state.registry.sessions_of_party(&party) >= most {
+    if state.sessions_of_party(&party) >= most {
         return Err(format!("{party} has {most} sessions already"));
     }
     let server = state.registry.server_of(&pending.guest);

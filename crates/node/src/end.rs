@@ -117,10 +117,16 @@ impl Core {
     /// An operator ends sessions. Others of the same processes end with them.
     pub fn end_sessions(&self, request: &EndRequest) -> Result<EndReport, NodeError> {
         let mut state = self.state();
+        let mut at_cards: BTreeSet<u64> = BTreeSet::new();
         let (chosen, unknown): (BTreeSet<u64>, BTreeSet<u64>) = match request {
-            EndRequest::Sessions(ids) => ids.iter().partition(|id| state.registry.sessions.contains_key(id)),
+            EndRequest::Sessions(ids) => {
+                at_cards.extend(ids.iter().filter(|id| state.cards.has(**id)));
+                let others = ids.iter().filter(|id| !at_cards.contains(id));
+                others.partition(|id| state.registry.sessions.contains_key(id))
+            }
             EndRequest::Tenant(name) => {
                 state.check_known(name)?;
+                at_cards.extend(state.cards.ids_of(name));
                 let of_tenant = state.registry.sessions.iter().filter(|(_, session)| session.tenant == *name);
                 (of_tenant.map(|(id, _)| *id).collect(), BTreeSet::new())
             }
@@ -142,7 +148,7 @@ impl Core {
                 alone.push(report::server(server));
             }
         }
-        let mut ended = Vec::new();
+        let mut ended = self.end_card_sessions(&state, &at_cards);
         for (id, session) in &state.registry.sessions {
             if servers.contains(&session.server) {
                 let with = if chosen.contains(id) { "" } else { ", with another one of its process" };
@@ -255,6 +261,7 @@ impl Core {
         state.registry.sessions.clear();
         self.end_zygote(&mut state);
         self.end_vms(&mut state);
+        self.end_cards(&mut state);
         let gateways = state.gateways.drain();
         gateways.iter().for_each(|gateway| gateway.end());
         let deadline = Instant::now() + SERVER_EXIT_TIMEOUT;

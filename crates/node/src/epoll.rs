@@ -41,6 +41,12 @@ pub enum Token {
     DeviceExit(u64),
     /// A connection of another machine says its first byte.
     Stranger(u64),
+    /// A program connects to a card, by the card's place in the list.
+    Card(u64),
+    /// A card says something.
+    CardControl(u64),
+    /// A card's process ended.
+    CardExit(u64),
 }
 
 const SHIFT: u32 = 56;
@@ -64,6 +70,9 @@ impl Token {
             Token::DeviceExit(id) => (11, id),
             Token::Log(id) => (12, id),
             Token::Stranger(id) => (13, id),
+            Token::Card(id) => (16, id),
+            Token::CardControl(id) => (17, id),
+            Token::CardExit(id) => (18, id),
         };
         kind << SHIFT | id
     }
@@ -86,6 +95,9 @@ impl Token {
             10 => Token::Vm(id),
             11 => Token::DeviceExit(id),
             12 => Token::Log(id),
+            16 => Token::Card(id),
+            17 => Token::CardControl(id),
+            18 => Token::CardExit(id),
             _ => Token::Stranger(id),
         }
     }

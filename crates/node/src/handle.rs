@@ -1,14 +1,15 @@
 //! Starting and ending a node from outside.
 
 use crate::{
-    GatewayCommand, NodeError, NodeReport, PrivateDir,
+    GatewayCommand, NodeError, NodeReport, PrivateDir, SessionReport,
     admin::{self, Request},
     api_server::ApiServerCommand,
+    cards::{CardCommand, CardSettings},
     cgroups::GroupSettings,
     environment::{self, Passing},
     listener::{Address, Listener, listen_on},
     log::{Level, Log},
-    node::{Core, Goal},
+    node::{Core, CoreState, Goal},
     report,
     scheduling::Rules,
     server_users::UserRange,
@@ -44,6 +45,8 @@ pub struct Settings {
     pub devices: Option<Rules>,
     /// The VMs that may attach. Of those that are not here any more the devices end.
     pub vms: Vec<VmSettings>,
+    /// FPGA cards; those that are not here any more end.
+    pub cards: Vec<CardSettings>,
     /// Notes for the caller of the change.
     pub notes: Vec<String>,
 }
@@ -136,6 +139,10 @@ pub struct NodeConfig {
     pub vms: Vec<VmSettings>,
     /// The command of each VM's device.
     pub vm_device: VmDeviceCommand,
+    /// FPGA cards that programs may use.
+    pub cards: Vec<CardSettings>,
+    /// The command of each card's process.
+    pub card: CardCommand,
     pub log: Level,
 }
 
@@ -165,6 +172,8 @@ impl NodeConfig {
             remote: None,
             vms: Vec::new(),
             vm_device: VmDeviceCommand::own(),
+            cards: Vec::new(),
+            card: CardCommand::own(),
             log: Level::Info,
         }
     }
@@ -353,15 +362,23 @@ fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request
 }
 
 fn report_of(core: &Core, address: &Address) -> NodeReport {
-    let zygote = core.zygote();
+    let (zygote, devices) = (core.zygote(), core.devices());
     core.with_state(|state| NodeReport {
         address: address.to_string(),
         pid: std::process::id(),
         upgrades: state.upgrades,
         spares: state.registry.spares(),
         zygote,
-        sessions: state.registry.sessions.iter().map(|(id, session)| report::session(state, *id, session)).collect(),
+        sessions: sessions_of(state),
         servers: state.registry.without_sessions().map(|(_, server)| report::server(server)).collect(),
-        devices: core.devices(),
+        devices,
+        cards: state.cards.report(),
     })
+}
+
+fn sessions_of(state: &CoreState) -> Vec<SessionReport> {
+    let of_servers = state.registry.sessions.iter().map(|(id, session)| report::session(state, *id, session));
+    let mut all: Vec<SessionReport> = of_servers.chain(state.cards.report_sessions()).collect();
+    all.sort_by_key(|session| session.session);
+    all
 }

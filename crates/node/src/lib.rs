@@ -11,6 +11,7 @@ mod accept;
 mod accounts;
 mod admin;
 mod api_server;
+mod cards;
 mod cgroups;
 mod claims;
 mod end;
@@ -49,6 +50,7 @@ mod zygote;
 
 pub use admin::{Request, admin_path, ask, ask_within, query};
 pub use api_server::ApiServerCommand;
+pub use cards::{CardCommand, CardReport, CardSettings};
 pub use cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
 pub use end::{EndReport, EndRequest};
 pub use error::NodeError;

@@ -74,9 +74,14 @@ pub struct Listener {
 impl Listener {
     /// Listens on `path`; `mode` are the socket's permissions.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, NodeError> {
+        Self::bind_type(path, mode, SocketType::STREAM)
+    }
+
+    /// The same with a socket of another type.
+    pub fn bind_type(path: &Path, mode: u32, kind: SocketType) -> Result<Self, NodeError> {
         let deadline = Instant::now() + PREDECESSOR_TIMEOUT;
         loop {
-            match Self::try_bind(path, mode) {
+            match Self::try_bind(path, mode, kind) {
                 Err(NodeError::AlreadyRunning(_)) if Instant::now() < deadline => {
                     std::thread::sleep(BIND_RETRY_INTERVAL)
                 }
@@ -85,13 +90,13 @@ impl Listener {
         }
     }
 
-    fn try_bind(path: &Path, mode: u32) -> Result<Self, NodeError> {
+    fn try_bind(path: &Path, mode: u32, kind: SocketType) -> Result<Self, NodeError> {
         let failed = |error: io::Error| NodeError::Listen(path.into(), error);
         create_parent(path).map_err(failed)?;
         let lock_path = path.with_extension("lock");
         let lock = lock(&lock_path).map_err(failed)?.ok_or_else(|| NodeError::AlreadyRunning(path.into()))?;
-        remove_stale(path)?;
-        let socket = listen_on(path, mode)?;
+        remove_stale(path, kind)?;
+        let socket = listen_with(path, mode, kind)?;
         Ok(Self { socket, path: path.into(), lock_path, lock })
     }
 
@@ -141,13 +146,13 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 
 /// Called with the lock held: a socket that is still there was left by a dead node,
 /// unless it belongs to a program that does not know the lock.
-fn remove_stale(path: &Path) -> Result<(), NodeError> {
+fn remove_stale(path: &Path, kind: SocketType) -> Result<(), NodeError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(NodeError::NotASocket(path.into()));
     }
     let failed = |error: io::Error| NodeError::Listen(path.into(), error);
-    let probe = stream_socket().map_err(|errno| failed(errno.into()))?;
+    let probe = local_socket(kind).map_err(|errno| failed(errno.into()))?;
     if connect(&probe, &socket_address(path)?).is_ok() {
         return Err(NodeError::AlreadyRunning(path.into()));
     }
@@ -156,8 +161,12 @@ fn remove_stale(path: &Path) -> Result<(), NodeError> {
 
 /// No process can connect before the permissions are `mode`.
 pub fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
+    listen_with(path, mode, SocketType::STREAM)
+}
+
+fn listen_with(path: &Path, mode: u32, kind: SocketType) -> Result<OwnedFd, NodeError> {
     let failed = |errno: rustix::io::Errno| NodeError::Listen(path.into(), errno.into());
-    let socket = stream_socket().map_err(failed)?;
+    let socket = local_socket(kind).map_err(failed)?;
     bind(&socket, &socket_address(path)?).map_err(failed)?;
     // Permissions before `listen`: until then nobody can connect, whatever the umask was.
     fs::set_permissions(path, Permissions::from_mode(mode)).map_err(|error| NodeError::Listen(path.into(), error))?;
@@ -165,8 +174,8 @@ pub fn listen_on(path: &Path, mode: u32) -> Result<OwnedFd, NodeError> {
     Ok(socket)
 }
 
-fn stream_socket() -> rustix::io::Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+fn local_socket(kind: SocketType) -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
 fn socket_address(path: &Path) -> Result<SocketAddrUnix, NodeError> {

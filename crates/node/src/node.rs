@@ -5,6 +5,7 @@ use crate::{
     accept::{PendingAttach, spare_descriptor},
     accounts::{Accounts, AssignedSlot},
     api_server::ApiServerCommand,
+    cards::Cards,
     cgroups::Groups,
     claims,
     epoll::{Epoll, Token},
@@ -84,6 +85,9 @@ pub(crate) struct CoreState {
     pub emptying: HashMap<u64, AssignedSlot>,
     pub gateways: Gateways,
     pub vms: Vms,
+    pub cards: Cards,
+    /// Of memory that is mapped for cards: pages that no API server gets.
+    pub card_accounts: Accounts,
     /// Processes that attach, and further connections of processes that have an API server.
     pub throttle: Throttle<PendingAttach>,
     pub further: Throttle<PendingAttach>,
@@ -136,6 +140,9 @@ impl Core {
             remote.push(socket);
         }
         let vms = Vms::bind(&config.vms)?;
+        let mut notes = Vec::new();
+        let cards = Cards::bind(&config.cards, &config.devices, &mut notes)?;
+        notes.iter().for_each(|note| log.warn(note));
         let refill_at = (config.spares > 0).then(Instant::now);
         let zygote_at = config.zygote.as_ref().map(|_| Instant::now());
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
@@ -175,6 +182,8 @@ impl Core {
             emptying: HashMap::new(),
             gateways,
             vms,
+            cards,
+            card_accounts: Accounts::default(),
             throttle: Throttle::new(config.attach_rate),
             further: Throttle::new(further_rate(config.attach_rate)),
             refusals: LineLimit::default(),
@@ -234,11 +243,14 @@ impl Core {
     }
 
     pub fn devices(&self) -> Vec<DeviceReport> {
-        self.scheduling.as_ref().map_or(Vec::new(), Scheduling::report)
+        let mut all = self.scheduling.as_ref().map_or(Vec::new(), Scheduling::report);
+        all.extend(self.state().cards.report_ports());
+        all
     }
 
     pub fn busy(&self) -> usize {
-        self.state().registry.busy()
+        let state = self.state();
+        state.registry.busy() + state.cards.sessions()
     }
 
     /// Process id of a zygote that is ready, or 0.
@@ -267,6 +279,7 @@ impl Core {
             self.start_zygote();
             self.refill();
             self.listen_for_vms();
+            self.start_cards();
             let timeout = self.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
             for token in self.epoll.wait(timeout)? {
                 self.handle(token);
@@ -289,6 +302,7 @@ impl Core {
         of_servers
             .chain(state.moves.next_deadline())
             .chain(state.vms.next_listen())
+            .chain(state.cards.next_start())
             .chain(state.gateways.next_deadline())
             .chain(state.throttle.next_due())
             .chain(state.further.next_due())
@@ -317,6 +331,9 @@ impl Core {
             Token::Vm(place) => self.start_device(place),
             Token::DeviceExit(place) => self.reap_device(place),
             Token::Stranger(id) => self.hear_stranger(id),
+            Token::Card(place) => self.accept_card_clients(place),
+            Token::CardControl(place) => self.hear_card(place),
+            Token::CardExit(place) => self.reap_card(place),
         }
     }
 }

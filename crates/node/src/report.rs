@@ -1,13 +1,13 @@
 //! Reports for `aviary ps` and `aviary tenant`.
 
 use crate::{
-    DeviceReport, Tenant,
+    CardReport, DeviceReport, Tenant,
     moving::SessionMoves,
     node::CoreState,
     sessions::{ServerRecord, Session},
     stats,
 };
-use aviary_control::FunctionRule;
+use aviary_control::{FPGA_MEMORY, FunctionRule};
 use aviary_gate::{Balance, DeviceLimit, Kind};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::SystemTime};
@@ -31,6 +31,9 @@ pub struct NodeReport {
     /// Devices that are scheduled.
     #[serde(default)]
     pub devices: Vec<DeviceReport>,
+    /// FPGA cards.
+    #[serde(default)]
+    pub cards: Vec<CardReport>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -157,7 +160,10 @@ pub struct AccountReport {
 }
 
 pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
-    let mut accounts: Vec<AccountReport> = state.accounts.balances(&tenant.name).into_iter().map(account).collect();
+    let of_cards = |balance: &Balance| balance.name == FPGA_MEMORY;
+    let of_servers = state.accounts.balances(&tenant.name).into_iter().filter(|balance| !of_cards(balance));
+    let of_cards = state.card_accounts.balances(&tenant.name).into_iter().filter(of_cards);
+    let mut accounts: Vec<AccountReport> = of_servers.chain(of_cards).map(account).collect();
     // Before its first session a tenant has limits only.
     for (resource, limit) in &tenant.limits {
         if !accounts.iter().any(|account| account.device.is_none() && account.resource == *resource) {
@@ -180,7 +186,7 @@ pub(crate) fn tenant(state: &CoreState, tenant: Tenant) -> TenantReport {
     });
     TenantReport {
         device_limits: device_limits.collect(),
-        sessions: state.registry.sessions_of_tenant(&tenant.name),
+        sessions: state.sessions_of_tenant(&tenant.name),
         name: tenant.name,
         users: tenant.users,
         certificates: tenant.identities,

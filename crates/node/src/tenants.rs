@@ -6,7 +6,7 @@ use crate::{
     guest::Guest,
     node::{Core, CoreState},
     report::{self, TenantReport},
-    sessions::{Session, SessionPages},
+    sessions::{Party, Session, SessionPages},
     throttle::further_rate,
     vms::VmGuest,
 };
@@ -15,7 +15,10 @@ use aviary_control::{
 };
 use aviary_gate::{DEVICE_LIMITS, GrantPage, PageError};
 use rustix::event::{EventfdFlags, eventfd};
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    collections::BTreeSet,
+    os::fd::{AsFd, OwnedFd},
+};
 
 /// The source of a new session's identity, beside the kernel.
 #[derive(Debug)]
@@ -52,10 +55,23 @@ impl CoreState {
     /// A tenant is known by its entry, or because it has attached once.
     pub fn check_known(&self, name: &str) -> Result<(), NodeError> {
         let configured = self.tenants.list.iter().any(|tenant| tenant.name == name);
-        match configured || self.accounts.names().iter().any(|known| known == name) {
+        let attached =
+            [&self.accounts, &self.card_accounts].iter().flat_map(|all| all.names()).any(|known| known == name);
+        match configured || attached {
             true => Ok(()),
             false => Err(NodeError::NoTenantNamed(name.to_owned())),
         }
+    }
+
+    /// Those at cards, too.
+    pub fn sessions_of_tenant(&self, name: &str) -> usize {
+        self.registry.sessions_of_tenant(name) + self.cards.sessions_of_tenant(name)
+    }
+
+    /// Those at cards, too.
+    pub fn sessions_of_party(&self, party: &Party) -> usize {
+        let at_cards = if let Party::User(uid) = party { self.cards.sessions_of_user(*uid) } else { 0 };
+        self.registry.sessions_of_party(party) + at_cards
     }
 
     /// Whose a guest is, as the configuration says now. `None`: a VM that may not attach any more.
@@ -93,7 +109,7 @@ impl Core {
         };
         let tenant = tenant.ok_or_else(|| format!("{} may not attach any more", identity.user_name(guest.uid)))?;
         match tenant.sessions {
-            Some(most) if state.registry.sessions_of_tenant(&tenant.name) >= most => {
+            Some(most) if state.sessions_of_tenant(&tenant.name) >= most => {
                 Err(format!("tenant {} has {most} sessions already", tenant.name))
             }
             _ => Ok(tenant.name),
@@ -218,9 +234,13 @@ impl Core {
         if tenant.device_limits.len() > DEVICE_LIMITS {
             return Err(NodeError::Page(tenant.name, PageError::ManyLimits.to_string()));
         }
-        state.accounts.apply(&tenant).map_err(|error| NodeError::Page(tenant.name.clone(), error.to_string()))?;
+        let CoreState { accounts, card_accounts, .. } = &mut *state;
+        for accounts in [accounts, card_accounts] {
+            accounts.apply(&tenant).map_err(|error| NodeError::Page(tenant.name.clone(), error.to_string()))?;
+        }
         state.tenants = tenants;
         self.publish_shares(&tenant);
+        self.tell_cards_share(&state, &tenant);
         self.log.info(format_args!("tenant {} was changed: {change:?}", tenant.name));
         Ok(report::tenant(&state, tenant))
     }
@@ -237,9 +257,9 @@ impl Core {
         if let Err(error) = &answer {
             self.log.error(error);
         }
-        let Settings { tenants, sessions_per_user, attach_rate, devices, vms, mut notes } = answer?;
-        if let (Some(scheduling), Some(rules)) = (&self.scheduling, devices) {
-            scheduling.set_rules(rules);
+        let Settings { tenants, sessions_per_user, attach_rate, devices, vms, cards, mut notes } = answer?;
+        if let (Some(scheduling), Some(rules)) = (&self.scheduling, &devices) {
+            scheduling.set_rules(rules.clone());
         }
         let mut state = self.state();
         state.tenants = tenants;
@@ -247,13 +267,19 @@ impl Core {
         state.throttle.set_rate(attach_rate);
         state.further.set_rate(further_rate(attach_rate));
         notes.extend(self.change_vms(&mut state, &vms));
-        for name in state.accounts.names() {
+        notes.extend(self.change_cards(&mut state, &cards, devices.as_ref()));
+        let names: BTreeSet<String> = state.accounts.names().into_iter().chain(state.card_accounts.names()).collect();
+        for name in names {
             let tenant = state.tenants.called(&name);
-            if let Err(error) = state.accounts.apply(&tenant) {
-                notes.push(format!("tenant {name} keeps some of its earlier limits: {error}"));
+            let CoreState { accounts, card_accounts, .. } = &mut *state;
+            for accounts in [accounts, card_accounts] {
+                if let Err(error) = accounts.apply(&tenant) {
+                    notes.push(format!("tenant {name} keeps some of its earlier limits: {error}"));
+                }
             }
             self.publish_shares(&tenant);
-            let sessions = state.registry.sessions_of_tenant(&name);
+            self.tell_cards_share(&state, &tenant);
+            let sessions = state.sessions_of_tenant(&name);
             if let Some(most) = tenant.sessions.filter(|most| sessions > *most) {
                 let name = name.escape_debug();
                 notes.push(format!("tenant {name} has more sessions than it may have now: {sessions}, not {most}"));
@@ -280,7 +306,8 @@ impl Core {
     pub fn tenants(&self) -> Vec<TenantReport> {
         let state = self.state();
         let configured = state.tenants.list.iter().map(|tenant| tenant.name.clone());
-        let mut names: Vec<String> = configured.chain(state.accounts.names()).collect();
+        let attached = state.accounts.names().into_iter().chain(state.card_accounts.names());
+        let mut names: Vec<String> = configured.chain(attached).collect();
         names.sort();
         names.dedup();
         let whole = |name: &String| -> Tenant { state.tenants.called(name) };

@@ -438,6 +438,7 @@ fn a_change_takes_effect_at_once_and_a_reload_takes_it_back() {
             attach_rate: 7,
             devices: None,
             vms: Vec::new(),
+            cards: Vec::new(),
             notes: vec!["note".into()],
         })
     };
@@ -473,7 +474,15 @@ fn an_operator_ends_a_process_and_reload_says_which_would_be_anothers() {
     let anothers = Tenant { users: vec![uid], ..Tenant::new("another") };
     let read = move || {
         let (tenants, notes) = (Tenants { list: vec![anothers.clone()], ..Tenants::default() }, Vec::new());
-        Ok(Settings { tenants, sessions_per_user: 9, attach_rate: 7, devices: None, vms: Vec::new(), notes })
+        Ok(Settings {
+            tenants,
+            sessions_per_user: 9,
+            attach_rate: 7,
+            devices: None,
+            vms: Vec::new(),
+            cards: Vec::new(),
+            notes,
+        })
     };
     let fixture = Fixture::configured(&[], |config| config.reload = Some(Reload::new(read)));
     let (mut one, mut two) = (Guest::attach(fixture.socket()), Guest::attach(fixture.socket()));

@@ -162,7 +162,7 @@ impl Fixture {
         config.reload = Some(Reload::new(move || {
             let vms = read.lock().unwrap().clone();
             let (tenants, notes) = (Tenants::default(), Vec::new());
-            Ok(Settings { tenants, sessions_per_user: 2, attach_rate: 0, devices: None, vms, notes })
+            Ok(Settings { tenants, sessions_per_user: 2, attach_rate: 0, devices: None, vms, cards: Vec::new(), notes })
         }));
         let node = Some(Node::start_private(&directory, config).unwrap());
         Self { node, vms, directory }

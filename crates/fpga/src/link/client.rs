@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aviary_card::{Board, ClientMemory, LINE};
+use aviary_control::ClientFigures;
+use aviary_gate::fits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -15,10 +17,13 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
+use super::account::MemoryAccount;
 use super::events::Events;
 use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
 use super::service::Limits;
-use crate::{Error, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer};
+use crate::{
+    Error, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer, nanoseconds,
+};
 
 /// Time in which a read of a register with an effect waits for the port. A virtual machine must not stand still for its place in
 /// a queue: after that the read is answered with all ones, as on a bus.
@@ -30,6 +35,9 @@ pub enum Farewell {
     /// it hung up
     #[error("it hung up")]
     HungUp,
+    /// the node ends its session
+    #[error("the node ends its session")]
+    Ended,
     /// it sent {0}
     #[error("it sent {0}")]
     Bad(#[from] BadRequest),
@@ -45,6 +53,25 @@ struct Pending {
     since: Instant,
 }
 
+/// The terms on which a client was let in.
+#[derive(Debug, Clone, Default)]
+pub struct ClientTerms {
+    /// The node's number of the session; 0: there is no node.
+    pub session: u64,
+    pub owner: Owner,
+    /// The card's name in the node's configuration.
+    pub card: String,
+    /// Names of ports that it may use, behind the card's and `/`; they may end with `*`. `None`: all.
+    pub only_devices: Option<Vec<String>>,
+}
+
+impl ClientTerms {
+    fn allow(&self, port: &str) -> bool {
+        let name = format!("{}/{port}", self.card);
+        self.only_devices.as_ref().is_none_or(|names| names.iter().any(|pattern| fits(pattern, &name)))
+    }
+}
+
 /// A client. Everything that it sends is hostile; it harms its own virtual accelerator only.
 #[derive(Debug)]
 pub struct Client {
@@ -52,14 +79,56 @@ pub struct Client {
     id: Option<VirtualId>,
     mappings: usize,
     pending: Option<Pending>,
+    terms: ClientTerms,
+    account: MemoryAccount,
+    /// Requests so far.
+    requests: u64,
+    /// The node ends its session.
+    ended: bool,
     events: Events,
     /// Interrupts that no WAIT was told, a bit per vector.
     raised: u8,
 }
 
 impl Client {
-    pub fn new(socket: OwnedFd) -> Client {
-        Client { socket, id: None, mappings: 0, pending: None, events: Events::default(), raised: 0 }
+    pub fn new(socket: OwnedFd, account: MemoryAccount, terms: ClientTerms) -> Client {
+        Client {
+            socket,
+            id: None,
+            mappings: 0,
+            pending: None,
+            terms,
+            account,
+            requests: 0,
+            ended: false,
+            events: Events::default(),
+            raised: 0,
+        }
+    }
+
+    /// The node's number of the session; 0: there is no node.
+    pub fn session(&self) -> u64 {
+        self.terms.session
+    }
+
+    /// It leaves at the next look.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// `ports`: the names of the card's ports.
+    pub fn figures<B: Board>(&self, mediator: &mut Mediator<B>, ports: &[String]) -> ClientFigures {
+        let status = self.id.and_then(|id| mediator.figures(id));
+        let port = status.and_then(|status| ports.get(status.port).cloned());
+        ClientFigures {
+            session: self.terms.session,
+            port: port.unwrap_or_default(),
+            requests: self.requests,
+            device_ns: status.map_or(0, |status| nanoseconds(status.cycles)),
+            preemptions: status.map_or(0, |status| status.preemptions),
+            mapped_bytes: status.map_or(0, |status| status.mapped_bytes),
+            refused: status.map_or(0, |status| status.refused),
+        }
     }
 
     pub fn id(&self) -> Option<VirtualId> {
@@ -98,6 +167,9 @@ impl Client {
         limits: &Limits,
         now: Instant,
     ) -> Result<bool, Farewell> {
+        if self.ended {
+            return Err(Farewell::Ended);
+        }
         // A byte more than a request, so that a longer one is seen.
         let mut bytes = [0; MESSAGE_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -123,6 +195,7 @@ impl Client {
             return Err(BadRequest::Length(message.bytes).into());
         }
         let request = Request::parse(&bytes[..message.bytes], descriptors.len())?;
+        self.requests += 1;
         if let Request::Interrupt { vector } = request {
             self.subscribe(vector)?;
             return Ok(true);
@@ -144,6 +217,9 @@ impl Client {
         limits: &Limits,
         now: Instant,
     ) -> Result<bool, Farewell> {
+        if self.ended {
+            return Err(Farewell::Ended);
+        }
         self.note_interrupts(mediator);
         let Some(pending) = self.pending.take() else { return Ok(false) };
         if let Some(reply) = self.execute(mediator, limits, &pending.request, None) {
@@ -197,23 +273,27 @@ impl Client {
             Request::State { address } => mediator.set_state_address(id, address),
             Request::Map { address, length, offset, rights } => {
                 let Some(descriptor) = descriptor else { return Some(Reply::refused(Errno::BADF)) };
-                let mapped = mediator.status(id).map_or(0, |status| status.mapped_bytes);
-                let room = limits.mapped_bytes.saturating_sub(mapped);
-                if self.mappings >= limits.mappings || length > room {
+                if self.mappings >= limits.mappings || !self.account.charge(length) {
                     return Some(Reply::refused(Errno::NOMEM));
                 }
-                match ClientMemory::map(File::from(descriptor), offset, length, rights) {
-                    Ok(memory) => {
-                        let mapped = mediator.map(id, address, length, &Arc::new(memory), 0, rights);
-                        self.mappings += usize::from(mapped.is_ok());
-                        mapped
-                    }
+                let memory = ClientMemory::map(File::from(descriptor), offset, length, rights);
+                let mapped = memory.map(|memory| mediator.map(id, address, length, &Arc::new(memory), 0, rights));
+                if let Ok(Ok(())) = mapped {
+                    self.mappings += 1;
+                } else {
+                    self.account.uncharge(length);
+                }
+                match mapped {
+                    Ok(mapped) => mapped,
                     Err(_) => return Some(Reply::refused(Errno::BADF)),
                 }
             }
             Request::Unmap { address, length } => {
                 let unmapped = mediator.unmap(id, address, length);
-                self.mappings -= usize::from(unmapped.is_ok());
+                if unmapped.is_ok() {
+                    self.mappings -= 1;
+                    self.account.uncharge(length);
+                }
                 unmapped
             }
             Request::Reset => mediator.reset(id),
@@ -256,7 +336,7 @@ impl Client {
         }
         let state_lines =
             mediator.board().description().ports.iter().find(|port| port.guid == guid).map(|port| port.state_lines);
-        match mediator.open(guid, Owner::default(), |_| true) {
+        match mediator.open(guid, self.terms.owner.clone(), |port| self.terms.allow(port)) {
             Ok(id) => {
                 self.id = Some(id);
                 Reply::with(&[LINK_VERSION.into(), u64::from(state_lines.unwrap_or(0)) * LINE, SLICE_BYTES])

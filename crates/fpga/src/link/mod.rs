@@ -1,9 +1,11 @@
 //! The link between a client's process and the card's: a Unix socket of sequenced packets. A client sends one request and gets
 //! one reply; it sees its virtual accelerator only.
 
+mod account;
 mod client;
 mod events;
 mod message;
+mod node_link;
 mod service;
 
 pub use message::{LINK_VERSION, MESSAGE_BYTES};

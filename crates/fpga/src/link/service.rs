@@ -10,7 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
-use super::client::{Client, Farewell};
+use super::account::MemoryAccount;
+use super::client::{Client, ClientTerms, Farewell};
+use super::node_link::{NodeGone, NodeLink};
 use crate::Mediator;
 
 /// Cycles for which the clock runs between two looks at the clients: some milliseconds of a simulation.
@@ -46,12 +48,23 @@ pub enum ServiceError {
     /// cannot wait for clients: {0}
     #[error("cannot wait for clients: {0}")]
     Wait(io::Error),
+    /// the node has gone
+    #[error("the node has gone")]
+    Node,
 }
 
-/// A card with the socket at which clients find it.
+/// The way on which clients come.
+enum Door {
+    /// All who may connect are one tenant.
+    Listener(OwnedFd),
+    /// The node hands them out.
+    Node(NodeLink),
+}
+
+/// A card with its clients.
 pub struct Service<B: Board> {
     mediator: Mediator<B>,
-    listener: OwnedFd,
+    door: Door,
     limits: Limits,
     clients: Vec<Client>,
     log: Box<dyn Fn(fmt::Arguments<'_>) + Send>,
@@ -73,13 +86,30 @@ impl<B: Board> Service<B> {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(failed)?;
         bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
         listen(&listener, BACKLOG).map_err(failed)?;
-        Ok(Service { mediator, listener, limits, clients: Vec::new(), log: Box::new(log) })
+        let door = Door::Listener(listener);
+        Ok(Service { mediator, door, limits, clients: Vec::new(), log: Box::new(log) })
+    }
+
+    /// A card of a node, to whose control socket `control` leads. `name`: the card's in the node's configuration.
+    ///
+    /// # Errors
+    /// [`ServiceError::Node`].
+    pub fn of_node(
+        mediator: Mediator<B>,
+        control: OwnedFd,
+        name: &str,
+        limits: Limits,
+        log: impl Fn(fmt::Arguments<'_>) + Send + 'static,
+    ) -> Result<Service<B>, ServiceError> {
+        let link = NodeLink::new(control, name.to_owned());
+        link.tell_ready(&mediator).map_err(|NodeGone| ServiceError::Node)?;
+        Ok(Service { mediator, door: Door::Node(link), limits, clients: Vec::new(), log: Box::new(log) })
     }
 
     /// Serves until `stop` is readable. Clients that hung up before that have left when it returns.
     ///
     /// # Errors
-    /// [`ServiceError::Wait`].
+    /// [`ServiceError::Wait`]; [`ServiceError::Node`] when the node has gone.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> Result<(), ServiceError> {
         loop {
             let busy = self.mediator.is_busy();
@@ -87,23 +117,31 @@ impl<B: Board> Service<B> {
                 self.part_from_the_gone();
                 return Ok(());
             }
-            self.take_new_clients();
+            self.take_new_clients()?;
             self.hear_clients();
             if self.mediator.is_busy() {
                 self.mediator.run(CYCLES_PER_LOOK);
             }
             self.retry_requests();
+            self.report();
         }
     }
 
     /// Waits for a client, or only looks while the card is busy. True: the end.
     fn wait(&self, stop: BorrowedFd<'_>, busy: bool) -> Result<bool, ServiceError> {
         let readable = |client: &Client| if client.is_pending() { PollFlags::empty() } else { PollFlags::IN };
-        let mut polled =
-            vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        let door = match &self.door {
+            Door::Listener(listener) => PollFd::new(listener, PollFlags::IN),
+            Door::Node(link) if link.wants_room() => {
+                PollFd::from_borrowed_fd(link.control(), PollFlags::IN | PollFlags::OUT)
+            }
+            Door::Node(link) => PollFd::from_borrowed_fd(link.control(), PollFlags::IN),
+        };
+        let mut polled = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN), door];
         polled.extend(self.clients.iter().map(|client| PollFd::new(&client.socket, readable(client))));
         let now = Instant::now();
-        let deadline = self.clients.iter().filter_map(Client::deadline).min();
+        let report = if let Door::Node(link) = &self.door { link.deadline() } else { None };
+        let deadline = self.clients.iter().filter_map(Client::deadline).chain(report).min();
         let left = if busy { Some(Duration::ZERO) } else { deadline.map(|at| at.saturating_duration_since(now)) };
         let timeout = left.map(|left| Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
@@ -115,13 +153,25 @@ impl<B: Board> Service<B> {
         }
     }
 
-    fn take_new_clients(&mut self) {
-        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            if self.clients.len() < self.limits.clients {
-                self.clients.push(Client::new(socket));
+    fn take_new_clients(&mut self) -> Result<(), ServiceError> {
+        let Service { mediator, door, limits, clients, log } = self;
+        let listener = match door {
+            Door::Listener(listener) => listener,
+            Door::Node(link) => return link.hear(mediator, clients).map_err(|NodeGone| ServiceError::Node),
+        };
+        while let Ok(socket) = accept_with(&*listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            if clients.len() < limits.clients {
+                clients.push(Client::new(socket, MemoryAccount::own(limits.mapped_bytes), ClientTerms::default()));
             } else {
-                (self.log)(format_args!("a client is turned away: there are {} already", self.limits.clients));
+                log(format_args!("a client is turned away: there are {} already", limits.clients));
             }
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        if let Door::Node(link) = &mut self.door {
+            link.report(&mut self.mediator, &self.clients, Instant::now());
         }
     }
 
@@ -157,7 +207,7 @@ impl<B: Board> Service<B> {
         &mut self,
         serve: impl Fn(&mut Client, &mut Mediator<B>, &Limits, &dyn Fn(fmt::Arguments<'_>)) -> Result<(), Farewell>,
     ) {
-        let Service { mediator, clients, limits, log, .. } = self;
+        let Service { mediator, door, clients, limits, log } = self;
         clients.retain_mut(|client| {
             let Err(farewell) = serve(client, mediator, limits, log) else { return true };
             if !matches!(farewell, Farewell::HungUp) {
@@ -165,6 +215,9 @@ impl<B: Board> Service<B> {
             }
             if let Some(id) = client.id() {
                 mediator.close(id);
+            }
+            if let Door::Node(link) = &mut *door {
+                link.note_end(client.session());
             }
             false
         });

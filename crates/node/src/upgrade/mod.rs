@@ -99,6 +99,7 @@ impl Core {
         let kinds = [
             (self.config.remote.is_some(), "it serves other machines (--listen HOST:PORT)"),
             (vms, "it serves virtual machines ([vms], --vm)"),
+            (!self.config.cards.is_empty(), "it has FPGA cards ([fpga])"),
             (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
         ];
         match kinds.into_iter().find(|(has, _)| *has) {

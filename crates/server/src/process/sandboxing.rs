@@ -211,10 +211,11 @@ impl Recorder {
     }
 }
 
-/// System calls of helper processes (gateways, VM devices) beside those of all API servers: sockets that lead to the node and to
-/// their peers, and waiting for many of them.
+/// System calls of helper processes (gateways, VM devices, cards) beside those of all API servers: sockets that lead to the node
+/// and to their peers, and waiting for many of them.
 const HELPER_CALLS: &[&str] = &[
     "socket",
+    "socketpair",
     "connect",
     "bind",
     "accept4",

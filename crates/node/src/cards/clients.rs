@@ -1,0 +1,278 @@
+//! Clients of cards: who they are, whether they may, and what is told of them.
+
+use super::{Card, CardReport, CardSession, CardState, Cards};
+use crate::{
+    DeviceReport, SessionReport, Usage,
+    guest::Guest,
+    node::{Core, CoreState, Goal},
+    sessions::Party,
+};
+use aviary_control::{CardClient, FPGA_API, FPGA_MEMORY, Patience, ToCard, refuse_card_client, send};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    os::fd::{AsFd, OwnedFd},
+    time::SystemTime,
+};
+
+/// Clients of a card. Each costs descriptors: its socket and its mappings.
+const MOST_CLIENTS: usize = 32;
+/// Those of one tenant, so that others find room.
+const MOST_CLIENTS_OF_ONE: usize = 16;
+/// Connections accepted before other events have their turn.
+const ACCEPTS_PER_EVENT: usize = 16;
+
+/// The reason why a client is not handed to a card.
+#[derive(Debug, thiserror::Error)]
+enum CardRefusal {
+    /// the card is not there
+    #[error("the card is not there")]
+    NoCard,
+    /// user {0} is one of this node's API servers
+    #[error("user {0} is one of this node's API servers")]
+    ApiServer(u32),
+    /// tenant {0} may not use the API fpga
+    #[error("tenant {0} may not use the API {FPGA_API}")]
+    Denied(String),
+    /// {whose} has {most} sessions already
+    #[error("{whose} has {most} sessions already")]
+    Crowded { whose: String, most: usize },
+    /// {0}
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl CardRefusal {
+    /// For the client, whose library explains it.
+    fn errno(&self) -> Errno {
+        match self {
+            CardRefusal::NoCard => Errno::NODEV,
+            CardRefusal::ApiServer(_) | CardRefusal::Denied(_) => Errno::ACCESS,
+            CardRefusal::Crowded { .. } => Errno::USERS,
+            CardRefusal::Failed(_) => Errno::AGAIN,
+        }
+    }
+}
+
+impl Core {
+    /// Programs connect to a card.
+    pub(crate) fn accept_card_clients(&self, place: u64) {
+        let mut state = self.state();
+        for _ in 0..ACCEPTS_PER_EVENT {
+            let Some(card) = state.cards.list.get(&place) else { return };
+            match accept_with(&card.listener.socket, SocketFlags::CLOEXEC) {
+                Ok(socket) => self.admit_card_client(&mut state, place, &socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::WOULDBLOCK) => return,
+                Err(errno) => return self.pause_accepting(state, errno),
+            }
+        }
+    }
+
+    fn admit_card_client(&self, state: &mut CoreState, place: u64, socket: &OwnedFd) {
+        let guest = match Guest::of(socket.as_fd()) {
+            Ok(guest) => guest,
+            Err(error) => return self.tell_refusal(state, format_args!("connection to a card refused: {error}")),
+        };
+        if let Err(refusal) = self.hand_to_card(state, place, guest, socket) {
+            refuse_card_client(socket, refusal.errno());
+            let pid = guest.pid;
+            self.tell_refusal(state, format_args!("connection of process {pid} to a card refused: {refusal}"));
+        }
+    }
+
+    fn hand_to_card(
+        &self,
+        state: &mut CoreState,
+        place: u64,
+        guest: Guest,
+        socket: &OwnedFd,
+    ) -> Result<(), CardRefusal> {
+        // Otherwise a tenant that has taken its API server over would be another tenant, with a fresh quota.
+        if self.config.server_users.as_ref().is_some_and(|users| users.has(guest.uid)) {
+            return Err(CardRefusal::ApiServer(guest.uid));
+        }
+        let tenant = state.tenants.of(guest.uid);
+        if tenant.apis.as_ref().is_some_and(|apis| !apis.iter().any(|api| api == FPGA_API)) {
+            return Err(CardRefusal::Denied(tenant.name));
+        }
+        let user = Party::User(guest.uid);
+        let here = |one: &CardSession| one.card == place;
+        let on_card = state.cards.sessions.values().filter(|one| here(one)).count();
+        let of_tenant = state.cards.sessions.values().filter(|one| here(one) && one.tenant == tenant.name).count();
+        let whole = |what: &str| format!("{what} {}", tenant.name.escape_debug());
+        let limits = [
+            (state.sessions_of_party(&user), Some(state.sessions_per_user), user.to_string()),
+            (state.sessions_of_tenant(&tenant.name), tenant.sessions, whole("tenant")),
+            (of_tenant, Some(MOST_CLIENTS_OF_ONE), whole("at this card tenant")),
+            (on_card, Some(MOST_CLIENTS), "the card".to_owned()),
+        ];
+        for (count, most, whose) in limits {
+            if let Some(most) = most.filter(|most| count >= *most) {
+                return Err(CardRefusal::Crowded { whose, most });
+            }
+        }
+        let serving = |card: &Card| matches!(card.state, CardState::Serving { .. }) && !self.aims_at(Goal::Drain);
+        if !state.cards.list.get(&place).is_some_and(serving) {
+            return Err(CardRefusal::NoCard);
+        }
+        let failed = |error: String| CardRefusal::Failed(error);
+        let seat = state.card_accounts.assign_slot(&tenant).map_err(|error| failed(error.to_string()))?;
+        let session = state.registry.new_session_id();
+        let client = CardClient {
+            session,
+            tenant: tenant.name.clone(),
+            weight: tenant.weight,
+            priority: tenant.priority,
+            slot: seat.slot,
+            only_devices: tenant.only_devices.clone(),
+        };
+        let process = state.cards.list.get(&place).and_then(Card::process);
+        let page = state.card_accounts.descriptor(&seat);
+        let sent = match (process, page) {
+            (Some(process), Some(page)) => {
+                let message = ToCard::Admit(Box::new(client));
+                let descriptors = [socket.as_fd(), page];
+                send(process.control.as_fd(), &message, &descriptors, Patience::None).map_err(|error| error.to_string())
+            }
+            _ => Err("it has no process".to_owned()),
+        };
+        if let Err(error) = sent {
+            state.card_accounts.release(&seat);
+            return Err(failed(error));
+        }
+        let (since, tenant) = (SystemTime::now(), tenant.name);
+        self.log.info(format_args!(
+            "session {session}: process {} of tenant {} at a card",
+            guest.pid,
+            tenant.escape_debug()
+        ));
+        let own = CardSession { card: place, guest, tenant, since, seat, figures: None };
+        state.cards.sessions.insert(session, own);
+        Ok(())
+    }
+
+    /// A client has gone: what it held is its tenant's again.
+    pub(super) fn settle_card_session(&self, state: &mut CoreState, id: u64) {
+        let Some(session) = state.cards.sessions.remove(&id) else { return };
+        state.card_accounts.release(&session.seat);
+        self.log.info(format_args!("session {id}: ended"));
+    }
+
+    /// An operator ends sessions at cards. They are gone when their cards say so.
+    pub(crate) fn end_card_sessions(&self, state: &CoreState, chosen: &BTreeSet<u64>) -> Vec<SessionReport> {
+        let mut by_card: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for (id, session) in state.cards.sessions.iter().filter(|(id, _)| chosen.contains(id)) {
+            by_card.entry(session.card).or_default().push(*id);
+        }
+        let mut ended = Vec::new();
+        for (place, sessions) in by_card {
+            let Some(process) = state.cards.list.get(&place).and_then(Card::process) else { continue };
+            let order = ToCard::End { sessions: sessions.clone() };
+            if let Err(error) = send(process.control.as_fd(), &order, &[], Patience::None) {
+                self.log.warn(format_args!("sessions of a card were not ended: {error}"));
+                continue;
+            }
+            for id in sessions {
+                if let Some(session) = state.cards.sessions.get(&id) {
+                    let (tenant, pid) = (session.tenant.escape_debug(), session.guest.pid);
+                    let why = "by an operator (aviary end)";
+                    self.log.warn(format_args!("ended: tenant={tenant} session={id} pid={pid}: {why}"));
+                    ended.push(report(id, session));
+                }
+            }
+        }
+        ended
+    }
+}
+
+fn report(id: u64, session: &CardSession) -> SessionReport {
+    let figures = session.figures.as_ref();
+    let count = |of: fn(&aviary_control::ClientFigures) -> u64| figures.map_or(0, of);
+    let counters = [
+        ("calls".to_owned(), count(|figures| figures.requests)),
+        ("device_ns".to_owned(), count(|figures| figures.device_ns)),
+        (format!("{FPGA_MEMORY}.used"), count(|figures| figures.mapped_bytes)),
+        ("preemptions".to_owned(), count(|figures| figures.preemptions)),
+        ("refused".to_owned(), count(|figures| figures.refused)),
+    ];
+    SessionReport {
+        session: id,
+        api: FPGA_API.to_owned(),
+        program: session.guest.program(),
+        guest: session.guest.pid,
+        uid: session.guest.uid,
+        tenant: session.tenant.clone(),
+        vm: None,
+        outdated: None,
+        server: 0,
+        seconds: SystemTime::now().duration_since(session.since).map_or(0, |time| time.as_secs()),
+        moving: None,
+        moves: crate::SessionMoves::default(),
+        counters: counters.into(),
+    }
+}
+
+impl Cards {
+    /// The numbers of a tenant's sessions.
+    pub fn ids_of(&self, tenant: &str) -> Vec<u64> {
+        self.sessions.iter().filter(|(_, session)| session.tenant == tenant).map(|(id, _)| *id).collect()
+    }
+
+    pub fn has(&self, session: u64) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    pub fn report_sessions(&self) -> Vec<SessionReport> {
+        let of = |(id, session): (&u64, &CardSession)| {
+            let process = self.list.get(&session.card).and_then(Card::process);
+            SessionReport { server: process.map_or(0, |process| process.child.id()), ..report(*id, session) }
+        };
+        self.sessions.iter().map(of).collect()
+    }
+
+    /// Ports as devices.
+    pub fn report_ports(&self) -> Vec<DeviceReport> {
+        let mut all = Vec::new();
+        for card in self.list.values() {
+            let CardState::Serving { ports, .. } = &card.state else { continue };
+            for (port, figures) in ports {
+                let usage = |tenant: &aviary_control::PortTenant| Usage {
+                    tenant: tenant.tenant.clone(),
+                    weight: tenant.weight,
+                    priority: tenant.priority,
+                    used_ns: tenant.used_ns,
+                    sessions: tenant.sessions,
+                    waiting: tenant.waiting,
+                    waits: Default::default(),
+                };
+                let tenants: Vec<Usage> = figures.tenants.iter().map(usage).collect();
+                // Ports that were never used would fill the list.
+                if !tenants.is_empty() {
+                    all.push(DeviceReport { device: format!("{}/{port}", card.settings.name), tenants });
+                }
+            }
+        }
+        all
+    }
+
+    pub fn report(&self) -> Vec<CardReport> {
+        let of = |card: &Card| {
+            let (state, ports) = match &card.state {
+                CardState::Due(_) | CardState::Starting(_) => ("starting", Vec::new()),
+                CardState::Serving { ports, .. } => ("serving", ports.keys().cloned().collect()),
+                CardState::Failed => ("failed", Vec::new()),
+            };
+            CardReport {
+                card: card.settings.name.clone(),
+                image: card.settings.image.clone(),
+                socket: card.settings.socket.display().to_string(),
+                state: state.to_owned(),
+                process: card.process().map_or(0, |process| process.child.id()),
+                ports,
+            }
+        };
+        self.list.values().map(of).collect()
+    }
+}

@@ -1,0 +1,155 @@
+//! FPGA cards: for each a socket at which programs connect, and a process that serves the clients that the node hands it.
+//!
+//! The node looks at the kernel's credentials of a connection and never at what a client sends.
+
+mod clients;
+mod process;
+
+use crate::{NodeError, accounts::AssignedSlot, guest::Guest, listener::Listener, scheduling::Rules};
+use aviary_control::{ClientFigures, PortFigures, PortRule};
+use rustix::net::SocketType;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    os::fd::OwnedFd,
+    path::PathBuf,
+    process::Child,
+    time::{Instant, SystemTime},
+};
+
+/// A card that programs may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardSettings {
+    pub name: String,
+    /// File or name of the image.
+    pub image: String,
+    /// Where programs connect.
+    pub socket: PathBuf,
+    /// Permissions of the socket.
+    pub mode: u32,
+}
+
+/// The command line of a card's process. Its standard input is its end of a socket to the node.
+#[derive(Debug, Clone)]
+pub struct CardCommand {
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+}
+
+impl CardCommand {
+    /// This executable, as `aviary fpga-card`.
+    pub fn own() -> Self {
+        Self { program: "/proc/self/exe".into(), arguments: vec!["fpga-card".into()] }
+    }
+}
+
+/// A card, for people.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CardReport {
+    pub card: String,
+    pub image: String,
+    pub socket: String,
+    /// `starting`, `serving` or `failed`.
+    pub state: String,
+    /// Process id, or 0.
+    pub process: u32,
+    pub ports: Vec<String>,
+}
+
+#[derive(Debug)]
+struct CardProcess {
+    child: Child,
+    /// Readable when the process has ended.
+    exit: OwnedFd,
+    control: OwnedFd,
+}
+
+#[derive(Debug)]
+enum CardState {
+    /// Its process is started at that time.
+    Due(Instant),
+    /// It loads the image; programs that connect wait.
+    Starting(CardProcess),
+    Serving {
+        process: CardProcess,
+        ports: BTreeMap<String, PortFigures>,
+    },
+    /// Its process ended before it served: not started again, and programs are told.
+    Failed,
+}
+
+#[derive(Debug)]
+struct Card {
+    settings: CardSettings,
+    listener: Listener,
+    state: CardState,
+}
+
+impl Card {
+    fn process(&self) -> Option<&CardProcess> {
+        match &self.state {
+            CardState::Starting(process) | CardState::Serving { process, .. } => Some(process),
+            CardState::Due(_) | CardState::Failed => None,
+        }
+    }
+}
+
+/// A client that the node has handed to a card.
+#[derive(Debug)]
+struct CardSession {
+    /// The card's place.
+    card: u64,
+    guest: Guest,
+    tenant: String,
+    since: SystemTime,
+    seat: AssignedSlot,
+    figures: Option<ClientFigures>,
+}
+
+#[derive(Debug, Default)]
+pub struct Cards {
+    /// By place, which is never given to another: an event may still be under way when a card is struck off.
+    list: BTreeMap<u64, Card>,
+    last: u64,
+    /// By number; numbers are those of all sessions of the node.
+    sessions: BTreeMap<u64, CardSession>,
+    rules: Vec<PortRule>,
+}
+
+impl Cards {
+    /// `notes` gets the schedulers that cards do not have.
+    pub fn bind(settings: &[CardSettings], rules: &Rules, notes: &mut Vec<String>) -> Result<Self, NodeError> {
+        let mut cards = Self { rules: process::port_rules(rules, notes), ..Self::default() };
+        settings.iter().try_for_each(|card| cards.add(card))?;
+        if settings.is_empty() {
+            notes.clear();
+        }
+        Ok(cards)
+    }
+
+    fn add(&mut self, settings: &CardSettings) -> Result<(), NodeError> {
+        let listener = Listener::bind_type(&settings.socket, settings.mode, SocketType::SEQPACKET)?;
+        self.last += 1;
+        let card = Card { settings: settings.clone(), listener, state: CardState::Due(Instant::now()) };
+        self.list.insert(self.last, card);
+        Ok(())
+    }
+
+    pub fn next_start(&self) -> Option<Instant> {
+        self.list.values().filter_map(|card| if let CardState::Due(at) = card.state { Some(at) } else { None }).min()
+    }
+
+    /// Clients of all cards.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub fn sessions_of_tenant(&self, name: &str) -> usize {
+        self.sessions.values().filter(|session| session.tenant == name).count()
+    }
+
+    pub fn sessions_of_user(&self, uid: u32) -> usize {
+        self.sessions.values().filter(|session| session.guest.uid == uid).count()
+    }
+}
