@@ -26,6 +26,7 @@ import net  # noqa: E402
 import policies  # noqa: E402
 import sandbox  # noqa: E402
 import slicing  # noqa: E402
+import upgrade  # noqa: E402
 import vm  # noqa: E402
 from harness.process import ROOT, Failure, Skipped  # noqa: E402
 
@@ -90,6 +91,14 @@ FIGURES = {
     "idle.rss_mb_1000_sessions": "... memory of node and API servers, shared pages counted once (target < 1500)",
     "idle.guests_mb_1000_sessions": "... memory of the guests",
     "idle.busy_ratio": "... calls per second of one busy session among them / alone (target >= 0.95)",
+    "upgrade.sessions": "programs of testapi under load while node and API servers are replaced",
+    "upgrade.lost": "... those that were lost (target 0)",
+    "upgrade.longest_call_ms": "... the longest call of all, as the programs see it (target <= 1000)",
+    "upgrade.median_longest_call_ms": "... the longest call of a program, median of the programs",
+    "upgrade.usual_longest_call_ms": "... the longest call of all without an upgrade",
+    "upgrade.longest_stop_ms": "... the longest stop, as the node sees it",
+    "upgrade.median_stop_ms": "... the median stop",
+    "upgrade.calls_per_s": "... calls of all programs together",
     "idle.opencl_cpu_percent": "the same with OpenCL, each with a context and a queue",
     "idle.opencl_wakeups_per_s": "...",
     "idle.opencl_rss_mb_1000_sessions": "...",
@@ -146,6 +155,7 @@ BENCHMARKS = {
     "apis.isal": (apis.isal, list(apis.FIGURES)),
     "sandbox": (sandbox.sandbox, [name for name in FIGURES if name.startswith("sandbox.")]),
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
+    "upgrade": (upgrade.upgrade, [name for name in FIGURES if name.startswith("upgrade.")]),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 BENCHMARKS |= {f"fair.{name}": (measured, [f"fair.{name}."]) for name, measured in fair.EXPERIMENTS.items()}

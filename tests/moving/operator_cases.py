@@ -12,8 +12,8 @@ import time
 from harness.node import guest_environment, running
 from harness.process import AVIARY, HANG, Wrong, alive, wait_until
 
-# Kills of old and new API servers while their sessions move.
-KILLS = 40
+# Kills of old and new API servers while their sessions move, and with --long.
+KILLS, MANY_KILLS = 40, 400
 # Device memory of `hold`: a buffer and, of 1000 markers, those that were made. It makes and ends one more all the time.
 MARKER_BYTES = 10
 HOLDS_BYTES = (1 << 20) + 750 * MARKER_BYTES
@@ -167,13 +167,13 @@ def tenant_used(node):
     return sum(a["used"] for a in accounts), sum(a["held"] for a in accounts)
 
 
-def kills_at_any_time(tools):
+def kills_at_any_time(tools, count=KILLS):
     """Old and new API servers, killed at random points of moves: a session is moved or as before, or its program is told."""
     choose = random.Random(20261125)
     with node_and_guests(tools) as (node, environment):
         lost = kept = 0
         program, session = holder(tools, node, environment)
-        for _ in range(KILLS):
+        for _ in range(count):
             if program.poll() is not None:
                 program.communicate()
                 program, session = holder(tools, node, environment)
@@ -194,7 +194,7 @@ def kills_at_any_time(tools):
             lost, kept = (lost + 1, kept) if now == "lost" else (lost, kept + 1)
             if now == "lost" and program.wait(timeout=HANG) != 3:
                 raise Wrong(f"the program ended with {program.returncode}: {program.communicate()}")
-        print(f"     {KILLS} kills: {kept} sessions kept, {lost} told", flush=True)
+        print(f"     {count} kills: {kept} sessions kept, {lost} told", flush=True)
         if program.poll() is None:
             end(program)
         node.settle()
@@ -215,6 +215,8 @@ def calls(node):
     return mine[0]["counters"].get("calls") if mine else None
 
 
+# Only with --long.
+LONG = {"many-kills": lambda tools: kills_at_any_time(tools, MANY_KILLS)}
 ALL = {
     "again": moves_again_and_again,
     "check": check_tells_and_moves_nothing,

@@ -12,6 +12,7 @@ PASSING = (
     "the program has ended",
     "its API server does not listen",
     "library still works on outputs",
+    "printed what no answer has carried yet",
     "not now",
 )
 
@@ -30,6 +31,12 @@ class Program:
     moves: bool = True
     # Reasons for not moving that are right for this program.
     lasting: tuple = ()
+    # After how many calls it moves.
+    every: tuple = (1, 7, 100)
+    # Of the program's process.
+    environment: tuple = ()
+    # Its output without Aviary is what it must print. False: it runs under Aviary only, and its status says if all was right.
+    native: bool = True
 
     @property
     def title(self):
@@ -58,21 +65,33 @@ PROGRAMS = (
     Program("robust"),
     Program("threads", ("300",), sample=True),
     Program("order", ("2000",)),
+    # Almost always some struct of it has a part in the API server.
+    Program("flows", moves=False),
+    Program("minted", ("200",)),
+    Program("descriptors", moves=False),
+    # 20,000 changes of one device.
+    Program("control", every=(7, 100)),
+    Program("remoted", native=False, sample=True),
+    Program("referred", ("200",), native=False),
+    Program("unmade", native=False, options=("--limit", "device_memory=1000"), sample=True),
+    Program("quota", ("123456",), native=False, options=("--limit", "device_memory=123456")),
+    # An arena that is always full.
+    Program("scarce", native=False, environment=(("AVIARY_ARENA", "16M"),), every=(7, 100)),
+    Program("programs", ("remoted",), native=False, options=("--limit", "device_memory=1000")),
+    Program("structs", ("remoted",), native=False),
+    Program("flows", ("remoted",), native=False, moves=False, options=("--limit", "device_memory=34000")),
+    Program(
+        "reports", ("remoted",), native=False, options=("--limit", "device_memory=1000"),
+        lasting=("what it tells of happened elsewhere",),
+    ),
 )
 
 # Programs of testapi's tests that do not run with moves.
 EXCLUDED = {
-    "control": "20,000 changes of one device: hours at n = 1, and like `basic` otherwise",
     "process": "prints the process id of its API server, which moves change",
     "hold": "waits to be killed; `operator` moves it",
-    "descriptors": "closes its descriptors; it makes three calls",
     "hostile": "writes over shared memory at random",
-    "scarce": "an arena of 16 MiB that is always full: a part of --long in time",
-    "churn": "as long as it is told; like `handles`",
-    "remoted": "prints errors of one process only",
-    "unmade": "needs a limit and prints what the limit left",
-    "minted": "measures the memory of one API server's process",
-    "quota": "prints what the limit left: `limit` of `operator` checks limits",
+    "churn": "measures the memory of one API server's process",
     "accelerate": "needs the simulated card",
-    "nuisance": "prints nothing to compare",
+    "nuisance": "works until it is killed, and prints nothing to compare",
 }

@@ -242,9 +242,9 @@ static void CL_CALLBACK charge_ends(cl_mem memory, void *charge) {
 }
 
 void opencl_keep_charge(cl_mem memory) {
-    static cl_ulong last;
-    cl_ulong charge = __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
-    if (memory
+    /* The object's number, which it has in every process that the session moves to. */
+    uint64_t charge = memory ? aviary_object_id(memory) : 0;
+    if (charge
         && clSetMemObjectDestructorCallback(memory, charge_ends, (void *)(uintptr_t)charge) == CL_SUCCESS)
         aviary_charge_keep(charge);
 }
@@ -420,7 +420,10 @@ void opencl_let_go_event(cl_event event) {
 }
 
 static cl_int event_info(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_ret) {
-    cl_int status = clGetEventInfo(event, name, size, value, size_ret);
+    cl_int status;
+    if (opencl_remade_info(event, name, size, value, size_ret, &status))
+        return status;
+    status = clGetEventInfo(event, name, size, value, size_ret);
     const struct opencl_object *object = metadata(struct opencl_object, event);
     if (status == CL_SUCCESS && name == CL_EVENT_REFERENCE_COUNT && value && object)
         *(cl_uint *)value -= (cl_uint)__atomic_load_n(&object->own_references, __ATOMIC_RELAXED);

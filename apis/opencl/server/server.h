@@ -19,6 +19,13 @@ void *opencl_queue_function(cl_command_queue queue, const char *name);
 void opencl_hold_event(cl_event event);
 void opencl_let_go_event(cl_event event);
 
+/* slicing/plan.c: a time of an event as the application is told it. */
+cl_int opencl_event_time(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret);
+
+/* moving.c: what an event that was made again says of the command that it stands for; 0: that is not asked of such an event. */
+int opencl_remade_info(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_ret, cl_int *status);
+int opencl_remade_time(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret, cl_int *status);
+
 /* usm.c: tells the vendor of the allocations of its own that a kernel follows pointers into. */
 cl_int opencl_usm_list(cl_kernel kernel, size_t size, const void *value);
 

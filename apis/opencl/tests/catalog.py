@@ -150,8 +150,9 @@ def pytest_visible(outcome):
 # Intel's runtime ends in a native kernel on a queue without order.
 # Of several codes that apply to a call, Intel's runtime returns others in `codes`. It keeps what kernels print in a stream of its own,
 # natively, and crashes when a thread is cancelled in it.
+# `moved` is for sessions that move, and only PoCL's do.
 ONLY_ON = {"svm_commands": ("pocl",), "codes": ("pocl",), "printing": ("pocl",), "cancelled": ("pocl",),
-           "usm": ("intel",)}
+           "moved": ("pocl",), "usm": ("intel",)}
 
 # ---- the list ---------------------------------------------------------------------------------
 

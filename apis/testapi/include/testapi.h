@@ -364,6 +364,7 @@ typedef struct ta_operations {
 } ta_operations;
 
 const ta_operations *ta_get_operations(void);
+
 /* NULL for a name that the library does not know. */
 void *ta_get_function(const char *name);
 /* An extension: not exported, found by ta_get_function. */
@@ -533,6 +534,78 @@ ta_report_object *ta_ledger_reserve(uint64_t bytes);
 ta_report ta_ledger_release(uint64_t bytes);
 /* Not virtualized. */
 ta_report ta_ledger_print(ta_ledger ledger);
+
+/* --- objects that calls fill with how they ended --------------------------------- */
+
+typedef struct ta_outcome_st ta_outcome;
+/* TA_OK and "" until a call fills it. */
+ta_outcome *ta_outcome_new(void);
+void ta_outcome_free(ta_outcome *outcome);
+int32_t ta_outcome_code(const ta_outcome *outcome);
+/* Until the next call that fills it. */
+const char *ta_outcome_text(const ta_outcome *outcome);
+void ta_outcome_set(ta_outcome *outcome, int32_t code, const char *text);
+/* The root of a square; of no other number. */
+uint32_t ta_root(uint64_t square, ta_outcome *outcome);
+/* NULL, and an outcome that says so, for a bound of 0. */
+ta_ledger ta_ledger_open(uint64_t bound, ta_outcome *outcome);
+/* Bytes that are charged and never given back. */
+void ta_keep(uint64_t bytes, ta_outcome *outcome);
+/* Not virtualized. */
+void ta_forget(ta_outcome *outcome);
+
+/* --- chains of structs that say what they are ------------------------------------ */
+
+enum { TA_LINK_DIGIT = 1, TA_LINK_LABEL = 2, TA_LINK_NAME = 3 };
+typedef struct ta_link_digit {
+    uint16_t kind;
+    void *next;
+    uint32_t digit;
+    uint32_t place; /* out: which one it was */
+} ta_link_digit;
+typedef struct ta_link_label {
+    uint16_t kind;
+    void *next;
+    char text[24]; /* in; out: in capitals */
+} ta_link_label;
+typedef struct ta_link_name {
+    uint16_t kind;
+    void *next;
+    const char *name; /* a pointer: not virtualized */
+} ta_link_name;
+typedef struct ta_plan {
+    void *next; /* any of the structs above, in any order */
+    uint64_t number;  /* out: of the digits in the chain */
+    uint32_t links;   /* out: how many there are */
+} ta_plan;
+ta_status ta_plan_make(ta_plan *plan);
+/* The number of links; what nobody has described is refused. */
+int32_t ta_plan_links(const ta_plan *plan);
+
+/* --- tables of tables ------------------------------------------------------------ */
+
+/* A table that libraries of several versions have: each as much of it as it knows. */
+#define TA_CATALOG_MINOR 2
+typedef struct ta_catalog {
+    uint32_t struct_size; /* bytes that the library has of it */
+    struct {
+        uint16_t major, minor;
+    } version;
+    const void *more; /* the library's own */
+    ta_report (*count)(ta_buffer buffer, uint64_t *ones);
+    ta_report (*print)(ta_buffer buffer);
+    ta_report (*sort)(ta_buffer buffer);           /* this library has none */
+    int32_t (*scale)(int32_t value);
+    int32_t (*later)(int32_t value);               /* beyond this library's struct_size */
+    uint64_t serial;                               /* as well */
+} ta_catalog;
+/* Its functions are found by nothing else. */
+typedef struct ta_catalogs {
+    const ta_catalog *(*catalog)(uint16_t major);
+    const char *(*name)(void);
+} ta_catalogs;
+/* NULL: no catalog of this version. */
+const ta_catalogs *ta_get_catalogs(void);
 
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 

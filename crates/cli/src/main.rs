@@ -31,6 +31,7 @@ mod spec;
 mod tenant;
 mod terminal;
 mod top;
+mod upgrade;
 mod vm;
 mod vm_device;
 mod which_node;
@@ -60,6 +61,7 @@ enum Command {
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
     Migrate(migrate::MigrateCommand),
+    Upgrade(upgrade::UpgradeCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
     Vm(vm::VmCommand),
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),
         Command::Migrate(command) => migrate::run(&command),
+        Command::Upgrade(command) => upgrade::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),
         Command::Vm(command) => vm::run(command),

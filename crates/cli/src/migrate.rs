@@ -15,6 +15,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 /// First pause after an attempt that was given up; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How long a session may take to stop, in milliseconds, if nothing else is said.
+pub const USUAL_STOP_MS: u64 = 2000;
 
 /// Move a session to a fresh API server while its program runs.
 ///
@@ -33,7 +35,7 @@ pub struct MigrateCommand {
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     wait: f64,
     /// How long the session may take to stop, in milliseconds; its other threads stand meanwhile.
-    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    #[arg(long, value_name = "MS", default_value_t = USUAL_STOP_MS)]
     stop: u64,
     #[command(flatten)]
     node: WhichNode,
@@ -46,24 +48,29 @@ pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
     let Ok(wait) = Duration::try_from_secs_f64(command.wait) else {
         bail!("--wait {}: expected seconds", command.wait)
     };
-    let (socket, begun) = (command.node.socket(), Instant::now());
-    let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop };
-    let mut pause = FIRST_PAUSE;
-    let status = loop {
-        let status = attempt(&socket, &request)?;
-        let passes = matches!(status, MoveStatus::Refused { lasting: false, .. });
-        if !passes || begun.elapsed() + pause > wait {
-            break status;
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    };
+    let socket = command.node.socket();
+    let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop, halt: None };
+    let status = attempts(&socket, &request, wait)?;
     if command.json {
         println!("{}", serde_json::to_string_pretty(&status)?);
     } else {
         print(command.session, &status);
     }
     Ok(ExitCode::from(u8::from(matches!(status, MoveStatus::Refused { .. }))))
+}
+
+/// Tries again for as long as `wait` while something is in the way that may pass.
+pub fn attempts(socket: &Path, request: &MoveRequest, wait: Duration) -> Result<MoveStatus, NodeError> {
+    let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let status = attempt(socket, request)?;
+        let passes = matches!(status, MoveStatus::Refused { lasting: false, .. });
+        if !passes || begun.elapsed() + pause > wait {
+            return Ok(status);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
 }
 
 /// One attempt, to its end.

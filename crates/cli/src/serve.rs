@@ -11,14 +11,16 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use aviary_node::{
-    ApiServerCommand, CardSettings, DeviceSettings, Level, LoadedPolicy, Node, NodeConfig, PrivateDir, Reload, Rules,
-    Scheduler, Settings, Tenants, UserRange, VmSettings, default_socket, runtime_directory,
+    ApiServerCommand, CardSettings, DeviceSettings, Handover, Level, LoadedPolicy, Node, NodeConfig, PrivateDir,
+    Reload, Rules, Scheduler, Settings, Tenants, UpgradeCommand, UserRange, VmSettings, default_socket,
+    runtime_directory, upgrade_versions,
 };
 use aviary_sandbox::Mode;
 use clap::Args;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGHUP;
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Mutex, PoisonError},
@@ -154,17 +156,37 @@ pub struct ServeCommand {
     /// Level of the lines on standard error: error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<Level>,
+    /// Say whether this program could take over a node with these options whose program has these versions, and do nothing.
+    #[arg(long, value_name = "VERSIONS", hide = true)]
+    check: Option<String>,
+    /// Take over the node whose state this descriptor has (`aviary upgrade`).
+    #[arg(long, value_name = "FD", hide = true)]
+    handover: Option<i32>,
 }
 
 pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
+    // Before anything that starts a process, which would inherit the descriptors.
+    let before = command.handover.map(Handover::take).transpose().context("cannot take over")?;
+    let signals = Signals::catch().context("cannot catch signals")?;
+    let checks = command.check.is_some();
+    if let Some(theirs) = command.check.as_ref().filter(|theirs| **theirs != upgrade_versions()) {
+        let own = upgrade_versions();
+        bail!(
+            "it has the versions {own} and the running node {theirs}: start the node again after its sessions have ended"
+        );
+    }
     warn_of_runtime_directory();
     // Holds the socket of a node that only other machines use.
     let directory = PrivateDir::create()?;
     let reloads = command.config.is_some();
-    let config = configure(command, &directory)?;
+    let mut config = configure(command, &directory)?;
+    if checks {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let arguments = own_arguments(std::env::args_os().skip(1));
+    config.upgrade = Some(UpgradeCommand { arguments, check: "--check", handover: "--handover" });
     raise_descriptor_limit();
-    let signals = Signals::catch().context("cannot catch signals")?;
-    let node = Node::start(config)?;
+    let node = Node::start_after(config, before)?;
     loop {
         match signals.take_noted() {
             // The log says the reason.
@@ -174,6 +196,18 @@ pub fn run(command: ServeCommand) -> anyhow::Result<ExitCode> {
             None => signals.wait(node.ended()).context("cannot wait for signals")?,
         }
     }
+}
+
+/// The arguments of this process, without what an upgrade has added.
+fn own_arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let (mut all, mut own) = (all, Vec::new());
+    while let Some(argument) = all.next() {
+        match argument.to_str() {
+            Some("--handover") => _ = all.next(),
+            _ => own.push(argument),
+        }
+    }
+    own
 }
 
 /// A file that lies elsewhere then would be looked for in vain.
@@ -393,4 +427,15 @@ fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Where it is refused, the node works with the limit that there is.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_an_upgrade_are_not_passed_on() {
+        let all = ["serve", "--spares", "2", "--handover", "9"].map(OsString::from);
+        assert_eq!(own_arguments(all.into_iter()), ["serve", "--spares", "2"]);
+    }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Assignment, FromServer, FunctionRule, OfferName, ServerUser, ToServer, ToZygote, Wanted};
+use crate::{Assignment, FromServer, FunctionRule, OfferName, Preparation, ServerUser, ToServer, ToZygote, Wanted};
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, send as send_bytes, socketpair};
 use std::{
@@ -82,6 +82,10 @@ fn to_server() -> impl Strategy<Value = ToServer> {
             name
         })),
         any::<(u64, u64)>().prop_map(|(request, note)| ToServer::Fetched { request, note }),
+        (any::<u64>(), ".{0,16}", any::<u64>()).prop_map(|(session, api, spec_hash)| {
+            let modules = vec![PathBuf::from(&api)];
+            ToServer::Prepare(Preparation { session, modules, api, spec_hash })
+        }),
     ]
 }
 
@@ -92,7 +96,11 @@ fn to_zygote() -> impl Strategy<Value = ToZygote> {
 
 fn from_server() -> impl Strategy<Value = FromServer> {
     prop_oneof![
-        (any::<u64>(), ".{0,16}").prop_map(|(session, api)| FromServer::Started { session, api }),
+        (any::<u64>(), ".{0,16}", any::<u64>()).prop_map(|(session, api, spec_hash)| FromServer::Started {
+            session,
+            api,
+            spec_hash
+        }),
         (any::<u64>(), ".{0,16}").prop_map(|(session, reason)| FromServer::Ended { session, reason }),
         (any::<u64>(), any::<u64>(), offer()).prop_map(|(session, request, name)| FromServer::Fetch {
             session,

@@ -12,6 +12,7 @@ mod assignment;
 mod card;
 mod channel;
 pub mod cpu;
+pub mod inherited;
 mod message;
 mod moving;
 mod offer;
@@ -28,7 +29,7 @@ pub use channel::{
     Garbage, MAX_DESCRIPTORS, MAX_MESSAGE_BYTES, Patience, Received, VERSION, decode, encode, receive, send,
 };
 pub use message::{FromServer, Message, ToServer, ToZygote, Wanted, is_api_name};
-pub use moving::{CaptureFigures, MoveOrder, MoveReport, StateDescriptors};
+pub use moving::{CaptureFigures, MoveOrder, MoveReport, Preparation, StateDescriptors};
 pub use offer::OfferName;
 pub use pid_namespace::PidNamespace;
 pub use spawn::prepare_to_spawn;

@@ -1,6 +1,6 @@
 //! The messages, in both directions, and how many descriptors come with each.
 
-use crate::{Assignment, MoveOrder, MoveReport, OfferName, SessionDescriptors, moving::state_descriptors};
+use crate::{Assignment, MoveOrder, MoveReport, OfferName, Preparation, SessionDescriptors, moving::state_descriptors};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{ops::RangeInclusive, path::PathBuf};
 
@@ -16,6 +16,8 @@ pub trait Message: Serialize + DeserializeOwned {
 pub enum ToServer {
     /// A session, with its [`crate::SessionDescriptors`].
     Assign(Box<Assignment>),
+    /// A session may come here with [`ToServer::Adopt`]: answered by `Prepared` or `Unmovable`.
+    Prepare(Preparation),
     /// A session that another process has served, with its [`crate::SessionDescriptors`] and behind them, but for the guest's
     /// socket, its [`crate::StateDescriptors`]. It stands until [`MoveOrder::Go`].
     Adopt {
@@ -47,7 +49,12 @@ pub enum ToZygote {
 #[serde(rename_all = "lowercase")]
 pub enum FromServer {
     /// The session's guest is admitted. Once for each session.
-    Started { session: u64, api: String },
+    Started {
+        session: u64,
+        api: String,
+        /// Of the specification that the guest library was made from.
+        spec_hash: u64,
+    },
     /// The session is over, or was refused. Once for each session.
     Ended { session: u64, reason: String },
     /// The session wants what another one of its tenant offers.
@@ -90,7 +97,7 @@ impl Message for ToServer {
                 let count = session_descriptors(assignment) + state_descriptors(*heap);
                 count..=count
             }
-            Self::Fetch(_) | Self::Move { .. } => 0..=0,
+            Self::Prepare(_) | Self::Fetch(_) | Self::Move { .. } => 0..=0,
             Self::Fetched { .. } => 0..=1,
         }
     }

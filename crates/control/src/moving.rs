@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::PathBuf,
 };
 
 /// Node to the process that serves the session, or is about to.
@@ -26,10 +27,24 @@ pub enum MoveOrder {
     Go,
 }
 
+/// The API that a process must have loaded before a session comes to it. Node to the process that the session may move to,
+/// while the session still runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Preparation {
+    pub session: u64,
+    /// Searched in order for `<api>/server.so`.
+    pub modules: Vec<PathBuf>,
+    pub api: String,
+    /// Of the specification that the session's guest library was made from.
+    pub spec_hash: u64,
+}
+
 /// Module to the node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveReport {
+    /// Of the process itself, after a [`Preparation`]: it has a module of the session's specification.
+    Prepared,
     /// The session stands; its state comes as [`StateDescriptors`].
     Captured(CaptureFigures),
     /// The session goes on, as it cannot be moved.
@@ -121,7 +136,7 @@ impl Message for MoveReport {
     fn descriptors(&self) -> RangeInclusive<usize> {
         let count = match self {
             Self::Captured(figures) => 1 + state_descriptors(figures.heap),
-            Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Wanted => 0,
+            Self::Prepared | Self::Unmovable { .. } | Self::Rebuilt { .. } | Self::Wanted => 0,
         };
         count..=count
     }

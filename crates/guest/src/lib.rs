@@ -15,6 +15,7 @@ mod cache;
 mod call;
 mod callback;
 mod cancellation;
+mod chains;
 mod connection;
 mod deliveries;
 mod descriptor;
@@ -37,6 +38,7 @@ mod registry;
 mod reply;
 mod shadows;
 mod states;
+mod tables;
 pub mod trace;
 mod unwind;
 mod zerocopy;
@@ -48,6 +50,7 @@ pub use call::Call;
 pub use descriptor::{ApiDescriptor, CallbackFn, HandleType, Lost, Role, Status};
 pub use incoming::Incoming;
 pub use reply::Reply;
+pub use tables::VendorTable;
 
 /// The whole body of a naked function that is another name for the C function `target`: arguments and stack are the caller's.
 #[macro_export]

@@ -58,6 +58,7 @@ pub enum Item {
         span: Span,
     },
     ErrorArgument(Name),
+    StatusArgument(Name),
     /// Functions that change nothing.
     Stateless(Vec<Name>),
     /// The utility function that waits for the vendor's library.
@@ -70,6 +71,7 @@ pub enum Item {
     Table {
         ty: TypeName,
         name: Name,
+        source: Option<TableFrom>,
     },
     Environment {
         name: Text,
@@ -91,6 +93,15 @@ pub enum Item {
         span: Span,
     },
     Function(FunctionItem),
+}
+
+/// `from e { ... }` of a `table`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableFrom {
+    /// Where the vendor's table is.
+    pub address: AstExpr,
+    /// The meaning of members that are no functions.
+    pub body: Block,
 }
 
 /// `read("...", "...");` in a `sandbox` block.

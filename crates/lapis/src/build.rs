@@ -1,8 +1,9 @@
 //! `aviary spec build`: from a specification to loadable libraries.
 //!
 //! The output folder holds one folder per API with the guest library under its
-//! soname, the server module `server.so`, the files the specification asks for
-//! and `api.json`; the generated crates stay beside them in `gen/` for reading.
+//! soname, the server module `server.so`, the modules of the last builds by the
+//! hashes of their specifications (`modules/`), the files the specification asks
+//! for and `api.json`; the generated crates stay beside them in `gen/` for reading.
 
 use crate::diagnostics::Diagnostics;
 use crate::generate::{self, GeneratedCrates, glue};
@@ -18,6 +19,7 @@ use std::process::Command;
 
 mod commands;
 mod folder;
+mod modules;
 mod versions;
 
 pub use folder::Folder;
@@ -67,7 +69,7 @@ const DESCRIPTION: &str = "api.json";
 const CRATES: &str = "gen";
 
 /// Names of a build's own files: no library and no file of a specification has such a name.
-pub const OWN_NAMES: [&str; 5] = [POLICY, MODULE, DESCRIPTION, CRATES, commands::DATABASE];
+pub const OWN_NAMES: [&str; 6] = [POLICY, MODULE, DESCRIPTION, CRATES, commands::DATABASE, modules::KEPT];
 
 /// Result of a build.
 #[derive(Debug, Clone)]
@@ -87,14 +89,15 @@ pub fn build(spec: &Path, out_dir: &Path, options: &Options) -> Result<Built, Bu
         return Err(BuildError::Unnamed(spec.to_path_buf()));
     }
     let program = lower::lower(model);
-    let sources = generate::generate(model, &program, generate::spec_hash(model, &program));
+    let spec_hash = generate::spec_hash(model, &program);
+    let sources = generate::generate(model, &program, spec_hash);
     let out = Folder::at(out_dir)?;
     let folder = out.below(&model.api.name)?;
     write_c(model, &sources, &out, &folder)?;
     write_crates(model, &sources, &folder)?;
     let target = build_cache(out_dir)?;
     compile(&folder.path().join(CRATES), &target)?;
-    let (library, module) = collect(model, &target, &folder)?;
+    let (library, module) = collect(model, spec_hash, &target, &folder)?;
     write_policy(model, &folder)?;
     write_launch_files(model, &folder, &library)?;
     let warnings = loaded.warnings.iter().map(|w| w.render(&loaded.sources)).collect();
@@ -195,11 +198,12 @@ fn compile(crates: &Path, target: &Path) -> Result<(), BuildError> {
 }
 
 /// Copies the compiled libraries to where guests and API servers look for them.
-fn collect(model: &Model, target: &Path, folder: &Folder) -> Result<(PathBuf, PathBuf), BuildError> {
+fn collect(model: &Model, spec_hash: u64, target: &Path, folder: &Folder) -> Result<(PathBuf, PathBuf), BuildError> {
     let name = glue::crate_identifier(&model.api.name);
     let compiled = |side: &str| target.join("release").join(format!("libaviary_{name}_{side}.so"));
     let library = folder.copy(&compiled("guest"), Path::new(&model.api.soname))?;
     let module = folder.copy(&compiled("server"), Path::new(MODULE))?;
+    modules::keep(&compiled("server"), spec_hash, folder)?;
     Ok((library, module))
 }
 

@@ -144,13 +144,15 @@ fn fate(model: &Model, function: &Function) -> Fate {
     let (mut makes, mut forgets, mut counts, mut blocks) = (false, false, false, function.blocker.is_some());
     function.each_plan(&mut |plan| {
         let Kind::Handle { handle, retain, release } = plan.kind else { return };
-        let cannot_move = plan.allocate && model.handle_types[handle].blocker.is_some();
+        let ty = &model.handle_types[handle];
+        let cannot_move = plan.allocate && ty.blocker.is_some();
         makes |= plan.allocate;
         blocks |= cannot_move;
-        forgets |= plan.allocate && plan.record.is_none() && !cannot_move;
+        forgets |= plan.allocate && plan.record.is_none() && !cannot_move && ty.remade.is_none();
         counts |= retain || release || plan.deallocate;
     });
     match function.stateless {
+        _ if function.blocker.is_some() => Fate::Blocks,
         _ if forgets => Fate::Unexplained,
         _ if is_recorded(function) => Fate::Recorded,
         _ if blocks => Fate::Blocks,

@@ -7,6 +7,10 @@ pub enum DescriptorScope {
     /// argument, element, field, return_value
     Value,
     Type,
+    /// Behind `from` of a table.
+    Table,
+    /// In a `chain`.
+    Chain,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +26,10 @@ pub struct Info {
 
 const FUNCTION: &[DescriptorScope] = &[DescriptorScope::Function];
 const VALUE: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Type];
+/// `sized`: of a struct that is passed in, and of a table.
+const SIZED: &[DescriptorScope] = &[DescriptorScope::Value, DescriptorScope::Type, DescriptorScope::Table];
+const TABLE: &[DescriptorScope] = &[DescriptorScope::Table];
+const CHAIN: &[DescriptorScope] = &[DescriptorScope::Chain];
 const TYPE: &[DescriptorScope] = &[DescriptorScope::Type];
 const CODE: &[DescriptorScope] = &[DescriptorScope::Function, DescriptorScope::Type];
 
@@ -77,7 +85,7 @@ pub const ALL: &[Info] = &[
     scope("return_value", FUNCTION, (0, 0), "return_value { ... }"),
     scope("element", VALUE, (0, 0), "element { ... }"),
     scope("field", VALUE, (1, 1), "field(name) { ... }"),
-    with("sized", VALUE, (1, 2), "sized(member) or sized(member, last_required_member)"),
+    with("sized", SIZED, (1, 2), "sized(member) or sized(member, last_required_member)"),
     with("state", VALUE, (1, usize::MAX), "state(member, ...)"),
     with("cursor", VALUE, (1, 1), "cursor(remaining)"),
     with("scratch", VALUE, (1, 2), "scratch(n) or scratch(n, resource)"),
@@ -89,6 +97,7 @@ pub const ALL: &[Info] = &[
     with("null_terminated", VALUE, (0, 1), "null_terminated(step)"),
     with("type_cast", VALUE, (1, 1), "type_cast(type)"),
     plain("handle", VALUE),
+    with("status_text", TYPE, (3, 3), "status_text(code, text, told)"),
     plain("status", TYPE),
     with("boxed", TYPE, (1, 1), "boxed(e)"),
     with("invalid", TYPE, (1, 1), "invalid(v)"),
@@ -120,11 +129,15 @@ pub const ALL: &[Info] = &[
     plain("null", VALUE),
     scope("callback", VALUE, (0, usize::MAX), "callback(parameters) { ... }"),
     plain("userdata", VALUE),
+    scope("chain", VALUE, (2, 2), "chain(type_member, next_member) { link(K, struct S); ... unknown(drop); }"),
+    with("link", CHAIN, (2, 2), "link(K, struct S)"),
+    with("unknown", CHAIN, (1, 1), "unknown(drop) or unknown(refuse)"),
     plain("once", VALUE),
     plain("posted", VALUE),
     with("held_by", VALUE, (2, 2), "held_by(hold, let_go)"),
     with("function_pointer", VALUE, (1, 1), "function_pointer(name)"),
     with("table", VALUE, (1, 1), "table(name)"),
+    with("least", TABLE, (2, 2), "least(member, limit)"),
     with("obj_record", VALUE, (0, usize::MAX), "obj_record or obj_record(key, ...)"),
     with("session_record", FUNCTION, (0, usize::MAX), "session_record or session_record(key, ...)"),
     with("thread_record", FUNCTION, (0, usize::MAX), "thread_record or thread_record(key, ...)"),
@@ -132,6 +145,7 @@ pub const ALL: &[Info] = &[
     with("stateless", FUNCTION, (0, 1), "stateless or stateless(object)"),
     with("blocker", CODE, (1, 1), "blocker(\"why\")"),
     with("identity", TYPE, (1, 1), "identity(name)"),
+    with("remade", TYPE, (3, 3), "remade(save, make, load)"),
     with("obj_depends_on", VALUE, (1, 1), "obj_depends_on(object)"),
     with("obj_state_cbs", VALUE, (2, 2), "obj_state_cbs(write, read)"),
     with(

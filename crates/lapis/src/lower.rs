@@ -146,6 +146,7 @@ impl<'a> Lowering<'a> {
             Kind::String => Operation::Text { output: plan.output },
             Kind::Callback(callback) => self.callback(callback, at),
             Kind::Userdata => Operation::Userdata,
+            Kind::Chain(chain) => Operation::Chain((**chain).clone()),
             Kind::Zerocopy { count } => Operation::Zerocopy { bytes: count.clone() },
             Kind::Mapped(mapped) => Operation::Mapped {
                 mapped: (**mapped).clone(),

@@ -151,6 +151,16 @@ pub struct HandleType {
     pub identity: Option<usize>,
     /// Why a session with such an object cannot be moved.
     pub blocker: Option<String>,
+    /// Objects that no record makes again.
+    pub remade: Option<RemadeFunctions>,
+}
+
+/// Utility functions that save an object of a type and make it again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemadeFunctions {
+    pub save: usize,
+    pub make: usize,
+    pub load: usize,
 }
 
 impl HandleType {
@@ -165,6 +175,7 @@ impl HandleType {
             metadata: None,
             identity: None,
             blocker: None,
+            remade: None,
         }
     }
 }
@@ -208,6 +219,29 @@ pub struct Table {
     pub size: usize,
     /// Member offset in bytes and the index of its function in [`Model::functions`], if it has one.
     pub members: Vec<TableMember>,
+    /// The vendor's table, of which the members are taken.
+    pub source: Option<TableSource>,
+}
+
+/// A table of the vendor's library, and what the guest's copy of it has beside functions.
+#[derive(Debug, Clone)]
+pub struct TableSource {
+    /// Server expression: the address of the table, or NULL.
+    pub address: Expr,
+    /// The member that says how many bytes of the table there are; without it there are all that the header has.
+    pub sized: Option<TableValue>,
+    /// Numbers, which have the vendor's values; in order of their places.
+    pub values: Vec<TableValue>,
+}
+
+/// A number in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TableValue {
+    /// In bytes.
+    pub offset: usize,
+    pub width: usize,
+    /// The largest value that the guest's table may have, which is what the header has.
+    pub most: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -251,17 +285,31 @@ pub struct ErrorType {
     pub lost: Option<Expr>,
 }
 
-/// A type of objects that tell how a call ended: functions that return one report by it.
+/// A type of objects that tell how a call ended: functions that return one, or are given one to fill in, report by it.
 #[derive(Debug, Clone)]
 pub struct StatusType {
     /// Index into [`Model::handle_types`].
     pub handle: usize,
+    /// True: calls are given an object. Then the others are codes, and `success` is 0.
+    pub given: bool,
     /// A constant, mostly NULL: no object.
     pub success: Expr,
     /// Guest expressions: they make an object, or name one.
     pub failure: Expr,
     pub unsupported: Expr,
     pub lost: Expr,
+    pub text: Option<StatusText>,
+}
+
+/// Code and text of an object go along with the reply of the call that has filled it: indices of utility functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatusText {
+    /// Server: the code of an object.
+    pub code: usize,
+    /// Server: its text, or NULL.
+    pub text: usize,
+    /// Guest: is told both.
+    pub told: usize,
 }
 
 /// A C type as far as marshalling needs it.
@@ -518,6 +566,8 @@ pub enum ErrorPlace {
     Parameter(usize),
     /// It returns an object of this type: index into [`Model::statuses`].
     Status(usize),
+    /// It is given an object of this type, by this parameter.
+    Given { status: usize, parameter: usize },
     /// Nowhere: a failed call returns zero or its own `failure` value.
     Nowhere,
 }
@@ -663,6 +713,7 @@ pub enum Kind {
     String,
     Callback(Box<Callback>),
     Userdata,
+    Chain(Box<Chain>),
     Zerocopy {
         count: Option<Expr>,
     },
@@ -680,6 +731,26 @@ pub enum Kind {
     Table(usize),
     /// A `void` result.
     Nothing,
+}
+
+/// A member that begins a list of structs: each says what it is, and where the next one is. They flow as the struct does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Place and width in bytes of the member that says what a link is, in every link.
+    pub kind: (usize, usize),
+    /// Place of the pointer to the next link.
+    pub next: usize,
+    pub links: Vec<Link>,
+    /// A link that no description names makes the call fail; else it is left out.
+    pub refuse: bool,
+}
+
+/// One struct that a chain may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    pub kind: u64,
+    /// In bytes.
+    pub size: usize,
 }
 
 /// The pointers and handles of the declared type that a `type_cast` makes plain bytes.

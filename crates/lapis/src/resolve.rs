@@ -1,6 +1,7 @@
 //! From names to meaning: the AST and the header become the [`Model`].
 
 mod callbacks;
+mod chains;
 mod constants;
 mod expressions;
 mod functions;
@@ -12,6 +13,7 @@ mod scope;
 mod state;
 mod statements;
 mod states;
+mod statuses;
 mod tables;
 mod types;
 mod values;
@@ -82,6 +84,8 @@ struct Resolver<'a> {
     /// Spelling of a type to its rule.
     rule_names: HashMap<String, usize>,
     error_arguments: Vec<String>,
+    /// Parameters that are status objects.
+    status_arguments: Vec<&'a crate::ast::Name>,
     /// Of handle types without a structure of their own.
     metadata: Option<crate::model::Metadata>,
     /// Macros that have been evaluated.
@@ -136,6 +140,7 @@ impl<'a> Resolver<'a> {
             type_rules: Vec::new(),
             rule_names: HashMap::new(),
             error_arguments: Vec::new(),
+            status_arguments: Vec::new(),
             metadata: None,
             constants: HashMap::new(),
             quiet: 0,

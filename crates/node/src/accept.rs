@@ -250,6 +250,7 @@ impl Core {
             since: SystemTime::now(),
             state: SessionState::Offered { socket, moved: false },
             api: String::new(),
+            spec_hash: 0,
             pages: None,
             moves: SessionMoves::default(),
         };

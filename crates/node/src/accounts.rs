@@ -18,7 +18,7 @@ pub struct AssignedSlot {
 /// A page exists while an API server of the tenant does: an idle tenant costs no descriptor. What was counted is
 /// kept, as totals must not begin anew.
 #[derive(Debug)]
-enum TenantPageState {
+pub(crate) enum TenantPageState {
     InUse {
         page: TenantPage,
         /// The descriptor that API servers get.
@@ -30,7 +30,7 @@ enum TenantPageState {
 
 #[derive(Debug, Default)]
 pub struct Accounts {
-    tenants: BTreeMap<String, TenantPageState>,
+    pub(crate) tenants: BTreeMap<String, TenantPageState>,
 }
 
 impl Accounts {

@@ -1,6 +1,6 @@
 //! The admin socket: one request line, one JSON answer. Only the node's own user reaches it.
 
-use crate::{EndRequest, NodeError, NodeReport, TenantChange, log::Log, moving::MoveRequest};
+use crate::{EndRequest, NodeError, NodeReport, TenantChange, UpgradeRequest, log::Log, moving::MoveRequest};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use std::{
@@ -25,10 +25,14 @@ pub enum Request {
     Set(TenantChange),
     End(EndRequest),
     Reload,
+    /// Replaces the node's program. An answer is an error: otherwise the connection ends without one.
+    Upgrade(UpgradeRequest),
     /// Begin to move the sessions of a program; how that goes on is asked with `MoveStatus`.
     Migrate(MoveRequest),
     /// By the number of the move.
     MoveStatus(u64),
+    /// For tests: the move goes on that waits where its request said.
+    Proceed(u64),
 }
 
 type Answerer<'a> = &'a dyn Fn(Request) -> Result<Value, String>;
@@ -70,13 +74,18 @@ fn answer(mut connection: UnixStream, answerer: Answerer<'_>) -> io::Result<()> 
 
 /// Asks the node that listens on `socket`.
 pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> Result<T, NodeError> {
+    ask_within(socket, request, ADMIN_IO_TIMEOUT)
+}
+
+/// The same for an answer that takes the node longer.
+pub fn ask_within<T: DeserializeOwned>(socket: &Path, request: &Request, timeout: Duration) -> Result<T, NodeError> {
     let no_node = |error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => NodeError::NotItsUser(socket.into()),
         _ => NodeError::NoNode(socket.into(), error),
     };
     let strange = |error: serde_json::Error| NodeError::Answer(socket.into(), error.to_string());
     let mut connection = UnixStream::connect(admin_path(socket)).map_err(no_node)?;
-    connection.set_read_timeout(Some(ADMIN_IO_TIMEOUT)).map_err(no_node)?;
+    connection.set_read_timeout(Some(timeout)).map_err(no_node)?;
     let mut line = serde_json::to_vec(request).map_err(strange)?;
     line.push(b'\n');
     connection.write_all(&line).map_err(no_node)?;

@@ -1,6 +1,7 @@
 //! API server processes: how one is started.
 
 use crate::{NodeError, SandboxSettings};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal, waitid,
@@ -102,18 +103,18 @@ pub struct ApiServer {
     /// Readable when the process has ended, and with it all processes of its PID namespace, if it has one of its own.
     pub exit: OwnedFd,
     /// Of an API server that is the child of its PID namespace's process 1.
-    init: Option<InitEnd>,
+    pub(crate) init: Option<InitEnd>,
 }
 
 /// Descriptors of an API server and of the process 1 of its PID namespace.
 #[derive(Debug)]
-struct InitEnd {
+pub(crate) struct InitEnd {
     /// Of process 1.
-    pid: u32,
+    pub pid: u32,
     /// Where it tells the API server's status.
-    status: OwnedFd,
+    pub status: OwnedFd,
     /// The API server itself: its guests see its end sooner than they would see that of process 1.
-    server: OwnedFd,
+    pub server: OwnedFd,
 }
 
 /// Process 1 of an API server's PID namespace: a child of the node that ends with the API server, and all of the namespace
@@ -189,6 +190,11 @@ impl ApiServer {
         })
     }
 
+    /// One that this process has had since before its program was replaced.
+    pub(crate) fn of(pid: u32, control: OwnedFd, exit: OwnedFd, init: Option<InitEnd>) -> Self {
+        Self { pid, control, exit, init }
+    }
+
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -196,6 +202,12 @@ impl ApiServer {
     /// Before it serves anything: the API server, and the process 1 of its PID namespace.
     pub fn processes(&self) -> Vec<u32> {
         [self.pid].into_iter().chain(self.init.as_ref().map(|init| init.pid)).collect()
+    }
+
+    /// True if it has ended, whether or not the node's loop has seen that.
+    pub fn has_ended(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     pub fn signal(&self, signal: Signal) {

@@ -14,8 +14,8 @@ pub const FOLDER: &str = "/run/aviary-users";
 /// as one that is taken away while another node opens it would be two.
 #[derive(Debug)]
 pub struct Claims {
-    folder: PathBuf,
-    held: Vec<File>,
+    pub(crate) folder: PathBuf,
+    pub(crate) held: Vec<File>,
 }
 
 impl Claims {

@@ -50,6 +50,10 @@ pub enum NodeError {
     NoTenantNamed(String),
     /// the configuration was not read again: {0}
     Reload(String),
+    /// the node was not upgraded: {0}
+    Upgrade(String),
+    /// the node cannot take over from the program before it: {0}
+    Handover(io::Error),
     /// the node on {0} says: {1}
     Denied(PathBuf, String),
     /// control groups of API servers: {0}

@@ -109,7 +109,7 @@ impl Core {
             }
         }
         match message {
-            FromServer::Started { session, api } => self.begin(state, server, session, api),
+            FromServer::Started { session, api, spec_hash } => self.begin(state, server, session, api, spec_hash),
             FromServer::Ended { session, reason } => {
                 self.conclude(state, server, session, &reason);
                 Ok(())
@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    fn begin(&self, state: &mut CoreState, server: u64, id: u64, api: String) -> Result<(), Lie> {
+    fn begin(&self, state: &mut CoreState, server: u64, id: u64, api: String, spec_hash: u64) -> Result<(), Lie> {
         if !is_api_name(&api) {
             return Err(Lie::NoApi(id));
         }
@@ -139,7 +139,7 @@ impl Core {
         if session.state.change(SessionNotice::Started) != Transition::Begins {
             return Err(Lie::StartedTwice(id));
         }
-        session.api = api.clone();
+        (session.api, session.spec_hash) = (api.clone(), spec_hash);
         let devices = session.pages.as_mut().and_then(|pages| pages.devices.take());
         if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
             let share = tenants.called(&session.tenant).share();

@@ -4,13 +4,14 @@ use crate::NodeError;
 use aviary_transport::PeerCredentials;
 use aviary_wire::Origin;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde::{Deserialize, Serialize};
 use std::{
     fs,
     os::fd::{BorrowedFd, OwnedFd},
 };
 
 /// One guest process. The start time makes it unique: a process id comes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Guest {
     pub uid: u32,
     /// 0: the process is in another pid namespace and cannot be named here.
@@ -22,7 +23,7 @@ pub struct Guest {
 }
 
 /// A process in a virtual machine, as the VM's driver tells it apart from others there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct InVm {
     pub pid: u32,
     /// In any unit, not 0.

@@ -15,6 +15,7 @@ use crate::{
     server_users::UserRange,
     tenant::Tenants,
     throttle::usual_rate,
+    upgrade::{Handover, UpgradeCommand},
     vms::{VmDeviceCommand, VmSettings},
 };
 use aviary_transport::RemoteAddress;
@@ -130,6 +131,8 @@ pub struct NodeConfig {
     pub test_move_every: Option<u64>,
     /// How the configuration is read again; `None`: it is not.
     pub reload: Option<Reload>,
+    /// How its program can be replaced while it runs; `None`: it is not.
+    pub upgrade: Option<UpgradeCommand>,
     /// Where other machines connect, and what serves each of them.
     pub remote: Option<(Vec<RemoteAddress>, GatewayCommand)>,
     /// Virtual machines that may attach.
@@ -165,6 +168,7 @@ impl NodeConfig {
             movable: true,
             test_move_every: None,
             reload: None,
+            upgrade: None,
             remote: None,
             vms: Vec::new(),
             vm_device: VmDeviceCommand::own(),
@@ -204,16 +208,27 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn start(mut config: NodeConfig) -> Result<Self, NodeError> {
+    pub fn start(config: NodeConfig) -> Result<Self, NodeError> {
+        Self::start_after(config, None)
+    }
+
+    /// `before`: of the program whose place this one takes, in the same process.
+    pub fn start_after(mut config: NodeConfig, mut before: Option<Handover>) -> Result<Self, NodeError> {
         config.pass_on(std::env::vars_os());
+        if let Some(before) = &before {
+            config.socket = before.image.socket.clone();
+        }
         let log = Log::new(config.log);
         let address = Address::Unix(config.socket.clone());
-        let listener = Listener::bind(&config.socket, config.mode)?;
         let admin_path = admin::admin_path(&config.socket);
-        let admin = Arc::new(bind_admin(&admin_path)?);
+        let (listener, admin) = match &mut before {
+            Some(before) => sockets_of(before, &config.socket).map_err(NodeError::Handover)?,
+            None => (Listener::bind(&config.socket, config.mode)?, bind_admin(&admin_path)?),
+        };
+        let admin = Arc::new(admin);
         let remote = config.remote.as_ref().map_or(Vec::new(), |(addresses, _)| addresses.clone());
         let vms = config.vms.clone();
-        let core = Arc::new(Core::new(config, listener, log)?);
+        let core = Arc::new(Core::new(config, listener, log, before.as_mut())?);
         let (ended, alive) = std::io::pipe().map_err(NodeError::Watch)?;
         let threads = vec![run_core(&core, alive, log), run_admin(&admin, &core, &address, log)];
         log.info(format_args!("listening on {address}"));
@@ -292,6 +307,13 @@ fn bind_admin(path: &Path) -> Result<UnixListener, NodeError> {
     Ok(listener)
 }
 
+/// Those of the program before: what connects meanwhile waits there.
+fn sockets_of(before: &mut Handover, path: &Path) -> std::io::Result<(Listener, UnixListener)> {
+    let Handover { image, inherited } = before;
+    let (socket, lock) = (inherited.take(image.listener)?, inherited.take(image.lock)?);
+    Ok((Listener::again(path, socket, lock.into()), inherited.take(image.admin)?.into()))
+}
+
 fn run_core(core: &Arc<Core>, alive: PipeWriter, log: Log) -> JoinHandle<()> {
     let core = Arc::clone(core);
     std::thread::spawn(move || {
@@ -304,10 +326,13 @@ fn run_core(core: &Arc<Core>, alive: PipeWriter, log: Log) -> JoinHandle<()> {
 
 fn run_admin(admin: &Arc<UnixListener>, core: &Arc<Core>, address: &Address, log: Log) -> JoinHandle<()> {
     let (admin, core, address) = (Arc::clone(admin), Arc::clone(core), address.clone());
-    std::thread::spawn(move || admin::serve(&admin, &|request| answer(&core, &address, request), log))
+    std::thread::spawn(move || {
+        let answer = |request| answer(&core, &address, &admin, request);
+        admin::serve(&admin, &answer, log);
+    })
 }
 
-fn answer(core: &Core, address: &Address, request: Request) -> Result<serde_json::Value, String> {
+fn answer(core: &Core, address: &Address, admin: &UnixListener, request: Request) -> Result<serde_json::Value, String> {
     let json = |value: serde_json::Result<serde_json::Value>| value.map_err(|error| error.to_string());
     match request {
         Request::Ps => json(serde_json::to_value(report_of(core, address))),
@@ -325,6 +350,13 @@ fn answer(core: &Core, address: &Address, request: Request) -> Result<serde_json
         Request::MoveStatus(number) => {
             json(serde_json::to_value(core.move_status(number).map_err(|error| error.to_string())?))
         }
+        Request::Upgrade(request) => match core.upgrade(admin.as_fd(), &request) {
+            Ok(never) => match never {},
+            Err(error) => Err(error.to_string()),
+        },
+        Request::Proceed(number) => {
+            json(serde_json::to_value(core.proceed_with_move(number).map_err(|error| error.to_string())?))
+        }
         Request::Reload => json(serde_json::to_value(core.reload().map_err(|error| error.to_string())?)),
     }
 }
@@ -334,6 +366,7 @@ fn report_of(core: &Core, address: &Address) -> NodeReport {
     core.with_state(|state| NodeReport {
         address: address.to_string(),
         pid: std::process::id(),
+        upgrades: state.upgrades,
         spares: state.registry.spares(),
         zygote,
         sessions: sessions_of(state),

@@ -44,10 +44,11 @@ mod strangers;
 mod tenant;
 mod tenants;
 mod throttle;
+mod upgrade;
 mod vms;
 mod zygote;
 
-pub use admin::{Request, admin_path, ask, query};
+pub use admin::{Request, admin_path, ask, ask_within, query};
 pub use api_server::ApiServerCommand;
 pub use cards::{CardCommand, CardReport, CardSettings};
 pub use cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
@@ -57,7 +58,7 @@ pub use gateways::GatewayCommand;
 pub use handle::{Node, NodeConfig, Reload, SandboxSettings, Settings};
 pub use listener::{Address, default_socket};
 pub use log::{Level, Log};
-pub use moving::{MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
+pub use moving::{Halt, MoveBegun, MoveFigures, MoveRequest, MoveStatus, SessionMoves};
 pub use private::{PrivateDir, private_nodes, runtime_directory};
 pub use report::{AccountReport, DeviceLimitReport, NodeReport, ServerReport, SessionReport, TenantReport};
 pub use scheduling::{
@@ -65,6 +66,7 @@ pub use scheduling::{
 };
 pub use server_users::UserRange;
 pub use tenant::{DeviceLimitChange, Limits, Tenant, TenantChange, Tenants};
+pub use upgrade::{Handover, UpgradeCommand, UpgradeRequest, versions as upgrade_versions};
 pub use vms::{VmDeviceCommand, VmSettings};
 
 pub use aviary_control::FunctionRule;

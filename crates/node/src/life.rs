@@ -67,6 +67,8 @@ pub enum ServerState {
     Doomed { kill_at: Instant, why: EndReason },
     /// SIGKILL was sent. It is not heard any more.
     Killed,
+    /// It has ended by itself. It is reaped when the move is over that needs what it held.
+    Ended,
 }
 
 /// Why an API server must end in time.
@@ -85,6 +87,8 @@ pub enum ServerEvent {
     /// It has closed its control socket.
     HungUp,
     Killed,
+    /// Its process is over, and a move goes on.
+    Ended,
 }
 
 impl ServerState {
@@ -94,6 +98,7 @@ impl ServerState {
         use ServerEvent::*;
         match (self, event) {
             (Self::Killed, _) | (_, Killed) => Self::Killed,
+            (Self::Ended, _) | (_, Ended) => Self::Ended,
             (Self::Doomed { .. }, SessionGiven | LastSessionOver) => self,
             // Only ever sooner.
             (Self::Doomed { kill_at, why }, GuestEnded) => {
@@ -115,7 +120,7 @@ impl ServerState {
     pub fn kill_at(self) -> Option<Instant> {
         match self {
             Self::Idle { kill_at } | Self::Doomed { kill_at, .. } => Some(kill_at),
-            Self::Spare | Self::Serving | Self::Killed => None,
+            Self::Spare | Self::Serving | Self::Killed | Self::Ended => None,
         }
     }
 
@@ -128,6 +133,7 @@ impl ServerState {
             Self::Doomed { why: EndReason::GuestEnded, .. } => "its guest has ended",
             Self::Doomed { why: EndReason::HungUp, .. } => "it has closed its control socket",
             Self::Killed => "it was killed and has not ended yet",
+            Self::Ended => "it has ended, and its sessions move",
         }
     }
 }
@@ -173,6 +179,17 @@ mod tests {
                 assert!(after.kill_at().is_none_or(|at| at <= now + IDLE_SERVER_TIMEOUT));
             }
             reached = changes.into_iter().map(|(_, _, after)| (after, now)).collect();
+        }
+    }
+
+    #[test]
+    fn ended_api_server_is_not_killed_and_nothing_revives_it() {
+        let now = Instant::now();
+        let doomed = ServerState::Serving.after(ServerEvent::HungUp, now);
+        let ended = doomed.after(ServerEvent::Ended, now);
+        assert_eq!((ended, ended.kill_at()), (ServerState::Ended, None));
+        for event in [ServerEvent::SessionGiven, ServerEvent::GuestEnded, ServerEvent::HungUp] {
+            assert_eq!(ended.after(event, now), ServerState::Ended);
         }
     }
 

@@ -65,9 +65,10 @@ pub fn default_socket() -> PathBuf {
 #[derive(Debug)]
 pub struct Listener {
     pub socket: OwnedFd,
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     lock_path: PathBuf,
-    _lock: File,
+    /// Held, and passed on when the node's program is replaced.
+    pub(crate) lock: File,
 }
 
 impl Listener {
@@ -96,7 +97,12 @@ impl Listener {
         let lock = lock(&lock_path).map_err(failed)?.ok_or_else(|| NodeError::AlreadyRunning(path.into()))?;
         remove_stale(path, kind)?;
         let socket = listen_with(path, mode, kind)?;
-        Ok(Self { socket, path: path.into(), lock_path, _lock: lock })
+        Ok(Self { socket, path: path.into(), lock_path, lock })
+    }
+
+    /// One that this process has had since before its program was replaced.
+    pub(crate) fn again(path: &Path, socket: OwnedFd, lock: File) -> Self {
+        Self { socket, path: path.into(), lock_path: path.with_extension("lock"), lock }
     }
 }
 

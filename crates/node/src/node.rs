@@ -16,9 +16,10 @@ use crate::{
     log::Log,
     moving::Moves,
     scheduling::{DeviceReport, Scheduling},
-    server_users::ServerUsers,
+    server_users::{ServerUsers, UserRange},
     sessions::Registry,
     throttle::{Throttle, further_rate},
+    upgrade::{self, Handover},
     vms::Vms,
     zygote::Zygote,
 };
@@ -96,6 +97,8 @@ pub(crate) struct CoreState {
     pub zygote: Option<Zygote>,
     /// When the next zygote is started.
     pub zygote_at: Option<Instant>,
+    /// How often the node's program was replaced.
+    pub upgrades: u64,
 }
 
 impl CoreState {
@@ -118,7 +121,13 @@ fn sandboxed(config: &NodeConfig, users: Option<&ServerUsers>) -> Option<ApiServ
 }
 
 impl Core {
-    pub fn new(mut config: NodeConfig, listener: Listener, log: Log) -> Result<Self, NodeError> {
+    /// `before`: of the program whose place this one takes.
+    pub fn new(
+        mut config: NodeConfig,
+        listener: Listener,
+        log: Log,
+        mut before: Option<&mut Handover>,
+    ) -> Result<Self, NodeError> {
         let epoll = Epoll::new()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| NodeError::Watch(errno.into()))?;
@@ -139,7 +148,14 @@ impl Core {
         let (registry, gateways, listener) = (Registry::default(), Gateways::default(), Some(listener));
         let (accounts, tenants) = (Accounts::default(), config.tenants.clone());
         let claims = Path::new(claims::FOLDER);
+        if let Some(before) = &before {
+            // Ids that API servers have.
+            config.server_users = before.image.users.as_ref().and_then(|users| users.range).map(UserRange::between);
+        }
+        let inherited = before.as_mut().and_then(|before| Some((before.image.users.as_ref()?, &mut before.inherited)));
+        let inherited = inherited.map(|(image, descriptors)| upgrade::users(image, descriptors));
         let server_users = match (&config.server_users, &config.sandbox) {
+            _ if inherited.is_some() => inherited.transpose().map_err(NodeError::Handover)?,
             (Some(range), _) => Some(ServerUsers::new(range.clone(), claims)?),
             (None, Some(_)) => Some(ServerUsers::shared()?),
             (None, None) => None,
@@ -174,6 +190,7 @@ impl Core {
             refill_at,
             zygote: None,
             zygote_at,
+            upgrades: 0,
         });
         let (goal, reserve) = (AtomicU8::new(Goal::Serve as u8), Mutex::new(spare_descriptor()));
         let scheduling = match config.may_schedule() {
@@ -193,13 +210,23 @@ impl Core {
         if let Some(door) = &helper_door {
             epoll.add(door.listener.as_fd(), Token::Helpers)?;
         }
-        Ok(Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, helper_door, remote, state })
+        let core =
+            Self { config, log, epoll, wake, goal, reserve, sandboxed, groups, scheduling, helper_door, remote, state };
+        if let Some(before) = before {
+            core.restore(&before.image, &mut before.inherited).map_err(NodeError::Handover)?;
+        }
+        Ok(core)
+    }
+
+    /// The loop looks at its deadlines again.
+    pub(crate) fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// Goals only advance: `Stop` is never taken back.
     pub fn aim(&self, goal: Goal) {
         self.goal.fetch_max(goal as u8, Ordering::SeqCst);
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake();
     }
 
     pub(crate) fn aims_at(&self, goal: Goal) -> bool {

@@ -21,8 +21,9 @@ const STALE_AGE: Duration = Duration::from_secs(60);
 /// is locked: that is how leftovers of killed processes are told apart.
 #[derive(Debug)]
 pub struct PrivateDir {
-    path: PathBuf,
-    _lock: File,
+    pub(crate) path: PathBuf,
+    /// Held, and passed on when the node's program is replaced.
+    pub(crate) lock: File,
 }
 
 impl PrivateDir {
@@ -53,7 +54,7 @@ impl PrivateDir {
             match DirBuilder::new().mode(mode).create(&path) {
                 Ok(()) => {
                     let lock = lock(&path).map_err(failed)?;
-                    return Ok(Self { path, _lock: lock });
+                    return Ok(Self { path, lock });
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(failed(error)),

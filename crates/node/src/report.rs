@@ -16,6 +16,9 @@ use std::{collections::BTreeMap, time::SystemTime};
 pub struct NodeReport {
     pub address: String,
     pub pid: u32,
+    /// How often its program was replaced while it ran.
+    #[serde(default)]
+    pub upgrades: u64,
     /// API servers that wait for a guest.
     pub spares: usize,
     /// Process that is copied for new guests; 0: there is none, or it is not ready.

@@ -56,6 +56,20 @@ impl ServerLog {
         ServerLog { pipe, lines: Lines::default(), pace: Pace::default(), sessions: VecDeque::new() }
     }
 
+    /// One that this process has had since before its program was replaced.
+    pub fn again(pipe: OwnedFd, begun: Vec<u8>, sessions: &[u64]) -> ServerLog {
+        let mut log = ServerLog::of(pipe);
+        // A longer one is cut where the line goes on.
+        log.lines.begun = begun.into_iter().take(LONGEST).collect();
+        sessions.iter().for_each(|session| log.serves(*session));
+        log
+    }
+
+    /// The line that is begun, and the sessions.
+    pub fn parts(&self) -> (Vec<u8>, Vec<u64>) {
+        (self.lines.begun.clone(), self.sessions.iter().copied().collect())
+    }
+
     /// From now on its lines may be this session's.
     pub fn serves(&mut self, session: u64) {
         if self.sessions.len() == REMEMBERED {

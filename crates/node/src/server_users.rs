@@ -44,6 +44,15 @@ impl FromStr for UserRange {
 }
 
 impl UserRange {
+    /// First and last.
+    pub fn bounds(&self) -> [u32; 2] {
+        [*self.0.start(), *self.0.end()]
+    }
+
+    pub fn between([first, last]: [u32; 2]) -> Self {
+        Self(first..=last)
+    }
+
     /// True if a user is one that API servers have.
     pub fn has(&self, uid: u32) -> bool {
         self.0.contains(&uid)
@@ -83,7 +92,7 @@ impl UserRange {
 
 /// Ids of API servers.
 #[derive(Debug)]
-enum Ids {
+pub(crate) enum Ids {
     /// One for each tenant.
     Range {
         range: UserRange,
@@ -99,17 +108,17 @@ enum Ids {
 /// The tenant of each id.
 #[derive(Debug)]
 pub struct ServerUsers {
-    ids: Ids,
-    by_tenant: BTreeMap<String, ServerUser>,
+    pub(crate) ids: Ids,
+    pub(crate) by_tenant: BTreeMap<String, ServerUser>,
     /// Of helper processes, by their names.
-    helpers: BTreeMap<String, u32>,
+    pub(crate) helpers: BTreeMap<String, u32>,
     /// Groups that devices belong to.
     groups: Vec<u32>,
     /// Files of vendors' libraries, such as compiled kernels, a folder for each tenant.
-    homes: PrivateDir,
+    pub(crate) homes: PrivateDir,
     /// The same for memory that API servers of a tenant share by names. In memory: a driver may pin it, and the kernel pins no
     /// pages of other file systems for long. `None`: there is no such place, and folders beside the homes serve.
-    shared_memory: Option<PrivateDir>,
+    pub(crate) shared_memory: Option<PrivateDir>,
     /// The tenant of the node's own user, where that belongs to no other one.
     own: String,
 }
@@ -137,9 +146,14 @@ impl ServerUsers {
             fs::set_permissions(folder.path(), Permissions::from_mode(0o711))
                 .map_err(|error| NodeError::PrivateDir(folder.path().to_owned(), error))?;
         }
+        Ok(Self::within(ids, homes, shared_memory))
+    }
+
+    /// Without any tenant so far.
+    pub(crate) fn within(ids: Ids, homes: PrivateDir, shared_memory: Option<PrivateDir>) -> Self {
         let own = name_of_user(rustix::process::geteuid().as_raw());
         let groups = device_groups(Path::new("/dev"));
-        Ok(Self { ids, by_tenant: BTreeMap::new(), helpers: BTreeMap::new(), groups, homes, shared_memory, own })
+        Self { ids, by_tenant: BTreeMap::new(), helpers: BTreeMap::new(), groups, homes, shared_memory, own }
     }
 
     /// The directory with a home for each id.

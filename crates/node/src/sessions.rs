@@ -56,6 +56,8 @@ pub struct Session {
     pub state: SessionState,
     /// Empty until it has started.
     pub api: String,
+    /// Of the specification that its guest library was made from, once it has started.
+    pub spec_hash: u64,
     /// The memory that it shares with its API server; `None`: it was given to none yet.
     pub pages: Option<SessionPages>,
     pub moves: SessionMoves,
@@ -69,6 +71,8 @@ pub struct SessionPages {
     pub stats_file: OwnedFd,
     /// Page and bell, where devices may be scheduled, until the session has started: then the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
+    /// Files of the same page and bell, for the program that may take the node's place.
+    pub devices_file: Option<[OwnedFd; 2]>,
 }
 
 impl Session {
@@ -124,10 +128,10 @@ pub struct ServerRecord {
 pub struct Registry {
     pub servers: HashMap<u64, ServerRecord>,
     pub sessions: BTreeMap<u64, Session>,
-    by_guest: HashMap<Guest, u64>,
+    pub(crate) by_guest: HashMap<Guest, u64>,
     spares: Vec<u64>,
-    last_server: u64,
-    last_session: u64,
+    pub(crate) last_server: u64,
+    pub(crate) last_session: u64,
 }
 
 impl Registry {

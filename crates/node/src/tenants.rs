@@ -93,6 +93,11 @@ struct NewPages {
     devices: Option<(OwnedFd, OwnedFd)>,
 }
 
+/// Page and bell, once more.
+pub(crate) fn copies((page, bell): &(OwnedFd, OwnedFd)) -> rustix::io::Result<[OwnedFd; 2]> {
+    Ok([rustix::io::fcntl_dupfd_cloexec(page, 3)?, rustix::io::fcntl_dupfd_cloexec(bell, 3)?])
+}
+
 impl Core {
     /// The tenant of a new session, unless that has too many.
     pub(crate) fn tenant_for(&self, state: &CoreState, guest: &Guest, identity: &Identity) -> Result<String, String> {
@@ -192,7 +197,9 @@ impl Core {
         let shown = StatsPage::open(stats.as_fd())?;
         let stats_file = rustix::io::fcntl_dupfd_cloexec(&stats, 3)?;
         let (own, theirs) = self.new_devices()?.unzip();
-        Ok((SessionPages { stats: shown, stats_file, devices: own }, NewPages { stats, devices: theirs }))
+        let devices_file = theirs.as_ref().map(copies).transpose()?;
+        let pages = SessionPages { stats: shown, stats_file, devices: own, devices_file };
+        Ok((pages, NewPages { stats, devices: theirs }))
     }
 
     /// Grant page and bell, where devices may be scheduled: the node's and the API server's.

@@ -86,6 +86,10 @@ pub struct VmGuest {
 }
 
 impl Vms {
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     pub fn bind(settings: &[VmSettings]) -> Result<Self, NodeError> {
         let mut vms = Self::default();
         settings.iter().try_for_each(|vm| vms.add(vm))?;

@@ -65,14 +65,14 @@ fn fake_api_server() {
 fn serve(control: OwnedFd, assignment: Assignment, descriptors: SessionDescriptors<OwnedFd>) {
     let (session, control) = (assignment.session, control.as_fd());
     let mut guest = UnixStream::from(descriptors.guest.try_clone().unwrap());
-    tell(control, &FromServer::Started { session, api: "fake".into() });
+    tell(control, &FromServer::Started { session, api: "fake".into(), spec_hash: 0 });
     writeln!(guest, "{}", std::process::id()).unwrap();
     let mut byte = [0];
     while guest.read(&mut byte).is_ok_and(|count| count == 1) {
         match byte[0] {
             b'p' => guest.write_all(b"p").unwrap(),
-            b's' => tell(control, &FromServer::Started { session, api: "fake".into() }),
-            b'n' => tell(control, &FromServer::Started { session, api: "\u{1b}[2J\n".into() }),
+            b's' => tell(control, &FromServer::Started { session, api: "fake".into(), spec_hash: 0 }),
+            b'n' => tell(control, &FromServer::Started { session, api: "\u{1b}[2J\n".into(), spec_hash: 0 }),
             b'e' => tell(control, &FromServer::Ended { session, reason: "\u{1b}bye".into() }),
             b'o' => (1..session)
                 .for_each(|other| tell(control, &FromServer::Ended { session: other, reason: String::new() })),

@@ -90,7 +90,7 @@ fn fake_api_server() {
         };
         let session = assignment.session;
         let mut guest = UnixStream::from(SessionDescriptors::of(descriptors).expect("descriptors").guest);
-        let started = FromServer::Started { session, api: "fake".into() };
+        let started = FromServer::Started { session, api: "fake".into(), spec_hash: 0 };
         send(control.as_fd(), &started, &[], Patience::None).unwrap();
         let id = assignment.user.map_or("null".to_owned(), |user| user.id.to_string());
         writeln!(guest, "{id} {}", assignment.own).unwrap();

@@ -60,9 +60,22 @@ fn fake_api_server() {
         match message {
             ToServer::Assign(assignment) => {
                 let (id, session) = (assignment.session, take_session(assignment.slot, descriptors, false));
-                tell(control.as_fd(), &FromServer::Started { session: id, api: "fake".into() }, &[]);
+                tell(control.as_fd(), &FromServer::Started { session: id, api: "fake".into(), spec_hash: 77 }, &[]);
                 sessions.insert(id, session);
             }
+            ToServer::Prepare(wanted) => match fault.as_str() {
+                "prepare:die" => std::process::abort(),
+                "prepare:refuse" => {
+                    let reason = "a module of another specification".to_owned();
+                    let refused = MoveReport::Unmovable { reason, lasting: true };
+                    report(control.as_fd(), wanted.session, refused, &[]);
+                }
+                "prepare:lie" => report(control.as_fd(), wanted.session, MoveReport::Rebuilt { rebuild_us: 0 }, &[]),
+                _ => {
+                    assert_eq!((wanted.api.as_str(), wanted.spec_hash), ("fake", 77));
+                    report(control.as_fd(), wanted.session, MoveReport::Prepared, &[]);
+                }
+            },
             ToServer::Adopt { assignment, .. } => {
                 let (id, session) = (assignment.session, take_session(assignment.slot, descriptors, true));
                 sessions.insert(id, session);
@@ -81,6 +94,7 @@ fn fake_api_server() {
                 *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 let descriptors =
                     [known.guest.as_fd(), control.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
+                assert!(!fault.starts_with("prepare:"), "stopped for nothing");
                 match fault.as_str() {
                     "capture:die" => std::process::abort(),
                     "capture:refuse" => {
@@ -262,7 +276,7 @@ impl Fixture {
     }
 
     fn move_one(&self, check: bool) -> MoveStatus {
-        let request = MoveRequest { session: self.sessions()[0], check, stop_ms: 5000 };
+        let request = MoveRequest { session: self.sessions()[0], check, stop_ms: 5000, halt: None };
         let MoveBegun { number } = ask(self.socket(), &Request::Migrate(request)).unwrap();
         let until = Instant::now() + SOON;
         loop {
@@ -385,6 +399,18 @@ fn is_lost(fault: &str) {
     fixture.expect_nothing_left(guests);
 }
 
+/// Lacking modules of the new API server are told before anything is stopped.
+#[test]
+fn sessions_are_not_stopped_for_an_api_server_that_is_not_prepared() {
+    for (fault, reason) in [
+        ("prepare:refuse", "of another specification"),
+        ("prepare:die", "the new API server has ended"),
+        ("prepare:lie", "the new API server has ended"),
+    ] {
+        stays(fault, reason);
+    }
+}
+
 #[test]
 fn refused_capture_leaves_sessions_where_they_are() {
     stays("capture:refuse", "fake_call did not return");
@@ -435,7 +461,7 @@ fn sessions_survive_an_old_api_server_that_dies_once_they_are_captured() {
 }
 
 fn begin(fixture: &Fixture) -> u64 {
-    let request = MoveRequest { session: fixture.sessions()[0], check: false, stop_ms: 5000 };
+    let request = MoveRequest { session: fixture.sessions()[0], check: false, stop_ms: 5000, halt: None };
     let MoveBegun { number } = ask(fixture.socket(), &Request::Migrate(request)).unwrap();
     let rebuilding = || {
         let status: MoveStatus = ask(fixture.socket(), &Request::MoveStatus(number)).unwrap();
@@ -496,7 +522,7 @@ fn kill(pid: u32) {
 #[test]
 fn unknown_sessions_and_moves_are_told() {
     let fixture = Fixture::new("");
-    let request = MoveRequest { session: 99, check: false, stop_ms: 1 };
+    let request = MoveRequest { session: 99, check: false, stop_ms: 1, halt: None };
     let error = ask::<MoveBegun>(fixture.socket(), &Request::Migrate(request)).unwrap_err().to_string();
     assert!(error.contains("there is no session 99"), "{error}");
     let error = ask::<MoveStatus>(fixture.socket(), &Request::MoveStatus(7)).unwrap_err().to_string();

@@ -48,6 +48,7 @@ fn fake_api_server() {
     while let Some((message, descriptors)) = take_message(control.as_fd()) {
         let assignment = match message {
             ToServer::Assign(assignment) => assignment,
+            ToServer::Prepare(_) => continue,
             ToServer::Fetch(wanted) => {
                 hand_over(control.as_fd(), &wanted);
                 continue;
@@ -68,7 +69,7 @@ fn fake_api_server() {
         open.fetch_add(1, Ordering::SeqCst);
         let (control, open) = (Arc::clone(&control), Arc::clone(&open));
         std::thread::spawn(move || {
-            tell(control.as_fd(), &FromServer::Started { session, api: "fake".into() });
+            tell(control.as_fd(), &FromServer::Started { session, api: "fake".into(), spec_hash: 0 });
             serve(guest.into(), &gate, session, control.as_fd());
             tell(control.as_fd(), &FromServer::Ended { session, reason: "bye".into() });
             if open.fetch_sub(1, Ordering::SeqCst) == 1 {

@@ -51,7 +51,7 @@ fn fake_api_server() {
             _ => std::process::exit(0),
         };
         let mut guest = UnixStream::from(SessionDescriptors::of(descriptors).expect("descriptors").guest);
-        let started = FromServer::Started { session: assignment.session, api: "fake".into() };
+        let started = FromServer::Started { session: assignment.session, api: "fake".into(), spec_hash: 0 };
         aviary_control::send(control.as_fd(), &started, &[], Patience::Waits).unwrap();
         writeln!(guest, "{} {}", std::process::id(), assignment.guest).unwrap();
         guests.fetch_add(1, Ordering::SeqCst);

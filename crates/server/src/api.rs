@@ -49,12 +49,14 @@ pub struct HandleTypeInfo {
     pub identity: Option<ObjectName>,
     /// Why a session with such an object cannot be moved.
     pub blocker: Option<&'static str>,
+    /// Objects that no record makes again.
+    pub remade: Option<RemadeType>,
 }
 
 impl HandleTypeInfo {
     /// A type of which nothing else is said.
     pub const fn plain(name: &'static str, size: usize) -> HandleTypeInfo {
-        HandleTypeInfo { name, size, predefined: &[], metadata: None, identity: None, blocker: None }
+        HandleTypeInfo { name, size, predefined: &[], metadata: None, identity: None, blocker: None, remade: None }
     }
 }
 
@@ -69,6 +71,17 @@ pub struct ExplicitState {
     pub write: unsafe extern "C" fn(u64, u64, *mut c_void, usize) -> i64,
     /// Restores these bytes at an offset; 0: they are there.
     pub read: unsafe extern "C" fn(u64, u64, *const c_void, usize) -> c_int,
+}
+
+/// Utility functions for objects that are saved whole where the session moves, instead of the calls that made them.
+#[derive(Debug, Clone, Copy)]
+pub struct RemadeType {
+    /// Writes what makes the object again, into at most so many bytes, and answers how many; negative: not now.
+    pub save: unsafe extern "C" fn(u64, *mut c_void, usize) -> i64,
+    /// Makes an object with so many references of these bytes; 0: it cannot.
+    pub make: unsafe extern "C" fn(u64, *const c_void, usize) -> u64,
+    /// Gives the object, which has its handle now, what is left of the same bytes; 0: done.
+    pub load: unsafe extern "C" fn(u64, *const c_void, usize) -> c_int,
 }
 
 /// The same for what belongs to no object.

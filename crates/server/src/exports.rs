@@ -13,6 +13,16 @@ macro_rules! utility_exports {
             unsafe { $crate::ffi::metadata(handle as *const ::std::ffi::c_void, kind) as usize }
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_object_id(object: usize) -> u64 {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::object_id(object as *const ::std::ffi::c_void) }
+        }
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_object(id: u64) -> usize {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::object(id) as usize }
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_is_zerocopy(pointer: usize) -> ::std::ffi::c_int {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::ffi::is_zerocopy(pointer as *const ::std::ffi::c_void) as ::std::ffi::c_int }

@@ -14,6 +14,7 @@ use crate::lane::{self, current_session};
 use crate::residency;
 use crate::session::Session;
 use aviary_control::OfferName;
+use aviary_wire::HandleId;
 
 /// All sessions of this module, the newest last: for utility code on threads of the vendor library.
 static SESSIONS: Mutex<Vec<Weak<Session>>> = Mutex::new(Vec::new());
@@ -66,6 +67,24 @@ pub unsafe fn metadata(handle: *const c_void, kind: u32) -> *mut c_void {
         session.handles.metadata_of_any(handle.addr() as u64, kind, |id| announce_use(&session, id))
     };
     guarded(look, None).map_or(std::ptr::null_mut(), |block| block.cast())
+}
+
+/// The id that the guest has for the object with this native value; 0: it has none. A session keeps its ids where it
+/// moves.
+///
+/// # Safety
+/// None: the value is looked up, not followed. `unsafe` because C calls it.
+pub unsafe fn object_id(object: *const c_void) -> u64 {
+    guarded(|| session()?.handles.id_of_any(object.addr() as u64), None).unwrap_or(0)
+}
+
+/// The native value of the object with this id; NULL: it has ended.
+///
+/// # Safety
+/// None: the id is looked up. `unsafe` because C calls it.
+pub unsafe fn object(id: u64) -> *mut c_void {
+    let look = || session()?.handles.native(HandleId::from_word(id)?.ty.into(), id);
+    guarded(look, None).map_or(std::ptr::null_mut(), |native| std::ptr::without_provenance_mut(native as usize))
 }
 
 /// The vendor's symbol of this name, or NULL.

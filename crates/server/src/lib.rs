@@ -12,6 +12,7 @@ mod allocations;
 mod api;
 mod call;
 mod callback_lane;
+mod chains;
 mod clock;
 mod closures;
 mod config;
@@ -55,12 +56,13 @@ mod scratch;
 mod session;
 pub mod state;
 mod states;
+mod tables;
 mod tickets;
 mod vendor;
 
 pub use api::{
-    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, ResourceKind,
-    Role, SessionState,
+    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, RemadeType,
+    ResourceKind, Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;
@@ -73,4 +75,5 @@ pub use devices::{Drain, DrainRequest};
 pub use ffi::guarded;
 pub use outgoing::{Answer, Outgoing};
 pub use residency::ResidencyDevices;
+pub use tables::VendorTable;
 pub use vendor::{place as vendor_place, try_loading, variable as vendor_variable};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, Thread};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
@@ -70,6 +70,14 @@ impl Printed {
             return None;
         }
         self.take_all()
+    }
+
+    /// True if there is text that no reply has carried; it stays where it is.
+    pub fn has_text(&self) -> bool {
+        let mut polled = self.ends.each_ref().map(|end| PollFd::new(end, PollFlags::IN));
+        // A poll that fails says nothing: then there may be some.
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+            .map_or(true, |_| polled.iter().any(|end| end.revents().contains(PollFlags::IN)))
     }
 
     #[cold]
@@ -137,9 +145,10 @@ mod tests {
         assert_eq!(printed.take(true), None);
         write(&to_out, b"one\n").unwrap();
         write(&to_errors, b"two\n").unwrap();
+        assert!(printed.has_text() && printed.has_text(), "a look takes nothing");
         write(&to_out, b"three\n").unwrap();
         assert_eq!(printed.take(true), Some(Box::new([b"one\nthree\n".to_vec(), b"two\n".to_vec()])));
-        assert_eq!(printed.take(true), None);
+        assert_eq!((printed.take(true), printed.has_text()), (None, false));
         let much = vec![b'x'; 4096];
         let taken = (0..).map_while(|_| write(&to_out, &much).ok()).sum::<usize>();
         assert!(taken <= MAX_PRINTED_BYTES, "{taken}");

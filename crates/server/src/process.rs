@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use aviary_control::{Assignment, Received, ServerUser, SessionDescriptors, StateDescriptors, ToServer};
+use aviary_control::{Assignment, MoveReport, Received, ServerUser, SessionDescriptors, StateDescriptors, ToServer};
 use aviary_sandbox::{Walls, namespaces::Namespace, system_calls::Allowed};
 use aviary_wire::attach::welcome_status;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -210,6 +210,13 @@ fn heed(shared: &Arc<ProcessState>, message: ToServer, descriptors: Vec<OwnedFd>
             Ok(assigned) => start(shared, assigned),
             Err(session) => note(shared, session, "the node sent a session without its descriptors"),
         },
+        ToServer::Prepare(wanted) => {
+            let report = match attach::prepare(&wanted) {
+                Ok(()) => MoveReport::Prepared,
+                Err(reason) => MoveReport::Unmovable { reason, lasting: true },
+            };
+            shared.node.report_move(wanted.session, report, &[]);
+        }
         ToServer::Move { session, order } => shared.orders.pass_on(shared, session, order),
         ToServer::Fetch(wanted) => shared.node.hand_over(&wanted, shared.exchange.give(&wanted.name)),
         ToServer::Fetched { request, note } => {

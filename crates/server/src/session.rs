@@ -207,7 +207,9 @@ impl Session {
 
     /// The vendor library is done with memory that the guest lent it: told with the next answer.
     pub fn return_memory(&self, pointer: *const u8) {
-        let Some(offset) = self.memory.shared_offset(pointer, 0) else { return };
+        // While a session is made again: it had been returned where that was before.
+        let offset = self.memory.shared_offset(pointer, 0).filter(|_| !self.is_rebuilding());
+        let Some(offset) = offset else { return };
         let delivery = Some(Delivery { offset, bytes: 0 });
         self.finish_later(DeferredOutput { until: None, delivery, copy: None, keep: None });
     }

@@ -23,6 +23,9 @@ pub use capture::capture;
 pub use rebuild::{rebuild, rebuild_thread};
 pub(crate) use replay::ReplayedCall;
 
+/// Bytes of which an object of a `remade` type is made again.
+const MAX_REMADE_BYTES: usize = 4096;
+
 /// References of one object that a snapshot may have: each missing one is a call.
 const MAX_REFERENCES: u64 = 1 << 20;
 
@@ -50,6 +53,9 @@ pub enum NotMovable {
     /// the state of an object of type {of} cannot be saved
     #[error("the state of an object of type {of} cannot be saved")]
     State { of: &'static str },
+    /// an object of type {of} is not complete: not now
+    #[error("an object of type {of} is not complete: not now")]
+    Incomplete { of: &'static str },
     /// an object of type {of} has {references} references
     #[error("an object of type {of} has {references} references")]
     References { of: &'static str, references: u64 },
@@ -64,7 +70,7 @@ pub enum NotMovable {
 impl NotMovable {
     /// False: another attempt, a little later, may succeed.
     pub fn is_final(&self) -> bool {
-        !matches!(self, NotMovable::Busy { .. } | NotMovable::Format(_))
+        !matches!(self, NotMovable::Busy { .. } | NotMovable::Incomplete { .. } | NotMovable::Format(_))
     }
 }
 

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::allocations;
-use crate::api::{ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Metadata, Reject, Role};
+use crate::api::{ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Metadata, Reject, RemadeType, Role};
 use crate::call::Call;
 use crate::lane::{Outcome, run};
 use crate::memory::SessionMemory;
@@ -306,10 +306,41 @@ fn a_call_that_blocks_moves_is_named_and_turns_the_log_off() {
 }
 
 #[test]
+fn objects_that_no_record_makes_come_back_with_their_references() {
+    let old = Side::new();
+    let (first, second) = (old.call(WRITE_NOTE, |e| e.word(11)), old.call(WRITE_NOTE, |e| e.word(12)));
+    let ended = old.call(WRITE_NOTE, |e| e.word(13));
+    (0..2).for_each(|_| _ = old.call(RETAIN_NOTE, |e| e.word(second)));
+    old.call(RELEASE_NOTE, |e| e.word(ended));
+    assert_eq!(old.session.log.size(), Default::default(), "none of that is recorded");
+    let (new, _) = old.moved();
+    let (newer, _) = new.moved();
+    let read = |id| newer.call(READ_NOTE, |e| e.word(id));
+    assert_eq!((read(first), read(second)), (11, 12));
+    assert!(newer.call_on(0, READ_NOTE, |e| e.word(ended)).is_none());
+    let native = newer.session.handles.native(1, second).unwrap();
+    assert_eq!(note(native), (3, true));
+    (0..3).for_each(|_| _ = newer.call(RELEASE_NOTE, |e| e.word(second)));
+    assert!(newer.call_on(0, READ_NOTE, |e| e.word(second)).is_none(), "the last reference was the last");
+    assert_eq!(note(native).0, 0);
+}
+
+#[test]
+fn an_object_that_is_not_complete_is_a_reason_that_passes() {
+    let side = Side::new();
+    let note = side.call(WRITE_NOTE, |e| e.word(UNWRITTEN));
+    let error = capture(&side.session, &mut Vec::new()).unwrap_err();
+    assert!(matches!(error, NotMovable::Incomplete { of: "note" }) && !error.is_final(), "{error}");
+    side.call(RELEASE_NOTE, |e| e.word(note));
+    side.captured();
+}
+
+#[test]
 fn a_changed_snapshot_is_refused() {
     let old = Side::new();
     let a = old.create(&[1, 2, 3]);
     old.call(FILL, |e| (e.word(a), e.word(64 << 8 | 1)).1);
+    old.call(WRITE_NOTE, |e| e.word(5));
     let bytes = old.captured();
     for at in 0..bytes.len() {
         let mut changed = bytes.clone();

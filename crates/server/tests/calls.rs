@@ -358,3 +358,33 @@ fn a_closed_lane_is_finished_and_given_back() {
         guest.leave();
     });
 }
+
+/// The copy of a link: what it says of its kind and of the next one is not believed.
+fn link(bytes: usize, number: u32) -> Vec<u8> {
+    let mut link = vec![0xee; bytes];
+    link[12..16].copy_from_slice(&number.to_le_bytes());
+    link
+}
+
+#[test]
+fn chains_are_linked_by_the_server_and_come_back_without_addresses() {
+    everywhere(|mut guest| {
+        let mut lane = guest.lane();
+        let reply = lane
+            .call(CHAIN, fields(|e| (e.word(2), e.bytes(&link(24, 1)), e.word(1), e.bytes(&link(16, 0)), e.word(0)).4));
+        let mut fields = reply.fields();
+        assert_eq!(fields.word(), Ok((9 + 1) * 10 + 7));
+        for (index, size, place) in [(2, 24, 1), (1, 16, 2)] {
+            assert_eq!(fields.word(), Ok(index));
+            let link = fields.bytes().expect("a link");
+            assert_eq!((link.len(), &link[..8], &link[12..16]), (size, &[0; 8][..], &[place, 0, 0, 0][..]));
+        }
+        assert_eq!(fields.word(), Ok(0));
+        assert_eq!(lane.call(CHAIN, fields_of_none()).word(), 0);
+        guest.leave();
+    });
+}
+
+fn fields_of_none() -> aviary_wire::Encoder {
+    fields(|e| e.word(0))
+}

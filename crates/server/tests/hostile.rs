@@ -65,6 +65,22 @@ fn sizes_that_contradict_the_specification_end_the_session() {
 }
 
 #[test]
+fn chains_that_no_guest_library_sends_end_the_session() {
+    for index in [3, u64::MAX, 1 << 32] {
+        breaks(CHAIN, |e| (e.word(index), e.bytes(&[0; 16]), e.word(0)).2);
+    }
+    for bytes in [0, 15, 17, 24, 4096] {
+        breaks(CHAIN, |e| (e.word(1), e.bytes(&vec![0; bytes]), e.word(0)).2);
+    }
+    // No end, and more links than there may be.
+    breaks(CHAIN, |e| (e.word(1), e.bytes(&[0; 16])).1);
+    breaks(CHAIN, |e| {
+        (0..66).for_each(|_| (e.word(1), e.bytes(&[0; 16])).1);
+        e.word(0);
+    });
+}
+
+#[test]
 fn strings_without_an_end_and_late_outputs_in_the_message_end_the_session() {
     breaks(LENGTH, |e| e.buffer_inline(b"four"));
     breaks(LENGTH, |e| e.buffer_inline(b""));
@@ -265,7 +281,7 @@ proptest! {
 
     /// Any bytes as a body for any function: an answer or the end, never a crash, and another session goes on.
     #[test]
-    fn any_body_is_survived(function in 0u32..20, asynchronous: bool, body in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn any_body_is_survived(function in prop_oneof![0u32..20, Just(CHAIN)], asynchronous: bool, body in prop::collection::vec(any::<u8>(), 0..80)) {
         prop_assume!(![SLEEP, APPLY, LATER, APPLY_ASYNC].contains(&function));
         let mut guest = Guest::connect(false);
         let mut lane = guest.lane();

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use aviary_control::stats::{MAGIC, StatsPage};
 use aviary_control::{
-    Assignment, FromServer, OfferName, Patience, Received, SessionDescriptors, ToServer, Wanted, receive, send,
+    Assignment, FromServer, MoveReport, OfferName, Patience, Preparation, Received, SessionDescriptors, ToServer,
+    Wanted, receive, send,
 };
 use aviary_gate::TenantPage;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -18,6 +19,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 /// A wait that takes longer is a hang: it bounds tests and claims nothing about speed.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Of the fake API, as the module and the guest of the examples have it.
+const SPEC_HASH: u64 = 0x1234;
 
 fn example(name: &str) -> PathBuf {
     let here = std::env::current_exe().expect("this test's path");
@@ -102,7 +106,7 @@ impl Node {
     }
 
     fn has_started(&self) -> bool {
-        self.event().0 == FromServer::Started { session: self.sessions, api: "fake".into() }
+        self.event().0 == FromServer::Started { session: self.sessions, api: "fake".into(), spec_hash: SPEC_HASH }
     }
 
     /// Why its session ended.
@@ -273,6 +277,36 @@ fn fetch_of_an_unknown_offer_is_answered() {
     assert!(descriptors.is_empty());
     // An answer that nobody asked for does no harm.
     send(node.control.as_fd(), &ToServer::Fetched { request: 8, note: 0 }, &[], Patience::Waits).expect("told");
+    guest.kill().expect("killed");
+    node.end();
+    let _ = guest.wait();
+    assert!(node.finish().success());
+}
+
+/// A process that a session may move to says whether it has a module of the session's specification, and serves on.
+#[test]
+fn process_is_prepared_for_its_own_specification_only() {
+    let mut node = Node::start("prepare");
+    let modules = vec![Path::new(&node.folder).join("modules")];
+    let answer = |session, api: &str, spec_hash| {
+        let wanted = Preparation { session, modules: modules.clone(), api: api.into(), spec_hash };
+        send(node.control.as_fd(), &ToServer::Prepare(wanted), &[], Patience::Waits).expect("asked");
+        match node.event().0 {
+            FromServer::Move { session: of, report } if of == session => report,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(answer(5, "fake", SPEC_HASH), MoveReport::Prepared);
+    for (api, hash, why) in
+        [("fake", SPEC_HASH + 1, "of another specification"), ("../fake", 0, "no module"), ("none", 0, "no module")]
+    {
+        let MoveReport::Unmovable { reason, lasting: true } = answer(6, api, hash) else { panic!("{api} {hash}") };
+        assert!(reason.contains(why), "{reason}");
+    }
+    let mut guest = node.guest("hold", false);
+    node.hand_over();
+    assert_eq!(line(&mut output(&mut guest)), "ready");
+    assert!(node.has_started());
     guest.kill().expect("killed");
     node.end();
     let _ = guest.wait();

@@ -306,3 +306,18 @@ mod tests {
         assert_eq!(bytes[0], 0);
     }
 }
+
+/// Most links of a chain: a longer one, or one that bites its tail, is refused.
+pub const MOST_LINKS: usize = 64;
+
+/// A list of structs, each of which says what it is, as a specification describes it.
+pub struct Chain {
+    /// Place and width of the number that says what a link is.
+    pub kind: (usize, usize),
+    /// Place of the pointer to the next link.
+    pub next: usize,
+    /// Numbers and sizes in bytes of known links.
+    pub links: &'static [(u64, usize)],
+    /// A link that nothing describes makes the call fail; else it is left out.
+    pub refuse: bool,
+}

@@ -213,7 +213,7 @@ void opencl_note_sliced(cl_event event) {
 }
 
 /* A sliced launch's event is the last part's: it began when the first part did. */
-static cl_int event_profiling(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret) {
+cl_int opencl_event_time(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret) {
     cl_int status = clGetEventProfilingInfo(event, name, size, value, size_ret);
     const struct opencl_object *object = slice_is_on() ? metadata(struct opencl_object, event) : NULL;
     cl_ulong *time = value;
@@ -226,6 +226,13 @@ static cl_int event_profiling(cl_event event, cl_profiling_info name, size_t siz
         *time = start->ns;
     pthread_mutex_unlock(&slice_lock);
     return status;
+}
+
+static cl_int event_profiling(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret) {
+    cl_int status;
+    if (opencl_remade_time(event, name, size, value, size_ret, &status))
+        return status;
+    return opencl_event_time(event, name, size, value, size_ret);
 }
 
 void *opencl_profiling_function(void) {

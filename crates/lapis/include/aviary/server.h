@@ -8,6 +8,11 @@
 extern "C" {
 #endif
 
+/* The number that the guest has for an object, and the object that has a number. 0, NULL: there is none. An object keeps its number
+ * where the session moves. */
+uint64_t aviary_object_id(const void *object);
+void *aviary_object(uint64_t id);
+
 /* The vendor's library is done with zero-copy memory that the guest lent: the guest frees it. */
 void aviary_zerocopy_return(void *pointer);
 

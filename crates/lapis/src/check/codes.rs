@@ -42,7 +42,7 @@ impl CodeChecker<'_> {
         self.fixed(&function.success, "`success`");
         let success = match function.error {
             ErrorPlace::Nowhere => None,
-            ErrorPlace::Status(status) => Some(&self.model.statuses[status].success),
+            ErrorPlace::Status(status) | ErrorPlace::Given { status, .. } => Some(&self.model.statuses[status].success),
             _ => self.model.error.as_ref().map(|e| &e.success),
         };
         let success = function.success.as_ref().filter(|_| success.is_some()).or(success).cloned();
@@ -59,24 +59,16 @@ impl CodeChecker<'_> {
                 self.no_success(code, success, what);
             }
         }
-        if let ErrorPlace::Status(status) = function.error {
-            self.status(function, status);
+        match function.error {
+            ErrorPlace::Status(status) => self.status(function, status),
+            ErrorPlace::Given { status, .. } => self.asynchronous(function, status),
+            _ => {}
         }
     }
 
     /// Checks a function that returns a status object: its errors are objects, and no later call has one for them.
     fn status(&mut self, function: &Function, status: usize) {
-        let name = &self.model.handle_types[self.model.statuses[status].handle].name;
-        if let Some(condition) = &function.asynchronous {
-            self.diagnostics.push(
-                Diagnostic::error(
-                    condition.span,
-                    format!("`{}` is asynchronous but returns a `{name}`", function.name),
-                )
-                .label("an object that tells of a failure is not there yet")
-                .help("make the call synchronous"),
-            );
-        }
+        self.asynchronous(function, status);
         for requirement in &function.requirements {
             self.diagnostics.push(
                 Diagnostic::error(requirement.otherwise.span, "`require` cannot make a status object")
@@ -84,6 +76,16 @@ impl CodeChecker<'_> {
                     .help("answer such calls in the guest: `if (!(e)) { local(...); }`"),
             );
         }
+    }
+
+    fn asynchronous(&mut self, function: &Function, status: usize) {
+        let Some(condition) = &function.asynchronous else { return };
+        let name = &self.model.handle_types[self.model.statuses[status].handle].name;
+        self.diagnostics.push(
+            Diagnostic::error(condition.span, format!("`{}` is asynchronous but reports by a `{name}`", function.name))
+                .label("what the object tells is not known yet")
+                .help("make the call synchronous"),
+        );
     }
 
     /// A constant: both sides know it at any time.

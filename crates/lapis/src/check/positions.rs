@@ -79,6 +79,11 @@ impl PositionChecker<'_> {
                 matches!(at, Position::Argument | Position::CallbackArgument),
                 "the context is an argument of the function, and one of the callback",
             ),
+            Kind::Chain(_) => (
+                "`chain`",
+                inside && matches!(at, Position::Inside { input: true, .. }),
+                "a chain begins at a member of a struct that flows `in`",
+            ),
             Kind::Zerocopy { .. } => (
                 "`zerocopy`",
                 matches!(at, Position::Argument | Position::Contextual) || inside && flows_in,

@@ -6,6 +6,8 @@ mod reply;
 mod request;
 mod sized;
 mod state;
+mod statuses;
+mod tables;
 
 use super::callback;
 use super::expression::Context;
@@ -23,7 +25,7 @@ pub fn library(model: &Model, program: &Program, spec_hash: u64) -> TokenStream 
     let utilities = types::utility_declarations(model, Side::Server);
     let descriptor = descriptor(model, program, spec_hash);
     let codes = invalid_codes(model);
-    let tables = model.tables.iter().map(|t| table(model, t));
+    let tables = model.tables.iter().map(|t| tables::table(model, t));
     let lookup = function_lookup(model);
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::invoker(k, c));
     let stubs = model.functions.iter().zip(&program.functions).enumerate();
@@ -87,26 +89,6 @@ fn invalid_codes(model: &Model) -> TokenStream {
     });
     let default = model.error.as_ref().and_then(|e| e.failure.as_ref()).map_or(quote!(0i128), |e| cx.exact(e));
     quote!(fn invalid_handle(ty: u32) -> i128 { match ty { #(#arms)* _ => #default } })
-}
-
-fn table(model: &Model, table: &Table) -> TokenStream {
-    let function = format_ident!("table_{}", table.name);
-    let words = types::size(table.size.div_ceil(8));
-    let members = table.members.iter().filter_map(|m| {
-        let stub = stub_name(&model.functions[m.function?]);
-        let slot = types::size(m.offset / 8);
-        Some(quote!(table[#slot] = #stub as *const () as usize;))
-    });
-    quote! {
-        fn #function() -> usize {
-            static TABLE: std::sync::OnceLock<[usize; #words]> = std::sync::OnceLock::new();
-            TABLE.get_or_init(|| {
-                let mut table = [0usize; #words];
-                #(#members)*
-                table
-            }).as_ptr() as usize
-        }
-    }
 }
 
 fn function_lookup(model: &Model) -> TokenStream {
@@ -240,7 +222,7 @@ impl Stub<'_> {
         };
         let shared = match f.error {
             ErrorPlace::Nowhere => None,
-            ErrorPlace::Status(status) => {
+            ErrorPlace::Status(status) | ErrorPlace::Given { status, .. } => {
                 let status = &self.model.statuses[status];
                 Some(match code {
                     Code::Success => &status.success,
@@ -267,6 +249,10 @@ impl Stub<'_> {
         let result = types::rust(ty);
         let body = match self.function.error {
             ErrorPlace::Return | ErrorPlace::Status(_) | ErrorPlace::Nowhere => types::from_exact(quote!(code), ty),
+            ErrorPlace::Given { status, parameter } => {
+                let (told, zero) = (self.status_tells(status, parameter, quote!(std::ptr::null())), types::zero(ty));
+                quote!(#told #zero)
+            }
             ErrorPlace::Parameter(p) => {
                 let (a, zero) = (types::argument(p), types::zero(ty));
                 let bits = self.model.error.as_ref().map_or(quote!(u32), |e| types::bits(&e.ty));
@@ -421,7 +407,9 @@ impl Stub<'_> {
             _ => self.fail(quote!(value as i128)),
         };
         let invalid = match self.function.error {
-            ErrorPlace::Nowhere | ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) | ErrorPlace::Given { .. } => {
+                self.fail(self.code(Code::Failure))
+            }
             _ => self.fail(quote!(invalid_handle(ty))),
         };
         let send = match (self.function.cache, &self.function.cache_if) {
@@ -455,6 +443,7 @@ impl Stub<'_> {
         let cx = self.cx();
         let error = match self.function.error {
             ErrorPlace::Parameter(_) => quote!(let code = reply.word() as i64 as i128;),
+            ErrorPlace::Given { status, parameter } => self.status_read(status, parameter),
             _ => quote!(),
         };
         let result = self.result(&self.lowered.result, cx);
@@ -462,7 +451,7 @@ impl Stub<'_> {
         let outputs = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let deferred = match self.function.error {
             // An error of an earlier call is a number: it waits for a function that can return it.
-            ErrorPlace::Nowhere | ErrorPlace::Status(_) => quote!(),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(),
             _ => {
                 let fail = self.fail(quote!(value as i128));
                 quote!(if let Some(value) = reply.deferred() { return #fail; })
@@ -490,7 +479,8 @@ impl Stub<'_> {
         let success = self.code(Code::Success);
         match self.function.error {
             ErrorPlace::Return | ErrorPlace::Status(_) => quote!(ret as i128 == #success),
-            ErrorPlace::Parameter(_) => quote!(code == #success),
+            ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
+            ErrorPlace::Parameter(_) | ErrorPlace::Given { .. } => quote!(code == #success),
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),
         }

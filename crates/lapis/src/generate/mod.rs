@@ -1,6 +1,7 @@
 //! Generators: pure functions from the lowered model to Rust tokens.
 
 mod callback;
+mod chains;
 mod expression;
 pub mod glue;
 mod guest;

@@ -4,6 +4,8 @@ mod effects;
 mod reply;
 mod request;
 mod state;
+mod statuses;
+mod tables;
 
 use super::callback;
 use super::expression::Context;
@@ -25,22 +27,49 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let callbacks = program.callbacks.iter().enumerate().map(|(k, c)| callback::trampoline(model, k, c));
     let exported = model.functions.iter().enumerate().filter(|(_, f)| f.member_of.is_none());
     let forwarders = exported.map(|(id, f)| forwarder(model, id, f));
+    let tables = tables::tables(model);
     let handlers = model.functions.iter().zip(&program.functions).enumerate();
     let handlers =
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, SessionState, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
         #descriptor
         aviary_server::utility_exports!();
         unsafe extern "C" { fn aviary_preload_utility(); }
+        #tables
         #(#callbacks)*
         #(#forwarders)*
         #(#handlers)*
     }
+}
+
+/// The functions that save objects of the type and make them again.
+fn remade(model: &Model, ty: &HandleType) -> TokenStream {
+    let Some(functions) = ty.remade else { return quote!(None) };
+    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
+    let (save, make, load) = (name(functions.save), name(functions.make), name(functions.load));
+    quote!(Some(RemadeType {
+        save: unsafe {
+            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> i64>(
+                #save as *const ()
+            )
+        },
+        make: unsafe {
+            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> u64>(
+                #make as *const ()
+            )
+        },
+        load: unsafe {
+            std::mem::transmute::<
+                *const (),
+                unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
+            >(#load as *const ())
+        },
+    }))
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
@@ -62,6 +91,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
                 quote!(Some(unsafe { std::mem::transmute::<*const (), ObjectName>(#name as *const ()) }))
             }
         };
+        let remade = remade(model, h);
         quote!(HandleTypeInfo {
             name: #name,
             size: #size,
@@ -69,6 +99,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             metadata: #metadata,
             identity: #identity,
             blocker: #blocker,
+            remade: #remade,
         })
     });
     let resources = model.resources.iter().map(|r| {
@@ -240,6 +271,7 @@ impl Handler<'_> {
         let ok = self.succeeded();
         let error_word = match self.function.error {
             ErrorPlace::Parameter(_) => quote!(call.reply_word(code as u64);),
+            ErrorPlace::Given { status, parameter } => self.status_told(status, types::argument(parameter)),
             _ => quote!(),
         };
         let result = self.result(&self.lowered.result, cx);
@@ -360,6 +392,13 @@ impl Handler<'_> {
                     address
                 })
             }
+            None if let Some(slot) = tables::member(self.model, self.function) => quote!({
+                let address = #slot;
+                if address == 0 {
+                    return Err(Reject::Unsupported);
+                }
+                address
+            }),
             None => quote!(call.vendor(#id)? as usize),
             Some(e) => {
                 let value = self.cx().exact(e);
@@ -402,6 +441,7 @@ impl Handler<'_> {
                 let size = types::size(self.model.error.as_ref().map_or(4, |e| e.ty.size()));
                 quote!(support::load(#a, #n, 0, #size, true))
             }
+            ErrorPlace::Given { status, parameter } => self.status_code(status, types::argument(parameter)),
             ErrorPlace::Nowhere => quote!(0i128),
         }
     }
@@ -413,7 +453,8 @@ impl Handler<'_> {
         match self.function.error {
             ErrorPlace::Nowhere if returns_object(&self.lowered.result) => quote!(ret != 0),
             ErrorPlace::Nowhere => quote!(true),
-            ErrorPlace::Status(_) => quote!(code == 0),
+            ErrorPlace::Given { .. } if returns_object(&self.lowered.result) => quote!(code == 0 && ret != 0),
+            ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(code == 0),
             _ => quote!(code == #success),
         }
     }

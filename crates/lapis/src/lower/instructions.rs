@@ -86,6 +86,8 @@ pub enum Operation {
         userdata: Option<usize>,
         keeps: Option<KeptHandle>,
     },
+    /// A list of structs, which come back where the struct does in which it begins.
+    Chain(Chain),
     /// Nothing crosses: the server substitutes the callback's closure.
     Userdata,
     Zerocopy {
@@ -245,7 +247,7 @@ impl Instruction {
     /// True if the value is, or has as a member, the address of memory that the server provides.
     fn holds_pointer(&self) -> bool {
         match &self.operation {
-            Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) => true,
+            Operation::Text { .. } | Operation::Bytes(_) | Operation::Elements(_) | Operation::Chain(_) => true,
             Operation::Struct { fields, .. } => fields.iter().any(Instruction::holds_pointer),
             Operation::Choice { then, otherwise, .. } => then.iter().chain(otherwise).any(Instruction::holds_pointer),
             _ => false,

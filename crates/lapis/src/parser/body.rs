@@ -166,6 +166,7 @@ impl Parser<'_> {
         loop {
             arguments.push(match descriptor {
                 "type_cast" | "metadata" => Argument::Type(self.type_name()?),
+                "link" if arguments.len() == 1 => Argument::Type(self.type_name()?),
                 "callback" => Argument::Parameter(self.callback_parameter()?),
                 _ => Argument::Expr(self.expression()?),
             });

@@ -1,7 +1,7 @@
 //! Items: what stands at the top level of a file.
 
 use super::{Failed, Parse, Parser, types};
-use crate::ast::{Block, Directive, FunctionItem, Item, Name, Text, TypeName};
+use crate::ast::{Block, Directive, FunctionItem, Item, Name, TableFrom, Text, TypeName};
 use crate::diagnostics::Diagnostic;
 use crate::lexer::Token;
 use crate::model::{ResourceKind, Side};
@@ -130,7 +130,8 @@ impl Parser<'_> {
                 self.semicolon()?;
                 Ok(Item::DeclareMetadata(ty))
             }
-            "error_argument" if call => self.error_argument(),
+            "error_argument" if call => self.named_argument().map(Item::ErrorArgument),
+            "status_argument" if call => self.named_argument().map(Item::StatusArgument),
             "stateless" if call => Ok(Item::Stateless(self.stateless()?)),
             "quiesce" if call => {
                 let [name] = self.names_in_parentheses(["the name of a utility function"])?;
@@ -144,8 +145,8 @@ impl Parser<'_> {
             "table" if call => {
                 let ty = self.parenthesised_type()?;
                 let name = self.name("the name of the table")?;
-                self.semicolon()?;
-                Ok(Item::Table { ty, name })
+                let source = self.table_source()?;
+                Ok(Item::Table { ty, name, source })
             }
             "type" if call => {
                 let ty = self.parenthesised_type()?;
@@ -168,6 +169,23 @@ impl Parser<'_> {
     /// `struct X {`, `struct X;`, `enum {`: a declaration and not the result type of a function.
     fn declares_tag(&self) -> bool {
         self.peek_at(1) == Token::OpenBrace || matches!(self.peek_at(2), Token::OpenBrace | Token::Semicolon)
+    }
+
+    /// `from e;` or `from e { ... }` behind the name of a table, or nothing but `;`.
+    fn table_source(&mut self) -> Parse<Option<TableFrom>> {
+        if self.peek() != Token::Name || self.word(0) != "from" {
+            self.semicolon()?;
+            return Ok(None);
+        }
+        self.advance();
+        let address = self.expression()?;
+        let body = if self.peek() == Token::OpenBrace {
+            self.block()?
+        } else {
+            self.semicolon()?;
+            Block::default()
+        };
+        Ok(Some(TableFrom { address, body }))
     }
 
     fn one_text(&mut self) -> Parse<Text> {
@@ -234,9 +252,9 @@ impl Parser<'_> {
         Ok(ty)
     }
 
-    fn error_argument(&mut self) -> Parse<Item> {
+    fn named_argument(&mut self) -> Parse<Name> {
         let [name] = self.names_in_parentheses(["the name of a parameter"])?;
-        Ok(Item::ErrorArgument(name))
+        Ok(name)
     }
 
     fn stateless(&mut self) -> Parse<Vec<Name>> {
@@ -401,7 +419,7 @@ impl Parser<'_> {
     }
 }
 
-const ITEMS: [&str; 25] = [
+const ITEMS: [&str; 26] = [
     "api",
     "import",
     "override",
@@ -416,6 +434,7 @@ const ITEMS: [&str; 25] = [
     "utility",
     "type",
     "error_argument",
+    "status_argument",
     "stateless",
     "quiesce",
     "session_state_cbs",

@@ -64,7 +64,7 @@ impl<'a> Resolver<'a> {
         for function in header {
             let resolved = match descriptions.get(function.name.as_str()) {
                 Some(item) => self.function(item, &function.signature, &function.name, None),
-                None => self.undescribed_function(function),
+                None => self.undescribed_function(&function.signature, &function.name),
             };
             self.model.functions.push(Function { label: function.symbol.clone(), ..resolved });
         }
@@ -76,6 +76,7 @@ impl<'a> Resolver<'a> {
                 self.model.functions.push(function);
             }
         }
+        self.undescribed_members(items);
         self.fill_tables();
         self.stateless_functions(items);
         self.states_are_there();
@@ -183,9 +184,9 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    fn undescribed_function(&mut self, function: &HeaderFunction) -> Function {
-        let signature = self.decorate_signature(&function.signature);
-        let mut blank = self.blank(signature, &function.name, Span::default());
+    pub(super) fn undescribed_function(&mut self, signature: &Signature, name: &str) -> Function {
+        let signature = self.decorate_signature(signature);
+        let mut blank = self.blank(signature, name, Span::default());
         blank.arguments = self.plain_arguments(&blank);
         blank
     }
@@ -200,9 +201,8 @@ impl<'a> Resolver<'a> {
     }
 
     fn error_place(&self, signature: &Signature, names: &[String]) -> ErrorPlace {
-        let status = |handle| self.model.statuses.iter().position(|s| s.handle == handle);
-        if let Some(status) = signature.result.handle.and_then(status) {
-            return ErrorPlace::Status(status);
+        if let Some(place) = self.status_place(signature, names) {
+            return place;
         }
         let Some(error) = &self.model.error else { return ErrorPlace::Nowhere };
         let is_error = |ty: &Type| key(&ty.spelling) == error.name;

@@ -7,8 +7,7 @@ use crate::ast::{Argument, Descriptor, Item, Name, Statement, TypeName};
 use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    ErrorType, Expr, ExprKind, HandleType, MAX_PREDEFINED, Metadata, Resource, ResourceKind, Side, StatusType, Type,
-    TypeKind,
+    ErrorType, Expr, HandleType, MAX_PREDEFINED, Metadata, Resource, ResourceKind, Side, Type, TypeKind,
 };
 use crate::source::Span;
 
@@ -23,6 +22,7 @@ impl<'a> Resolver<'a> {
         }
         self.table_names(items);
         self.type_codes();
+        self.status_arguments_are_known();
         self.device_names(items);
         self.state_items(items);
     }
@@ -66,6 +66,10 @@ impl<'a> Resolver<'a> {
                 Item::Registry(name) => {
                     self.model.registries.push(name.text.clone());
                     name
+                }
+                Item::StatusArgument(name) => {
+                    self.status_arguments.push(name);
+                    continue;
                 }
                 Item::ErrorArgument(name) => {
                     self.error_arguments.push(name.text.clone());
@@ -145,7 +149,11 @@ impl<'a> Resolver<'a> {
                 continue;
             }
             let body = pieces(body);
-            let handle = if has(&body, "handle") || has(&body, "status") { self.handle_type(ty, &name) } else { None };
+            let handle = if has(&body, "handle") || has(&body, "status") || has(&body, "status_text") {
+                self.handle_type(ty, &name)
+            } else {
+                None
+            };
             if handle.is_none() && self.resolve_type(ty).is_none() {
                 continue;
             }
@@ -241,8 +249,8 @@ impl<'a> Resolver<'a> {
     fn type_codes(&mut self) {
         for rule in 0..self.type_rules.len() {
             let body = self.type_rules[rule].codes.clone();
-            if has(&body, "status") {
-                self.status_type(rule, &body);
+            if has(&body, "status") || has(&body, "status_text") {
+                self.status_type(rule, &body, has(&body, "status"));
                 continue;
             }
             let is_error = has(&body, "success");
@@ -281,7 +289,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// A descriptor of a handle type, with or without status. False: not such a descriptor.
-    fn handle_code(&mut self, handle: Option<usize>, d: &Descriptor) -> bool {
+    pub(super) fn handle_code(&mut self, handle: Option<usize>, d: &Descriptor) -> bool {
         match d.name.text.as_str() {
             "boxed" => {
                 let value = self.argument_value(d, 0, &Scope::constant());
@@ -297,6 +305,10 @@ impl<'a> Resolver<'a> {
                 let identity = self.identity(handle, d);
                 self.set_handle(handle, d, |h| h.identity = identity);
             }
+            "remade" => {
+                let remade = self.remade(handle, d);
+                self.set_handle(handle, d, |h| h.remade = remade);
+            }
             "blocker" => {
                 let reason = self.reason(d);
                 self.set_handle(handle, d, |h| h.blocker = reason);
@@ -304,37 +316,6 @@ impl<'a> Resolver<'a> {
             _ => return false,
         }
         true
-    }
-
-    /// `status`: objects that tell how a call ended. A lost or refused call has to return one, so it is said how.
-    fn status_type(&mut self, rule: usize, body: &[Piece<'a>]) {
-        let (handle, span) = (self.type_rules[rule].handle, self.type_rules[rule].span);
-        let mut codes: [Option<Expr>; 4] = [None, None, None, None];
-        const NAMES: [&str; 4] = ["success", "failure", "lost", "unsupported"];
-        for piece in body {
-            let Piece::Statement(Statement::Descriptor(d)) = piece else { continue };
-            let Some(at) = NAMES.iter().position(|name| *name == d.name.text) else {
-                self.handle_code(handle, d);
-                continue;
-            };
-            codes[at] = self.argument_value(d, 0, &Scope::constant());
-            if let Some(value) = codes[at].as_ref().filter(|v| !stands_for_object(v)) {
-                let label = format!("this is {}", super::types::describe(&value.ty));
-                self.report(Diagnostic::error(value.span, "a status object is a pointer").label(label));
-            }
-        }
-        let missing: Vec<&str> = NAMES[..3].iter().zip(&codes).filter(|(_, c)| c.is_none()).map(|(n, _)| *n).collect();
-        let [success, failure, lost, unsupported] = codes;
-        if let (Some(handle), Some(success), Some(failure), Some(lost)) = (handle, success, failure, lost) {
-            let unsupported = unsupported.unwrap_or_else(|| failure.clone());
-            self.model.statuses.push(StatusType { handle, success, failure, unsupported, lost });
-        } else if !missing.is_empty() {
-            self.report(
-                Diagnostic::error(span, format!("a status type without `{}`", missing.join("`, `")))
-                    .label("what does a call return that is refused, or whose server is gone?")
-                    .help("`success(NULL); failure(make(...)); lost(make(...));`, where `make` is a function of a `utility(guest)` block"),
-            );
-        }
     }
 
     /// A value of a handle type that is no object. It must be small: so it is no id of any object.
@@ -393,11 +374,6 @@ impl<'a> Resolver<'a> {
             _ => None,
         }
     }
-}
-
-/// A pointer, or a constant that can stand for one.
-fn stands_for_object(value: &Expr) -> bool {
-    matches!(value.ty.kind, TypeKind::Pointer { .. }) || matches!(value.kind, ExprKind::Int(_) | ExprKind::Null)
 }
 
 /// Descriptors of the type itself and not of its values.

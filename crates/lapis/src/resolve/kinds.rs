@@ -8,13 +8,12 @@ use crate::ast::{Argument, AstExprKind, Descriptor};
 use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Buffer, BufferWay, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Mapped, Plan, Referring, Rule, Side, Type,
-    TypeKind,
+    Buffer, BufferWay, Count, Expr, ExprKind, HandleType, Kind, Lifetime, Plan, Referring, Rule, Side, Type, TypeKind,
 };
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "handle",
     "string",
     "opaque",
@@ -23,6 +22,7 @@ const KINDS: [&str; 13] = [
     "null",
     "callback",
     "userdata",
+    "chain",
     "zerocopy",
     "mapped",
     "unmap",
@@ -137,6 +137,7 @@ impl<'a> Resolver<'a> {
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
             Kind::Userdata => ("userdata", &["userdata"]),
+            Kind::Chain(_) => ("a chain", &["chain"]),
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
             Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
             Kind::Unmap => ("mapped memory that ends", &["unmap"]),
@@ -321,6 +322,7 @@ impl<'a> Resolver<'a> {
                 self.callback(d, all.has("once"), all.has("posted"), held, value)
             }
             "userdata" => Kind::Userdata,
+            "chain" => self.chain(d, value),
             "zerocopy" => {
                 let count = all.get("buffer").and_then(|b| self.argument_value(b, 0, scope));
                 Kind::Zerocopy { count }
@@ -351,14 +353,6 @@ impl<'a> Resolver<'a> {
         }
         self.model.handle_types.push(HandleType::plain(name, size));
         Some(self.model.handle_types.len() - 1)
-    }
-
-    fn mapped(&mut self, d: &Descriptor, all: &Descriptors, scope: &Scope) -> Kind {
-        let bytes = self.argument_value(d, 0, scope);
-        let at = self.argument_value(d, 1, scope);
-        let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
-        let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
-        bytes.map_or(Kind::Unknown, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
     }
 
     fn table_kind(&mut self, d: &Descriptor) -> Kind {

@@ -1,18 +1,30 @@
 //! Pointers that are neither copied nor translated: what they are instead has to be said.
 
 use super::Resolver;
+use super::kinds::Descriptors;
+use super::scope::Scope;
 use super::types::describe;
 use super::values::Value;
 use crate::ast::Descriptor;
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Binary, Callee, Expr, ExprKind, Function, Hidden, Kind, Number, Plan, Requirement, Rule, Type, TypeKind, Unary,
+    Binary, Callee, Expr, ExprKind, Function, Hidden, Kind, Mapped, Number, Plan, Requirement, Rule, Type, TypeKind,
+    Unary,
 };
 
 /// The ways to describe a pointer that is neither copied nor translated, for messages.
 const INSTEAD: &str = "if the library need not have it say `null`; if it is an address of device memory, which the library checks, `device_address`; if the library only keeps it for the application, `token`; else describe what it points to: `in`, `out`, `buffer(n)`, `string`, `callback(...) { }`, `userdata`";
 
 impl<'a> Resolver<'a> {
+    /// `mapped(n)`: memory of the library that the application uses until it is unmapped.
+    pub(super) fn mapped(&mut self, d: &Descriptor, all: &Descriptors, scope: &Scope) -> Kind {
+        let bytes = self.argument_value(d, 0, scope);
+        let at = self.argument_value(d, 1, scope);
+        let write = all.get("mapped_write").and_then(|d| self.argument_value(d, 0, scope));
+        let read = all.get("mapped_read").and_then(|d| self.argument_value(d, 0, scope));
+        bytes.map_or(Kind::Unknown, |bytes| Kind::Mapped(Box::new(Mapped { bytes, at, write, read })))
+    }
+
     /// `opaque`, `device_address`, `token`, `null`.
     pub(super) fn number(&mut self, d: &Descriptor, value: &Value) -> Kind {
         let word = d.name.text.as_str();

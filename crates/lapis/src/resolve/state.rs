@@ -6,19 +6,28 @@ use super::{Resolver, kinds::Descriptors};
 use crate::ast::{Argument, AstExpr, AstExprKind, Descriptor, Item, Name};
 use crate::diagnostics::Diagnostic;
 use crate::model::{
-    Expr, Function, Guarded, Kind, Plan, RecordOwner, Side, StateFunctions, StateRecord, Stateless, Type, TypeKind,
+    Expr, Function, Guarded, Kind, Plan, RecordOwner, RemadeFunctions, Side, StateFunctions, StateRecord, Stateless,
+    Type, TypeKind,
 };
 use crate::source::Span;
 use crate::suggest::similar;
 
 /// Parameters and result of a utility function that the API server calls by itself.
-enum Prototype {
+pub(super) enum Prototype {
     /// `int64_t write(T object, uint64_t offset, void *to, size_t bytes)`
     Write,
     /// `int read(T object, uint64_t offset, const void *from, size_t bytes)`
     Read,
     /// `const char *name(T object)`
     Identity,
+    /// `int64_t save(T object, void *to, size_t bytes)`
+    Save,
+    /// `T make(uint64_t references, const void *from, size_t bytes)`
+    Make(usize),
+    /// `int load(T object, const void *from, size_t bytes)`
+    Load,
+    /// `int64_t code(T object)`
+    StatusCode,
     /// `int quiesce(void)`
     Quiesce,
 }
@@ -26,6 +35,7 @@ enum Prototype {
 impl Prototype {
     /// As it must be declared; `object`: the type whose objects it is about, nothing for those of a session.
     fn declaration(&self, name: &str, object: Option<&str>) -> String {
+        let made = object.unwrap_or("T");
         let object = |more: &str| match object {
             Some(ty) if more.is_empty() => ty.to_owned(),
             Some(ty) => format!("{ty}, {more}"),
@@ -36,6 +46,10 @@ impl Prototype {
             Prototype::Write => format!("int64_t {name}({})", object("uint64_t offset, void *to, size_t bytes")),
             Prototype::Read => format!("int {name}({})", object("uint64_t offset, const void *from, size_t bytes")),
             Prototype::Identity => format!("const char *{name}({})", object("")),
+            Prototype::Save => format!("int64_t {name}({})", object("void *to, size_t bytes")),
+            Prototype::Make(_) => format!("{made} {name}(uint64_t references, const void *from, size_t bytes)"),
+            Prototype::Load => format!("int {name}({})", object("const void *from, size_t bytes")),
+            Prototype::StatusCode => format!("int64_t {name}({})", object("")),
             Prototype::Quiesce => format!("int {name}(void)"),
         }
     }
@@ -61,7 +75,20 @@ impl Prototype {
             (Prototype::Read, [offset, from, bytes]) => {
                 int(result, 4, true) && int(offset, 8, false) && pointer(from, Some(true), void) && int(bytes, 8, false)
             }
+            (Prototype::Save, [to, bytes]) => {
+                int(result, 8, true) && pointer(to, Some(false), void) && int(bytes, 8, false)
+            }
+            (Prototype::Make(handle), [references, from, bytes]) => {
+                result.handle == Some(*handle)
+                    && int(references, 8, false)
+                    && pointer(from, Some(true), void)
+                    && int(bytes, 8, false)
+            }
+            (Prototype::Load, [from, bytes]) => {
+                int(result, 4, true) && pointer(from, Some(true), void) && int(bytes, 8, false)
+            }
             (Prototype::Identity, []) => pointer(result, None, |to| matches!(to, TypeKind::Int { bytes: 1, .. })),
+            (Prototype::StatusCode, []) => int(result, 8, true),
             (Prototype::Quiesce, []) => int(result, 4, true),
             _ => false,
         }
@@ -79,7 +106,8 @@ impl<'a> Resolver<'a> {
         prototype: &Prototype,
         object: Option<usize>,
     ) -> Option<usize> {
-        let ty = object.map(|object| self.model.handle_types[object].name.clone());
+        let about = if let Prototype::Make(handle) = prototype { Some(*handle) } else { object };
+        let ty = about.map(|handle| self.model.handle_types[handle].name.clone());
         let declaration = prototype.declaration(if name.is_empty() { "f" } else { name }, ty.as_deref());
         let help = format!("declare it in `utility(server)`: `{declaration}`");
         let Some(utility) = self.utility(name) else {
@@ -102,7 +130,7 @@ impl<'a> Resolver<'a> {
         Some(utility)
     }
 
-    fn named_function(
+    pub(super) fn named_function(
         &mut self,
         d: &Descriptor,
         n: usize,
@@ -297,6 +325,23 @@ impl<'a> Resolver<'a> {
     /// `identity(name)` in a `type` block.
     pub(super) fn identity(&mut self, handle: Option<usize>, d: &Descriptor) -> Option<usize> {
         self.named_function(d, 0, Prototype::Identity, Some(handle?))
+    }
+
+    /// `remade(save, make, load)` in a `type` block.
+    pub(super) fn remade(&mut self, handle: Option<usize>, d: &Descriptor) -> Option<RemadeFunctions> {
+        let handle = handle?;
+        if self.model.handle_types[handle].size != 8 {
+            let size = self.model.handle_types[handle].size;
+            self.report(
+                Diagnostic::error(d.span, "only objects of eight bytes can be made again by a function")
+                    .label(format!("a value of this type has {size} bytes")),
+            );
+            return None;
+        }
+        let save = self.named_function(d, 0, Prototype::Save, Some(handle));
+        let make = self.named_function(d, 1, Prototype::Make(handle), None);
+        let load = self.named_function(d, 2, Prototype::Load, Some(handle));
+        Some(RemadeFunctions { save: save?, make: make?, load: load? })
     }
 
     /// `quiesce(f);` and `session_state_cbs(write, read);` of the file, after all types are known.

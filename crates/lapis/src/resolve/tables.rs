@@ -1,17 +1,22 @@
 //! Tables of function pointers.
 
-use super::Resolver;
-use crate::ast::{Item, Name};
+use super::scope::Scope;
+use super::{Piece, Resolver, pieces};
+use crate::ast::{self, Argument, AstExpr, AstExprKind, Descriptor, Item, Name, Statement};
+use crate::descriptors::DescriptorScope;
 use crate::diagnostics::Diagnostic;
-use crate::model::{Signature, Struct, Table, TableMember, Type, TypeKind};
+use crate::model::{
+    Callee, ExprKind, Field, Function, Side, Signature, Struct, Table, TableMember, TableSource, TableValue, Type,
+    TypeKind,
+};
 use crate::suggest::similar;
 
 impl<'a> Resolver<'a> {
     pub(super) fn table_names(&mut self, items: &'a [Item]) {
         for item in items {
-            let Item::Table { ty, name } = item else { continue };
+            let Item::Table { ty, name, source } = item else { continue };
             let Some(resolved) = self.resolve_type(ty) else { continue };
-            let TypeKind::Struct(Struct { size, fields, .. }) = &resolved.kind else {
+            let TypeKind::Struct(s @ Struct { size, fields, .. }) = &resolved.kind else {
                 self.report(
                     Diagnostic::error(ty.span, "a table is a complete struct of function pointers").label("not one"),
                 );
@@ -19,8 +24,101 @@ impl<'a> Resolver<'a> {
             };
             let member =
                 |f: &crate::model::Field| TableMember { name: f.name.clone(), offset: f.offset, function: None };
-            let members = fields.iter().filter(|f| is_function(&f.ty)).map(member).collect();
-            self.model.tables.push(Table { name: name.text.clone(), size: *size, members });
+            let source = source.as_ref().and_then(|source| self.table_source(source, s));
+            let counts = |f: &&Field| match source {
+                // Other pointers lead to the vendor's own: that stays there.
+                Some(_) => matches!(f.ty.kind, TypeKind::FunctionPointer(_)),
+                None => is_function(&f.ty),
+            };
+            let members = fields.iter().filter(counts).map(member).collect();
+            self.model.tables.push(Table { name: name.text.clone(), size: *size, members, source });
+        }
+    }
+
+    fn table_source(&mut self, source: &'a ast::TableFrom, s: &Struct) -> Option<TableSource> {
+        let address = self.expr(&source.address, &Scope { place: "the address of a table", ..Scope::default() })?;
+        let mut misfit = !matches!(address.ty.kind, TypeKind::Pointer { .. });
+        address.walk(&mut |e| {
+            misfit |= match e.kind {
+                ExprKind::Call(Callee::Utility(n), _) => self.model.utility_functions[n].side == Side::Guest,
+                ExprKind::Call(..) | ExprKind::Table(_) | ExprKind::Relaxed => true,
+                _ => false,
+            }
+        });
+        if misfit {
+            self.report(
+                Diagnostic::error(source.address.span, "this does not find the vendor's table")
+                    .label("no pointer that the server has")
+                    .help("call a function of a `utility(server)` block that returns the table's address, or NULL"),
+            );
+            return None;
+        }
+        let mut found = TableSource { address, sized: None, values: Vec::new() };
+        numbers(s, 0, &mut found.values);
+        for piece in pieces(&source.body) {
+            let Piece::Statement(Statement::Descriptor(d)) = piece else {
+                self.report(
+                    Diagnostic::error(source.body.span, "a condition in the description of a table")
+                        .label("only `sized` and `least` can stand here"),
+                );
+                continue;
+            };
+            self.misplaced(d, DescriptorScope::Table);
+            self.table_value(d, s, &mut found);
+        }
+        Some(found)
+    }
+
+    /// `sized(member)` and `least(member, limit)`.
+    fn table_value(&mut self, d: &'a Descriptor, s: &Struct, found: &mut TableSource) {
+        let named = match d.arguments.as_deref() {
+            Some([Argument::Expr(named), ..]) if matches!(d.name.text.as_str(), "sized" | "least") => named,
+            _ => return,
+        };
+        let place = number_at(named, s).and_then(|offset| found.values.iter().position(|v| v.offset == offset));
+        let Some(place) = place else {
+            self.report(
+                Diagnostic::error(named.span, "not a number of the table").label("`member` or `member.member`"),
+            );
+            return;
+        };
+        let value = &mut found.values[place];
+        if d.name.text == "sized" {
+            value.most = Some(s.size as u64);
+            found.sized = Some(*value);
+            return;
+        }
+        let Some(limit) = self.argument_value(d, 1, &Scope::constant()) else { return };
+        match limit.kind {
+            ExprKind::Int(most) if most >= 0 && most <= i128::from(u64::MAX) => value.most = Some(most as u64),
+            _ => self.report(
+                Diagnostic::error(limit.span, "the limit of a member is a constant").label("this is computed later"),
+            ),
+        }
+    }
+
+    /// A function for each member of a table that nothing describes: it is not virtualized, and says so.
+    pub(super) fn undescribed_members(&mut self, items: &'a [Item]) {
+        for item in items {
+            let Item::Table { ty, name, source: Some(_) } = item else { continue };
+            let Some(index) = self.model.tables.iter().position(|t| t.name == name.text) else { continue };
+            if self.model.tables[index].source.is_none() {
+                continue;
+            }
+            let Some(TypeKind::Struct(s)) = self.resolve_type(ty).map(|ty| ty.kind) else { continue };
+            for field in &s.fields {
+                let TypeKind::FunctionPointer(signature) = &field.ty.kind else { continue };
+                let described = self.model.functions.iter().any(|f| match &f.member_of {
+                    Some((table, member)) => *table == index && *member == field.name,
+                    None => f.name == field.name,
+                });
+                if described {
+                    continue;
+                }
+                let function = self.undescribed_function(signature, &format!("{}.{}", name.text, field.name));
+                let member_of = Some((index, field.name.clone()));
+                self.model.functions.push(Function { member_of, ..function });
+            }
         }
     }
 
@@ -41,7 +139,7 @@ impl<'a> Resolver<'a> {
             return None;
         };
         let ty = items.iter().find_map(|i| match i {
-            Item::Table { ty, name } if name.text == table.text => Some(ty),
+            Item::Table { ty, name, .. } if name.text == table.text => Some(ty),
             _ => None,
         })?;
         let TypeKind::Struct(s) = self.resolve_type(ty)?.kind else { return None };
@@ -89,5 +187,33 @@ fn is_function(ty: &Type) -> bool {
         TypeKind::FunctionPointer(_) => true,
         TypeKind::Pointer { to, .. } => matches!(to.kind, TypeKind::Void),
         _ => false,
+    }
+}
+
+/// The numbers of a table and of the structs in it. What they say of the vendor's library is true in the guest.
+fn numbers(s: &Struct, offset: usize, found: &mut Vec<TableValue>) {
+    for field in s.fields.iter().filter(|_| !s.union) {
+        let offset = offset + field.offset;
+        match &field.ty.kind {
+            TypeKind::Int { bytes: width @ (1 | 2 | 4 | 8), .. } | TypeKind::Float { bytes: width @ (4 | 8) } => {
+                found.push(TableValue { offset, width: *width, most: None })
+            }
+            TypeKind::Struct(inner) => numbers(inner, offset, found),
+            _ => {}
+        }
+    }
+}
+
+/// The place of `member` or `member.member`.
+fn number_at(named: &AstExpr, s: &Struct) -> Option<usize> {
+    match &named.kind {
+        AstExprKind::Name(name) => s.fields.iter().find(|f| f.name == *name).map(|f| f.offset),
+        AstExprKind::Member(outer, name) => {
+            let AstExprKind::Name(outer) = &outer.kind else { return None };
+            let outer = s.fields.iter().find(|f| f.name == *outer)?;
+            let TypeKind::Struct(inner) = &outer.ty.kind else { return None };
+            inner.fields.iter().find(|f| f.name == name.text).map(|f| outer.offset + f.offset)
+        }
+        _ => None,
     }
 }

@@ -279,6 +279,8 @@ fn wrong_uses_of_state_are_mistakes() {
     }
     for (text, expected) in [
         ("type(sm_device) { handle; identity(both); }", "`both` has other parameters, or another result"),
+        ("type(sm_device) { handle; remade(both, both, both); }", "`both` has other parameters, or another result"),
+        ("type(sm_device) { handle; remade(both, gone, both); }", "`both` has other parameters, or another result"),
         ("quiesce(both);", "`both` has other parameters, or another result"),
         ("session_state_cbs(both, both);", "`both` has other parameters, or another result"),
         ("stateless(sm_hints);", "`sm_hints` is no function of this API"),

@@ -221,6 +221,8 @@ impl<'a> Resolver<'a> {
                 }
                 DescriptorScope::Value => ("a value", "put it directly in the body of the function"),
                 DescriptorScope::Type => ("a type", "put it in the description of a function"),
+                DescriptorScope::Chain => ("a chain", "a link is described by its struct: `link(K, struct S)`"),
+                DescriptorScope::Table => ("a table", "describe a function of it under the name `table.member`"),
             };
             self.report(
                 Diagnostic::error(d.name.span, format!("`{name}` cannot describe {what}"))

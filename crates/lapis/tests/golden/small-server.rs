@@ -2,8 +2,8 @@
 #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
 use aviary_server::{
     ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo,
-    ClosureLifetime, Metadata, ObjectName, Outgoing, SessionState, Reject, ResourceKind,
-    Role,
+    ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject,
+    ResourceKind, Role,
 };
 use aviary_server::bounds as support;
 unsafe extern "C" {}
@@ -112,6 +112,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             metadata: None,
             identity: None,
             blocker: None,
+            remade: None,
         },
         HandleTypeInfo {
             name: "matrix",
@@ -120,6 +121,7 @@ static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
             metadata: None,
             identity: None,
             blocker: None,
+            remade: None,
         },
     ],
     resources: &[("floats", ResourceKind::Continuous)],

@@ -32,6 +32,33 @@ pub struct MoveRequest {
     pub check: bool,
     /// Milliseconds within which the session must stand.
     pub stop_ms: u64,
+    /// For tests: the move waits there for [`crate::Request::Proceed`]. Its deadlines hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halt: Option<Halt>,
+}
+
+/// Places at which a move can be halted: between a report and what the node does then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Halt {
+    /// The new API server has its modules; nothing was stopped yet.
+    Prepared,
+    /// The state is written; the new API server has nothing of it.
+    Captured,
+    /// The sessions stand in both API servers; they are the old one's.
+    Rebuilt,
+}
+
+impl Halt {
+    /// The place before this step.
+    fn before(next: &Next) -> Option<Self> {
+        match next {
+            Next::Capture => Some(Self::Prepared),
+            Next::Rebuild => Some(Self::Captured),
+            Next::Commit => Some(Self::Rebuilt),
+            Next::Wait | Next::GiveUp(_) | Next::Lie => None,
+        }
+    }
 }
 
 /// The answer to a wish: the number of the move.
@@ -96,6 +123,8 @@ pub(crate) struct Part {
     pub rebuild_us: u64,
     /// The node's end of the new grant page and bell, until the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
+    /// Their files.
+    pub devices_file: Option<[OwnedFd; 2]>,
 }
 
 #[derive(Debug)]
@@ -108,9 +137,19 @@ pub(crate) struct Move {
     pub progress: Progress,
     pub parts: BTreeMap<u64, Part>,
     pub since: Instant,
+    /// Where it is to be halted.
+    pub halt: Option<Halt>,
+    /// The step before which it was halted.
+    pub halted: Option<Next>,
 }
 
 impl Move {
+    /// Its stage, for people.
+    fn told(&self) -> String {
+        let halted = if self.halted.is_some() { ", halted" } else { "" };
+        format!("{}{halted}", self.progress.stage().told())
+    }
+
     pub fn figures(&self, server: u32, now: Instant) -> MoveFigures {
         let sum = |of: fn(&Part) -> u64| self.parts.values().map(of).fold(0, u64::saturating_add);
         MoveFigures {
@@ -131,7 +170,7 @@ impl Move {
 pub(crate) struct Moves {
     under_way: Vec<Move>,
     ended: VecDeque<(u64, MoveStatus)>,
-    last: u64,
+    pub(crate) last: u64,
 }
 
 impl Moves {
@@ -147,6 +186,10 @@ impl Moves {
     /// The move in which this API server is the old or the new one.
     pub fn of(&mut self, server: u64) -> Option<&mut Move> {
         self.under_way.iter_mut().find(|one| one.source == server || one.target == Some(server))
+    }
+
+    pub fn numbered(&mut self, number: u64) -> Option<&mut Move> {
+        self.under_way.iter_mut().find(|one| one.number == number)
     }
 
     pub fn stage_of(&self, server: u64) -> Option<&'static str> {
@@ -182,7 +225,7 @@ impl Moves {
 
     pub fn status(&self, number: u64) -> Option<MoveStatus> {
         let under_way = self.under_way.iter().find(|one| one.number == number);
-        let told = under_way.map(|one| MoveStatus::UnderWay(one.progress.stage().told().into()));
+        let told = under_way.map(|one| MoveStatus::UnderWay(one.told()));
         told.or_else(|| self.ended.iter().find(|(ended, _)| *ended == number).map(|(_, status)| status.clone()))
     }
 }
@@ -212,6 +255,8 @@ mod tests {
             progress: Progress::new([number].into(), Duration::ZERO, now),
             parts: [(number, Part::default())].into(),
             since: now,
+            halt: None,
+            halted: None,
         }
     }
 
@@ -223,8 +268,8 @@ mod tests {
         assert_eq!(moves.of(7).map(|one| one.number), Some(first));
         assert_eq!(moves.of(107).map(|one| one.number), Some(first));
         assert!(moves.of(8).is_none());
-        assert_eq!(moves.status(first), Some(MoveStatus::UnderWay("capturing".into())));
-        assert_eq!(moves.stage_of(7), Some("capturing"));
+        assert_eq!(moves.status(first), Some(MoveStatus::UnderWay("preparing".into())));
+        assert_eq!(moves.stage_of(7), Some("preparing"));
         let refused = MoveStatus::Refused { reason: "busy".into(), lasting: false };
         assert!(moves.end(first, refused.clone()).is_some() && moves.end(first, refused.clone()).is_none());
         assert_eq!(moves.status(first), Some(refused.clone()));

@@ -1,10 +1,12 @@
 //! The stages of a move, and all changes between them. Plain bookkeeping: no I/O, and time is an argument.
 //!
 //! ```text
-//! capturing --all captured--> rebuilding --all rebuilt--> commit
-//!     |                            |
+//! preparing --all prepared--> capturing --all captured--> rebuilding --all rebuilt--> commit
+//!     |                           |                           |
 //!     +--refused, overdue, guest or new API server gone: given up, the old one goes on
 //! ```
+//!
+//! While the new API server is prepared the sessions still run: what it does not have is refused before they are stopped.
 //!
 //! A session belongs to its old API server until the commit, which is one step under the node's lock, and to the new one
 //! from then on. The old API server may die while the new one rebuilds: the state is complete by then.
@@ -14,6 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// How long the new API server may take to load the modules of the sessions.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a capture may take beyond the time in which the sessions must stand.
 const CAPTURE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the new API server may take; programs may have to be compiled again.
@@ -22,6 +26,8 @@ const REBUILD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Where a move is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
+    /// The new API server loads what the sessions need.
+    Preparing,
     /// The old API server stops the sessions and writes their state.
     Capturing,
     /// The new one makes them out of it.
@@ -32,6 +38,7 @@ impl Stage {
     /// For people.
     pub fn told(self) -> &'static str {
         match self {
+            Self::Preparing => "preparing",
             Self::Capturing => "capturing",
             Self::Rebuilding => "rebuilding",
         }
@@ -41,6 +48,8 @@ impl Stage {
 /// An event of a move.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoveEvent {
+    /// The new API server has what this session needs.
+    Prepared(u64),
     /// The old API server has captured this session.
     Captured(u64),
     /// The new one has rebuilt it.
@@ -74,6 +83,8 @@ impl Refusal {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     Wait,
+    /// The new API server has what all sessions need.
+    Capture,
     /// All sessions are captured.
     Rebuild,
     /// All sessions stand in the new API server.
@@ -90,14 +101,32 @@ pub struct Progress {
     /// Sessions that have not reached the next stage.
     waiting: BTreeSet<u64>,
     source_gone: bool,
+    /// Time in which the sessions must stand.
+    stop: Duration,
     deadline: Instant,
 }
 
 impl Progress {
     /// `stop`: time in which the sessions must stand.
     pub fn new(sessions: BTreeSet<u64>, stop: Duration, now: Instant) -> Self {
-        let (waiting, deadline) = (sessions.clone(), now + stop + CAPTURE_TIMEOUT);
-        Self { stage: Stage::Capturing, sessions, waiting, source_gone: false, deadline }
+        let (waiting, deadline) = (sessions.clone(), now + PREPARE_TIMEOUT);
+        Self { stage: Stage::Preparing, sessions, waiting, source_gone: false, stop, deadline }
+    }
+
+    /// Of a move without a new API server: there is nothing to prepare.
+    pub fn of_check(sessions: BTreeSet<u64>, stop: Duration, now: Instant) -> Self {
+        let mut progress = Self::new(sessions, stop, now);
+        progress.capture(now);
+        progress
+    }
+
+    fn capture(&mut self, now: Instant) {
+        (self.stage, self.waiting) = (Stage::Capturing, self.sessions.clone());
+        self.deadline = now + self.stop + CAPTURE_TIMEOUT;
+    }
+
+    pub fn stop(&self) -> Duration {
+        self.stop
     }
 
     pub fn stage(&self) -> Stage {
@@ -120,6 +149,13 @@ impl Progress {
     #[must_use]
     pub fn after(&mut self, event: MoveEvent, now: Instant) -> Next {
         match (self.stage, event) {
+            (Stage::Preparing, MoveEvent::Prepared(session)) if self.waiting.remove(&session) => {
+                if !self.waiting.is_empty() {
+                    return Next::Wait;
+                }
+                self.capture(now);
+                Next::Capture
+            }
             (Stage::Capturing, MoveEvent::Captured(session)) if self.waiting.remove(&session) => {
                 if !self.waiting.is_empty() {
                     return Next::Wait;
@@ -131,9 +167,9 @@ impl Progress {
             (Stage::Rebuilding, MoveEvent::Rebuilt(session)) if self.waiting.remove(&session) => {
                 if self.waiting.is_empty() { Next::Commit } else { Next::Wait }
             }
-            (_, MoveEvent::Captured(_) | MoveEvent::Rebuilt(_)) => Next::Lie,
+            (_, MoveEvent::Prepared(_) | MoveEvent::Captured(_) | MoveEvent::Rebuilt(_)) => Next::Lie,
             (_, MoveEvent::Refused(refusal)) => Next::GiveUp(refusal),
-            (Stage::Capturing, MoveEvent::SourceGone) => {
+            (Stage::Preparing | Stage::Capturing, MoveEvent::SourceGone) => {
                 self.source_gone = true;
                 Next::GiveUp(Refusal::lasting("its API server has ended"))
             }
@@ -144,6 +180,7 @@ impl Progress {
             (_, MoveEvent::TargetGone) => Next::GiveUp(Refusal::not_now("the new API server has ended")),
             (_, MoveEvent::GuestGone) => Next::GiveUp(Refusal::lasting("the program has ended")),
             (_, MoveEvent::Overdue) if now >= self.deadline => Next::GiveUp(Refusal::not_now(match self.stage {
+                Stage::Preparing => "the new API server did not load its module in time",
                 Stage::Capturing => "its API server did not capture it in time",
                 Stage::Rebuilding => "the new API server did not rebuild it in time",
             })),
@@ -156,8 +193,28 @@ impl Progress {
 mod tests {
     use super::*;
 
+    /// Of a move whose new API server is prepared.
     fn progress(now: Instant) -> Progress {
-        Progress::new([1, 2].into(), Duration::from_secs(1), now)
+        Progress::of_check([1, 2].into(), Duration::from_secs(1), now)
+    }
+
+    #[test]
+    fn sessions_are_stopped_only_once_the_new_api_server_is_prepared_for_all() {
+        let now = Instant::now();
+        let mut progress = Progress::new([1, 2].into(), Duration::from_secs(1), now);
+        assert_eq!(progress.after(MoveEvent::Prepared(1), now), Next::Wait);
+        assert_eq!(progress.stage(), Stage::Preparing);
+        assert_eq!(progress.after(MoveEvent::Captured(1), now), Next::Lie);
+        assert_eq!(progress.after(MoveEvent::Prepared(2), now), Next::Capture);
+        assert_eq!((progress.stage(), progress.stop()), (Stage::Capturing, Duration::from_secs(1)));
+        assert_eq!(progress.after(MoveEvent::Prepared(1), now), Next::Lie);
+        for event in [MoveEvent::SourceGone, MoveEvent::TargetGone, MoveEvent::GuestGone] {
+            let mut progress = Progress::new([1].into(), Duration::ZERO, now);
+            assert!(matches!(progress.after(event, now), Next::GiveUp(_)));
+        }
+        let mut slow = Progress::new([1].into(), Duration::ZERO, now);
+        let late = slow.deadline();
+        assert!(matches!(slow.after(MoveEvent::Overdue, late), Next::GiveUp(_)));
     }
 
     #[test]
@@ -218,7 +275,7 @@ mod tests {
             for event in chosen {
                 seen.push(event.clone());
                 match progress.after(event.clone(), now) {
-                    Next::Wait | Next::Rebuild => {}
+                    Next::Wait | Next::Capture | Next::Rebuild => {}
                     Next::GiveUp(_) | Next::Lie => break,
                     Next::Commit => {
                         let steps: Vec<_> = seen.iter().filter(|e| all[..4].contains(e)).collect();

@@ -1,7 +1,8 @@
 //! The node's steps of a move, each under its lock.
 
 use super::{
-    Asker, MAX_STOP_MS, Move, MoveBegun, MoveEvent, MoveRequest, MoveStatus, Next, Part, Progress, Refusal, TEST_STOP,
+    Asker, Halt, MAX_STOP_MS, Move, MoveBegun, MoveEvent, MoveRequest, MoveStatus, Next, Part, Progress, Refusal,
+    TEST_STOP,
 };
 use crate::{
     NodeError,
@@ -10,9 +11,10 @@ use crate::{
     life::{EndReason, ServerEvent, ServerState, SessionState},
     log::Level,
     node::{Core, CoreState},
+    tenants::copies,
 };
 use aviary_control::{
-    DeviceDescriptors, MoveOrder, MoveReport, Patience, SessionDescriptors, StateDescriptors, ToServer,
+    DeviceDescriptors, MoveOrder, MoveReport, Patience, Preparation, SessionDescriptors, StateDescriptors, ToServer,
 };
 use std::{
     collections::BTreeSet,
@@ -39,7 +41,21 @@ impl Core {
             state.moves.remember(number, MoveStatus::Refused { reason, lasting });
             number
         });
+        // The node's loop hears no report before this lock is released.
+        if let Some(one) = state.moves.numbered(number) {
+            one.halt = request.halt;
+        }
         Ok(MoveBegun { number })
+    }
+
+    /// A halted move goes on. Answers its state.
+    pub(crate) fn proceed_with_move(&self, number: u64) -> Result<MoveStatus, NodeError> {
+        let mut state = self.state();
+        let halted = state.moves.numbered(number).and_then(|one| Some((one.source, one.halted.take()?)));
+        if let Some((source, next)) = halted {
+            self.take_step(&mut state, source, next);
+        }
+        state.moves.status(number).ok_or(NodeError::NoMove(number))
     }
 
     pub(crate) fn move_status(&self, number: u64) -> Result<MoveStatus, NodeError> {
@@ -56,19 +72,33 @@ impl Core {
             Asker::Operator | Asker::Session => Some(self.reserve_target(state, source)?),
         };
         let (now, number) = (Instant::now(), state.moves.next_number());
-        let progress = Progress::new(sessions.clone(), stop, now);
+        let progress = match target {
+            Some(_) => Progress::new(sessions.clone(), stop, now),
+            None => Progress::of_check(sessions.clone(), stop, now),
+        };
         let parts = sessions.iter().map(|session| (*session, Part::default())).collect();
-        state.moves.begin(Move { number, source, target, progress, parts, since: now });
-        let order = MoveOrder::Capture { stop_ms: u64::try_from(stop.as_millis()).unwrap_or(MAX_STOP_MS) };
-        let told = sessions
-            .iter()
-            .all(|session| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok());
-        if !told {
-            let refusal = Refusal::not_now("its API server does not listen");
+        state.moves.begin(Move { number, source, target, progress, parts, since: now, halt: None, halted: None });
+        let begun = match target {
+            Some(target) => self.prepare(state, target, &sessions),
+            None => order_capture(state, source, &sessions, stop),
+        };
+        if let Err(refusal) = begun {
             self.give_up(state, source, &refusal);
             return Err(refusal);
         }
         Ok(number)
+    }
+
+    /// The new API server loads what the sessions need, while they still run.
+    fn prepare(&self, state: &CoreState, target: u64, sessions: &BTreeSet<u64>) -> Result<(), Refusal> {
+        for id in sessions {
+            let Some(session) = state.registry.sessions.get(id) else { continue };
+            let (modules, api) = (self.config.modules.clone(), session.api.clone());
+            let wanted = Preparation { session: *id, modules, api, spec_hash: session.spec_hash };
+            let told = tell(state, target, &ToServer::Prepare(wanted), &[]);
+            told.map_err(|error| refusal_of_target(&NodeError::HandOver(0, error)))?;
+        }
+        Ok(())
     }
 
     /// A spare API server with a place in the tenant's page, for the guest of `source`.
@@ -121,7 +151,9 @@ impl Core {
                 part.figures = figures;
                 MoveEvent::Captured(session)
             }
-            MoveReport::Unmovable { reason, lasting } if is_source => {
+            MoveReport::Prepared if !is_source => MoveEvent::Prepared(session),
+            // The new one says so only of a session that it is prepared for.
+            MoveReport::Unmovable { reason, lasting } => {
                 let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string();
                 MoveEvent::Refused(Refusal { reason, lasting })
             }
@@ -166,12 +198,29 @@ impl Core {
     /// False: the event cannot be.
     fn step_move(&self, state: &mut CoreState, source: u64, event: MoveEvent) -> bool {
         let Some(one) = state.moves.of(source) else { return true };
-        match one.progress.after(event, Instant::now()) {
+        let next = one.progress.after(event, Instant::now());
+        if one.halt.is_some() && Halt::before(&next) == one.halt {
+            one.halted = Some(next);
+            return true;
+        }
+        self.take_step(state, source, next)
+    }
+
+    /// False: the event before it cannot be.
+    fn take_step(&self, state: &mut CoreState, source: u64, next: Next) -> bool {
+        let Some(one) = state.moves.of(source) else { return true };
+        match next {
             Next::Wait => {}
+            Next::Capture => {
+                let (sessions, stop) = (one.progress.sessions().clone(), one.progress.stop());
+                if let Err(refusal) = order_capture(state, source, &sessions, stop) {
+                    self.give_up(state, source, &refusal);
+                }
+            }
             Next::Rebuild if one.target.is_none() => self.end_check(state, source),
             Next::Rebuild => {
                 if let Err(error) = self.hand_to_target(state, source) {
-                    self.give_up(state, source, &Refusal::not_now(format!("the new API server: {error}")));
+                    self.give_up(state, source, &refusal_of_target(&error));
                 }
             }
             Next::Commit => self.commit(state, source),
@@ -210,13 +259,15 @@ impl Core {
             let mut all = session_descriptors.list();
             // The guest's socket goes once.
             all.extend(captured.list().into_iter().skip(1));
+            let devices_file = theirs.as_ref().map(copies).transpose();
+            let devices_file = devices_file.map_err(|errno| NodeError::HandOver(0, errno.into()))?;
             let adopt = ToServer::Adopt { assignment: Box::new(assignment), heap: captured.heap.is_some() };
             tell(state, target, &adopt, &all).map_err(|error| NodeError::HandOver(0, error))?;
             if let Some(server) = state.registry.servers.get_mut(&target) {
                 server.log.serves(id);
             }
             if let Some(part) = state.moves.of(source).and_then(|one| one.parts.get_mut(&id)) {
-                part.devices = own;
+                (part.devices, part.devices_file) = (own, devices_file);
             }
         }
         Ok(())
@@ -233,6 +284,10 @@ impl Core {
         }
         if let Some(refusal) = unfit_source(state.registry.servers.get(&source).map(|server| server.state)) {
             return self.give_up(state, source, &refusal);
+        }
+        // It may have died after its report; the old one still has the sessions.
+        if state.registry.servers.get(&target).is_none_or(|server| server.process.has_ended()) {
+            return self.give_up(state, source, &Refusal::not_now("the new API server has ended"));
         }
         let seats = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
         let seats = seats.zip(state.registry.servers.get(&target).and_then(|server| server.seat.as_ref()));
@@ -266,6 +321,9 @@ impl Core {
                 session.moves.count += 1;
                 session.moves.last_us = Some(figures.whole_us);
                 session.moves.refused = None;
+                if let Some(pages) = &mut session.pages {
+                    pages.devices_file = part.devices_file;
+                }
                 if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, part.devices) {
                     let share = state.tenants.called(&session.tenant).share();
                     scheduling.enter(id, &session.tenant, share, process, page, bell);
@@ -340,6 +398,8 @@ impl Core {
         if let Some(known) = state.registry.servers.get(&server) {
             self.epoll.remove(known.process.exit.as_fd());
         }
+        // It cannot be killed any more, however long the new one takes.
+        state.registry.change(server, ServerEvent::Ended, Instant::now());
         self.step_move(state, source, MoveEvent::SourceGone);
         // Given up at once, it was reaped with that.
         state.moves.is_under_way(number) || !state.registry.servers.contains_key(&server)
@@ -391,14 +451,36 @@ fn movable(state: &mut CoreState, source: u64, sessions: &BTreeSet<u64>) -> Resu
     Ok(())
 }
 
+/// The new API server did not take a message. Its end may be seen there first.
+fn refusal_of_target(error: &NodeError) -> Refusal {
+    match error {
+        NodeError::HandOver(_, error)
+            if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) =>
+        {
+            Refusal::not_now("the new API server has ended")
+        }
+        error => Refusal::not_now(format!("the new API server: {error}")),
+    }
+}
+
 /// Sessions of an API server that is about to end go nowhere.
 fn unfit_source(state: Option<ServerState>) -> Option<Refusal> {
     match state {
-        Some(ServerState::Serving) => None,
+        Some(ServerState::Serving | ServerState::Ended) => None,
         // It has ended by itself: the node knows what that means only once it has its state.
         Some(ServerState::Doomed { why: EndReason::HungUp, .. }) => None,
         Some(other) => Some(Refusal::lasting(format!("its API server is about to end: {}", other.told()))),
         None => Some(Refusal::lasting("its API server has ended")),
+    }
+}
+
+/// The old API server stops the sessions and writes their state.
+fn order_capture(state: &CoreState, source: u64, sessions: &BTreeSet<u64>, stop: Duration) -> Result<(), Refusal> {
+    let order = MoveOrder::Capture { stop_ms: u64::try_from(stop.as_millis()).unwrap_or(MAX_STOP_MS) };
+    let told = |session: &u64| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok();
+    match sessions.iter().all(told) {
+        true => Ok(()),
+        false => Err(Refusal::not_now("its API server does not listen")),
     }
 }
 

@@ -83,7 +83,8 @@ pub struct Overdue {
 #[derive(Debug)]
 pub struct Scheduling {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    /// `None`: nothing is scheduled, as the node's program is about to be replaced.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 #[derive(Debug)]
@@ -149,10 +150,52 @@ impl Scheduling {
         let state = Mutex::new(State { rules, launch_slice, ..State::default() });
         let over = AtomicBool::new(false);
         let shared = Arc::new(Shared { epoll, wake, timer, overdue, over, log, state });
-        let theirs = shared.clone();
+        let scheduling = Scheduling { shared, thread: Mutex::new(None) };
+        scheduling.begin()?;
+        Ok(scheduling)
+    }
+
+    fn begin(&self) -> Result<(), NodeError> {
+        self.shared.over.store(false, Ordering::SeqCst);
+        let theirs = self.shared.clone();
         let thread = std::thread::Builder::new().name("scheduler".into()).spawn(move || theirs.run());
-        let thread = thread.map_err(NodeError::Watch)?;
-        Ok(Scheduling { shared, thread: Some(thread) })
+        *self.thread() = Some(thread.map_err(NodeError::Watch)?);
+        Ok(())
+    }
+
+    fn thread(&self) -> MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// With its thread all priorities end that it has given to others.
+    fn end_thread(&self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        self.shared.alert();
+        let thread = self.thread().take();
+        thread.map(JoinHandle::join);
+    }
+
+    /// Opens every device to all and ends the thread: another program is about to take the node's place, and a session
+    /// waits for nobody meanwhile. Answers the rules, for [`Self::resume`].
+    pub fn let_go(&self) -> Rules {
+        let rules = self.shared.state().rules.clone();
+        self.set_rules(Rules::default());
+        self.end_thread();
+        rules
+    }
+
+    /// No other program has come.
+    pub fn resume(&self, rules: Rules) -> Result<(), NodeError> {
+        self.begin()?;
+        self.set_rules(rules);
+        Ok(())
+    }
+
+    /// A session that began under the program before: its API server may have slots already.
+    pub fn enter_again(&self, session: u64, tenant: &str, share: Share, process: u32, page: GrantPage, bell: OwnedFd) {
+        self.enter(session, tenant, share, process, page, bell);
+        self.shared.find_new_slots(&mut self.shared.state(), session);
+        self.shared.alert();
     }
 
     /// Nanoseconds that a part of long work shall take now; 0: work goes whole.
@@ -328,9 +371,7 @@ impl Member {
 
 impl Drop for Scheduling {
     fn drop(&mut self) {
-        self.shared.over.store(true, Ordering::SeqCst);
-        self.shared.alert();
-        self.thread.take().map(JoinHandle::join);
+        self.end_thread();
     }
 }
 

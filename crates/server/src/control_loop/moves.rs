@@ -14,6 +14,7 @@ use super::{Connected, Stance, await_end};
 use crate::lane::LaneStart;
 use crate::moving::link::{LanePlace, Link, LinkedLane};
 use crate::moving::{Obstacle, calls_under_way, close_callbacks, drain, report, snapshot};
+use crate::printed::Printed;
 use crate::session::Session;
 use crate::state::{self, Places, Rebuilt};
 
@@ -134,8 +135,7 @@ impl Connected {
         drain(session, deadline + DRAIN_TIMEOUT)?;
         let callbacks = close_callbacks(session, deadline + DRAIN_TIMEOUT)?;
         let drained = Instant::now();
-        let text = session.printed.get().and_then(|printed| printed.take(true));
-        if text.is_some_and(|text| text.iter().any(|text| !text.is_empty())) {
+        if session.printed.get().is_some_and(Printed::has_text) {
             return Err(Obstacle::not_now("the vendor library has printed what no answer has carried yet"));
         }
         let (deliveries, delivered) = session.late.untold();
@@ -147,6 +147,7 @@ impl Connected {
         let link = Link {
             hello: self.link.hello.clone(),
             same_address: self.arena.same_address(),
+            prints_with_replies: session.printed.get().is_some(),
             lanes: stopped.into_iter().map(lane).collect(),
             callbacks: self.callbacks.zip(callbacks),
             tickets_done: session.tickets.done(),
@@ -183,6 +184,9 @@ impl Connected {
         self.stance = Stance::Standing;
         let session = self.session.clone();
         session.pause.request();
+        if self.link.prints_with_replies {
+            session.print_with_replies().map_err(|error| error.to_string())?;
+        }
         session.tickets.finish(self.link.tickets_done);
         session.late.resume(std::mem::take(&mut self.link.deliveries), self.link.delivered);
         if let Some((place, file)) = &self.heap {

@@ -35,6 +35,11 @@ impl HandleTable {
         self.metadata(id, kind)
     }
 
+    /// The id of the object with this native value, of the first type that has such an object.
+    pub fn id_of_any(&self, native: u64) -> Option<u64> {
+        (0..self.types.len() as u32).find_map(|ty| self.id(ty, native))
+    }
+
     /// Frees the structure of an ended object when no call has a pointer to it any longer. There are never more of them
     /// than announced ids, and as many again that nobody has looked at yet.
     pub(super) fn retire(&self, state: &mut HandleTableState, id: u64, metadata: Metadata) {

@@ -201,6 +201,22 @@ impl HandleTable {
         slot.fill(native, id);
     }
 
+    /// Enters an object that a `remade` type's function has made. False: it is none of the snapshot's that is missing, or
+    /// the library gave an object that is known.
+    #[must_use]
+    pub fn enter_remade(&self, id: u64, native: u64, references: u64) -> bool {
+        let mut state = self.lock();
+        let is_missing = state.rebuilding.as_ref().is_some_and(|rebuilding| rebuilding.live.contains(&id));
+        let is_known = state.by_native.contains_key(&(type_of(id), native)) || self.live(&state, id).is_some();
+        if !is_missing || is_known {
+            return false;
+        }
+        self.enter_again(&mut state, id, native, Role::Allocate);
+        let entry = index_of(id).and_then(|index| state.entry(index));
+        entry.into_iter().for_each(|entry| entry.references = references);
+        true
+    }
+
     /// All objects are there again. Answers the ids of those that had ended and were not ended again.
     pub fn end_rebuilding(&self, snapshot: &Snapshot) -> Result<Vec<u64>, Difference> {
         let mut state = self.lock();

@@ -30,6 +30,8 @@ pub struct Link {
     pub hello: Vec<u8>,
     /// The guest was told that the arena lies at the same address on both sides.
     pub same_address: bool,
+    /// The guest has asked for printed text with its replies.
+    pub prints_with_replies: bool,
     /// By number.
     pub lanes: BTreeMap<u32, LinkedLane>,
     /// The lane for callbacks, if it is open.
@@ -61,6 +63,7 @@ impl Link {
         to.start();
         to.bytes(&self.hello);
         to.word(u64::from(self.same_address));
+        to.word(u64::from(self.prints_with_replies));
         to.word(self.lanes.len() as u64);
         for (number, lane) in &self.lanes {
             to.word(u64::from(*number));
@@ -90,7 +93,9 @@ impl Link {
 
     pub fn from_bytes(bytes: &[u8]) -> Result<Link, LinkError> {
         let mut from = Decoder::new(bytes);
-        let mut link = Link { hello: from.bytes()?.to_vec(), same_address: from.word()? != 0, ..Link::default() };
+        let hello = from.bytes()?.to_vec();
+        let (same_address, prints_with_replies) = (from.word()? != 0, from.word()? != 0);
+        let mut link = Link { hello, same_address, prints_with_replies, ..Link::default() };
         for _ in 0..count(&mut from, "lanes", MAX_LANES)? {
             let number = from.word()? as u32;
             let (place, position) = (take_place(&mut from)?, take_position(&mut from)?);
@@ -175,12 +180,12 @@ mod tests {
     }
 
     prop_compose! {
-        fn links()(hello in any::<Vec<u8>>(), same_address in any::<bool>(),
+        fn links()(hello in any::<Vec<u8>>(), (same_address, prints_with_replies) in any::<(bool, bool)>(),
             lanes in prop::collection::btree_map(any::<u32>(), lanes(), 0..5),
             callbacks in prop::option::of((places(), positions())), tickets_done in any::<u64>(),
             delivered in any::<u64>(), deliveries in any::<Vec<(u64, u64)>>(), heap in prop::option::of(places())) -> Link {
             let deliveries = deliveries.into_iter().map(|(offset, bytes)| Delivery { offset, bytes }).collect();
-            Link { hello, same_address, lanes, callbacks, tickets_done, delivered, deliveries, heap }
+            Link { hello, same_address, prints_with_replies, lanes, callbacks, tickets_done, delivered, deliveries, heap }
         }
     }
 
@@ -207,7 +212,7 @@ mod tests {
         let mut to = Encoder::new();
         to.start();
         to.bytes(b"hello");
-        [1, MAX_LANES as u64 + 1].into_iter().for_each(|word| to.word(word));
+        [1, 0, MAX_LANES as u64 + 1].into_iter().for_each(|word| to.word(word));
         assert!(matches!(Link::from_bytes(to.body()), Err(LinkError::TooMany(..))));
     }
 }

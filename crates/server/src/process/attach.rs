@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use aviary_control::is_api_name;
+use aviary_control::{Preparation, is_api_name};
 use aviary_transport::receive_hello;
 use aviary_wire::attach::{PREFIX, hello_flag, welcome_status};
 use aviary_wire::{Hello, WIRE_VERSION};
@@ -20,6 +20,8 @@ use crate::moving::snapshot;
 use crate::printed;
 use crate::refusal::AttachRefusal;
 
+/// The folder beside a module with those of earlier builds, by the hashes of their specifications.
+const KEPT: &str = "modules";
 /// A guest that connects says hello at once.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -95,7 +97,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
         return Err(AttachRefusal::new(welcome_status::REFUSED, text));
     }
     let pipes = shared.output.get_or_init(|| take_output(&hello, &belongings));
-    let module = load(&find(&assignment.modules, &hello.api)?)?;
+    let module = module_for(&assignment.modules, &hello.api, hello.spec_hash)?;
     let config = assignment.to_json().map_err(|e| failed("the session's settings", e))?;
     let copy = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3);
     let own = |fd: &OwnedFd| copy(fd).map_err(|e| failed("the session's descriptors", e));
@@ -112,7 +114,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
     let greeting = hello.to_bytes();
     let snapshot = state.as_ref().map(|state| own(&state.snapshot)).transpose()?;
     let heap = state.as_ref().and_then(|state| state.heap.as_ref()).map(own).transpose()?;
-    let watcher = Watcher { shared, session, api: &hello.api };
+    let watcher = Watcher { shared, session, api: &hello.api, spec_hash: hello.spec_hash };
     let (grants, bell) = devices.unzip();
     let raw = |fd: Option<OwnedFd>| fd.map_or(-1, IntoRawFd::into_raw_fd);
     let arguments = ServeArguments {
@@ -159,6 +161,7 @@ struct Watcher<'a> {
     shared: &'a ProcessState,
     session: u64,
     api: &'a str,
+    spec_hash: u64,
 }
 
 extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: usize) {
@@ -166,7 +169,7 @@ extern "C" fn watch(context: *mut c_void, what: u32, text: *const u8, length: us
     let watcher = unsafe { &*context.cast_const().cast::<Watcher>() };
     watcher.shared.attaching.end(watcher.session);
     if what == event::STARTED {
-        watcher.shared.node.started(watcher.session, watcher.api);
+        watcher.shared.node.started(watcher.session, watcher.api, watcher.spec_hash);
     } else if what == event::ENDED {
         // SAFETY: the module passes a text of this length, valid during the call.
         let text = unsafe { std::slice::from_raw_parts(text, length) };
@@ -186,6 +189,33 @@ fn find(directories: &[PathBuf], api: &str) -> Result<PathBuf, AttachRefusal> {
             Err(AttachRefusal::new(welcome_status::API, text).detail(format!("searched {directories:?}")))
         }
     }
+}
+
+/// The module of a guest library's specification: the present one, or one that an earlier build has left. If there is none
+/// the present one answers, which says what does not fit.
+fn module_for(directories: &[PathBuf], api: &str, spec_hash: u64) -> Result<&'static ModuleAbi, AttachRefusal> {
+    let path = find(directories, api)?;
+    let present = load(&path)?;
+    if present.spec_hash == spec_hash {
+        return Ok(present);
+    }
+    let kept = path.with_file_name(KEPT).join(format!("{spec_hash:016x}.so"));
+    let there = loaded().contains_key(&kept) || kept.is_file();
+    let kept = there.then(|| load(&kept)).and_then(Result::ok).filter(|module| module.spec_hash == spec_hash);
+    Ok(kept.unwrap_or(present))
+}
+
+/// Loads the module that a session which may come here needs. The error says why the session cannot come: for people.
+pub fn prepare(wanted: &Preparation) -> Result<(), String> {
+    let module = module_for(&wanted.modules, &wanted.api, wanted.spec_hash).map_err(|refusal| refusal.whole())?;
+    if module.spec_hash != wanted.spec_hash {
+        return Err(format!(
+            "the module for the API {:?} that the new API server loads is of another specification ({:016x}) than the \
+             program's guest library ({:016x})",
+            wanted.api, module.spec_hash, wanted.spec_hash
+        ));
+    }
+    Ok(())
 }
 
 /// Modules that this process has loaded, by their files.

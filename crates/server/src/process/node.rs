@@ -29,8 +29,8 @@ impl Node {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
     }
 
-    pub fn started(&self, session: u64, api: &str) {
-        self.tell(&FromServer::Started { session, api: api.to_owned() }, &[]);
+    pub fn started(&self, session: u64, api: &str, spec_hash: u64) {
+        self.tell(&FromServer::Started { session, api: api.to_owned(), spec_hash }, &[]);
     }
 
     pub fn ended(&self, session: u64, reason: &str) {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use aviary_state::{Holding, Identity, Record, Snapshot, SnapshotWriter};
 use aviary_wire::HandleId;
 
-use super::{MAX_REFERENCES, NotMovable, name_of};
-use crate::api::HandleTypeInfo;
+use super::{MAX_REFERENCES, MAX_REMADE_BYTES, NotMovable, name_of};
+use crate::api::{HandleTypeInfo, RemadeType};
 use crate::closures::ClosureLifetime;
 use crate::handles::LiveObject;
 use crate::object_log::LoggedState;
@@ -51,6 +51,13 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
         kept: other.iter().map(|(number, parts)| (*number, holdings(parts))).collect(),
     };
     let mut writer = SnapshotWriter::begin(into, &head, kept.log.store())?;
+    // Before explicit state, which takes longer: not all of them may be complete.
+    for object in &table.objects {
+        let HandleTypeInfo { name, remade, .. } = *type_of(session, object);
+        if let Some(remade) = remade.filter(|_| !kept.log.makes(object.image.id)) {
+            write_remade(&mut writer, object, remade, name)?;
+        }
+    }
     for object in &table.objects {
         if let Some(state) = kept.states.get(&object.image.id) {
             // SAFETY: the specification's own function for a live object; the piece has as many bytes as it says.
@@ -91,11 +98,11 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
 
 fn check_objects(session: &Session, kept: &LoggedState, objects: &[LiveObject]) -> Result<(), NotMovable> {
     for object in objects {
-        let HandleTypeInfo { name: of, blocker, .. } = *type_of(session, object);
+        let HandleTypeInfo { name: of, blocker, remade, .. } = *type_of(session, object);
         if let Some(why) = blocker {
             return Err(NotMovable::Blocked { of, why });
         }
-        if !kept.log.makes(object.image.id) {
+        if remade.is_none() && !kept.log.makes(object.image.id) {
             return Err(NotMovable::Unrecorded { of });
         }
         let references = object.image.references;
@@ -129,6 +136,21 @@ fn holding(session: &Session, (item, amount): (usize, u64)) -> Holding {
     let resource = session.gate.resource(item).unwrap_or_default() as u32;
     let devices: BTreeSet<String> = session.gate.devices(item).into_iter().collect();
     Holding { resource, devices: devices.into_iter().collect(), amount }
+}
+
+/// `of`: the type, for messages.
+fn write_remade(
+    writer: &mut SnapshotWriter,
+    object: &LiveObject,
+    remade: RemadeType,
+    of: &'static str,
+) -> Result<(), NotMovable> {
+    let mut bytes = [0u8; MAX_REMADE_BYTES];
+    // SAFETY: the specification's own function for a live object; there is room for as many bytes as it says.
+    let written = unsafe { (remade.save)(object.native, bytes.as_mut_ptr().cast(), bytes.len()) };
+    let written = usize::try_from(written).map_err(|_| NotMovable::Incomplete { of })?;
+    let bytes = bytes.get(..written).ok_or(NotMovable::State { of })?;
+    Ok(writer.state(object.image.id, 0, bytes)?)
 }
 
 /// `of`: the type, for messages.

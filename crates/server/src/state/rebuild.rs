@@ -9,7 +9,7 @@ use aviary_state::{Effect, Holding, ObjectImage, Owner, Record, Snapshot, Snapsh
 use aviary_wire::HandleId;
 
 use super::replay::Replay;
-use super::{MAX_REFERENCES, Places, RebuildError, Rebuilt};
+use super::{MAX_REFERENCES, MAX_REMADE_BYTES, Places, RebuildError, Rebuilt};
 use crate::session::Session;
 
 /// Makes the objects of a snapshot again, in a session that has none and whose lanes do not run yet. The arena is the one
@@ -47,13 +47,14 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
     for object in &snapshot.objects {
         count_references(&replay, object, &of_life)?;
     }
+    let references: HashMap<u64, u64> = snapshot.objects.iter().map(|object| (object.id, object.references)).collect();
+    while let Some(chunk) = reader.state()? {
+        restore(session, &chunk, &references)?;
+    }
     for ended in session.handles.end_rebuilding(&snapshot)? {
         session.log.object_ended(ended);
     }
     tie_charges(session, &snapshot)?;
-    while let Some(chunk) = reader.state()? {
-        restore(session, &chunk)?;
-    }
     // A thread that used an object which has ended had that in no use any longer.
     for records in rebuilt.threads.values_mut() {
         records.retain(|record| record.inputs.iter().all(|id| session.handles.references(*id).is_some()));
@@ -111,7 +112,8 @@ fn tie_charges(session: &Session, snapshot: &Snapshot) -> Result<(), RebuildErro
     Ok(())
 }
 
-fn restore(session: &Session, chunk: &StateChunk) -> Result<(), RebuildError> {
+/// `references`: of the snapshot's objects, by id.
+fn restore(session: &Session, chunk: &StateChunk, references: &HashMap<u64, u64>) -> Result<(), RebuildError> {
     let (from, bytes) = (chunk.bytes.as_ptr().cast(), chunk.bytes.len());
     if chunk.id == 0 {
         let of = session.api.name;
@@ -122,8 +124,23 @@ fn restore(session: &Session, chunk: &StateChunk) -> Result<(), RebuildError> {
         return if restored == 0 { Ok(()) } else { Err(RebuildError::State { of }) };
     }
     let ty = HandleId::type_of_word(chunk.id);
-    let of = session.api.handle_types.get(ty).map_or("?", |ty| ty.name);
+    let info = session.api.handle_types.get(ty);
+    let of = info.map_or("?", |ty| ty.name);
     let native = session.handles.native(ty as u32, chunk.id);
+    if let (None, Some(remade)) = (native, info.and_then(|info| info.remade)) {
+        let references = references.get(&chunk.id).copied().filter(|count| (1..=MAX_REFERENCES).contains(count));
+        let is_whole = chunk.offset == 0 && bytes <= MAX_REMADE_BYTES;
+        let references = references.filter(|_| is_whole).ok_or(RebuildError::State { of })?;
+        // SAFETY: the specification's own function; the chunk has as many bytes as it says. What they say is for that
+        // function to check: the contract of the language says so.
+        let native = unsafe { (remade.make)(references, from, bytes) };
+        if native == 0 || !session.handles.enter_remade(chunk.id, native, references) {
+            return Err(RebuildError::State { of });
+        }
+        // SAFETY: as above, for the object that was just made.
+        let loaded = unsafe { (remade.load)(native, from, bytes) };
+        return if loaded == 0 { Ok(()) } else { Err(RebuildError::State { of }) };
+    }
     let state = session.log.lock().states.get(&chunk.id).copied();
     let (Some(native), Some(state)) = (native, state) else { return Err(RebuildError::State { of }) };
     // SAFETY: as above, for an object that was just made.

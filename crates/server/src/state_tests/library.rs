@@ -23,6 +23,14 @@ pub const FORGOTTEN: u32 = 17;
 
 pub const UNEXPLAINED: u32 = 18;
 
+pub const WRITE_NOTE: u32 = 19;
+pub const READ_NOTE: u32 = 20;
+pub const RETAIN_NOTE: u32 = 21;
+pub const RELEASE_NOTE: u32 = 22;
+
+/// The value of a note that is not complete.
+pub const UNWRITTEN: u64 = 404;
+
 pub const WATCH_KIND: u32 = 7777;
 
 const fn function(name: &'static str, handler: crate::api::Handler, replayable: bool) -> FunctionInfo {
@@ -55,12 +63,22 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("watch_unrecorded", watch_unrecorded, false),
         function("forgotten", forgotten, true),
         FunctionInfo { name: "unexplained", handler: unexplained, replayable: true, blocker: Some("no one knows") },
+        function("write_note", write_note, false),
+        function("read_note", read_note, false),
+        function("retain_note", retain_note, false),
+        function("release_note", release_note, false),
     ],
-    handle_types: &[HandleTypeInfo {
-        metadata: Some(Metadata { kind: 1, size: 8 }),
-        identity: Some(identity),
-        ..HandleTypeInfo::plain("object", 8)
-    }],
+    handle_types: &[
+        HandleTypeInfo {
+            metadata: Some(Metadata { kind: 1, size: 8 }),
+            identity: Some(identity),
+            ..HandleTypeInfo::plain("object", 8)
+        },
+        HandleTypeInfo {
+            remade: Some(RemadeType { save: save_note, make: make_note, load: load_note }),
+            ..HandleTypeInfo::plain("note", 8)
+        },
+    ],
     resources: &[("memory", aviary_gate::Kind::Continuous)],
     state: None,
     quiesce: None,
@@ -318,5 +336,78 @@ unsafe fn unexplained(call: &mut Call) -> Result<(), Reject> {
 unsafe fn forgotten(call: &mut Call) -> Result<(), Reject> {
     let native = new_object(0);
     call.reply_handle(0, native, Role::Allocate);
+    done(call)
+}
+
+/// An object that no record makes again.
+struct Note {
+    value: u64,
+    references: u64,
+    is_loaded: bool,
+}
+
+/// By their native values.
+static NOTES: Mutex<Option<HashMap<u64, Note>>> = Mutex::new(None);
+
+fn notes<R>(look: impl FnOnce(&mut HashMap<u64, Note>) -> R) -> R {
+    look(NOTES.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert_default())
+}
+
+fn new_note(value: u64, references: u64) -> u64 {
+    let native = NEXT_NATIVE.fetch_add(16, Ordering::SeqCst);
+    notes(|all| all.insert(native, Note { value, references, is_loaded: false }));
+    native
+}
+
+/// References that the library knows, and if the note has been made again.
+pub fn note(native: u64) -> (u64, bool) {
+    notes(|all| (all[&native].references, all[&native].is_loaded))
+}
+
+unsafe extern "C" fn save_note(native: u64, to: *mut c_void, bytes: usize) -> i64 {
+    let value = notes(|all| all[&native].value);
+    if value == UNWRITTEN || bytes < 8 {
+        return -1;
+    }
+    // SAFETY: the caller has room for `bytes` bytes.
+    unsafe { to.cast::<u64>().write_unaligned(value) };
+    8
+}
+
+unsafe extern "C" fn make_note(references: u64, from: *const c_void, bytes: usize) -> u64 {
+    if bytes != 8 {
+        return 0;
+    }
+    // SAFETY: the caller has `bytes` bytes.
+    new_note(unsafe { from.cast::<u64>().read_unaligned() }, references)
+}
+
+unsafe extern "C" fn load_note(native: u64, _: *const c_void, _: usize) -> c_int {
+    notes(|all| all.get_mut(&native).map_or(1, |note| c_int::from(std::mem::replace(&mut note.is_loaded, true))))
+}
+
+unsafe fn write_note(call: &mut Call) -> Result<(), Reject> {
+    let value = call.word()?;
+    call.reply_handle(1, new_note(value, 1), Role::Allocate);
+    done(call)
+}
+
+unsafe fn read_note(call: &mut Call) -> Result<(), Reject> {
+    let native = call.handle(1)?;
+    call.reply_word(notes(|all| all[&native].value));
+    done(call)
+}
+
+unsafe fn retain_note(call: &mut Call) -> Result<(), Reject> {
+    let native = call.handle(1)?;
+    notes(|all| all.get_mut(&native).unwrap().references += 1);
+    call.retain(1, native);
+    done(call)
+}
+
+unsafe fn release_note(call: &mut Call) -> Result<(), Reject> {
+    let native = call.handle_ending(1, false)?;
+    notes(|all| all.get_mut(&native).expect("a live note").references -= 1);
+    call.release(1, native, false);
     done(call)
 }

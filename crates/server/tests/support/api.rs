@@ -42,6 +42,7 @@ pub const TOUCH: u32 = 25;
 pub const SET: u32 = 26;
 pub const THROUGH: u32 = 27;
 pub const COPY: u32 = 28;
+pub const CHAIN: u32 = 29;
 
 const fn function(name: &'static str, handler: aviary_server::Handler) -> FunctionInfo {
     FunctionInfo { name, handler, replayable: false, blocker: None }
@@ -83,6 +84,7 @@ pub static API: ApiDescriptor = ApiDescriptor {
         function("set", racing::set),
         function("through", racing::through),
         function("copy", racing::copy),
+        function("chain", chain),
     ],
     handle_types: &[
         HandleTypeInfo::plain("object", 8),
@@ -329,6 +331,31 @@ unsafe fn reverse(call: &mut Call) -> Result<(), Reject> {
 unsafe fn complete_now(call: &mut Call) -> Result<(), Reject> {
     let byte = call.word()? as u8;
     complete(byte, 10_000);
+    call.finish(true, 0);
+    Ok(())
+}
+
+/// Links of two kinds: a pointer, a kind of two bytes, and a number behind it.
+const LINKS: aviary_server::bounds::Chain =
+    aviary_server::bounds::Chain { kind: (8, 2), next: 0, links: &[(7, 16), (9, 24)], refuse: false };
+
+/// Adds up the numbers of a chain, and writes into each link its place.
+unsafe fn chain(call: &mut Call) -> Result<(), Reject> {
+    let first = call.chain(&LINKS)?;
+    let (mut link, mut sum, mut place) = (first, 0u64, 0u32);
+    while link != 0 {
+        place += 1;
+        // SAFETY: the runtime has made the links, each with these members.
+        unsafe {
+            let kind = *((link + 8) as *const u16);
+            sum = sum * 10 + u64::from(kind) + u64::from(*((link + 12) as *const u32));
+            *((link + 12) as *mut u32) = place;
+            link = *(link as *const usize);
+        }
+    }
+    call.reply_word(sum);
+    // SAFETY: what `chain` answered.
+    unsafe { call.reply_chain(first, &LINKS) };
     call.finish(true, 0);
     Ok(())
 }

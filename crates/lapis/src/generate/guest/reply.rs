@@ -1,13 +1,14 @@
 //! The guest's reply pass: from the message to the application's memory.
 
 use super::Stub;
+use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{
     decided, element_loop, end_with, read, recall, recall_end, role, struct_address, write,
 };
 use crate::generate::types;
 use crate::lower::*;
-use crate::model::Mapped;
+use crate::model::{ErrorPlace, Mapped};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -106,6 +107,11 @@ impl Stub<'_> {
                 quote!(if let Some(value) = reply.handle(#ty, #role) { #store #owned })
             }
             Operation::Null { cleared: true } => store(quote!(0)),
+            // The pointer is the application's; the structs behind it have what the library wrote.
+            Operation::Chain(chain) => {
+                let (value, shape) = (read(instruction), shape(chain));
+                quote!(if reply.word() == 0 { reply.chain(#value as usize, #shape); })
+            }
             Operation::Text { .. } => {
                 let given = store(quote!(reply.string(0) as usize as u64));
                 if cx.both { quote!(if reply.word() != 0 { #given }) } else { given }
@@ -176,6 +182,10 @@ impl Stub<'_> {
             }
             Operation::Handle(h) => {
                 let (id, role) = (h.handle as u32, role(h));
+                if let ErrorPlace::Status(status) = self.function.error {
+                    let told = self.status_returned(status);
+                    return quote!({ let value = reply.handle(#id, #role).unwrap_or(0); #told value as #rust });
+                }
                 if h.ends_with.is_empty() {
                     return quote!((reply.handle(#id, #role).unwrap_or(0) as #rust));
                 }
@@ -199,7 +209,12 @@ impl Stub<'_> {
                 quote!(((if reply.word() != 0 { function_by_name((#name) as usize) } else { 0usize }) as #rust))
             }
             Operation::Table(t) => {
-                let table = format_ident!("table_{}", self.model.tables[*t].name);
+                let (table, followed) = (&self.model.tables[*t].name, &self.model.tables[*t].source);
+                if followed.is_some() {
+                    let (table, vendor) = (format_ident!("table_{}", table), format_ident!("vendor_table_{}", table));
+                    return quote!(((if reply.word() != 0 { reply.table(#table(), &#vendor) } else { 0usize }) as #rust));
+                }
+                let table = format_ident!("table_{}", table);
                 quote!(((if reply.word() != 0 { #table() } else { 0usize }) as #rust))
             }
             Operation::Nothing => quote!(()),

@@ -1,6 +1,7 @@
 //! The guest's request pass: from the application's arguments to the message.
 
 use super::{Code, Stub};
+use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{element_loop, keep, read, remember_end, struct_address};
 use crate::generate::types;
@@ -80,6 +81,10 @@ impl Stub<'_> {
                     #carry
                     if #name != 0 { #(#then)* } else { #(#otherwise)* }
                 }
+            }
+            Operation::Chain(chain) => {
+                let (value, shape, refused) = (value(), shape(chain), self.fail(self.code(Code::Failure)));
+                quote!(if !call.chain(#value as usize, #shape) { return #refused; })
             }
             Operation::Userdata
             | Operation::Mapped { .. }

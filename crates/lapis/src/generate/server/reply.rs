@@ -2,6 +2,7 @@
 
 use super::Handler;
 use super::request::element_address;
+use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{
     bind_distance, decided, element_loop, given_count, read, read_passed, recall, recall_end, role, struct_address,
@@ -175,6 +176,10 @@ impl Handler<'_> {
                     if !ok || native == #unwritten { call.reply_unwritten_handle(); } else { #put }
                 })
             }
+            Operation::Chain(chain) => {
+                let (passed, shape) = (read_passed(instruction), shape(chain));
+                self.reply_pointer(instruction, false, quote!(call.reply_chain(#passed as usize, #shape);), quote!())
+            }
             Operation::Text { output } => {
                 let value = read(instruction);
                 let given = quote!(call.reply_string(#value as usize as *const std::ffi::c_char););
@@ -288,11 +293,11 @@ impl Handler<'_> {
             Operation::Handle(h) => {
                 let put = self.put_handle(h, quote!(0usize), cx);
                 // A status object is there just because the call failed.
-                let wanted = match self.function.error {
-                    ErrorPlace::Status(_) => quote!(native != 0),
-                    _ => quote!(ok && native != 0),
+                let (wanted, told) = match self.function.error {
+                    ErrorPlace::Status(status) => (quote!(native != 0), self.status_returned(status)),
+                    _ => (quote!(ok && native != 0), quote!()),
                 };
-                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } })
+                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
             }
             Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
             Operation::Elements(e) => self.reply_given(instruction, e, cx),
@@ -312,6 +317,10 @@ impl Handler<'_> {
                     let until = #until;
                     call.#reply(ret as usize as *mut u8, support::count(#bytes, 1).unwrap_or(0), until);
                 })
+            }
+            Operation::Table(t) if self.model.tables[*t].source.is_some() => {
+                let table = super::tables::name(&self.model.tables[*t]);
+                quote!(call.reply_table(ret as usize, &#table);)
             }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
             Operation::Nothing | Operation::Null { .. } => quote!(),

@@ -1,6 +1,7 @@
 //! The server's request pass: from the message to checked arguments.
 
 use super::Handler;
+use crate::generate::chains::shape;
 use crate::generate::expression::Context;
 use crate::generate::marshal::{element_loop, keep, read, remember_end, struct_address, write};
 use crate::generate::types;
@@ -99,6 +100,11 @@ impl Handler<'_> {
                 let then = then.iter().map(|i| self.request(i, cx));
                 let otherwise = otherwise.iter().map(|i| self.request(i, cx));
                 quote!(let #name = #value; #keep if #name != 0 { #(#then)* } else { #(#otherwise)* })
+            }
+            Operation::Chain(chain) => {
+                let shape = shape(chain);
+                let store = self.store(instruction, quote!(first as u64));
+                quote!({ let first = call.chain(#shape)?; #store })
             }
             Operation::Userdata
             | Operation::Mapped { .. }

@@ -1,0 +1,390 @@
+/* The state of objects that no call brings back where a session moves: contents of memory, complete events; and the end of all
+ * commands before that. */
+#include "server.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- The end of all commands ------------------------------------------------------------------ */
+
+/* How long one question waits for the commands, and how often it looks meanwhile. */
+#define QUIET_NS 5000000
+#define LOOK_US 50
+
+/* A queue that the application has made, perhaps an ended one until the next question, and the marker behind its commands: one at a time,
+ * kept until it is reached. PoCL ends its process where an event fails that waits for another and that nobody keeps. */
+struct known_queue {
+    cl_command_queue queue;
+    cl_event marker;
+};
+static struct {
+    pthread_mutex_t lock;
+    struct known_queue *all;
+    size_t count, room;
+} queues = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* There was no memory for one: nothing tells when its commands have ended. */
+static int queues_unknown;
+
+/* Zero-initialised for each new object: true only of a queue, whatever had this address before. */
+static int is_queue(cl_command_queue queue) {
+    const struct opencl_object *object = metadata(struct opencl_object, queue);
+    return object && object->kind == OPENCL_QUEUE;
+}
+
+static int is_complete(cl_event event) {
+    cl_int status = CL_COMPLETE;
+    return clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, NULL) != CL_SUCCESS
+           || status <= CL_COMPLETE;
+}
+
+/* True if the queue has no marker, or no longer. With the lock. */
+static int let_go_reached(struct known_queue *known) {
+    if (known->marker && is_complete(known->marker)) {
+        clReleaseEvent(known->marker);
+        known->marker = NULL;
+    }
+    return !known->marker;
+}
+
+static void forget_ended_queues(void) {
+    for (size_t at = 0; at < queues.count;)
+        if (is_queue(queues.all[at].queue) || !let_go_reached(&queues.all[at]))
+            at++;
+        else
+            queues.all[at] = queues.all[--queues.count];
+}
+
+/* Room for one more; 0: there is none. With the lock. */
+static int has_room(void) {
+    if (queues.count == queues.room)
+        forget_ended_queues();
+    if (queues.count < queues.room)
+        return 1;
+    size_t room = queues.room ? 2 * queues.room : 16;
+    struct known_queue *larger = realloc(queues.all, room * sizeof *larger);
+    if (larger) {
+        queues.all = larger;
+        queues.room = room;
+    }
+    return larger != NULL;
+}
+
+void opencl_note_made_queue(cl_command_queue queue) {
+    struct opencl_object *object = queue ? metadata(struct opencl_object, queue) : NULL;
+    if (!object)
+        return;
+    pthread_mutex_lock(&queues.lock);
+    if (has_room())
+        queues.all[queues.count++] = (struct known_queue){.queue = queue};
+    else
+        queues_unknown = 1;
+    object->kind = OPENCL_QUEUE;
+    pthread_mutex_unlock(&queues.lock);
+}
+
+/* Until the queue has no marker, or that time has come. With the lock. */
+static int await_marker(struct known_queue *known, struct timespec until) {
+    while (!let_go_reached(known)) {
+        if (opencl_has_passed(until))
+            return 0;
+        usleep(LOOK_US);
+    }
+    return 1;
+}
+
+/* Until all commands of the queue have ended, or that time has come. A marker of an earlier question is before some of them. */
+static int is_quiet(struct known_queue *known, struct timespec until) {
+    if (!await_marker(known, until))
+        return 0;
+    if (!is_queue(known->queue))
+        return 1;
+    if (clEnqueueMarkerWithWaitList(known->queue, 0, NULL, &known->marker) != CL_SUCCESS) {
+        known->marker = NULL;
+        return 0;
+    }
+    return clFlush(known->queue) == CL_SUCCESS && await_marker(known, until);
+}
+
+/* 0: all commands have ended. 1: not yet; those that wait for the application may never. */
+int opencl_quiesce(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until = opencl_later(until, QUIET_NS);
+    pthread_mutex_lock(&queues.lock);
+    int left = queues_unknown;
+    for (size_t at = 0; at < queues.count && !left; at++)
+        left = !is_quiet(&queues.all[at], until);
+    pthread_mutex_unlock(&queues.lock);
+    return left;
+}
+
+/* ---- Contents of memory ------------------------------------------------------------------------ */
+
+#define MOST_DEVICES 64
+
+/* The devices of the memory's context, and how many; 0: they cannot be had. */
+static size_t devices_of(cl_mem memory, cl_context *context, cl_device_id devices[MOST_DEVICES]) {
+    size_t bytes = 0;
+    if (clGetMemObjectInfo(memory, CL_MEM_CONTEXT, sizeof *context, context, NULL) != CL_SUCCESS
+        || clGetContextInfo(*context, CL_CONTEXT_DEVICES, 0, NULL, &bytes) != CL_SUCCESS || bytes > MOST_DEVICES * sizeof *devices
+        || clGetContextInfo(*context, CL_CONTEXT_DEVICES, bytes, devices, NULL) != CL_SUCCESS)
+        return 0;
+    return bytes / sizeof *devices;
+}
+
+/* A queue of this process's own for the memory's context; NULL: none can be had. */
+static cl_command_queue side_queue(cl_mem memory) {
+    cl_context context = NULL;
+    cl_device_id devices[MOST_DEVICES];
+    return devices_of(memory, &context, devices) ? clCreateCommandQueue(context, devices[0], 0, NULL) : NULL;
+}
+
+/* Memory that the application's process shares, in which only CPUs compute: the bytes are there after a move, and the application may
+ * write them meanwhile. */
+static int lies_in_arena(cl_mem memory) {
+    const struct opencl_object *object = metadata(struct opencl_object, memory);
+    cl_context context = NULL;
+    cl_device_id devices[MOST_DEVICES];
+    void *host = NULL;
+    if (object && object->placed)
+        return 1;
+    if (clGetMemObjectInfo(memory, CL_MEM_HOST_PTR, sizeof host, &host, NULL) != CL_SUCCESS || !host || !aviary_is_zerocopy(host))
+        return 0;
+    size_t count = devices_of(memory, &context, devices);
+    for (size_t at = 0; at < count; at++) {
+        cl_device_type type = 0;
+        if (clGetDeviceInfo(devices[at], CL_DEVICE_TYPE, sizeof type, &type, NULL) != CL_SUCCESS || !(type & CL_DEVICE_TYPE_CPU))
+            return 0;
+    }
+    return count > 0;
+}
+
+/* The shape of an image whose rows lie one behind the other. */
+struct rows {
+    size_t element, width, height, bytes, count;
+};
+
+static size_t image_number(cl_mem image, cl_image_info name) {
+    size_t number = 0;
+    return clGetImageInfo(image, name, sizeof number, &number, NULL) == CL_SUCCESS ? number : 0;
+}
+
+static struct rows rows_of(cl_mem image, cl_mem_object_type type) {
+    size_t height = image_number(image, CL_IMAGE_HEIGHT), depth = image_number(image, CL_IMAGE_DEPTH);
+    size_t layers = image_number(image, CL_IMAGE_ARRAY_SIZE);
+    if (type == CL_MEM_OBJECT_IMAGE1D_ARRAY)
+        height = layers;
+    if (type == CL_MEM_OBJECT_IMAGE2D_ARRAY)
+        depth = layers;
+    struct rows rows = {.element = image_number(image, CL_IMAGE_ELEMENT_SIZE), .width = image_number(image, CL_IMAGE_WIDTH)};
+    rows.height = height ? height : 1;
+    rows.bytes = rows.element * rows.width;
+    rows.count = rows.height * (depth ? depth : 1);
+    return rows;
+}
+
+/* Reads or writes one whole row. */
+static cl_int move_row(cl_command_queue queue, cl_mem image, const struct rows *rows, size_t row, char *bytes, int writes) {
+    size_t origin[3] = {0, row % rows->height, row / rows->height}, region[3] = {rows->width, 1, 1};
+    return writes ? clEnqueueWriteImage(queue, image, CL_TRUE, origin, region, 0, 0, bytes, 0, NULL, NULL)
+                  : clEnqueueReadImage(queue, image, CL_TRUE, origin, region, 0, 0, bytes, 0, NULL, NULL);
+}
+
+/* Moves bytes between memory of the host and the rows of an image, of which the first and the last may be parts. */
+static cl_int move_rows(cl_command_queue queue, cl_mem image, const struct rows *rows, uint64_t offset, char *host, size_t bytes,
+                        int writes) {
+    char *whole = malloc(rows->bytes);
+    cl_int status = whole ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
+    while (status == CL_SUCCESS && bytes) {
+        size_t row = offset / rows->bytes, at = offset % rows->bytes, part = rows->bytes - at;
+        part = part < bytes ? part : bytes;
+        if (!writes || part < rows->bytes)
+            status = move_row(queue, image, rows, row, whole, 0);
+        if (status == CL_SUCCESS && writes) {
+            memcpy(whole + at, host, part);
+            status = move_row(queue, image, rows, row, whole, 1);
+        } else if (status == CL_SUCCESS) {
+            memcpy(host, whole + at, part);
+        }
+        offset += part;
+        host += part;
+        bytes -= part;
+    }
+    free(whole);
+    return status;
+}
+
+/* The bytes that a memory object has of its own: none where they are another's, or lie in the arena. */
+static uint64_t own_bytes(cl_mem memory, cl_mem_object_type *type, struct rows *rows) {
+    cl_mem parent = NULL;
+    size_t bytes = 0;
+    *type = 0;
+    if (lies_in_arena(memory)
+        || clGetMemObjectInfo(memory, CL_MEM_ASSOCIATED_MEMOBJECT, sizeof parent, &parent, NULL) != CL_SUCCESS || parent
+        || clGetMemObjectInfo(memory, CL_MEM_TYPE, sizeof *type, type, NULL) != CL_SUCCESS)
+        return 0;
+    if (*type != CL_MEM_OBJECT_BUFFER) {
+        *rows = rows_of(memory, *type);
+        return (uint64_t)rows->bytes * rows->count;
+    }
+    return clGetMemObjectInfo(memory, CL_MEM_SIZE, sizeof bytes, &bytes, NULL) == CL_SUCCESS ? bytes : 0;
+}
+
+/* Moves so many bytes; how many it were, negative: that failed. */
+static int64_t move_content(cl_mem memory, uint64_t offset, void *host, size_t bytes, int writes) {
+    cl_mem_object_type type;
+    struct rows rows = {0};
+    uint64_t all = own_bytes(memory, &type, &rows);
+    if (offset >= all)
+        return 0;
+    bytes = all - offset < bytes ? all - offset : bytes;
+    cl_command_queue queue = side_queue(memory);
+    cl_int status = CL_OUT_OF_RESOURCES;
+    if (queue && type != CL_MEM_OBJECT_BUFFER)
+        status = move_rows(queue, memory, &rows, offset, host, bytes, writes);
+    else if (queue && writes)
+        status = clEnqueueWriteBuffer(queue, memory, CL_TRUE, offset, bytes, host, 0, NULL, NULL);
+    else if (queue)
+        status = clEnqueueReadBuffer(queue, memory, CL_TRUE, offset, bytes, host, 0, NULL, NULL);
+    if (queue)
+        clReleaseCommandQueue(queue);
+    return status == CL_SUCCESS ? (int64_t)bytes : -1;
+}
+
+int64_t opencl_save_memory(cl_mem memory, uint64_t offset, void *to, size_t bytes) {
+    return move_content(memory, offset, to, bytes, 0);
+}
+
+int opencl_load_memory(cl_mem memory, uint64_t offset, const void *from, size_t bytes) {
+    /* The vendor reads from there only. */
+    return move_content(memory, offset, (void *)(uintptr_t)from, bytes, 1) != (int64_t)bytes;
+}
+
+/* ---- Programs ---------------------------------------------------------------------------------- */
+
+/* A build that has failed is not made again, so that what it tells would be lost. */
+int64_t opencl_save_program(cl_program program, uint64_t offset, void *to, size_t bytes) {
+    (void)offset;
+    (void)to;
+    (void)bytes;
+    cl_device_id devices[MOST_DEVICES];
+    size_t size = 0;
+    if (clGetProgramInfo(program, CL_PROGRAM_DEVICES, 0, NULL, &size) != CL_SUCCESS || size > sizeof devices
+        || clGetProgramInfo(program, CL_PROGRAM_DEVICES, size, devices, NULL) != CL_SUCCESS)
+        return -1;
+    for (size_t at = 0; at < size / sizeof *devices; at++) {
+        cl_build_status status = CL_BUILD_NONE;
+        if (clGetProgramBuildInfo(program, devices[at], CL_PROGRAM_BUILD_STATUS, sizeof status, &status, NULL) != CL_SUCCESS
+            || status == CL_BUILD_ERROR || status == CL_BUILD_IN_PROGRESS)
+            return -1;
+    }
+    return 0;
+}
+
+int opencl_load_program(cl_program program, uint64_t offset, const void *from, size_t bytes) {
+    (void)program;
+    (void)offset;
+    (void)from;
+    return bytes != 0;
+}
+
+/* ---- Events ------------------------------------------------------------------------------------ */
+
+static const cl_profiling_info event_times[OPENCL_EVENT_TIMES] = {CL_PROFILING_COMMAND_QUEUED, CL_PROFILING_COMMAND_SUBMIT,
+    CL_PROFILING_COMMAND_START, CL_PROFILING_COMMAND_END, CL_PROFILING_COMMAND_COMPLETE};
+
+static int64_t save_remade(const struct opencl_event *image, void *to, size_t bytes) {
+    if (bytes < sizeof *image)
+        return -1;
+    memcpy(to, image, sizeof *image);
+    return sizeof *image;
+}
+
+/* A complete event with what can be asked of it. */
+int64_t opencl_save_event(cl_event event, void *to, size_t bytes) {
+    const struct opencl_object *object = metadata(struct opencl_object, event);
+    if (object && object->event.is_remade)
+        return save_remade(&object->event, to, bytes);
+    struct opencl_event image = {.is_remade = 1};
+    cl_context context = NULL;
+    cl_command_queue queue = NULL;
+    if (clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof image.status, &image.status, NULL) != CL_SUCCESS
+        || image.status > CL_COMPLETE
+        || clGetEventInfo(event, CL_EVENT_COMMAND_TYPE, sizeof image.type, &image.type, NULL) != CL_SUCCESS
+        || clGetEventInfo(event, CL_EVENT_CONTEXT, sizeof context, &context, NULL) != CL_SUCCESS
+        || clGetEventInfo(event, CL_EVENT_COMMAND_QUEUE, sizeof queue, &queue, NULL) != CL_SUCCESS)
+        return -1;
+    image.context = aviary_object_id(context);
+    image.queue = queue ? aviary_object_id(queue) : 0;
+    image.is_users = image.type == CL_COMMAND_USER;
+    for (size_t at = 0; at < OPENCL_EVENT_TIMES; at++)
+        image.times_status[at] = opencl_event_time(event, event_times[at], sizeof image.times[at], &image.times[at], NULL);
+    return image.context ? save_remade(&image, to, bytes) : -1;
+}
+
+/* Every command that an event may stand for has ended: an event of the application's own, which has ended too, takes its place. */
+cl_event opencl_make_event(uint64_t references, const void *from, size_t bytes) {
+    struct opencl_event image;
+    if (bytes != sizeof image)
+        return NULL;
+    memcpy(&image, from, sizeof image);
+    cl_context context = aviary_object(image.context);
+    cl_event event = context && image.status <= CL_COMPLETE ? clCreateUserEvent(context, NULL) : NULL;
+    if (event && clSetUserEventStatus(event, image.status) != CL_SUCCESS) {
+        clReleaseEvent(event);
+        return NULL;
+    }
+    for (uint64_t count = 1; event && count < references; count++)
+        clRetainEvent(event);
+    return event;
+}
+
+int opencl_load_event(cl_event event, const void *from, size_t bytes) {
+    struct opencl_object *object = metadata(struct opencl_object, event);
+    if (!object || bytes != sizeof object->event)
+        return 1;
+    memcpy(&object->event, from, sizeof object->event);
+    object->event.is_remade = 1;
+    return 0;
+}
+
+static cl_int answer(const void *found, size_t found_bytes, size_t size, void *value, size_t *size_ret) {
+    if (value && size < found_bytes)
+        return CL_INVALID_VALUE;
+    if (value)
+        memcpy(value, found, found_bytes);
+    if (size_ret)
+        *size_ret = found_bytes;
+    return CL_SUCCESS;
+}
+
+/* A remade event tells of the command that it stands for; 0: it says nothing of that. */
+int opencl_remade_info(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_ret, cl_int *status) {
+    const struct opencl_object *object = metadata(struct opencl_object, event);
+    if (!object || !object->event.is_remade || object->event.is_users)
+        return 0;
+    const void *queue = aviary_object(object->event.queue);
+    if (name == CL_EVENT_COMMAND_TYPE)
+        *status = answer(&object->event.type, sizeof object->event.type, size, value, size_ret);
+    else if (name == CL_EVENT_COMMAND_QUEUE)
+        *status = answer(&queue, sizeof queue, size, value, size_ret);
+    else
+        return 0;
+    return 1;
+}
+
+int opencl_remade_time(cl_event event, cl_profiling_info name, size_t size, void *value, size_t *size_ret, cl_int *status) {
+    const struct opencl_object *object = metadata(struct opencl_object, event);
+    if (!object || !object->event.is_remade)
+        return 0;
+    for (size_t at = 0; at < OPENCL_EVENT_TIMES; at++)
+        if (event_times[at] == name) {
+            *status = object->event.times_status[at];
+            if (*status == CL_SUCCESS)
+                *status = answer(&object->event.times[at], sizeof object->event.times[at], size, value, size_ret);
+            return 1;
+        }
+    return 0;
+}

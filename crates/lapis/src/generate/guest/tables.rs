@@ -1,0 +1,54 @@
+//! Tables of functions that the guest library fills with its own stubs.
+
+use super::stub_name;
+use crate::generate::types;
+use crate::model::{Model, Table, TableSource};
+use proc_macro2::{Literal, TokenStream};
+use quote::{format_ident, quote};
+
+/// The function that answers the table's address.
+pub fn table(model: &Model, table: &Table) -> TokenStream {
+    let function = format_ident!("table_{}", table.name);
+    let words = types::size(table.size.div_ceil(8));
+    let filled: Vec<TokenStream> = table
+        .members
+        .iter()
+        .filter_map(|m| {
+            let stub = stub_name(&model.functions[m.function?]);
+            let slot = types::size(m.offset / 8);
+            Some(quote!(table[#slot] = #stub as *const () as usize;))
+        })
+        .collect();
+    if let Some(source) = &table.source {
+        return followed(table, source, &filled);
+    }
+    quote! {
+        fn #function() -> usize {
+            static TABLE: std::sync::OnceLock<[usize; #words]> = std::sync::OnceLock::new();
+            TABLE.get_or_init(|| {
+                let mut table = [0usize; #words];
+                #(#filled)*
+                table
+            }).as_ptr() as usize
+        }
+    }
+}
+
+/// A table that follows the vendor's: its functions are there once the specification's are, its numbers come with replies.
+fn followed(table: &Table, source: &TableSource, filled: &[TokenStream]) -> TokenStream {
+    let (function, name) = (format_ident!("table_{}", table.name), format_ident!("vendor_table_{}", table.name));
+    let words = types::size(table.size.div_ceil(8));
+    let slots = table.members.iter().map(|m| types::size(m.offset));
+    let values = source.values.iter().map(|v| {
+        let (offset, width) = (types::size(v.offset), types::size(v.width));
+        let most = Literal::u64_unsuffixed(v.most.unwrap_or(u64::MAX));
+        quote!((#offset, #width, #most))
+    });
+    quote! {
+        static #name: aviary_guest::VendorTable<#words> =
+            aviary_guest::VendorTable::new(&[#(#slots),*], &[#(#values),*]);
+        fn #function() -> usize {
+            #name.address(|table| { #(#filled)* })
+        }
+    }
+}

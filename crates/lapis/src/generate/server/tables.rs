@@ -1,0 +1,53 @@
+//! Tables of the vendor's library: where the functions are that guests call through theirs.
+
+use crate::generate::expression::Context;
+use crate::generate::types;
+use crate::model::{Function, Model, Side, Table};
+use proc_macro2::{Ident, TokenStream};
+use quote::{format_ident, quote};
+
+/// The static that stands for a table.
+pub fn name(table: &Table) -> Ident {
+    format_ident!("vendor_table_{}", table.name)
+}
+
+/// One static for each table of the vendor's.
+pub fn tables(model: &Model) -> TokenStream {
+    let cx = Context::new(model, Side::Server);
+    let tables = model.tables.iter().filter_map(|table| {
+        let source = table.source.as_ref()?;
+        let (name, find) = (name(table), format_ident!("find_table_{}", table.name));
+        let address = cx.exact(&source.address);
+        let size = types::size(table.size);
+        let slots = table.members.iter().map(|m| types::size(m.offset));
+        let values = source.values.iter().map(|v| {
+            let (offset, width) = (types::size(v.offset), types::size(v.width));
+            quote!((#offset, #width))
+        });
+        let sized = source.sized.map_or(quote!(None), |v| {
+            let (offset, width) = (types::size(v.offset), types::size(v.width));
+            quote!(Some((#offset, #width)))
+        });
+        Some(quote! {
+            unsafe fn #find() -> usize { (#address) as usize }
+            static #name: aviary_server::VendorTable = aviary_server::VendorTable {
+                find: #find,
+                size: #size,
+                sized: #sized,
+                slots: &[#(#slots),*],
+                values: &[#(#values),*],
+            };
+        })
+    });
+    quote!(#(#tables)*)
+}
+
+/// The address of a function that is only in a table of the vendor's.
+pub fn member(model: &Model, function: &Function) -> Option<TokenStream> {
+    let (table, member) = function.member_of.as_ref()?;
+    let table = &model.tables[*table];
+    table.source.as_ref()?;
+    let offset = types::size(table.members.iter().find(|m| m.name == *member)?.offset);
+    let name = name(table);
+    Some(quote!(#name.function(#offset)))
+}

@@ -1,0 +1,154 @@
+//! A node as the program that takes its place reads it: one JSON text, and descriptors by their numbers.
+//!
+//! Only the same process can have written it: it lies in a memfd that nobody else has. It is checked for its version and for
+//! missing descriptors, not for malice.
+
+use crate::{guest::Guest, moving::SessionMoves};
+use aviary_control::{FunctionRule, ServerUser};
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, os::fd::RawFd, path::PathBuf, time::SystemTime};
+
+/// Of the structures below and of what their fields mean.
+pub const VERSION: u32 = 1;
+
+/// All of a node that cannot be had from its configuration.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Image {
+    /// How often the program was replaced, with this time.
+    pub upgrades: u64,
+    pub socket: PathBuf,
+    pub listener: RawFd,
+    /// The lock that makes this node the only one on its socket.
+    pub lock: RawFd,
+    pub admin: RawFd,
+    pub users: Option<UsersImage>,
+    pub accounts: BTreeMap<String, AccountsImage>,
+    pub servers: Vec<ServerImage>,
+    pub sessions: Vec<SessionImage>,
+    /// To which API server further connections of a guest go.
+    pub by_guest: Vec<(Guest, u64)>,
+    pub last_server: u64,
+    pub last_session: u64,
+    pub last_move: u64,
+}
+
+/// Users of API servers.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct UsersImage {
+    /// First and last of the ids; `None`: all API servers are the node's user.
+    pub range: Option<[u32; 2]>,
+    /// The locks of the ids that the node has claimed; `None`: it cannot claim any.
+    pub claims: Option<Vec<RawFd>>,
+    /// The next id of the range.
+    pub next: u32,
+    pub by_tenant: BTreeMap<String, ServerUser>,
+    pub helpers: BTreeMap<String, u32>,
+    pub homes: FolderImage,
+    pub shared_memory: Option<FolderImage>,
+}
+
+/// A private folder and its lock.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct FolderImage {
+    pub path: PathBuf,
+    pub lock: RawFd,
+}
+
+/// A tenant's accounts.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum AccountsImage {
+    /// Its page, and the slots that API servers have.
+    InUse {
+        page: RawFd,
+        taken: Vec<u32>,
+    },
+    Idle(Vec<BalanceImage>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct BalanceImage {
+    pub name: String,
+    pub device: Option<String>,
+    /// `None`: no API server has said yet.
+    pub instantaneous: Option<bool>,
+    pub limit: Option<u64>,
+    pub used: u64,
+    pub peak: u64,
+    pub refused: u64,
+    pub held: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ServerImage {
+    pub number: u64,
+    pub process: ProcessImage,
+    /// Where it writes lines for the log; the line that is begun; its sessions.
+    pub log: RawFd,
+    pub begun: Vec<u8>,
+    pub spoke_for: Vec<u64>,
+    pub guest: Option<Guest>,
+    pub tenant: Option<String>,
+    pub slot: u32,
+    pub guest_exit: Option<RawFd>,
+    pub state: StateImage,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ProcessImage {
+    pub pid: u32,
+    pub control: RawFd,
+    pub exit: RawFd,
+    /// Of the process 1 of its PID namespace: its id, where it tells the API server's status, and the API server itself.
+    pub init: Option<(u32, RawFd, RawFd)>,
+}
+
+/// State of an API server. Its time begins anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StateImage {
+    Serving,
+    Idle,
+    GuestEnded,
+    HungUp,
+    Killed,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SessionImage {
+    pub number: u64,
+    pub server: u64,
+    pub guest: Guest,
+    /// False: the kernel says nothing of its user (`--plain-loopback`).
+    pub of_user: bool,
+    pub tenant: String,
+    pub threads: Option<usize>,
+    pub apis: Option<Vec<String>>,
+    pub functions: FunctionRule,
+    pub only_devices: Option<Vec<String>>,
+    pub since: SystemTime,
+    pub api: String,
+    pub spec_hash: u64,
+    pub stats: RawFd,
+    /// Grant page and bell, where devices may be scheduled.
+    pub devices: Option<[RawFd; 2]>,
+    pub moves: SessionMoves,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change of the structures needs another version, and another text here.
+    #[test]
+    fn text_of_this_version_is_read() {
+        let text = r#"{"upgrades":1,"socket":"/run/a","listener":5,"lock":6,"admin":7,"users":null,
+            "accounts":{"a":{"InUse":{"page":8,"taken":[0,3]}},"b":{"Idle":[{"name":"memory","device":null,
+            "instantaneous":false,"limit":null,"used":1,"peak":2,"refused":0,"held":1}]}},
+            "servers":[{"number":4,"process":{"pid":77,"control":9,"exit":10,"init":[76,11,12]},"log":13,"begun":[65],
+            "spoke_for":[2],"guest":{"uid":0,"pid":9,"started":8,"in_vm":null},"tenant":"a","slot":3,"guest_exit":14,
+            "state":"Serving"}],
+            "sessions":[],"by_guest":[[{"uid":0,"pid":9,"started":8,"in_vm":null},4]],"last_server":4,"last_session":2,
+            "last_move":0}"#;
+        let image: Image = serde_json::from_str(text).unwrap();
+        assert_eq!((VERSION, image.servers[0].state, image.servers[0].slot), (1, StateImage::Serving, 3));
+    }
+}

@@ -1,0 +1,235 @@
+//! Upgrades: the program of a running node is replaced by another one, in the same process, and its sessions go on.
+//!
+//! API servers are the node's children, and their control sockets must stay open: so the process remains, and `exec` puts the
+//! new program into it. First the new program is started beside it to see if it runs, reads the configuration and speaks the
+//! same versions. Then, with the node's lock held, everything that the configuration does not say goes into a file in memory,
+//! copies of all descriptors lose FD_CLOEXEC, and the process executes the new program. Whatever fails before that leaves the
+//! node as it was. API servers go on meanwhile; what they and guests send waits in the sockets.
+
+mod image;
+mod inheritance;
+mod restore;
+mod save;
+
+pub use inheritance::Handover;
+pub(crate) use restore::users;
+
+use crate::{
+    NodeError,
+    node::{Core, CoreState},
+    scheduling::Scheduling,
+};
+use rustix::process::Signal;
+use save::Bequest;
+use serde::{Deserialize, Serialize};
+use std::{
+    convert::Infallible,
+    ffi::OsString,
+    io,
+    os::{
+        fd::{AsRawFd, BorrowedFd},
+        unix::{ffi::OsStringExt, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How long an upgrade waits for what is under way.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long the new program may take to say that it would run.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest text of the new program that is shown, in bytes.
+const LONGEST_REASON: usize = 4096;
+
+/// How the program of a node is started again.
+#[derive(Debug, Clone)]
+pub struct UpgradeCommand {
+    /// Behind the program's name.
+    pub arguments: Vec<OsString>,
+    /// The option that is followed by [`versions`]: the program says if it could take over, and does nothing.
+    pub check: &'static str,
+    /// The option that is followed by the number of the state's descriptor.
+    pub handover: &'static str,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradeRequest {
+    /// `None`: the file that the node was started from, as it is now.
+    pub program: Option<PathBuf>,
+}
+
+/// Versions that a program must have in common with the one whose node it takes over: that of the state, and that of the
+/// messages that running API servers speak.
+pub fn versions() -> String {
+    format!("{}.{}", image::VERSION, aviary_control::VERSION)
+}
+
+fn failed(why: impl Into<String>) -> NodeError {
+    NodeError::Upgrade(why.into())
+}
+
+impl Core {
+    /// Returns only if the program was not replaced.
+    pub(crate) fn upgrade(&self, admin: BorrowedFd<'_>, request: &UpgradeRequest) -> Result<Infallible, NodeError> {
+        let command = self.config.upgrade.as_ref().ok_or_else(|| failed("it serves one program (`aviary run`)"))?;
+        self.check_kind()?;
+        let program = match &request.program {
+            Some(program) => program.clone(),
+            None => own_program().map_err(|error| failed(error.to_string()))?,
+        };
+        check(&program, command)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut state = self.state();
+            match save::obstacle(&state) {
+                None => return Err(self.replace(&mut state, admin, &program, command)),
+                Some(save::Obstacle { why, passes: true }) if Instant::now() >= deadline => return Err(failed(why)),
+                Some(save::Obstacle { why, passes: false }) => return Err(failed(why)),
+                Some(_) => drop(state),
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Parts of a node that no state has a place for.
+    fn check_kind(&self) -> Result<(), NodeError> {
+        let vms = self.with_state(|state| !state.vms.is_empty());
+        let kinds = [
+            (self.config.remote.is_some(), "it serves other machines (--listen HOST:PORT)"),
+            (vms, "it serves virtual machines ([vms], --vm)"),
+            (self.groups.is_some(), "its API servers are in control groups ([cgroup])"),
+        ];
+        match kinds.into_iter().find(|(has, _)| *has) {
+            Some((_, why)) => Err(failed(format!("{why}, which no upgrade in place knows; start it again instead"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Answers the reason if that does not work. Spares and the zygote are of the old program and go first.
+    fn replace(
+        &self,
+        state: &mut CoreState,
+        admin: BorrowedFd<'_>,
+        program: &Path,
+        command: &UpgradeCommand,
+    ) -> NodeError {
+        self.end_zygote(state);
+        let spares: Vec<u64> =
+            state.registry.servers.iter().filter(|(_, s)| s.guest.is_none()).map(|(id, _)| *id).collect();
+        for id in spares {
+            if let Some(server) = state.registry.remove_server(id) {
+                server.process.signal(Signal::KILL);
+                self.release(server);
+            }
+        }
+        self.log.info(format_args!(
+            "the node's program is replaced by {}: {} sessions go on",
+            program.display(),
+            state.registry.sessions.len()
+        ));
+        let rules = self.scheduling.as_ref().map(Scheduling::let_go);
+        let error = self.execute(state, admin, program, command).map_or_else(|error| error, |never| match never {});
+        if let (Some(scheduling), Some(rules)) = (&self.scheduling, rules)
+            && let Err(error) = scheduling.resume(rules)
+        {
+            self.log.error(format_args!("devices are not scheduled any more: {error}"));
+        }
+        let now = Instant::now();
+        (state.refill_at, state.zygote_at) = (Some(now), self.config.zygote.as_ref().map(|_| now));
+        // The loop waits with the deadlines of before.
+        self.wake();
+        failed(format!("{}: {error}", program.display()))
+    }
+
+    fn execute(
+        &self,
+        state: &CoreState,
+        admin: BorrowedFd<'_>,
+        program: &Path,
+        command: &UpgradeCommand,
+    ) -> io::Result<Infallible> {
+        let mut bequest = Bequest::default();
+        let image = save::save(state, admin, state.upgrades + 1, &mut bequest)?;
+        let file = inheritance::leave(&image, &bequest.numbers())?;
+        let mut next = Command::new(program);
+        let name = std::env::args_os().next().unwrap_or_else(|| "aviary".into());
+        next.arg0(name).args(&command.arguments).arg(command.handover).arg(inheritance::number_of(&file));
+        // Only an error returns; the copies are closed then.
+        Err(next.exec())
+    }
+}
+
+/// The file that this process was started from, also if another one lies there by now.
+fn own_program() -> io::Result<PathBuf> {
+    let link = std::fs::read_link("/proc/self/exe")?.into_os_string().into_vec();
+    let name = link.strip_suffix(b" (deleted)").unwrap_or(&link).to_vec();
+    Ok(OsString::from_vec(name).into())
+}
+
+/// Starts the new program to see if it could take over.
+fn check(program: &Path, command: &UpgradeCommand) -> Result<(), NodeError> {
+    let refused = |why: String| failed(format!("{}: {why}", program.display()));
+    let child = Command::new(program)
+        .args(&command.arguments)
+        .args([command.check, &versions()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.map_err(|error| refused(error.to_string()))?;
+    let deadline = Instant::now() + CHECK_TIMEOUT;
+    let mut errors = child.stderr.take();
+    // It says little: less than a pipe takes.
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Ok(None) | Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(refused("it did not say in time whether it could take over".into()));
+            }
+        }
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = vec![0; LONGEST_REASON];
+    let read = errors.as_mut().map_or(Ok(0), |errors| io::Read::read(errors, &mut said));
+    said.truncate(read.unwrap_or(0));
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
+    Err(refused(if said.is_empty() { format!("it cannot take over: {status}") } else { said }))
+}
+
+impl Bequest {
+    fn numbers(&self) -> Vec<i32> {
+        self.copies().iter().map(AsRawFd::as_raw_fd).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(script: &str) -> UpgradeCommand {
+        UpgradeCommand { arguments: vec!["-c".into(), script.into()], check: "--check", handover: "--handover" }
+    }
+
+    #[test]
+    fn program_that_cannot_take_over_is_told_with_its_words() {
+        let shell = Path::new("/bin/sh");
+        check(shell, &command(&format!("test \"$0 $1\" = '--check {}'", versions()))).unwrap();
+        let told = check(shell, &command("echo no such file >&2; exit 3")).unwrap_err().to_string();
+        assert!(told.contains("/bin/sh: no such file"), "{told}");
+        let told = check(shell, &command("exit 3")).unwrap_err().to_string();
+        assert!(told.contains("it cannot take over"), "{told}");
+        assert!(check(Path::new("/none"), &command("")).is_err());
+    }
+
+    #[test]
+    fn own_program_is_this_test() {
+        assert_eq!(own_program().unwrap(), std::env::current_exe().unwrap());
+    }
+}

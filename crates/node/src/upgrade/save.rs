@@ -1,0 +1,196 @@
+//! The node as it is, for the program that takes its place.
+
+use super::image::{
+    AccountsImage, BalanceImage, FolderImage, Image, ProcessImage, ServerImage, SessionImage, StateImage, UsersImage,
+};
+use crate::{
+    accounts::{Accounts, TenantPageState},
+    api_server::ApiServer,
+    life::{EndReason, ServerState, SessionState},
+    node::CoreState,
+    private::PrivateDir,
+    server_users::{Ids, ServerUsers},
+    sessions::{ServerRecord, Session},
+    tenants::Identity,
+};
+use aviary_gate::{Balance, Kind};
+use std::{
+    collections::BTreeMap,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+};
+
+/// Copies of descriptors that survive `exec`. Dropping it takes all of that back.
+#[derive(Debug, Default)]
+pub struct Bequest(Vec<OwnedFd>);
+
+impl Bequest {
+    pub fn add(&mut self, descriptor: impl AsFd) -> io::Result<RawFd> {
+        let copy = rustix::io::dup(descriptor)?;
+        let number = copy.as_raw_fd();
+        self.0.push(copy);
+        Ok(number)
+    }
+
+    pub fn copies(&self) -> &[OwnedFd] {
+        &self.0
+    }
+}
+
+/// Something in the way of an upgrade.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    pub why: String,
+    /// It may be over in a moment.
+    pub passes: bool,
+}
+
+/// The first thing in the way of an upgrade now.
+pub fn obstacle(state: &CoreState) -> Option<Obstacle> {
+    let busy = |what: &str| Some(Obstacle { why: format!("{what}; try again"), passes: true });
+    if state.moves.next_deadline().is_some() {
+        return busy("a session is moving");
+    }
+    if state.throttle.next_due().is_some() || state.further.next_due().is_some() {
+        return busy("connections wait for their turn");
+    }
+    for session in state.registry.sessions.values() {
+        match (&session.identity, &session.state) {
+            (Identity::Remote(_) | Identity::Vm(_), _) => {
+                return Some(Obstacle { why: "it has sessions of other machines".into(), passes: false });
+            }
+            (_, SessionState::Offered { .. }) => return busy("a session is still attaching"),
+            (Identity::User | Identity::Loopback, SessionState::Running) => {}
+        }
+    }
+    None
+}
+
+/// All of `state`, whose spares are gone.
+pub fn save(state: &CoreState, admin: impl AsFd, upgrades: u64, bequest: &mut Bequest) -> io::Result<Image> {
+    let gone = || io::Error::other("the node is about to end");
+    let listener = state.listener.as_ref().ok_or_else(gone)?;
+    let registry = &state.registry;
+    let mut servers = Vec::new();
+    for (number, server) in &registry.servers {
+        servers.push(self::server(*number, server, bequest)?);
+    }
+    let mut sessions = Vec::new();
+    for (number, session) in &registry.sessions {
+        sessions.push(self::session(*number, session, bequest)?);
+    }
+    Ok(Image {
+        upgrades,
+        socket: listener.path.clone(),
+        listener: bequest.add(&listener.socket)?,
+        lock: bequest.add(&listener.lock)?,
+        admin: bequest.add(admin)?,
+        users: state.server_users.as_ref().map(|users| self::users(users, bequest)).transpose()?,
+        accounts: accounts(&state.accounts, bequest)?,
+        servers,
+        sessions,
+        by_guest: registry.by_guest.iter().map(|(guest, server)| (*guest, *server)).collect(),
+        last_server: registry.last_server,
+        last_session: registry.last_session,
+        last_move: state.moves.last,
+    })
+}
+
+fn accounts(accounts: &Accounts, bequest: &mut Bequest) -> io::Result<BTreeMap<String, AccountsImage>> {
+    let image = |(name, state): (&String, &TenantPageState)| {
+        let image = match state {
+            TenantPageState::InUse { descriptor, taken, .. } => {
+                AccountsImage::InUse { page: bequest.add(descriptor)?, taken: taken.iter().copied().collect() }
+            }
+            TenantPageState::Idle(balances) => AccountsImage::Idle(balances.iter().map(balance).collect()),
+        };
+        Ok((name.clone(), image))
+    };
+    accounts.tenants.iter().map(image).collect()
+}
+
+fn balance(balance: &Balance) -> BalanceImage {
+    let Balance { name, device, kind, limit, used, peak, refused, held } = balance.clone();
+    let instantaneous = kind.map(|kind| kind == Kind::Instantaneous);
+    BalanceImage { name, device, instantaneous, limit, used, peak, refused, held }
+}
+
+fn folder(folder: &PrivateDir, bequest: &mut Bequest) -> io::Result<FolderImage> {
+    Ok(FolderImage { path: folder.path().to_owned(), lock: bequest.add(&folder.lock)? })
+}
+
+fn users(users: &ServerUsers, bequest: &mut Bequest) -> io::Result<UsersImage> {
+    let (range, next, claims) = match &users.ids {
+        Ids::Range { range, next, claims } => (Some(range.bounds()), *next, claims.as_ref()),
+        Ids::Shared(id) => (None, *id, None),
+    };
+    let claims = claims.map(|claims| claims.held.iter().map(|file| bequest.add(file)).collect()).transpose()?;
+    Ok(UsersImage {
+        range,
+        claims,
+        next,
+        by_tenant: users.by_tenant.clone(),
+        helpers: users.helpers.clone(),
+        homes: folder(&users.homes, bequest)?,
+        shared_memory: users.shared_memory.as_ref().map(|memory| folder(memory, bequest)).transpose()?,
+    })
+}
+
+fn process(process: &ApiServer, bequest: &mut Bequest) -> io::Result<ProcessImage> {
+    let init = process.init.as_ref().map(|init| {
+        let status = bequest.add(&init.status)?;
+        Ok::<_, io::Error>((init.pid, status, bequest.add(&init.server)?))
+    });
+    Ok(ProcessImage {
+        pid: process.pid(),
+        control: bequest.add(&process.control)?,
+        exit: bequest.add(&process.exit)?,
+        init: init.transpose()?,
+    })
+}
+
+fn server(number: u64, server: &ServerRecord, bequest: &mut Bequest) -> io::Result<ServerImage> {
+    let (begun, spoke_for) = server.log.parts();
+    Ok(ServerImage {
+        number,
+        process: process(&server.process, bequest)?,
+        log: bequest.add(&server.log)?,
+        begun,
+        spoke_for,
+        guest: server.guest,
+        tenant: server.seat.as_ref().map(|seat| seat.tenant.clone()),
+        slot: server.seat.as_ref().map_or(0, |seat| seat.slot),
+        guest_exit: server.guest_exit.as_ref().map(|exit| bequest.add(exit)).transpose()?,
+        state: match server.state {
+            // A spare has no guest, and is not here.
+            ServerState::Spare | ServerState::Serving => StateImage::Serving,
+            ServerState::Idle { .. } => StateImage::Idle,
+            ServerState::Doomed { why: EndReason::GuestEnded, .. } => StateImage::GuestEnded,
+            ServerState::Doomed { why: EndReason::HungUp, .. } => StateImage::HungUp,
+            ServerState::Killed | ServerState::Ended => StateImage::Killed,
+        },
+    })
+}
+
+fn session(number: u64, session: &Session, bequest: &mut Bequest) -> io::Result<SessionImage> {
+    let pages = session.pages.as_ref().ok_or_else(|| io::Error::other("a session without pages"))?;
+    let devices =
+        pages.devices_file.as_ref().map(|[page, bell]| Ok::<_, io::Error>([bequest.add(page)?, bequest.add(bell)?]));
+    Ok(SessionImage {
+        number,
+        server: session.server,
+        guest: session.guest,
+        of_user: matches!(session.identity, Identity::User),
+        tenant: session.tenant.clone(),
+        threads: session.permissions.threads,
+        apis: session.permissions.apis.clone(),
+        functions: session.permissions.functions.clone(),
+        only_devices: session.permissions.only_devices.clone(),
+        since: session.since,
+        api: session.api.clone(),
+        spec_hash: session.spec_hash,
+        stats: bequest.add(&pages.stats_file)?,
+        devices: devices.transpose()?,
+        moves: session.moves.clone(),
+    })
+}
