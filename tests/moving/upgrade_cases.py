@@ -179,6 +179,8 @@ def what_is_in_the_way_is_told(tools):
     with tempfile.TemporaryDirectory(prefix="aviary-vm-") as directory:
         with node_and_guests(tools, "--vm", f"box={directory}/vm.sock") as (node, _):
             refused(node, "virtual machines")
+    with node_and_guests(tools, "--fpga", "card0=/nowhere/image.so") as (node, _):
+        refused(node, "FPGA cards")
 
 
 def limits_and_moves_go_on(tools):
