@@ -456,6 +456,10 @@ SLICED_TOO = {p.name for p in catalog() if p.kind == "own"} | set(OTHERS_SLICED)
 
 INTEL_SMOKE = ("clinfo", "ffmpeg-avgblur", "clblast-xaxpy", "pyopencl-wrapper")
 
+# Zero-copy memory, and with it SVM, does not exist without shared memory; a program that closes all its descriptors loses its
+# session there.
+NOT_MIRRORED = ("svm", "svm_commands", "usm", "closing")
+
 CHECKS = {
     "coverage": coverage,
     "isolation": isolation,
@@ -471,8 +475,7 @@ CHECKS = {
     "placed": placed,
     "pocl": lambda work: compare(work, "pocl", lambda p: p.quick),
     "two": lambda work: compare(work, "pocl", lambda p: p.kind == "own" or p.name in ("hashcat-md5", "ffmpeg-avgblur"), two=True),
-    # Zero-copy memory, and with it SVM, does not exist without shared memory.
-    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name not in ("svm", "svm_commands", "usm"), option=["--mirror"]),
+    "mirror": lambda work: compare(work, "pocl", lambda p: p.kind == "own" and p.name not in NOT_MIRRORED, option=["--mirror"]),
     "slicing": slicing,
     "sycl": lambda work: sycl.check(work, report),
     "intel": lambda work: compare(work, "intel", lambda p: p.kind == "own" or p.name in INTEL_SMOKE),
