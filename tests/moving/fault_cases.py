@@ -9,6 +9,7 @@ import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import socket
@@ -86,10 +87,16 @@ class Halted:
 
 
 def kill(*processes):
+    """Ends processes, with all threads: before that a process is no zombie that the node could see."""
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-        wait_until(HANG, "the process is dead", lambda dead=process: not alive(dead))
+            end = os.pidfd_open(process)
+            try:
+                signal.pidfd_send_signal(end, signal.SIGKILL)
+                if not select.select([end], [], [], HANG)[0]:
+                    raise Wrong(f"process {process} does not die")
+            finally:
+                os.close(end)
 
 
 def goes_on(node, program):

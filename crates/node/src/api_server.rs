@@ -204,10 +204,13 @@ impl ApiServer {
         [self.pid].into_iter().chain(self.init.as_ref().map(|init| init.pid)).collect()
     }
 
-    /// True if it has ended, whether or not the node's loop has seen that.
+    /// True if it has ended, whether or not the node's loop has seen that, and whether or not the process 1 of its namespace
+    /// has seen it.
     pub fn has_ended(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(&self.exit, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+        let server = self.init.as_ref().map_or(&self.exit, |init| &init.server);
+        let mut ends = [&self.exit, server].map(|end| PollFd::new(end, PollFlags::IN));
+        poll(&mut ends, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     pub fn signal(&self, signal: Signal) {
