@@ -1,6 +1,7 @@
 /* Files that a program's source includes, as the guest has sent them (guest/includes.c). They lie in a new folder of this process's
- * while the program is built: under `a` by their whole names, and `w` leads to the application's working folder there. The options
- * of the build name them there; questions about options and log get the application's own names. */
+ * while the program is built: under `a` by their whole names. The options of the build name them there, and what the application
+ * names by its working folder as `./a`, the same place, so that a log tells both from each other. No link is needed, which a
+ * sandbox refuses. Questions about options and log get the application's own names. */
 #include "server.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -24,6 +25,8 @@ struct includes {
     char root[PATH_MAX];
     /* The root of the last build, which its log may name; empty: none. */
     char last_root[PATH_MAX];
+    /* The application's working folder at the last build. */
+    char working[PATH_MAX];
     /* As the application gave them to the last build. */
     char *options;
 };
@@ -135,10 +138,9 @@ static int lay_out(struct includes *record, const char *files, size_t size) {
         if (written < 0 || (size_t)written >= sizeof path || !make_folders(path, strlen(record->root), is_folder))
             return 0;
         if (count == 0) {
-            char link[PATH_MAX];
-            snprintf(link, sizeof link, "%.512s/w", record->root);
-            if (!is_folder || symlink(path, link) != 0)
+            if (!is_folder)
                 return 0;
+            memcpy(record->working, name, length + 1);
         }
         if (!is_folder) {
             /* A file that is there twice keeps its first content. */
@@ -220,14 +222,14 @@ static int is_laid_out(const char *root, const char *path) {
 
 /* The options with each folder of `-I` where it lies here, behind the working folder, in which runtimes look first; and with each
  * absolute name that `-D` gives to a macro, of which sources make the names of includes. NULL: no memory. */
-static char *options_here(const char *root, const char *options) {
+static char *options_here(const char *root, const char *working, const char *options) {
     size_t folders = 1, size = strlen(options) + 1;
     for (const char *at = options; (at = strpbrk(at, "ID/")); at++)
         folders++;
-    char *here = malloc(size + folders * (strlen(root) + 16));
+    char *here = malloc(size + folders * (strlen(root) + strlen(working) + 16));
     if (!here)
         return NULL;
-    char *to = here + sprintf(here, "-I %s/w ", root);
+    char *to = here + sprintf(here, "-I %s/./a%s ", root, working);
     int defines = 0;
     for (const char *at = options; *at;) {
         int begins = at == options || isspace((unsigned char)at[-1]);
@@ -248,7 +250,7 @@ static char *options_here(const char *root, const char *options) {
         to += sprintf(to, "-I ");
         if (*at == '"')
             *to++ = *at++;
-        to += sprintf(to, *at == '/' ? "%s/a" : "%s/w/", root);
+        to += *at == '/' ? sprintf(to, "%s/a", root) : sprintf(to, "%s/./a%s/", root, working);
         while (*at && !isspace((unsigned char)*at) && *at != '"')
             *to++ = *at++;
     }
@@ -284,7 +286,7 @@ static const char *begin_build(cl_program program, const char *options, struct i
     (*record)->options = strdup(options ? options : "");
     memcpy((*record)->last_root, (*record)->root, sizeof (*record)->root);
     if ((*record)->root[0])
-        *made = options_here((*record)->root, options ? options : "");
+        *made = options_here((*record)->root, (*record)->working, options ? options : "");
     pthread_mutex_unlock(&lock);
     return *made ? *made : options;
 }
@@ -331,13 +333,16 @@ void *opencl_compile_function(cl_program program) {
 
 /* ---- Questions about the last build ------------------------------------------------------------ */
 
-/* Takes `<root>/a` and `<root>/w/` out of the text. */
-static void restore_names(char *text, const char *root) {
-    size_t length = strlen(root);
+/* Takes `<root>/a` and `<root>/./a<working>/` out of the text. */
+static void restore_names(char *text, const char *root, const char *working) {
+    size_t length = strlen(root), folder = strlen(working);
     char *to = text;
     for (const char *at = text; *at;) {
-        if (strncmp(at, root, length) == 0 && (strncmp(at + length, "/a/", 3) == 0 || strncmp(at + length, "/w/", 3) == 0))
-            at += length + (at[length + 1] == 'a' ? 2 : 3);
+        const char *behind = strncmp(at, root, length) == 0 ? at + length : "";
+        if (strncmp(behind, "/a/", 3) == 0)
+            at = behind + 2;
+        else if (strncmp(behind, "/./a", 4) == 0 && strncmp(behind + 4, working, folder) == 0 && behind[4 + folder] == '/')
+            at = behind + 4 + folder + 1;
         else
             *to++ = *at++;
     }
@@ -363,7 +368,7 @@ static char *answer_of(cl_program program, cl_device_id device, cl_program_build
     if (name == CL_PROGRAM_BUILD_OPTIONS)
         text = record && record->options ? strdup(record->options) : NULL;
     else if (text && record && record->last_root[0])
-        restore_names(text, record->last_root);
+        restore_names(text, record->last_root, record->working);
     pthread_mutex_unlock(&lock);
     return text;
 }
