@@ -4,7 +4,7 @@
 //! [`MOST_LINKS`]. A message has a number for each link, 0 after the last, and the link's bytes; the pointer to the next
 //! link in them means nothing to the server, which writes its own.
 
-use aviary_transport::bounds::{Chain, MOST_LINKS};
+use aviary_transport::bounds::{Chain, MOST_LINKS, load, read};
 
 use crate::call::Call;
 use crate::reply::Reply;
@@ -21,25 +21,16 @@ unsafe fn walk(first: usize, chain: &Chain) -> Option<Vec<(usize, usize)>> {
             return Some(found);
         }
         // SAFETY: the caller's promise.
-        let kind = unsafe { number(link + chain.kind.0, chain.kind.1) };
+        let kind = unsafe { load(link, usize::MAX, chain.kind.0 as i128, chain.kind.1, false) } as u64;
         match chain.links.iter().position(|known| known.0 == kind) {
             Some(index) => found.push((link, index)),
             None if chain.refuse => return None,
             None => {}
         }
         // SAFETY: as before.
-        link = unsafe { number(link + chain.next, size_of::<usize>()) } as usize;
+        link = unsafe { read(link + chain.next) };
     }
     (link == 0).then_some(found)
-}
-
-/// # Safety
-/// `width` bytes at `at` are readable.
-unsafe fn number(at: usize, width: usize) -> u64 {
-    let mut value = [0u8; 8];
-    // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(at as *const u8, value.as_mut_ptr(), width.min(8)) };
-    u64::from_le_bytes(value)
 }
 
 impl Call {

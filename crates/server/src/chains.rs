@@ -3,7 +3,7 @@
 //! The guest says of each link what it is, and its bytes. Kinds are written by the server, sizes are those that the
 //! specification says, and the pointers lead from one copy to the next: nothing that a guest sends is followed.
 
-use aviary_transport::bounds::{Chain, MOST_LINKS};
+use aviary_transport::bounds::{Chain, MOST_LINKS, read};
 
 use crate::api::Reject;
 use crate::call::Call;
@@ -50,14 +50,14 @@ impl Call {
             // SAFETY: a copy that `chain` made; what is in front of it no one else writes.
             let (index, size) = unsafe {
                 put(link + chain.next, 0, size_of::<usize>());
-                let index = ((link - 8) as *const u64).read_unaligned();
+                let index = read::<u64>(link - 8);
                 (index, chain.links.get(index as usize).map_or(0, |known| known.1))
             };
             self.reply_word(index + 1);
             // SAFETY: the copy has so many bytes.
             unsafe { self.reply_raw(link as *const u8, size) };
             // SAFETY: as before.
-            link = unsafe { ((link - FRONT) as *const u64).read_unaligned() } as usize;
+            link = unsafe { read::<u64>(link - FRONT) } as usize;
         }
         self.reply_word(0);
     }

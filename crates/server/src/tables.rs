@@ -3,6 +3,8 @@
 //! The library is trusted as far as its own memory goes, and not to have all that the header has: an older one's table ends
 //! earlier, and what lies behind it is not looked at where a member says how large it is.
 
+use aviary_transport::bounds::load;
+
 use crate::call::Call;
 
 /// One table, as a specification describes it.
@@ -27,8 +29,8 @@ impl VendorTable {
     pub unsafe fn function(&self, offset: usize) -> usize {
         // SAFETY: the caller's promise.
         let (table, bytes) = unsafe { self.table() };
-        // SAFETY: as before; `number` stays within `bytes`.
-        unsafe { number(table, bytes, offset, size_of::<usize>()) as usize }
+        // SAFETY: as before; `load` stays within `bytes`.
+        unsafe { load(table, bytes, offset as i128, size_of::<usize>(), false) as usize }
     }
 
     /// The table and its bytes.
@@ -40,24 +42,14 @@ impl VendorTable {
         let table = unsafe { (self.find)() };
         let bytes = match self.sized {
             None => self.size,
-            // SAFETY: the caller's promise: a table has at least the member that says how large it is.
-            Some((at, width)) => unsafe { number(table, at + width, at, width) }.min(self.size as u64) as usize,
+            Some((at, width)) => {
+                // SAFETY: the caller's promise: a table has at least the member that says how large it is.
+                let told = unsafe { load(table, at + width, at as i128, width, false) };
+                (told as u64).min(self.size as u64) as usize
+            }
         };
         (table, bytes)
     }
-}
-
-/// The number of `width` bytes at `offset` of a table of `bytes` bytes; 0 where there is none.
-///
-/// # Safety
-/// `bytes` bytes at `table` are readable, unless it is 0.
-unsafe fn number(table: usize, bytes: usize, offset: usize, width: usize) -> u64 {
-    let mut value = [0u8; 8];
-    if table != 0 && width <= value.len() && offset.checked_add(width).is_some_and(|end| end <= bytes) {
-        // SAFETY: the caller's promise, and the bounds were checked.
-        unsafe { std::ptr::copy_nonoverlapping((table + offset) as *const u8, value.as_mut_ptr(), width) };
-    }
-    u64::from_le_bytes(value)
 }
 
 impl Call {
@@ -74,8 +66,8 @@ impl Call {
         let (at, bytes) = unsafe { table.table() };
         for slots in table.slots.chunks(u64::BITS as usize) {
             let present = slots.iter().enumerate().map(|(n, slot)| {
-                // SAFETY: as before; `number` stays within `bytes`.
-                let function = unsafe { number(at, bytes, *slot, size_of::<usize>()) };
+                // SAFETY: as before; `load` stays within `bytes`.
+                let function = unsafe { load(at, bytes, *slot as i128, size_of::<usize>(), false) };
                 ((function != 0) as u64) << n
             });
             let present = present.sum();
@@ -83,8 +75,8 @@ impl Call {
         }
         for &(offset, width) in table.values {
             // SAFETY: as before.
-            let value = unsafe { number(at, bytes, offset, width) };
-            self.reply_word(value);
+            let value = unsafe { load(at, bytes, offset as i128, width, false) };
+            self.reply_word(value as u64);
         }
     }
 }
