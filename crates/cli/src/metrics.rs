@@ -154,17 +154,18 @@ fn metrics_text(sample: &Sample) -> String {
             }
         }
     }
+    let users = || sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t)));
     text.family("aviary_device_nanoseconds_total", "counter", "Device time that a tenant used.");
-    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+    for (device, tenant) in users() {
         text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.used_ns);
     }
     text.family("aviary_device_waiting", "gauge", "Sessions of a tenant that wait for a device.");
-    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+    for (device, tenant) in users() {
         text.sample(&[("device", &device.device), ("tenant", &tenant.tenant)], tenant.waiting as u64);
     }
     let help = "Waits of a tenant's calls for a device.";
     text.family("aviary_device_wait_seconds", "histogram", help);
-    for (device, tenant) in sample.node.devices.iter().flat_map(|d| d.tenants.iter().map(move |t| (d, t))) {
+    for (device, tenant) in users() {
         text.histogram(&[("device", &device.device), ("tenant", &tenant.tenant)], &tenant.waits);
     }
     text.family("aviary_session_calls", "gauge", "Calls of a session so far.");

@@ -1,7 +1,7 @@
 //! `aviary migrate`: a session goes to a fresh API server while its program runs.
 
 use crate::{terminal::say, which_node::WhichNode};
-use anyhow::bail;
+use anyhow::anyhow;
 use aviary_node::{MoveBegun, MoveFigures, MoveRequest, MoveStatus, NodeError, Request, ask};
 use clap::Args;
 use std::{
@@ -45,9 +45,7 @@ pub struct MigrateCommand {
 }
 
 pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
-    let Ok(wait) = Duration::try_from_secs_f64(command.wait) else {
-        bail!("--wait {}: expected seconds", command.wait)
-    };
+    let wait = seconds(command.wait)?;
     let socket = command.node.socket();
     let request = MoveRequest { session: command.session, check: command.check, stop_ms: command.stop, halt: None };
     let status = attempts(&socket, &request, wait)?;
@@ -57,6 +55,11 @@ pub fn run(command: &MigrateCommand) -> anyhow::Result<ExitCode> {
         print(command.session, &status);
     }
     Ok(ExitCode::from(u8::from(matches!(status, MoveStatus::Refused { .. }))))
+}
+
+/// The value of `--wait`.
+pub fn seconds(wait: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(wait).map_err(|_| anyhow!("--wait {wait}: expected seconds"))
 }
 
 /// Tries again for as long as `wait` while something is in the way that may pass.

@@ -54,9 +54,7 @@ struct Outcome {
 }
 
 pub fn run(command: &UpgradeCommand) -> anyhow::Result<ExitCode> {
-    let Ok(wait) = Duration::try_from_secs_f64(command.wait) else {
-        bail!("--wait {}: expected seconds", command.wait)
-    };
+    let wait = migrate::seconds(command.wait)?;
     let socket = command.node.socket();
     let program = command.program.as_deref().map(std::path::absolute).transpose().context("--program")?;
     let before = query(&socket)?;
