@@ -1,5 +1,5 @@
-//! Descriptors that a process keeps when it replaces its program: under their numbers, by `exec`. The program before has made copies without
-//! FD_CLOEXEC (`rustix::io::dup`) and told their numbers.
+//! Descriptors that a process keeps when it replaces its program: under their numbers, by `exec`. The program before has
+//! made copies without FD_CLOEXEC (`rustix::io::dup`) and told their numbers.
 
 use rustix::io::{Errno, FdFlags, fcntl_getfd, fcntl_setfd};
 use std::{

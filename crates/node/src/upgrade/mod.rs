@@ -36,8 +36,8 @@ use std::{
 };
 
 /// How long an upgrade waits for what is under way.
-const PATIENCE: Duration = Duration::from_secs(1);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const OBSTACLE_TIMEOUT: Duration = Duration::from_secs(1);
+const OBSTACLE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the new program may take to say that it would run.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest text of the new program that is shown, in bytes.
@@ -80,7 +80,7 @@ impl Core {
             None => own_program().map_err(|error| failed(error.to_string()))?,
         };
         check(&program, command)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + OBSTACLE_TIMEOUT;
         loop {
             let mut state = self.state();
             match save::obstacle(&state) {
@@ -89,7 +89,7 @@ impl Core {
                 Some(save::Obstacle { why, passes: false }) => return Err(failed(why)),
                 Some(_) => drop(state),
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(OBSTACLE_POLL_INTERVAL);
         }
     }
 
@@ -186,7 +186,7 @@ fn check(program: &Path, command: &UpgradeCommand) -> Result<(), NodeError> {
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status,
-            Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(OBSTACLE_POLL_INTERVAL),
             Ok(None) | Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
