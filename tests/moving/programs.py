@@ -10,6 +10,7 @@ PASSING = (
     "another session of the program has begun or ended",
     "a session of the program is still attaching",
     "the program has ended",
+    "the session has not begun or is about to end",
     "its API server does not listen",
     "library still works on outputs",
     "printed what no answer has carried yet",
