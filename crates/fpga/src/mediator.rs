@@ -340,10 +340,13 @@ impl<B: Board> Mediator<B> {
         Ok(())
     }
 
-    /// Ends a job that runs or waits; registers stay.
+    /// Ends a job that runs or waits; registers stay. One that runs is drained as for another's turn, so that its status tells of no
+    /// request that is still under way.
     fn end_job(&mut self, id: VirtualId) -> Result<(), Error> {
-        self.evict(id);
+        let preemptions = self.own(id)?.preemptions;
+        self.pause(id);
         let own = self.own(id)?;
+        own.preemptions = preemptions;
         if matches!(own.phase, Phase::Queued { .. }) {
             own.phase = Phase::Idle;
         }
