@@ -18,7 +18,7 @@ pub use account::{Account, Allowance, Kind, Refused};
 pub use charges::Charges;
 pub use device_limits::{DEVICE_LIMITS, DEVICE_NAME_BYTES, DeviceLimit, fits, limit_on, precedence};
 pub use grant_page::{DEVICE_SLOTS, DeviceSlot, GrantPage, WAIT_BOUNDS_NS, WAIT_CLASSES, monotonic};
-pub use page::{Balance, PageError, ProcessUse, SLOTS, TenantPage};
+pub use page::{Balance, HeldAmount, NoRoom, PageError, ProcessUse, SLOTS, TenantPage};
 pub use sealed::{Atomics, SealedPage};
 pub use text::Text;
 
