@@ -21,6 +21,7 @@ mod manual;
 mod metrics;
 mod metrics_http;
 mod migrate;
+mod park;
 mod policy;
 mod ps;
 mod remote;
@@ -62,6 +63,8 @@ enum Command {
     Reload(tenant::ReloadCommand),
     End(end::EndCommand),
     Migrate(migrate::MigrateCommand),
+    Park(park::ParkCommand),
+    Unpark(park::UnparkCommand),
     Upgrade(upgrade::UpgradeCommand),
     Spec(spec::SpecCommand),
     Policy(policy::PolicyCommand),
@@ -93,6 +96,8 @@ fn main() -> ExitCode {
         Command::Reload(command) => tenant::reload(&command),
         Command::End(command) => end::run(command),
         Command::Migrate(command) => migrate::run(&command),
+        Command::Park(command) => park::park(&command),
+        Command::Unpark(command) => park::unpark(&command),
         Command::Upgrade(command) => upgrade::run(&command),
         Command::Spec(command) => spec::run(command),
         Command::Policy(command) => policy::run(command),

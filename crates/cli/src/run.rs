@@ -224,6 +224,8 @@ fn start_node(command: &RunCommand, directory: &PrivateDir, modules: Vec<PathBuf
     let mut config = NodeConfig::new(PathBuf::new(), servers);
     config.launch_slice = crate::serve::launch_slice()?;
     config.test_move_every = crate::serve::test_move_every()?;
+    config.test_parks = crate::serve::test_parks()?;
+    config.parked_memory = crate::remote::usual_memory();
     config.modules = modules;
     config.log = command.log_level;
     crate::amount::add_limits(&mut config.tenants, &command.limit);

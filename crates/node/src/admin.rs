@@ -31,6 +31,8 @@ pub enum Request {
     Migrate(MoveRequest),
     /// By the number of the move.
     MoveStatus(u64),
+    /// Bring a parked session back; asked again, it says how far that is.
+    Unpark(u64),
     /// For tests: the move goes on that waits where its request said.
     Proceed(u64),
 }

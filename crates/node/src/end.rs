@@ -59,6 +59,7 @@ impl Core {
 
     /// The process has ended, and no move needs what it held.
     pub(crate) fn reap_source(&self, state: &mut CoreState, id: u64) {
+        self.parked_lose_server(state, id);
         let orphans = state.registry.sessions_of(id);
         let Some(mut server) = state.registry.remove_server(id) else { return };
         let (spare, seat) = (server.guest.is_none(), server.seat.take());
@@ -70,7 +71,10 @@ impl Core {
                 state.emptying.extend(seat.map(|seat| (id, seat)));
                 groups.end(id);
             }
-            (None, seat) => seat.iter().for_each(|seat| self.settle_accounts(state, seat)),
+            (None, seat) => {
+                seat.iter().for_each(|seat| self.settle_accounts(state, seat));
+                state.moves.left(id);
+            }
         }
         if spare {
             self.log.error(format_args!("a spare API server ended: {status}"));
@@ -88,6 +92,7 @@ impl Core {
         for server in groups.take_empty() {
             if let Some(seat) = state.emptying.remove(&server) {
                 self.settle_accounts(&mut state, &seat);
+                state.moves.left(server);
             }
         }
     }
@@ -157,6 +162,7 @@ impl Core {
             }
         }
         for server in servers {
+            state.parks.by_server.remove(&server);
             end_server(&mut state.registry, server);
             self.end_move_of(&mut state, server);
         }
@@ -224,6 +230,7 @@ impl Core {
         }
         registry.retire(id);
         registry.change(id, ServerEvent::GuestEnded, Instant::now());
+        state.parks.by_server.remove(&id);
         self.move_loses_guest(&mut state, id);
     }
 
@@ -259,6 +266,7 @@ impl Core {
             self.log.info(format_args!("ending {sessions} sessions"));
         }
         state.registry.sessions.clear();
+        state.parks.by_server.clear();
         self.end_zygote(&mut state);
         self.end_vms(&mut state);
         self.end_cards(&mut state);

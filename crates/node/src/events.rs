@@ -85,8 +85,9 @@ impl Core {
         if let FromServer::Move { session, report } = message {
             return self.hear_move(state, server, session, report, fds);
         }
-        if let FromServer::Ended { reason, .. } = &message
-            && self.hear_failed_rebuild(state, server, reason)
+        if let FromServer::Ended { session, reason } = &message
+            && (self.hear_failed_rebuild(state, server, reason)
+                || self.hear_parked_end(state, server, *session, reason))
         {
             return Ok(());
         }
@@ -172,6 +173,7 @@ impl Core {
         let lie = lie.to_string();
         self.log.warn(format_args!("API server {pid} of tenant {tenant} is ended: {}", lie.escape_debug()));
         server.process.signal(Signal::KILL);
+        state.parks.by_server.remove(&id);
         state.registry.retire(id);
         state.registry.change(id, ServerEvent::Killed, Instant::now());
     }

@@ -15,6 +15,7 @@ use crate::{
 use aviary_control::stats::StatsPage;
 use aviary_gate::GrantPage;
 use aviary_wire::Shown;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
@@ -122,6 +123,16 @@ pub struct ServerRecord {
     pub state: ServerState,
     /// Of the log.
     pub lines: LineLimit,
+}
+
+impl ServerRecord {
+    /// True if its guest process has ended, whether or not the node's loop has seen that.
+    pub fn has_lost_guest(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let ended =
+            |exit: &OwnedFd| poll(&mut [PollFd::new(exit, PollFlags::IN)], Some(&now)).is_ok_and(|ends| ends > 0);
+        self.guest_exit.as_ref().is_some_and(ended)
+    }
 }
 
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! The control loop of a connection: lanes that open and close, memory that comes and goes, orders to move, the end.
 
 mod moves;
+mod parked;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

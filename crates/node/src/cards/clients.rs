@@ -210,6 +210,7 @@ fn report(id: u64, session: &CardSession) -> SessionReport {
         seconds: SystemTime::now().duration_since(session.since).map_or(0, |time| time.as_secs()),
         moving: None,
         moves: crate::SessionMoves::default(),
+        parked: None,
         counters: counters.into(),
     }
 }

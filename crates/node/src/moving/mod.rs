@@ -3,10 +3,14 @@
 //! All sessions of one API server move together. What each of them consists of passes through here as descriptors that the
 //! node does not look into: both API servers are the tenant's own.
 
+mod hand_over;
 mod stages;
 mod steps;
 
-use stages::{MoveEvent, Next, Progress, Refusal};
+pub(crate) use stages::Refusal;
+pub(crate) use steps::{MAX_REASON_BYTES, tell};
+
+use stages::{MoveEvent, Next, Progress};
 
 use aviary_control::{CaptureFigures, StateDescriptors};
 use aviary_gate::GrantPage;
@@ -30,6 +34,9 @@ pub struct MoveRequest {
     pub session: u64,
     /// Capture it, say what that took, and let it go on where it is.
     pub check: bool,
+    /// Park it: nothing of it is made in the new API server until its program calls.
+    #[serde(default)]
+    pub park: bool,
     /// Milliseconds within which the session must stand.
     pub stop_ms: u64,
     /// For tests: the move waits there for [`crate::Request::Proceed`]. Its deadlines hold.
@@ -74,6 +81,8 @@ pub enum MoveStatus {
     /// With the name of its stage.
     UnderWay(String),
     Moved(MoveFigures),
+    /// Its state lies in the node, and nothing of it is on a device.
+    Parked(MoveFigures),
     /// It could have moved (`check`).
     Movable(MoveFigures),
     /// It goes on where it was.
@@ -110,8 +119,21 @@ pub(crate) enum Asker {
     Operator,
     /// Only whether it would work.
     Check,
+    /// An operator who parks it.
+    Parker,
+    /// The node: it has made no call for long enough to be parked.
+    Idle,
     /// The session itself, in tests.
     Session,
+}
+
+/// The end that a move is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// They go on in the new API server.
+    Move,
+    /// The new API server watches for their calls.
+    Park,
 }
 
 /// One session's part of a move.
@@ -121,6 +143,8 @@ pub(crate) struct Part {
     pub state: Option<StateDescriptors<OwnedFd>>,
     pub figures: CaptureFigures,
     pub rebuild_us: u64,
+    /// Its program has called while it was being parked.
+    pub wanted: bool,
     /// The node's end of the new grant page and bell, until the scheduler has them.
     pub devices: Option<(GrantPage, OwnedFd)>,
     /// Their files.
@@ -134,6 +158,7 @@ pub(crate) struct Move {
     pub source: u64,
     /// The new one; `None`: nothing shall move.
     pub target: Option<u64>,
+    pub purpose: Purpose,
     pub progress: Progress,
     pub parts: BTreeMap<u64, Part>,
     pub since: Instant,
@@ -169,6 +194,8 @@ impl Move {
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     under_way: Vec<Move>,
+    /// Moves that are over once their old API server is: by that.
+    leaving: BTreeMap<u64, (u64, MoveStatus)>,
     ended: VecDeque<(u64, MoveStatus)>,
     pub(crate) last: u64,
 }
@@ -202,6 +229,26 @@ impl Moves {
         Some(self.under_way.swap_remove(at))
     }
 
+    /// The sessions are not the old API server's any more. The move ends with that one.
+    pub fn leave(&mut self, number: u64, status: MoveStatus) {
+        if let Some(at) = self.under_way.iter().position(|one| one.number == number) {
+            let left = self.under_way.swap_remove(at);
+            self.leaving.insert(left.source, (number, status));
+        }
+    }
+
+    /// Nothing is left of an API server, and what it held is its tenant's.
+    pub fn left(&mut self, server: u64) {
+        if let Some((number, status)) = self.leaving.remove(&server) {
+            self.remember(number, status);
+        }
+    }
+
+    /// True while an old API server is about to end.
+    pub fn are_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
     /// Keeps the end of a move for questions about it.
     pub fn remember(&mut self, number: u64, status: MoveStatus) {
         if self.ended.len() == REMEMBERED_OUTCOMES {
@@ -226,6 +273,8 @@ impl Moves {
     pub fn status(&self, number: u64) -> Option<MoveStatus> {
         let under_way = self.under_way.iter().find(|one| one.number == number);
         let told = under_way.map(|one| MoveStatus::UnderWay(one.told()));
+        let leaves = self.leaving.values().any(|(leaving, _)| *leaving == number);
+        let told = told.or_else(|| leaves.then(|| MoveStatus::UnderWay("ending the old API server".into())));
         told.or_else(|| self.ended.iter().find(|(ended, _)| *ended == number).map(|(_, status)| status.clone()))
     }
 }
@@ -235,6 +284,9 @@ impl Moves {
 pub struct SessionMoves {
     /// How often it has moved.
     pub count: u64,
+    /// How often it was parked.
+    #[serde(default)]
+    pub parks: u64,
     /// How long it stood the last time, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_us: Option<u64>,
@@ -252,6 +304,7 @@ mod tests {
             number,
             source,
             target: Some(source + 100),
+            purpose: Purpose::Move,
             progress: Progress::new([number].into(), Duration::ZERO, now),
             parts: [(number, Part::default())].into(),
             since: now,
@@ -280,6 +333,19 @@ mod tests {
         }
         assert_eq!(moves.status(first), None);
         assert!(moves.status(moves.last).is_some());
+    }
+
+    #[test]
+    fn move_that_left_its_old_api_server_is_over_once_that_is() {
+        let (now, mut moves) = (Instant::now(), Moves::default());
+        moves.begin(begun(1, 7, now));
+        moves.leave(1, MoveStatus::Parked(MoveFigures::default()));
+        assert!(moves.are_leaving() && moves.of(7).is_none());
+        assert!(matches!(moves.status(1), Some(MoveStatus::UnderWay(_))));
+        moves.left(8);
+        moves.left(7);
+        assert_eq!(moves.status(1), Some(MoveStatus::Parked(MoveFigures::default())));
+        assert!(!moves.are_leaving());
     }
 
     #[test]

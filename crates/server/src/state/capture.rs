@@ -75,6 +75,15 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
     Ok(writer.end()?)
 }
 
+/// A parked session is made anew after its last process has ended: there is no way back if that fails. So it has no record
+/// whose answer could be another one there.
+pub fn check_parkable(session: &Session) -> Result<(), NotMovable> {
+    let kept = session.log.lock();
+    let differs = kept.log.records().find(|record| !record.same.is_empty());
+    let function = differs.and_then(|record| session.api.functions.get(record.function as usize));
+    function.map_or(Ok(()), |function| Err(NotMovable::MayDiffer { function: function.name }))
+}
+
 fn type_of(session: &Session, object: &LiveObject) -> &'static HandleTypeInfo {
     session.api.handle_types.get(HandleId::type_of_word(object.image.id)).unwrap_or(&UNKNOWN_TYPE)
 }
