@@ -57,12 +57,15 @@ def ask(node, request):
 class Halted:
     """A move that is brought to a state and stays there."""
 
+    # Of the operator, beside the session.
+    request = {}
+
     def __init__(self, node, session, state):
         self.node, self.state, self.stopped = node, state, None
         self.old = sessions(node)[0]["server"]
         node.settle_pool()
         halt = HALTS.get(state, state)
-        request = {"session": session, "check": False, "stop_ms": 60000, "halt": halt}
+        request = {"session": session, "check": False, "stop_ms": 60000, "halt": halt, **self.request}
         self.number = ask(node, {"migrate": request})["number"]
         wait_until(HANG, f"the move is halted: {halt}", lambda: "halted" in str(self.status()))
         self.new = [server["server"] for server in node.report()["servers"] if server["server"] != self.old][0]

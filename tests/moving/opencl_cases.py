@@ -5,7 +5,7 @@ import re
 import sys
 
 from harness.process import ROOT, Skipped, Wrong
-from programs import PASSING
+from programs import KINDS, PASSING, UNPARKABLE
 
 sys.path.insert(0, str(ROOT / "apis/opencl/tests"))
 
@@ -19,6 +19,8 @@ EVERY = (1, 7, 100)
 EVERY_OF_OTHERS = (100,)
 # Of the programs of the sample.
 SAMPLE = {"moved": 7, "transfers": 7, "printing": 7, "svm": 1}
+# Programs of the sample that are parked, too.
+PARKED = {"moved": 7}
 # A command waits for the application.
 WAITS = "devices still work on earlier calls"
 # Programs that make calls because of which a session stays, and the reasons.
@@ -32,26 +34,27 @@ LASTING = {
 EXCLUDED = {}
 
 
-def brute_force(tools, program, every):
+def brute_force(tools, program, every, kind="move"):
     if vendor_folder("pocl") is None:
         raise Skipped("PoCL is not installed")
     native = program.run(Place("pocl", False, tools.library / "opencl-native"))
     options = ("--log-level", "debug")
-    place = MovingPlace("pocl", True, tools.library / f"opencl-{program.name}-{every}", options)
-    place.every = every
+    place = MovingPlace("pocl", True, tools.library / f"opencl-{program.name}-{kind}-{every}", options)
+    place.every, place.kind = every, kind
     moved = program.run(place)
-    moves = re.findall(r"moved from API server \d+ to \d+: (\d+) us, (\d+) bytes", moved.errors)
+    moves = re.findall(KINDS[kind], moved.errors)
     reasons = collections.Counter(re.sub(r"\d+", "N", why) for why in re.findall(r"not moved: (.*)", moved.errors))
     told = "; ".join(f"{count} x {why}" for why, count in reasons.most_common(4))
-    print(f"     {program.name} after every {every}: {len(moves)} moves, {sum(reasons.values())} refused {told}", flush=True)
+    print(f"     {program.name} after every {every}: {len(moves)} {kind}s, {sum(reasons.values())} refused {told}", flush=True)
     tools.figures.append({
-        "program": f"opencl/{program.name}", "every": every, "moves": len(moves), "refused": dict(reasons),
+        "program": f"opencl/{program.name}", "every": every, "kind": kind, "moves": len(moves), "refused": dict(reasons),
         "median_us": sorted(int(us) for us, _ in moves)[len(moves) // 2] if moves else None,
     })
     if program.visible(moved) != program.visible(native):
         lines = [line for line in moved.errors.splitlines() if "debug:" not in line and "info:" not in line]
         raise Wrong(f"natively {program.visible(native)!r}, moved {program.visible(moved)!r}\n" + "\n".join(lines[-10:]))
-    unexpected = [why for why in reasons if not any(part in why for part in (*PASSING, WAITS, *LASTING.get(program.name, ())))]
+    expected = (*PASSING, UNPARKABLE, WAITS, *LASTING.get(program.name, ()))
+    unexpected = [why for why in reasons if not any(part in why for part in expected)]
     if unexpected:
         raise Wrong(f"not moved: {unexpected[0]}")
 
@@ -60,12 +63,13 @@ class MovingPlace(Place):
     """A place whose sessions move after every so many calls."""
 
     every = 1
+    kind = "move"
 
     def run(self, arguments, limit=0, **options):
         return super().run(arguments, limit=LIMIT_S, **options)
 
     def environment(self):
-        return {**super().environment(), "AVIARY_TEST_MOVE_EVERY": str(self.every)}
+        return {**super().environment(), "AVIARY_TEST_MOVE_EVERY": str(self.every), "AVIARY_TEST_MOVE_KIND": self.kind}
 
 
 def cases(long):
@@ -75,6 +79,11 @@ def cases(long):
     }
     times = {name: EVERY if program.kind == "own" else EVERY_OF_OTHERS for name, program in programs.items()}
     chosen = [(name, every) for name in programs for every in times[name]] if long else SAMPLE.items()
-    return {
+    parked = chosen if long else PARKED.items()
+    moved = {
         f"opencl-{name}-{every}": lambda tools, p=programs[name], n=every: brute_force(tools, p, n) for name, every in chosen
+    }
+    return moved | {
+        f"parked-opencl-{name}-{every}": lambda tools, p=programs[name], n=every: brute_force(tools, p, n, "park")
+        for name, every in parked
     }

@@ -17,6 +17,14 @@ PASSING = (
     "not now",
 )
 
+# The actions of a session after every n-th call (`AVIARY_TEST_MOVE_KIND`), and the node's line about each.
+KINDS = {
+    "move": r"moved from API server \d+ to \d+: (\d+) us, (\d+) bytes",
+    "park": r"parked, from API server \d+ to \d+: (\d+) us, (\d+) bytes",
+}
+# Of sessions that move and are not parked.
+UNPARKABLE = "and a park cannot try that first"
+
 
 @dataclass(frozen=True)
 class Program:
@@ -40,7 +48,7 @@ class Program:
         return "-".join((self.name, *self.arguments))
 
     def expects(self, reason):
-        return any(part in reason for part in (*PASSING, *self.lasting))
+        return any(part in reason for part in (*PASSING, UNPARKABLE, *self.lasting))
 
 
 PROGRAMS = (
