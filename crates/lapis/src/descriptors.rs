@@ -64,6 +64,8 @@ pub const ALL: &[Info] = &[
     with("lost", CODE, (1, 1), "lost(v)"),
     with("local", FUNCTION, (1, 1), "local(e)"),
     plain("cache", FUNCTION),
+    with("unpack", FUNCTION, (0, 2), "unpack, unpack(size_member) or unpack(size_member, last_required_member)"),
+    with("sets", FUNCTION, (1, usize::MAX), "sets(member, ...)"),
     plain("flush", FUNCTION),
     with("require", FUNCTION, (2, 2), "require(e, v)"),
     with("address", FUNCTION, (1, 5), "address(e, value, ...)"),

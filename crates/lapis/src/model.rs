@@ -456,7 +456,10 @@ pub struct Function {
     pub label: Option<String>,
     /// Set for a function that is only reached through a table: `(table, member)`.
     pub member_of: Option<(usize, String)>,
+    /// As the specification describes it.
     pub signature: Signature,
+    /// Its parameters are members of one struct.
+    pub unpacked: Option<Box<crate::unpacked::Unpacked>>,
     /// Names used by the specification for the parameters, by position.
     pub parameters: Vec<String>,
     pub support: Support,
@@ -905,6 +908,8 @@ pub enum ExprKind {
     Relaxed,
     /// Index of the element at hand; 0 is the innermost enclosing `element`.
     Index(usize),
+    /// The element at hand itself, of memory that the library hands out; counted as `Index` is. Always under a `Field`.
+    Here(usize),
     Unary(Unary, Box<Expr>),
     Binary(Binary, Box<Expr>, Box<Expr>),
     Conditional(Box<Expr>, Box<Expr>, Box<Expr>),

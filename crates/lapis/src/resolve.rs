@@ -16,6 +16,7 @@ mod states;
 mod statuses;
 mod tables;
 mod types;
+mod unpack;
 mod values;
 
 use crate::ast::{AstExpr, Block, Item, Statement, TypeName};

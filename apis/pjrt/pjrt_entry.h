@@ -1,0 +1,5 @@
+/* The one function that a PJRT plug-in exports. */
+#pragma once
+#include <pjrt_c_api.h>
+
+const PJRT_Api *GetPjrtApi(void);
