@@ -49,7 +49,7 @@ static void equal(void) {
     CHECK_EQ(ta_parcel_facts(&facts), TA_OK);
     CHECK(facts.corner.x == 6 && facts.corner.y == -9);
 
-    /* What an older program has: nothing behind `values`, and the end of a page there. */
+    /* An older program has nothing behind `values`, and the end of a page there. */
     size_t page = (size_t)sysconf(_SC_PAGESIZE), old = offsetof(ta_parcel_move_args, last);
     char *pages = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(pages != MAP_FAILED && munmap(pages + page, page) == 0);
@@ -86,7 +86,7 @@ static void remoted(void) {
     CHECK_EQ(ta_parcel_end(NULL), TA_REFUSED);
     ta_parcel_pack_args few = {offsetof(ta_parcel_pack_args, count), "x", 1, NULL, 0, NULL, 0};
     CHECK_EQ(ta_parcel_pack(&few), TA_REFUSED);
-    /* What the header does not have: zeros pass, anything else may mean something. */
+    /* Of members that the header does not have zeros pass; anything else may mean something. */
     struct {
         ta_parcel_move_args known;
         uint64_t later;

@@ -140,6 +140,7 @@ pub const ALL: &[Info] = &[
     with("function_pointer", VALUE, (1, 1), "function_pointer(name)"),
     with("table", VALUE, (1, 1), "table(name)"),
     with("least", TABLE, (2, 2), "least(member, limit)"),
+    with("chained", TABLE, (3, usize::MAX), "chained(first, next, table, ...)"),
     with("obj_record", VALUE, (0, usize::MAX), "obj_record or obj_record(key, ...)"),
     with("session_record", FUNCTION, (0, usize::MAX), "session_record or session_record(key, ...)"),
     with("thread_record", FUNCTION, (0, usize::MAX), "thread_record or thread_record(key, ...)"),

@@ -232,6 +232,16 @@ pub struct TableSource {
     pub sized: Option<TableValue>,
     /// Numbers, which have the vendor's values; in order of their places.
     pub values: Vec<TableValue>,
+    pub chain: Option<TableChain>,
+}
+
+/// Tables that a pointer of another one leads to, each with a pointer to the next one: those of them that the vendor has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableChain {
+    /// Place of the pointer to the first one, in bytes.
+    pub head: usize,
+    /// Each by its index in [`Model::tables`], and the place of its pointer to the next one.
+    pub links: Vec<(usize, usize)>,
 }
 
 /// A number in a table.

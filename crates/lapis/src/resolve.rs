@@ -1,6 +1,7 @@
 //! From names to meaning: the AST and the header become the [`Model`].
 
 mod callbacks;
+mod chained;
 mod chains;
 mod constants;
 mod expressions;

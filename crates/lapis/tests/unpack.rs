@@ -4,7 +4,8 @@ mod folder;
 
 use folder::Folder;
 
-const HEADER: &[u8] = b"typedef struct { unsigned long bytes; const char *name; unsigned long length; int answer; double half; } one;\n\
+const HEADER: &[u8] =
+    b"typedef struct { unsigned long bytes; const char *name; unsigned long length; int answer; double half; } one;\n\
     typedef struct { unsigned long bytes; union { int a; float b; }; } shared; typedef struct { int many[3]; } array;\n\
     int f(one *x); int g(one *x, int y); int h(int x); int u(shared *x); int a(array *x);\n";
 
@@ -27,8 +28,14 @@ fn the_members_of_a_struct_are_parameters() {
         ("f(one *x) { unpack(bytes); sets(anser); argument(name) { null; } }", "has no member `anser`"),
         ("f(one *x) { sets(answer); }", "`sets` without `unpack`"),
         ("f(one *x) { unpack; argument(x) { in; } argument(name) { null; } }", "no parameter `x`"),
-        ("f(one *x) { unpack; sets(answer); argument(answer) { buffer(2); } argument(name) { null; } }", "`buffer` on a pointer to a member"),
-        ("f(one *x) { unpack; sets(answer); argument(answer) { null; } argument(name) { null; } }", "`null` on a pointer to a member"),
+        (
+            "f(one *x) { unpack; sets(answer); argument(answer) { buffer(2); } argument(name) { null; } }",
+            "`buffer` on a pointer to a member",
+        ),
+        (
+            "f(one *x) { unpack; sets(answer); argument(answer) { null; } argument(name) { null; } }",
+            "`null` on a pointer to a member",
+        ),
         ("g(one *x, int y) { unpack; }", "`g` has no struct to unpack"),
         ("h(int x) { unpack; }", "`h` has no struct to unpack"),
         ("u(shared *x) { unpack(bytes); }", "is no parameter"),
@@ -42,14 +49,16 @@ fn the_members_of_a_struct_are_parameters() {
 
 #[test]
 fn a_described_member_stands_for_those_that_share_its_bytes() {
-    let header: &[u8] = b"typedef struct { int kind; union { const char *text; const long *list; long number; }; } fact;\n\
+    let header: &[u8] =
+        b"typedef struct { int kind; union { const char *text; const long *list; long number; }; } fact;\n\
         int f(const fact *x); int g(fact **x, unsigned long *n);\n";
     let described = "type(fact) { field(text) { if (kind == 1) { string; } else { token; } } }";
     let load = |name: &str, text: &str| {
         Folder::new(&format!("unpack-shared-{name}"), header, text).load().err().map(|e| e.to_string())
     };
     assert_eq!(load("in", &format!("{described} f(const fact *x) {{ argument(x) {{ in; }} }}")), None);
-    let handed_out = "g(fact **x, unsigned long *n) { argument(x) { out; element { buffer(*n); } } argument(n) { out; } }";
+    let handed_out =
+        "g(fact **x, unsigned long *n) { argument(x) { out; element { buffer(*n); } } argument(n) { out; } }";
     assert_eq!(load("out", &format!("{described} {handed_out}")), None);
     let message = load("none", "f(const fact *x) { argument(x) { in; } }").expect("pointers");
     assert!(message.contains("is a pointer without a description"), "{message}");

@@ -161,7 +161,8 @@ impl Stub<'_> {
         if let Some(unpacked) = &self.function.unpacked {
             let zeros = unpack::no_arguments(&self.function.signature);
             let refused = self.code(Code::Failure);
-            let (before, after) = unpack::take_apart(self.function, unpacked, quote!(unsafe { #fail_name(#refused, #zeros) }));
+            let (before, after) =
+                unpack::take_apart(self.function, unpacked, quote!(unsafe { #fail_name(#refused, #zeros) }));
             return quote! {
                 #fail
                 unsafe fn #inner(#parameters) -> #result { #body }
@@ -399,7 +400,7 @@ impl Stub<'_> {
         let success = self.success();
         let (written, effects) = (self.write_minted(), self.effects());
         let own = match self.function.error {
-            ErrorPlace::Nowhere => self.fail(self.code(Code::Failure)),
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
             _ => self.fail(quote!(value as i128)),
         };
         let send = quote! {
@@ -473,7 +474,11 @@ impl Stub<'_> {
         let outputs = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let deferred = match self.function.error {
             // An error of an earlier call is a number: it waits for a function that can return it.
-            ErrorPlace::Nowhere | ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(),
+            ErrorPlace::Nowhere | ErrorPlace::Given { .. } => quote!(),
+            ErrorPlace::Status(_) => {
+                let fail = self.fail(self.code(Code::Failure));
+                quote!(if reply.deferred().is_some() { return #fail; })
+            }
             _ => {
                 let fail = self.fail(quote!(value as i128));
                 quote!(if let Some(value) = reply.deferred() { return #fail; })

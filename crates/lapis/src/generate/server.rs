@@ -172,7 +172,10 @@ fn rejected(model: &Model) -> TokenStream {
         arms.collect::<TokenStream>()
     };
     let (own_failure, own_unsupported) = (own(|f| f.failure.as_ref()), own(|f| f.unsupported.as_ref()));
+    let late = failure.clone();
     quote! {
+        /// The code that tells a later call of an asynchronous one that reports by an object.
+        const LATE_FAILURE: i64 = (#late) as i64;
         fn rejected(function: u32, reject: Reject) -> i64 {
             let code: i128 = match reject {
                 #(#invalid)*
@@ -278,6 +281,10 @@ impl Handler<'_> {
         let result = self.result(&self.lowered.result, cx);
         let reply = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let effects = self.effects();
+        let late = match (self.function.error, &self.function.asynchronous) {
+            (ErrorPlace::Status(_), Some(_)) => quote!(LATE_FAILURE),
+            _ => quote!(code as i64),
+        };
         quote! {
             #variables
             #minted
@@ -292,7 +299,7 @@ impl Handler<'_> {
             #(#reply)*
             #effects
             #vacate
-            call.finish(ok, code as i64);
+            call.finish(ok, #late);
             Ok(())
         }
     }

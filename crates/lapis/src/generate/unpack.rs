@@ -73,7 +73,9 @@ fn put(a: &Ident, member: &Member) -> TokenStream {
     let (offset, size) = (types::size(member.offset), types::size(member.ty.size()));
     match member.pointed_to {
         // A guest that sends NULL for it loses what the function sets there.
-        true => quote!(if #a != 0 { std::ptr::copy_nonoverlapping(#a as *const u8, (packed + #offset) as *mut u8, #size); }),
+        true => {
+            quote!(if #a != 0 { std::ptr::copy_nonoverlapping(#a as *const u8, (packed + #offset) as *mut u8, #size); })
+        }
         false => {
             let ty = types::rust(&member.ty);
             quote!(support::write::<#ty>(packed + #offset, #a);)

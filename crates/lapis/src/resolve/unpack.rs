@@ -38,7 +38,8 @@ impl<'a> Resolver<'a> {
             [(_, ty)] => ty.pointee().cloned(),
             _ => None,
         };
-        let Some((TypeKind::Struct(s @ Struct { union: false, .. }), ty)) = pointee.as_ref().map(|ty| (&ty.kind, ty)) else {
+        let Some((TypeKind::Struct(s @ Struct { union: false, .. }), ty)) = pointee.as_ref().map(|ty| (&ty.kind, ty))
+        else {
             self.report(
                 Diagnostic::error(d.span, format!("`{}` has no struct to unpack", item.name.text))
                     .label("the only parameter must be a pointer to a struct"),

@@ -297,7 +297,8 @@ impl Handler<'_> {
                     ErrorPlace::Status(status) => (quote!(native != 0), self.status_returned(status)),
                     _ => (quote!(ok && native != 0), quote!()),
                 };
-                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
+                let late = self.status_late();
+                quote!({ let native = ret as u64; #late if #wanted { #put } else { call.reply_word(0); } #told })
             }
             Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
             Operation::Elements(e) => self.reply_given(instruction, e, cx),
@@ -320,7 +321,8 @@ impl Handler<'_> {
             }
             Operation::Table(t) if self.model.tables[*t].source.is_some() => {
                 let table = super::tables::name(&self.model.tables[*t]);
-                quote!(call.reply_table(ret as usize, &#table);)
+                let chain = super::tables::chain(self.model, *t);
+                quote!(call.reply_table(ret as usize, &#table); if ret != 0 { #chain })
             }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
             Operation::Nothing | Operation::Null { .. } => quote!(),
