@@ -28,7 +28,7 @@ COMMIT_PRONOUN = re.compile(r"[^:]*: (?:who|what|whoever|whatever|whether|nobody
 SOURCES = {".rs", ".c", ".h", ".py", ".sh", ".lapis", ".toml", ""}
 TYPE = re.compile(r"^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:struct|enum|union|trait|type) (\w+)", re.M)
 LICENSES = {"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Zlib", "Unicode-3.0", "Unicode-DFS-2016", "0BSD", "CC0-1.0",
-            "Unlicense", "Apache-2.0 WITH LLVM-exception", "BSL-1.0", "CDLA-Permissive-2.0"}
+            "Unlicense", "Apache-2.0 WITH LLVM-exception", "BSL-1.0", "CDLA-Permissive-2.0", "NCSA"}
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 
 
@@ -113,11 +113,17 @@ def licensed(expression):
     return bool(terms) and bool(eval(" ".join(terms)))  # pylint: disable=eval-used
 
 
+def packages(manifest):
+    return json.loads(command("cargo", "metadata", "--format-version", "1", "--locked", "--manifest-path", manifest))["packages"]
+
+
 def dependencies():
-    """Problems of what the workspace depends on: licenses, places that it comes from, versions that mean any."""
-    packages = json.loads(command("cargo", "metadata", "--format-version", "1", "--locked"))["packages"]
+    """Problems of what the workspace and the fuzz targets depend on: licenses, origins, versions that mean any.
+
+    --locked: a lock file that does not fit its manifests is an error.
+    """
     problems = []
-    for package in packages:
+    for package in packages("Cargo.toml") + packages("fuzz/Cargo.toml"):
         name = f"{package['name']} {package['version']}"
         if package["source"] not in (None, REGISTRY):
             problems.append(f"{name} comes from {package['source']}, not from crates.io")
