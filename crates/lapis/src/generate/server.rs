@@ -172,10 +172,15 @@ fn rejected(model: &Model) -> TokenStream {
         arms.collect::<TokenStream>()
     };
     let (own_failure, own_unsupported) = (own(|f| f.failure.as_ref()), own(|f| f.unsupported.as_ref()));
-    let late = failure.clone();
+    let late = model.functions.iter().any(|f| f.asynchronous.is_some() && matches!(f.error, ErrorPlace::Status(_)));
+    let late = late.then(|| {
+        quote! {
+            /// The code that tells a later call of an asynchronous one that reports by an object.
+            const LATE_FAILURE: i64 = (#failure) as i64;
+        }
+    });
     quote! {
-        /// The code that tells a later call of an asynchronous one that reports by an object.
-        const LATE_FAILURE: i64 = (#late) as i64;
+        #late
         fn rejected(function: u32, reject: Reject) -> i64 {
             let code: i128 = match reject {
                 #(#invalid)*
