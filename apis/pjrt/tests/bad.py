@@ -61,4 +61,10 @@ refused("dimensions that overflow", lambda: client.buffer_from_host(NUMBERS, F32
 refused("no program", lambda: client.compile("this is not valid MLIR at all"))
 refused("a program of zeros", lambda: client.compile(b"\0" * 1000))
 refused("a damaged executable", lambda: client.deserialize_executable(b"\x7f" * 1000))
-print("bad: over")
+# The plug-in aborts its process: this session ends, this program does not.
+try:
+    client.buffer_from_host(NUMBERS, 9999, [4], device)
+    sys.exit("a type of elements that nobody knows was accepted")
+except errors.PjrtError as error:
+    assert "API server is gone" in str(error), error
+    print("bad: an unknown type of elements:", type(error).__name__)
