@@ -530,8 +530,6 @@ ta_report ta_ledger_create(uint64_t bound, ta_ledger *ledger);
 ta_report ta_ledger_add(ta_ledger ledger, uint64_t value, uint64_t *left);
 ta_report ta_ledger_sum(ta_ledger ledger, uint64_t *sum);
 ta_report ta_ledger_end(ta_ledger ledger);
-/* As ta_ledger_add; the specification does not wait for it. */
-ta_report ta_ledger_put(ta_ledger ledger, uint64_t value);
 ta_report_object *ta_ledger_reserve(uint64_t bytes);
 ta_report ta_ledger_release(uint64_t bytes);
 /* Not virtualized. */

@@ -48,7 +48,6 @@ ta_report ta_ledger_create(uint64_t bound, ta_ledger *ledger) {
     *ledger = made;
     return NULL;
 }
-ta_report ta_ledger_put(ta_ledger ledger, uint64_t value) { return ta_ledger_add(ledger, value, NULL); }
 ta_report ta_ledger_add(ta_ledger ledger, uint64_t value, uint64_t *left) {
     struct ta_ledger_st *l = object_check(ledger, KIND_LEDGER);
     if (!l)

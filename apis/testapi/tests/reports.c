@@ -72,21 +72,6 @@ static void guest_reports(void) {
     CHECK_EQ(alive(), 0);
 }
 
-/* Success at once; the next call that can tells of the failure. With AVIARY_SYNC=1 it comes at once. */
-static void late_reports(void) {
-    const char *sync = getenv("AVIARY_SYNC");
-    int now = sync && strcmp(sync, "1") == 0;
-    uint64_t sum = 0;
-    ta_ledger ledger = NULL;
-    CHECK(ta_ledger_create(10, &ledger) == NULL);
-    CHECK(ta_ledger_put(ledger, 4) == NULL);
-    CHECK(ta_ledger_sum(ledger, &sum) == NULL && sum == 4);
-    CHECK_EQ(taken(ta_ledger_put(ledger, 7)), now ? TA_REFUSED : TA_OK);
-    CHECK_EQ(taken(ta_ledger_sum(ledger, &sum)), now ? TA_OK : TA_REFUSED);
-    CHECK(ta_ledger_sum(ledger, &sum) == NULL && sum == 4);
-    CHECK(ta_ledger_end(ledger) == NULL);
-}
-
 static int hold(void) {
     ta_ledger ledger = NULL;
     uint64_t left = 0, sum = 7;
@@ -116,7 +101,5 @@ int main(int argc, char **argv) {
     if (argc > 1)
         guest_reports();
     library_reports();
-    if (argc > 1)
-        late_reports();
     return check_done();
 }

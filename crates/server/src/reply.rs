@@ -418,24 +418,6 @@ impl Call {
         self.result = Some((success, error_value));
     }
 
-    /// True if the guest gets no answer.
-    pub fn is_asynchronous(&self) -> bool {
-        self.is_async()
-    }
-
-    /// The call, which the guest has forgotten, has failed with an object that says `text` (NULL: nothing).
-    ///
-    /// # Safety
-    /// `text` is NULL or a string that ends.
-    pub unsafe fn failed_late(&self, text: *const c_char) {
-        let text = match text.is_null() {
-            true => String::new(),
-            // SAFETY: the caller's promise.
-            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
-        };
-        self.session.note(&format!("{} failed after it had returned: {text}", self.function_name()));
-    }
-
     pub(crate) fn is_async(&self) -> bool {
         self.header.kind == aviary_wire::kind::CALL_ASYNC
     }

@@ -60,14 +60,15 @@ impl CodeChecker<'_> {
             }
         }
         match function.error {
-            ErrorPlace::Status(_) => self.status(function),
+            ErrorPlace::Status(status) => self.status(function, status),
             ErrorPlace::Given { status, .. } => self.asynchronous(function, status),
             _ => {}
         }
     }
 
-    /// Checks a function that returns a status object: its errors are objects, which the server cannot make.
-    fn status(&mut self, function: &Function) {
+    /// Checks a function that returns a status object: its errors are objects, and no later call has one for them.
+    fn status(&mut self, function: &Function, status: usize) {
+        self.asynchronous(function, status);
         for requirement in &function.requirements {
             self.diagnostics.push(
                 Diagnostic::error(requirement.otherwise.span, "`require` cannot make a status object")

@@ -400,7 +400,7 @@ impl Stub<'_> {
         let success = self.success();
         let (written, effects) = (self.write_minted(), self.effects());
         let own = match self.function.error {
-            ErrorPlace::Nowhere | ErrorPlace::Status(_) => self.fail(self.code(Code::Failure)),
+            ErrorPlace::Nowhere => self.fail(self.code(Code::Failure)),
             _ => self.fail(quote!(value as i128)),
         };
         let send = quote! {
@@ -474,11 +474,7 @@ impl Stub<'_> {
         let outputs = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let deferred = match self.function.error {
             // An error of an earlier call is a number: it waits for a function that can return it.
-            ErrorPlace::Nowhere | ErrorPlace::Given { .. } => quote!(),
-            ErrorPlace::Status(_) => {
-                let fail = self.fail(self.code(Code::Failure));
-                quote!(if reply.deferred().is_some() { return #fail; })
-            }
+            ErrorPlace::Nowhere | ErrorPlace::Status(_) | ErrorPlace::Given { .. } => quote!(),
             _ => {
                 let fail = self.fail(quote!(value as i128));
                 quote!(if let Some(value) = reply.deferred() { return #fail; })

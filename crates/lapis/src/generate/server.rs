@@ -172,15 +172,7 @@ fn rejected(model: &Model) -> TokenStream {
         arms.collect::<TokenStream>()
     };
     let (own_failure, own_unsupported) = (own(|f| f.failure.as_ref()), own(|f| f.unsupported.as_ref()));
-    let late = model.functions.iter().any(|f| f.asynchronous.is_some() && matches!(f.error, ErrorPlace::Status(_)));
-    let late = late.then(|| {
-        quote! {
-            /// The code that tells a later call of an asynchronous one that reports by an object.
-            const LATE_FAILURE: i64 = (#failure) as i64;
-        }
-    });
     quote! {
-        #late
         fn rejected(function: u32, reject: Reject) -> i64 {
             let code: i128 = match reject {
                 #(#invalid)*
@@ -286,10 +278,6 @@ impl Handler<'_> {
         let result = self.result(&self.lowered.result, cx);
         let reply = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let effects = self.effects();
-        let late = match (self.function.error, &self.function.asynchronous) {
-            (ErrorPlace::Status(_), Some(_)) => quote!(LATE_FAILURE),
-            _ => quote!(code as i64),
-        };
         quote! {
             #variables
             #minted
@@ -304,7 +292,7 @@ impl Handler<'_> {
             #(#reply)*
             #effects
             #vacate
-            call.finish(ok, #late);
+            call.finish(ok, code as i64);
             Ok(())
         }
     }

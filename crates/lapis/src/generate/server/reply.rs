@@ -297,8 +297,7 @@ impl Handler<'_> {
                     ErrorPlace::Status(status) => (quote!(native != 0), self.status_returned(status)),
                     _ => (quote!(ok && native != 0), quote!()),
                 };
-                let late = self.status_late();
-                quote!({ let native = ret as u64; #late if #wanted { #put } else { call.reply_word(0); } #told })
+                quote!({ let native = ret as u64; if #wanted { #put } else { call.reply_word(0); } #told })
             }
             Operation::Text { .. } => quote!(call.reply_string(ret as usize as *const std::ffi::c_char);),
             Operation::Elements(e) => self.reply_given(instruction, e, cx),

@@ -2,7 +2,6 @@
 
 use super::Handler;
 use crate::generate::types;
-use crate::model::ErrorPlace;
 use proc_macro2::{Ident, TokenStream};
 use quote::quote;
 
@@ -37,23 +36,6 @@ impl Handler<'_> {
                 call.reply_word(#code(native as _) as u64);
                 call.reply_string(#text(native as _) as usize as *const std::ffi::c_char);
             }
-        }
-    }
-
-    /// An asynchronous call has nobody to give its object to: the log has what it says, a later call that it was there.
-    pub(super) fn status_late(&self) -> TokenStream {
-        let (ErrorPlace::Status(status), Some(_)) = (self.function.error, &self.function.asynchronous) else {
-            return quote!();
-        };
-        let text = match self.model.statuses[status].text {
-            None => quote!(std::ptr::null()),
-            Some(text) => {
-                let text = types::utility_name(&self.model.utility_functions[text.text]);
-                quote!(#text(native as _) as usize as *const std::ffi::c_char)
-            }
-        };
-        quote! {
-            let native = if native != 0 && call.is_asynchronous() { call.failed_late(#text); 0 } else { native };
         }
     }
 }
