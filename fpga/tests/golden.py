@@ -4,7 +4,8 @@
   fpga/tests/golden.py FILE SEED LINES    prints JSON: registers, input and output (hexadecimal)
 
 FILE is the golden.py of an accelerator's folder. It has `case(random, lines)`: `random` is a numpy generator, `lines` about how many lines the input
-may have. It returns the input, the output that the accelerator must write, and the values of its own registers by name.
+may have. It returns the input, the output that the accelerator must write, and the values of its own registers by name. A file whose accelerator
+has other registers for its job than SOURCE, TARGET and LINES says so with STREAMS: register and shift of each, and of SCRATCH, memory for itself.
 """
 
 import importlib.util
@@ -15,6 +16,8 @@ from pathlib import Path
 import numpy
 
 LINE = 64
+# The registers to which a job's addresses and its number of lines go, and by how many bits they are shifted to the right.
+STREAMS = {"SOURCE": ["SOURCE", 0], "TARGET": ["TARGET", 0], "LINES": ["LINES", 0]}
 
 
 def case(path, seed, lines):
@@ -26,6 +29,7 @@ def case(path, seed, lines):
         raise ValueError(f"{path}: input of {len(given)} and output of {len(expected)} bytes; expected multiples of {LINE}")
     return {
         "registers": {register: int(value) for register, value in registers.items()},
+        "streams": getattr(module, "STREAMS", STREAMS),
         "input": given.hex(), "output": expected.hex(),
     }
 

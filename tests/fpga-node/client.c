@@ -3,6 +3,7 @@
  *   memory N   asks for N bytes and keeps them; free gives the last ones back
  *   walk       starts a list walk that never ends; sum walks a list of one node and prints its sum
  *   cycles     device cycles of its jobs so far
+ *   ports      the number of ports that it may use
  *
  * Each line is answered with one. It connects to an LL, or to the accelerator whose GUID is its argument. */
 #include <aviary-fpga.h>
@@ -41,6 +42,7 @@ int main(int argc, char **argv)
 {
     void *held[MOST];
     int count = 0, error;
+    unsigned ports;
     uint64_t *node, sum;
     char line[128];
 
@@ -72,6 +74,10 @@ int main(int argc, char **argv)
             }
         } else if (strcmp(line, "cycles\n") == 0 && (error = aviary_fpga_status(card, &status)) == 0) {
             printf("%llu\n", (unsigned long long)status.cycles);
+            fflush(stdout);
+        } else if (strcmp(line, "ports\n") == 0) {
+            error = aviary_fpga_list(NULL, 0, &ports);
+            printf("%s %u\n", aviary_fpga_explain(error), ports);
             fflush(stdout);
         } else {
             tell(EINVAL);

@@ -39,7 +39,12 @@ fn saved_state_has_nothing_of_the_last_user_of_the_port() {
             };
             // Memory that is all zero, and registers of the kernel too.
             let client = Client::new(2 * MIB);
-            let empty = Golden { registers: BTreeMap::new(), input: "00".repeat(64 * 8000), output: String::new() };
+            let empty = Golden {
+                registers: BTreeMap::new(),
+                streams: secret.streams.clone(),
+                input: "00".repeat(64 * 8000),
+                output: String::new(),
+            };
             let id = start(&mut mediator, &kind, &empty, &client);
             assert!(!run(&mut mediator, id, 1) || kind.name == "grn", "{}", kind.name);
             let port = mediator.status(id).unwrap().port;

@@ -17,6 +17,7 @@ pub const MIB: u64 = 1 << 20;
 pub const INPUT: u64 = 0;
 pub const OUTPUT: u64 = MIB;
 pub const STATE: u64 = MIB + MIB / 2;
+pub const SCRATCH: u64 = STATE + MIB / 4;
 pub const CONTROL: u32 = 0x18;
 /// The job from whose length that of longer ones is computed, how long these shall be, and the largest output.
 pub const SAMPLE_LINES: u64 = 64;
@@ -26,6 +27,8 @@ pub const MAX_LINES: u64 = 8000;
 #[derive(Deserialize)]
 pub struct Golden {
     pub registers: BTreeMap<String, u64>,
+    /// Register and shift of SOURCE, TARGET, LINES and SCRATCH.
+    pub streams: BTreeMap<String, (String, u32)>,
     pub input: String,
     pub output: String,
 }
@@ -72,12 +75,21 @@ pub fn start(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &G
     let input = bytes(&job.input);
     let words: Vec<u64> = input.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     client.put(INPUT, &words);
-    let streams = [("SOURCE", GUEST + INPUT), ("TARGET", GUEST + OUTPUT), ("LINES", input.len() as u64 / 64)];
+    let value = |stream: &str| match stream {
+        "SOURCE" => GUEST + INPUT,
+        "TARGET" => GUEST + OUTPUT,
+        "LINES" => input.len() as u64 / 64,
+        "SCRATCH" => GUEST + SCRATCH,
+        other => panic!("{}: there is no stream {other}", kind.name),
+    };
+    let streams = job.streams.iter().map(|(stream, (name, shift))| (name.as_str(), value(stream) >> shift));
     let own = job.registers.iter().map(|(name, value)| (name.as_str(), *value));
-    for (name, value) in streams.into_iter().chain(own) {
+    for (name, value) in streams.chain(own) {
         set(mediator, id, kind.registers[name].at, value);
     }
-    set(mediator, id, CONTROL, 1);
+    let own_start = kind.registers.values().find(|register| register.starts != 0);
+    let (register, bits) = own_start.map_or((CONTROL, 1), |register| (register.at, register.starts));
+    set(mediator, id, register, bits);
     id
 }
 
