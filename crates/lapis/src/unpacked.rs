@@ -32,10 +32,4 @@ impl Function {
     pub fn declared(&self) -> &Signature {
         self.unpacked.as_ref().map_or(&self.signature, |unpacked| &unpacked.declared)
     }
-
-    /// True if the call sets the member that this parameter stands for.
-    pub fn sets(&self, parameter: usize) -> bool {
-        let members = self.unpacked.as_ref().map(|unpacked| &unpacked.members);
-        members.and_then(|members| members.get(parameter)).is_some_and(|member| member.set)
-    }
 }

@@ -36,6 +36,10 @@ fn the_members_of_a_struct_are_parameters() {
             "f(one *x) { unpack; sets(answer); argument(answer) { null; } argument(name) { null; } }",
             "`null` on a pointer to a member",
         ),
+        (
+            "f(one *x) { unpack; address(name_of(), 1); argument(name) { null; } } utility(server) { void *name_of(void) { return 0; } }",
+            "cannot hand over values",
+        ),
         ("g(one *x, int y) { unpack; }", "`g` has no struct to unpack"),
         ("h(int x) { unpack; }", "`h` has no struct to unpack"),
         ("u(shared *x) { unpack(bytes); }", "is no parameter"),
