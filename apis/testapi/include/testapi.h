@@ -586,6 +586,26 @@ int32_t ta_plan_links(const ta_plan *plan);
 
 /* A table that libraries of several versions have: each as much of it as it knows. */
 #define TA_CATALOG_MINOR 2
+/* Tables of functions that a catalog leads to: each says what it is. */
+typedef struct ta_extra {
+    uint32_t kind, revision;
+    const struct ta_extra *next;
+} ta_extra;
+enum { TA_EXTRA_TWICE = 1, TA_EXTRA_NAME = 2, TA_EXTRA_NONE = 3 };
+typedef struct ta_extra_twice {
+    ta_extra base;
+    int32_t (*twice)(int32_t value);
+} ta_extra_twice;
+typedef struct ta_extra_name {
+    ta_extra base;
+    const char *(*name)(void);
+    ta_report (*rename)(const char *name);
+} ta_extra_name;
+/* This library has none. */
+typedef struct ta_extra_none {
+    ta_extra base;
+    int32_t (*none)(void);
+} ta_extra_none;
 typedef struct ta_catalog {
     uint32_t struct_size; /* bytes that the library has of it */
     struct {
@@ -596,6 +616,7 @@ typedef struct ta_catalog {
     ta_report (*print)(ta_buffer buffer);
     ta_report (*sort)(ta_buffer buffer);           /* this library has none */
     int32_t (*scale)(int32_t value);
+    const ta_extra *extras;
     int32_t (*later)(int32_t value);               /* beyond this library's struct_size */
     uint64_t serial;                               /* as well */
 } ta_catalog;

@@ -37,6 +37,11 @@ impl<const N: usize> VendorTable<N> {
         self.words.as_ptr() as usize
     }
 
+    /// Sets the pointer at that place, in bytes, to another table of the guest's, or to none.
+    pub fn point(&self, offset: usize, to: usize) {
+        self.words[offset / 8].store(to, Ordering::Relaxed);
+    }
+
     /// `word` is the vendor's next word of the reply.
     fn follow(&self, mut word: impl FnMut() -> u64) {
         for slots in self.slots.chunks(SLOTS) {

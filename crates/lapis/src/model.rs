@@ -232,6 +232,16 @@ pub struct TableSource {
     pub sized: Option<TableValue>,
     /// Numbers, which have the vendor's values; in order of their places.
     pub values: Vec<TableValue>,
+    pub chain: Option<TableChain>,
+}
+
+/// Tables that a pointer of another one leads to, each with a pointer to the next one: those of them that the vendor has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableChain {
+    /// Place of the pointer to the first one, in bytes.
+    pub head: usize,
+    /// Each by its index in [`Model::tables`], and the place of its pointer to the next one.
+    pub links: Vec<(usize, usize)>,
 }
 
 /// A number in a table.
@@ -456,7 +466,10 @@ pub struct Function {
     pub label: Option<String>,
     /// Set for a function that is only reached through a table: `(table, member)`.
     pub member_of: Option<(usize, String)>,
+    /// As the specification describes it.
     pub signature: Signature,
+    /// Its parameters are members of one struct.
+    pub unpacked: Option<Box<crate::unpacked::Unpacked>>,
     /// Names used by the specification for the parameters, by position.
     pub parameters: Vec<String>,
     pub support: Support,
@@ -905,6 +918,8 @@ pub enum ExprKind {
     Relaxed,
     /// Index of the element at hand; 0 is the innermost enclosing `element`.
     Index(usize),
+    /// The element at hand itself, of memory that the library hands out; counted as `Index` is. Always under a `Field`.
+    Here(usize),
     Unary(Unary, Box<Expr>),
     Binary(Binary, Box<Expr>, Box<Expr>),
     Conditional(Box<Expr>, Box<Expr>, Box<Expr>),

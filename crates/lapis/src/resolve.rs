@@ -1,6 +1,7 @@
 //! From names to meaning: the AST and the header become the [`Model`].
 
 mod callbacks;
+mod chained;
 mod chains;
 mod constants;
 mod expressions;
@@ -16,6 +17,7 @@ mod states;
 mod statuses;
 mod tables;
 mod types;
+mod unpack;
 mod values;
 
 use crate::ast::{AstExpr, Block, Item, Statement, TypeName};

@@ -33,6 +33,15 @@ impl VendorTable {
         unsafe { load(table, bytes, offset as i128, size_of::<usize>(), false) as usize }
     }
 
+    /// The vendor's table, 0 if there is none.
+    ///
+    /// # Safety
+    /// As [`VendorTable::function`].
+    pub unsafe fn address(&self) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { self.table().0 }
+    }
+
     /// The table and its bytes.
     ///
     /// # Safety

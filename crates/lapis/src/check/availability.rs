@@ -132,7 +132,8 @@ impl AvailabilityChecker<'_> {
                     self.expr(count, size);
                 }
                 self.optional(&buffer.returned, moment(Side::Server, true, "`returned`"));
-                self.rule(&buffer.element, result);
+                // Memory that an output leads to is the library's, and there when the call is over.
+                self.rule(&buffer.element, result || plan.output && !plan.input);
             }
             Kind::Struct { fields, .. } => fields.iter().for_each(|(_, rule)| self.rule(rule, result)),
             Kind::Zerocopy { count } => self.optional(count, size),

@@ -14,6 +14,7 @@ use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_variables};
 use super::shims;
 use super::types;
+use super::unpack;
 use crate::lower::*;
 use crate::model::*;
 use proc_macro2::{Ident, Literal, TokenStream};
@@ -157,6 +158,28 @@ impl Stub<'_> {
             TypeKind::Void | TypeKind::Struct(_) => quote!(None),
             _ => quote!(Some(result as i64)),
         };
+        if let Some(unpacked) = &self.function.unpacked {
+            let zeros = unpack::no_arguments(&self.function.signature);
+            let refused = self.code(Code::Failure);
+            let (before, after) =
+                unpack::take_apart(self.function, unpacked, quote!(unsafe { #fail_name(#refused, #zeros) }));
+            return quote! {
+                #fail
+                unsafe fn #inner(#parameters) -> #result { #body }
+                #export pub unsafe extern "C-unwind" fn #name(packed: usize) -> #result {
+                    #before
+                    let result = aviary_guest::guard(
+                        move || unsafe { #inner(#arguments) },
+                        move || unsafe { #fail_name(#lost, #arguments) },
+                    );
+                    if aviary_guest::trace::wanted() {
+                        API.trace(#id, #traced);
+                    }
+                    #after
+                    result
+                }
+            };
+        }
         let (head, entry) = if shims::is_shimmed(self.function) {
             let guarded = guarded_name(self.function);
             (quote!(unsafe fn #guarded(#parameters) -> #result), Some(self.entry(&export)))

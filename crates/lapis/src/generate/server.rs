@@ -12,6 +12,7 @@ use super::expression::Context;
 use super::marshal::{guarded, returns_object, site_name, site_variables};
 use super::shims;
 use super::types;
+use super::unpack;
 use crate::coverage::blocker;
 use crate::lower::*;
 use crate::model::*;
@@ -187,7 +188,7 @@ fn rejected(model: &Model) -> TokenStream {
 /// Lets utility code call the vendor's functions by their names.
 fn forwarder(model: &Model, id: usize, function: &Function) -> TokenStream {
     let (name, symbol) = (types::function_name(&function.name), function.symbol());
-    let parameters = types::parameter_list(&function.signature);
+    let parameters = types::parameter_list(function.declared());
     let result = types::rust(&function.signature.result);
     let missing = match (&function.error, model.error.as_ref().and_then(|e| e.unsupported.as_ref())) {
         (ErrorPlace::Return, Some(code)) => Context::new(model, Side::Server).typed(code, &function.signature.result),
@@ -418,6 +419,18 @@ impl Handler<'_> {
                 call.begin_vendor();
                 let ret = #through_c;
                 call.end_vendor();
+            };
+        }
+        if let Some(unpacked) = &self.function.unpacked {
+            let function_type = unpack::function_type(&self.function.signature.result);
+            let (before, after) = unpack::put_together(unpacked);
+            return quote! {
+                #before
+                let function: #function_type = std::mem::transmute(#address);
+                call.begin_vendor();
+                let ret = function(packed);
+                call.end_vendor();
+                #after
             };
         }
         quote! {

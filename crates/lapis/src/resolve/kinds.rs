@@ -494,6 +494,10 @@ impl<'a> Resolver<'a> {
         let inner = scope.enter_element();
         let place = value.place.clone().map(|mut place| {
             shift(&mut place);
+            let handed_out = matches!(value.role, Role::Element | Role::Field) && plan.output && !plan.input;
+            if handed_out && matches!(to.kind, TypeKind::Struct(_)) {
+                return Expr { kind: ExprKind::Here(0), ty: to.clone(), span: value.span };
+            }
             let index = Expr { kind: ExprKind::Index(0), ty: size_t(), span: value.span };
             Expr { kind: ExprKind::Element(place.into(), index.into()), ty: to.clone(), span: value.span }
         });

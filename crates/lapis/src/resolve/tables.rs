@@ -33,6 +33,7 @@ impl<'a> Resolver<'a> {
             let members = fields.iter().filter(counts).map(member).collect();
             self.model.tables.push(Table { name: name.text.clone(), size: *size, members, source });
         }
+        self.table_chains(items);
     }
 
     fn table_source(&mut self, source: &'a ast::TableFrom, s: &Struct) -> Option<TableSource> {
@@ -53,13 +54,13 @@ impl<'a> Resolver<'a> {
             );
             return None;
         }
-        let mut found = TableSource { address, sized: None, values: Vec::new() };
+        let mut found = TableSource { address, sized: None, values: Vec::new(), chain: None };
         numbers(s, 0, &mut found.values);
         for piece in pieces(&source.body) {
             let Piece::Statement(Statement::Descriptor(d)) = piece else {
                 self.report(
                     Diagnostic::error(source.body.span, "a condition in the description of a table")
-                        .label("only `sized` and `least` can stand here"),
+                        .label("only `sized`, `least` and `chained` can stand here"),
                 );
                 continue;
             };

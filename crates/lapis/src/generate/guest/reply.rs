@@ -212,7 +212,8 @@ impl Stub<'_> {
                 let (table, followed) = (&self.model.tables[*t].name, &self.model.tables[*t].source);
                 if followed.is_some() {
                     let (table, vendor) = (format_ident!("table_{}", table), format_ident!("vendor_table_{}", table));
-                    return quote!(((if reply.word() != 0 { reply.table(#table(), &#vendor) } else { 0usize }) as #rust));
+                    let chain = super::tables::chain(self.model, *t);
+                    return quote!(((if reply.word() != 0 { let address = reply.table(#table(), &#vendor); #chain address } else { 0usize }) as #rust));
                 }
                 let table = format_ident!("table_{}", table);
                 quote!(((if reply.word() != 0 { #table() } else { 0usize }) as #rust))

@@ -52,3 +52,26 @@ fn followed(table: &Table, source: &TableSource, filled: &[TokenStream]) -> Toke
         }
     }
 }
+
+/// Reads which tables of the chain the vendor has, and links them.
+pub fn chain(model: &Model, table: usize) -> TokenStream {
+    let Some(chain) = model.tables[table].source.as_ref().and_then(|source| source.chain.as_ref()) else {
+        return quote!();
+    };
+    let vendor = |table: usize| format_ident!("vendor_table_{}", model.tables[table].name);
+    let read = chain.links.iter().map(|(link, _)| {
+        let (address, vendor) = (format_ident!("table_{}", model.tables[*link].name), vendor(*link));
+        quote!(if reply.word() != 0 { reply.table(#address(), &#vendor) } else { 0usize })
+    });
+    let linked = chain.links.iter().enumerate().rev().map(|(n, (link, next))| {
+        let (n, next, vendor) = (types::size(n), types::size(*next), vendor(*link));
+        quote!(if links[#n] != 0 { #vendor.point(#next, next); next = links[#n]; })
+    });
+    let (head, first) = (types::size(chain.head), vendor(table));
+    quote! {
+        let links = [#(#read),*];
+        let mut next = 0usize;
+        #(#linked)*
+        #first.point(#head, next);
+    }
+}

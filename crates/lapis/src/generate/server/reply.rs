@@ -320,7 +320,8 @@ impl Handler<'_> {
             }
             Operation::Table(t) if self.model.tables[*t].source.is_some() => {
                 let table = super::tables::name(&self.model.tables[*t]);
-                quote!(call.reply_table(ret as usize, &#table);)
+                let chain = super::tables::chain(self.model, *t);
+                quote!(call.reply_table(ret as usize, &#table); if ret != 0 { #chain })
             }
             Operation::FunctionPointer { .. } | Operation::Table(_) => quote!(call.reply_word((ret != 0) as u64);),
             Operation::Nothing | Operation::Null { .. } => quote!(),

@@ -42,6 +42,16 @@ pub fn tables(model: &Model) -> TokenStream {
     quote!(#(#tables)*)
 }
 
+/// Says which tables of the chain the vendor has, and what is in them.
+pub fn chain(model: &Model, table: usize) -> TokenStream {
+    let chain = model.tables[table].source.as_ref().and_then(|source| source.chain.as_ref());
+    let links = chain.iter().flat_map(|chain| &chain.links).map(|(link, _)| {
+        let link = name(&model.tables[*link]);
+        quote!(call.reply_table(#link.address(), &#link);)
+    });
+    quote!(#(#links)*)
+}
+
 /// The address of a function that is only in a table of the vendor's.
 pub fn member(model: &Model, function: &Function) -> Option<TokenStream> {
     let (table, member) = function.member_of.as_ref()?;
