@@ -349,6 +349,9 @@ ta_status ta_device_say(ta_device device, const char *message);
 /* The device of the calling thread: NULL until it says so. */
 ta_status ta_focus(ta_device device);
 ta_status ta_focused(ta_device *device);
+/* A number of that device, in one of four places: 0 until it is set. */
+ta_status ta_focus_mark(uint32_t place, uint32_t mark);
+ta_status ta_focus_marked(uint32_t place, uint32_t *mark);
 /* Filters `bytes` bytes in pieces of 1000; returns through `*total` the sum of the filter's answers. */
 ta_status ta_filter_run(const uint8_t *from, uint8_t *to, size_t bytes, ta_filter filter, void *context,
                         uint64_t *total);

@@ -43,6 +43,8 @@ pub struct Model {
     pub utility_functions: Vec<UtilityFunction>,
     /// Utility function that waits until the vendor's library has finished what it was given.
     pub quiesce: Option<usize>,
+    /// Utility function of the server that answers why the session cannot move now.
+    pub stays: Option<usize>,
     /// Functions for the state that the library and utility code keep for the process, beside objects.
     pub state: Option<StateFunctions>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
@@ -153,6 +155,15 @@ pub struct HandleType {
     pub blocker: Option<String>,
     /// Objects that no record makes again.
     pub remade: Option<RemadeFunctions>,
+    /// An object of the type is current on each thread, and calls depend on it.
+    pub current: Option<CurrentFunctions>,
+}
+
+/// Utility functions that tell and set the object that is current on the calling thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CurrentFunctions {
+    pub get: usize,
+    pub set: usize,
 }
 
 /// Utility functions that save an object of a type and make it again.
@@ -176,6 +187,7 @@ impl HandleType {
             identity: None,
             blocker: None,
             remade: None,
+            current: None,
         }
     }
 }
@@ -509,7 +521,7 @@ pub struct Function {
     pub finally: Vec<Guarded>,
     /// Server expressions evaluated after the vendor's function succeeded.
     pub after_server: Vec<Guarded>,
-    /// Its calls are kept for the session or the thread.
+    /// Its calls are kept for the session, the thread, or the object that is current there.
     pub records: Vec<StateRecord>,
     /// Server expressions whose values must come out equal when the call is made again.
     pub same: Vec<Guarded>,
@@ -519,7 +531,7 @@ pub struct Function {
     pub span: Span,
 }
 
-/// `session_record(key...)`, `thread_record(key...)`
+/// `session_record(key...)`, `thread_record(key...)`, `current_record(key...)`
 #[derive(Debug, Clone)]
 pub struct StateRecord {
     pub condition: Option<Expr>,
@@ -531,6 +543,8 @@ pub struct StateRecord {
 pub enum RecordOwner {
     Session,
     Thread,
+    /// The object that is current on the thread.
+    Current,
 }
 
 /// The reason why a call need not be made again.

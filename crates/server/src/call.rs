@@ -215,6 +215,9 @@ impl Call {
         self.complaint = None;
         let replayable = || self.session.api.functions.get(header.function as usize).is_some_and(|f| f.replayable);
         self.recording.start(self.session.log.is_on() && replayable(), &self.request);
+        if self.recording.on {
+            self.note_current();
+        }
     }
 
     /// Forgets everything that belongs to the finished call, keeping its memory for the next.

@@ -61,8 +61,8 @@ mod tickets;
 mod vendor;
 
 pub use api::{
-    ApiDescriptor, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject, RemadeType,
-    ResourceKind, Role, SessionState,
+    ApiDescriptor, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, Handler, Metadata, ObjectName, Reject,
+    RemadeType, ResourceKind, Role, SessionState,
 };
 pub use aviary_control::OfferName;
 pub use aviary_gate::ProcessUse;

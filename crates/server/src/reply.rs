@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char};
 use aviary_state::{Effect, Owner};
 use aviary_wire::{MAX_PREDEFINED, REJECTED_CALL, flag};
 
-use crate::api::{ExplicitState, Reject, Role};
+use crate::api::{CurrentObject, ExplicitState, Reject, Role};
 use crate::call::{Call, HandleMark, Transfer};
 use crate::deferred_outputs::{DeferredOutput, Delivery, Poll};
 use crate::handles::Published;
@@ -377,6 +377,24 @@ impl Call {
         if self.recording.on {
             self.recording.changed.push(Owner::Thread(self.lane));
             self.recording.key.extend_from_slice(key);
+        }
+    }
+
+    /// `current_record(key...)`: this call changes the object that is current on the thread.
+    pub fn record_current(&mut self, key: &[u64]) {
+        if self.recording.on && self.recording.current != 0 {
+            self.recording.changed.push(Owner::Object(self.recording.current));
+            self.recording.key.extend_from_slice(key);
+        }
+    }
+
+    /// The call may depend on the object that is current on the thread. Before it, which may make another one current.
+    #[cold]
+    pub(crate) fn note_current(&mut self) {
+        if let Some(CurrentObject { ty, get, .. }) = self.session.api.current {
+            // SAFETY: the specification's own function.
+            let native = unsafe { get() };
+            self.recording.current = self.session.handles.id(ty, native).filter(|_| native != 0).unwrap_or(0);
         }
     }
 

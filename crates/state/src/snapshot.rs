@@ -10,7 +10,7 @@ use crate::record::{Block, Content, Effect, Owner, Record};
 use crate::store::Store;
 
 /// First bytes; the last one is the version of the format.
-const MAGIC: &[u8; 8] = b"aviarys\x01";
+const MAGIC: &[u8; 8] = b"aviarys\x02";
 
 /// Bytes of a frame's content. Bounds the memory that a hostile snapshot makes its reader spend for one frame.
 const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -367,6 +367,7 @@ fn put_record(put: &mut Put, record: &Record) {
     put.list(&record.owners, put_owner);
     put.words(&record.key);
     put.words(&record.inputs);
+    put.word(record.current);
     put.words(&record.outputs);
     put_content(put, &record.request);
     put.list(&record.blocks, |put, block| {
@@ -387,6 +388,7 @@ fn get_record(get: &mut Get) -> Result<Record, FormatError> {
         owners: get.list(get_owner)?,
         key: get.words()?,
         inputs: get.words()?,
+        current: get.word()?,
         outputs: get.words()?,
         request: get_content(get)?,
         blocks: get.list(|get| Ok(Block { offset: get.word()?, content: get_content(get)? }))?,

@@ -34,7 +34,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         handlers.map(|(id, (function, lowered))| Handler { model, function, lowered, id: id as u32 }.print());
     quote! {
         #![allow(warnings, clippy::all, unsafe_op_in_unsafe_fn)]
-        use aviary_server::{ApiDescriptor, Buffer, Call, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
+        use aviary_server::{ApiDescriptor, Buffer, Call, CurrentObject, ExplicitState, FunctionInfo, HandleTypeInfo, ClosureLifetime, Metadata, ObjectName, Outgoing, RemadeType, SessionState, Reject, ResourceKind, Role};
         use aviary_server::bounds as support;
         #structs
         #utilities
@@ -69,6 +69,23 @@ fn remade(model: &Model, ty: &HandleType) -> TokenStream {
                 *const (),
                 unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
             >(#load as *const ())
+        },
+    }))
+}
+
+/// The functions that tell and set the object that is current on a thread.
+fn current(model: &Model) -> TokenStream {
+    let with_current = |(ty, h): (usize, &HandleType)| Some((ty as u32, h.current?));
+    let Some((ty, functions)) = model.handle_types.iter().enumerate().find_map(with_current) else {
+        return quote!(None);
+    };
+    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
+    let (get, set) = (name(functions.get), name(functions.set));
+    quote!(Some(CurrentObject {
+        ty: #ty,
+        get: unsafe { std::mem::transmute::<*const (), unsafe extern "C" fn() -> u64>(#get as *const ()) },
+        set: unsafe {
+            std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#set as *const ())
         },
     }))
 }
@@ -120,12 +137,22 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             quote!(Some(#state))
         }
     };
+    let current = current(model);
     let quiesce = match model.quiesce {
         None => quote!(None),
         Some(utility) => {
             let name = types::utility_name(&model.utility_functions[utility]);
             quote!(Some(unsafe {
                 std::mem::transmute::<*const (), unsafe extern "C" fn() -> std::ffi::c_int>(#name as *const ())
+            }))
+        }
+    };
+    let stays = match model.stays {
+        None => quote!(None),
+        Some(utility) => {
+            let name = types::utility_name(&model.utility_functions[utility]);
+            quote!(Some(unsafe {
+                std::mem::transmute::<*const (), unsafe extern "C" fn() -> *const std::ffi::c_char>(#name as *const ())
             }))
         }
     };
@@ -141,7 +168,9 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
             handle_types: &[#(#handle_types),*],
             resources: &[#(#resources),*],
             state: #state,
+            current: #current,
             quiesce: #quiesce,
+            stays: #stays,
             rejected,
         };
         aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility);

@@ -80,6 +80,7 @@ impl<'a> Resolver<'a> {
         self.fill_tables();
         self.stateless_functions(items);
         self.states_are_there();
+        self.current_objects_are_there();
     }
 
     /// The description of every function, by its name in the header.

@@ -309,6 +309,10 @@ impl<'a> Resolver<'a> {
                 let remade = self.remade(handle, d);
                 self.set_handle(handle, d, |h| h.remade = remade);
             }
+            "current" => {
+                let current = self.current(handle, d);
+                self.set_handle(handle, d, |h| h.current = current);
+            }
             "blocker" => {
                 let reason = self.reason(d);
                 self.set_handle(handle, d, |h| h.blocker = reason);

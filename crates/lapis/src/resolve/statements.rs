@@ -111,7 +111,9 @@ impl<'a> Resolver<'a> {
             ),
             "unpack" | "sets" => self.unconditional(d, condition),
             "placeholder" => self.placeholder(d),
-            "session_record" | "thread_record" | "same" => self.function_state(d, guard, function, scope),
+            "session_record" | "thread_record" | "current_record" | "same" => {
+                self.function_state(d, guard, function, scope)
+            }
             "stateless" | "blocker" => {
                 self.unconditional(d, condition);
                 self.function_state(d, None, function, scope);

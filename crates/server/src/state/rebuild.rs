@@ -48,6 +48,7 @@ fn rebuild_muted(session: &Arc<Session>, from: &mut dyn Read, places: &Places) -
         count_references(&replay, object, &of_life)?;
     }
     let references: HashMap<u64, u64> = snapshot.objects.iter().map(|object| (object.id, object.references)).collect();
+    replay.unset_current();
     while let Some(chunk) = reader.state()? {
         restore(session, &chunk, &references)?;
     }
