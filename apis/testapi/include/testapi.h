@@ -631,6 +631,41 @@ typedef struct ta_catalogs {
 /* NULL: no catalog of this version. */
 const ta_catalogs *ta_get_catalogs(void);
 
+/* --- memory that is handed out, and memory of both sides -------------------------------- */
+
+/* An allocator: an object that is a table of functions, each called with it. */
+typedef struct ta_pool {
+    uint32_t version;
+    void *(*take)(struct ta_pool *pool, size_t bytes);
+    void (*give)(struct ta_pool *pool, void *p);
+    uint32_t (*lent)(const struct ta_pool *pool); /* pieces that nobody has given back */
+    void (*trim)(struct ta_pool *pool);           /* this library has none */
+} ta_pool;
+/* Two exist, 0 and 1. */
+ta_status ta_pool_get(uint32_t number, ta_pool **pool);
+ta_status ta_pool_give(ta_pool *pool, void *p);
+
+/* Cells that the application, the library, or both use at any time. */
+typedef struct ta_board_object *ta_board;
+/* `cells` stay the application's; NULL: the library's own, zeroed. */
+ta_status ta_board_create(uint8_t *cells, size_t bytes, ta_board *board);
+ta_status ta_board_destroy(ta_board board);
+/* The application gives the name back to the pool; and each word, and their list. */
+ta_status ta_board_name(ta_board board, ta_pool *pool, char **name);
+ta_status ta_board_words(ta_board board, ta_pool *pool, char ***words, size_t *count);
+/* Valid as long as the board. */
+ta_status ta_board_title(ta_board board, const char **title);
+/* The last sum in words: valid until the next. */
+const char *ta_board_told(void);
+ta_status ta_board_cells(ta_board board, uint8_t **cells);
+/* Adds the cells of `from` to those of `to`, and `value` to each. */
+ta_status ta_board_add(ta_board to, ta_board from, uint8_t value);
+/* Adds `value` to each cell of the boards that are pinned on it. A board lives as long as it is pinned. */
+ta_status ta_board_pin(ta_board board, uint32_t pin, ta_board part);
+ta_status ta_board_raise(ta_board board, uint8_t value);
+/* A board with the cells of one that is pinned. */
+ta_status ta_board_pinned(ta_board board, uint32_t pin, ta_board *part);
+
 /* --- a synthetic accelerator ---------------------------------------------------------- */
 
 /* One device that runs one thing at a time, in the order of submission, and cannot be interrupted. It computes

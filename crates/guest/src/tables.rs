@@ -43,21 +43,32 @@ impl<const N: usize> VendorTable<N> {
     }
 
     /// `word` is the vendor's next word of the reply.
-    fn follow(&self, mut word: impl FnMut() -> u64) {
-        for slots in self.slots.chunks(SLOTS) {
-            let present = word();
-            for (_, slot) in slots.iter().enumerate().filter(|(n, _)| (present >> n) & 1 == 0) {
-                self.words[slot / 8].store(0, Ordering::Relaxed);
-            }
+    fn follow(&self, word: impl FnMut() -> u64) {
+        follow(self.slots, self.values, word, &mut |at, change| {
+            let place = &self.words[at];
+            place.store(change(place.load(Ordering::Relaxed)), Ordering::Relaxed);
+        });
+    }
+}
+
+/// Reads what a reply says of a table, and has `change` change its words.
+pub(crate) fn follow(
+    slots: &[usize],
+    values: &[(usize, usize, u64)],
+    mut word: impl FnMut() -> u64,
+    change: &mut dyn FnMut(usize, &dyn Fn(usize) -> usize),
+) {
+    for slots in slots.chunks(SLOTS) {
+        let present = word();
+        for (_, slot) in slots.iter().enumerate().filter(|(n, _)| (present >> n) & 1 == 0) {
+            change(slot / 8, &|_| 0);
         }
-        for &(offset, width, most) in self.values {
-            let value = word().min(most);
-            let (shift, mask) = (offset % 8 * 8, u64::MAX >> (64 - 8 * width));
-            // A number is as wide as it is aligned: it lies in one word.
-            let place = &self.words[offset / 8];
-            let others = place.load(Ordering::Relaxed) & !((mask << shift) as usize);
-            place.store(others | ((value & mask) << shift) as usize, Ordering::Relaxed);
-        }
+    }
+    for &(offset, width, most) in values {
+        let value = word().min(most);
+        let (shift, mask) = (offset % 8 * 8, u64::MAX >> (64 - 8 * width));
+        // A number is as wide as it is aligned: it lies in one word.
+        change(offset / 8, &|others| others & !((mask << shift) as usize) | ((value & mask) << shift) as usize);
     }
 }
 

@@ -6,6 +6,10 @@
 
 use crate::source::Span;
 
+mod memory;
+
+pub use memory::*;
+
 /// One API: everything a generator may know.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
@@ -47,6 +51,8 @@ pub struct Model {
     pub stays: Option<usize>,
     /// Functions for the state that the library and utility code keep for the process, beside objects.
     pub state: Option<StateFunctions>,
+    /// The functions that free memory of the library's, by index of [`Lifetime::FreedBy`].
+    pub freed: Vec<FreeingFunctions>,
     /// Directories for `#include`, as given on the command line or by the specification's place.
     pub include_dirs: Vec<std::path::PathBuf>,
     /// Macros of the command line: `NAME` or `NAME=VALUE`.
@@ -144,6 +150,8 @@ pub struct HandleType {
     pub size: usize,
     /// First word of the block a guest handle points to (evaluated in the guest).
     pub boxed: Option<Expr>,
+    /// The table of which a guest handle has a copy: index into [`Model::tables`].
+    pub shape: Option<usize>,
     /// Error code for a handle that does not exist.
     pub invalid: Option<Expr>,
     /// Values that are no created objects and cross as they are: small and not 0.
@@ -181,6 +189,7 @@ impl HandleType {
             name,
             size,
             boxed: None,
+            shape: None,
             invalid: None,
             predefined: Vec::new(),
             metadata: None,
@@ -695,6 +704,8 @@ pub struct Plan {
     /// Handles with which this one ends.
     pub ends_with: Vec<Expr>,
     pub referring: Option<Referring>,
+    /// The relation of the call to memory that is bound to this handle.
+    pub memory: HandleMemory,
     /// `obj_state_cbs`
     pub state: Option<StateFunctions>,
     pub span: Span,
@@ -738,6 +749,12 @@ pub enum Kind {
     },
     Buffer(Box<Buffer>),
     String,
+    /// Memory that the library has handed out and that this call frees.
+    Frees,
+    /// Memory of the library's of that many bytes, which the application uses as long as the object that owns it.
+    Resident {
+        bytes: Expr,
+    },
     Callback(Box<Callback>),
     Userdata,
     Chain(Box<Chain>),
@@ -888,7 +905,18 @@ pub enum Lifetime {
     Call,
     Manual,
     Coupled(Expr),
-    Until { token: Expr, poll: usize },
+    Until {
+        token: Expr,
+        poll: usize,
+    },
+    /// Memory of the application's that the library uses as long as that handle.
+    Bound(Expr),
+    /// Memory of the library's, as long as that handle.
+    Owned(Expr),
+    /// Memory of the library's, until the application calls the function of that name.
+    OwnedUntil(FunctionName),
+    /// Memory of the library's, until the application frees it: index into [`Model::freed`].
+    FreedBy(usize),
 }
 
 #[derive(Debug, Clone)]

@@ -9,6 +9,7 @@ mod functions;
 mod items;
 mod kinds;
 mod members;
+mod memory;
 mod pointers;
 mod scope;
 mod state;

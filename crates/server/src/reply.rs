@@ -46,8 +46,8 @@ impl Call {
         }
     }
 
-    /// An object. One that is new to the guest enters the session's table.
-    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) {
+    /// An object. One that is new to the guest enters the session's table. False: the guest is told of none.
+    pub fn reply_handle(&mut self, ty: u32, native: u64, role: Role) -> bool {
         if self.replayed.is_some() && role == Role::Borrow {
             self.expect_by_name(ty, native);
         }
@@ -69,6 +69,7 @@ impl Call {
             }
         }
         self.reply.word(id);
+        id != 0
     }
 
     /// A call that is made again asks the library for objects that it may list in another order here.
@@ -84,7 +85,8 @@ impl Call {
     /// A new object that was written to `at`. It enters the table under the id that the guest chose, if it did.
     pub fn reply_minted(&mut self, ty: u32, native: u64, at: usize) {
         let Some(id) = self.minted_id(at).filter(|_| native != 0) else {
-            return self.reply_handle(ty, native, Role::Allocate);
+            self.reply_handle(ty, native, Role::Allocate);
+            return;
         };
         let adopted = self.session.handles.adopt(ty, id, native, &self.owners);
         self.owners.clear();

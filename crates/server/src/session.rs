@@ -24,6 +24,7 @@ use crate::cpu_demand::CpuDemand;
 use crate::deferred_ends::DeferredEnds;
 use crate::deferred_outputs::{DeferredOutput, DeferredOutputs, Delivery};
 use crate::devices::Devices;
+use crate::freed::FreedMemory;
 use crate::handles::{Ended, HandleTable};
 use crate::in_use::LaneUses;
 use crate::mappings::Mappings;
@@ -35,6 +36,7 @@ use crate::policy::Policy;
 use crate::posted::PostedCallbacks;
 use crate::printed::{self, Look, Printed};
 use crate::residency::MAX_RESIDENCY_DEVICES;
+use crate::residents::Residents;
 use crate::states::States;
 use crate::tickets::Tickets;
 use crate::vendor::Vendor;
@@ -77,6 +79,8 @@ pub struct Session {
     pub memory: SessionMemory,
     pub mappings: Mappings,
     pub states: States,
+    pub freed: FreedMemory,
+    pub residents: Residents,
     pub deferred_ends: DeferredEnds,
     pub log: ObjectLog,
     pub stats: StatsPage,
@@ -159,6 +163,8 @@ impl Session {
             memory: parts.memory,
             mappings: Mappings::default(),
             states: States::default(),
+            freed: FreedMemory::default(),
+            residents: Residents::default(),
             deferred_ends: DeferredEnds::default(),
             log: parts.log,
             stats: parts.stats,
@@ -443,6 +449,7 @@ impl Session {
             counted += u64::from(ended.counted);
             self.settle(&mut ended.holding);
             self.log.object_ended(ended.id);
+            self.resident_owner_ended(ended.id);
         }
         self.return_handles(counted);
         self.show_handles();

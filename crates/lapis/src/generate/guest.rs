@@ -1,6 +1,7 @@
 //! The guest library: one stub per function of the API.
 
 mod effects;
+mod memory;
 mod minted;
 mod reply;
 mod request;
@@ -60,9 +61,17 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     let handle_types = model.handle_types.iter().enumerate().map(|(i, h)| {
         let (name, size, function) = (&h.name, types::size(h.size), format_ident!("boxed_{}", i));
         let boxed = if h.boxed.is_some() { quote!(Some(#function)) } else { quote!(None) };
+        let shape = match h.shape {
+            None => quote!(None),
+            Some(table) => {
+                let (table, words) = (&model.tables[table], types::size(model.tables[table].size.div_ceil(8)));
+                let table = format_ident!("table_{}", table.name);
+                quote!(Some((#table, #words)))
+            }
+        };
         let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
-        quote!(HandleType { name: #name, size: #size, boxed: #boxed, predefined: &[#(#predefined),*], metadata: #metadata })
+        quote!(HandleType { name: #name, size: #size, boxed: #boxed, shape: #shape, predefined: &[#(#predefined),*], metadata: #metadata })
     });
     let callbacks = (0..program.callbacks.len()).map(|k| format_ident!("invoke_{}", k));
     let environment = &model.passed_variables;
@@ -326,9 +335,12 @@ impl Stub<'_> {
             Some(e) if types::constant(e).is_some_and(|v| v != 0) => quote!(),
             _ => self.synchronous(),
         };
+        let (ends, bound) = (self.ends_memory(), self.bound_variables());
         let call = quote! {
             #sites
+            #bound
             #chosen
+            #ends
             let Ok(mut call) = API.call(#id) else { return #lost };
             #request
             #registered

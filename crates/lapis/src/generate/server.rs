@@ -1,6 +1,7 @@
 //! The API server module: one handler per function of the API.
 
 mod effects;
+mod memory;
 mod reply;
 mod request;
 mod state;
@@ -307,6 +308,7 @@ impl Handler<'_> {
         let result = self.result(&self.lowered.result, cx);
         let reply = self.lowered.arguments.iter().map(|i| self.reply(i, cx));
         let effects = self.effects();
+        let memory = self.memory_effects();
         quote! {
             #variables
             #minted
@@ -320,6 +322,7 @@ impl Handler<'_> {
             #result
             #(#reply)*
             #effects
+            #memory
             #vacate
             call.finish(ok, code as i64);
             Ok(())

@@ -13,7 +13,7 @@ use crate::model::{
 use crate::suggest::similar;
 
 /// Descriptors that say by themselves what a value is; at most one of them may apply.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 16] = [
     "handle",
     "string",
     "opaque",
@@ -26,6 +26,8 @@ const KINDS: [&str; 14] = [
     "zerocopy",
     "mapped",
     "unmap",
+    "frees",
+    "resident",
     "function_pointer",
     "table",
 ];
@@ -42,10 +44,13 @@ const BUFFER: [&str; 10] = [
     "aligned",
     "type_cast",
 ];
+/// Descriptors that only a handle has.
+const HANDLE: [&str; 10] =
+    ["handle", "retain", "release", "ends_with", "refers", "refers_as", "through", "uses", "uses_read", "shares"];
 /// Descriptors that say how much there is behind a pointer; at most one of them may apply.
 const EXTENTS: [&str; 4] = ["buffer", "null_terminated", "cursor", "scratch"];
 /// Descriptors that may stand with any kind of value.
-const ANY_KIND: [&str; 12] = [
+const ANY_KIND: [&str; 16] = [
     "in",
     "out",
     "type_cast",
@@ -58,8 +63,21 @@ const ANY_KIND: [&str; 12] = [
     "lifetime_manual",
     "lifetime_coupled",
     "lifetime_until",
+    "bound",
+    "owned",
+    "owned_until",
+    "freed_by",
 ];
-const LIFETIMES: [&str; 4] = ["lifetime_call", "lifetime_manual", "lifetime_coupled", "lifetime_until"];
+const LIFETIMES: [&str; 8] = [
+    "bound",
+    "lifetime_call",
+    "lifetime_manual",
+    "lifetime_coupled",
+    "lifetime_until",
+    "owned",
+    "owned_until",
+    "freed_by",
+];
 
 /// Of a buffer, in bytes: a page.
 const LARGEST_ALIGNMENT: usize = 4096;
@@ -78,7 +96,7 @@ impl<'a> Descriptors<'a> {
         self.get(name).is_some()
     }
 
-    fn any(&self, names: &[&str]) -> Option<&'a Descriptor> {
+    pub(super) fn any(&self, names: &[&str]) -> Option<&'a Descriptor> {
         self.all.iter().rev().find(|d| names.contains(&d.name.text.as_str())).copied()
     }
 
@@ -116,6 +134,7 @@ impl<'a> Resolver<'a> {
         plan.deallocate = all.has("deallocate");
         plan.lifetime = self.lifetime(&all, scope);
         self.objects(&all, &mut plan, scope);
+        self.handle_memory(&all, &mut plan, scope);
         let before = self.diagnostics.len();
         plan.kind = self.kind(&all, handle, &mut plan, value, scope);
         self.recorded(&all, &mut plan, &value.name, scope);
@@ -130,9 +149,7 @@ impl<'a> Resolver<'a> {
         let (what, meant): (&str, &[&str]) = match kind {
             Kind::Scalar | Kind::Nothing => ("a plain value", &[]),
             Kind::Struct { .. } => ("a struct", &["field", "sized", "state"]),
-            Kind::Handle { .. } => {
-                ("a handle", &["handle", "retain", "release", "ends_with", "refers", "refers_as", "through"])
-            }
+            Kind::Handle { .. } => ("a handle", &HANDLE),
             Kind::Buffer(_) => ("a buffer", &BUFFER),
             Kind::String => ("a string", &["string"]),
             Kind::Callback(_) => ("a callback", &["callback", "once", "posted", "held_by"]),
@@ -141,6 +158,8 @@ impl<'a> Resolver<'a> {
             Kind::Zerocopy { .. } => ("zero-copy memory", &["zerocopy", "buffer"]),
             Kind::Mapped(_) => ("mapped memory", &["mapped", "mapped_read", "mapped_write"]),
             Kind::Unmap => ("mapped memory that ends", &["unmap"]),
+            Kind::Frees => ("memory that ends", &["frees"]),
+            Kind::Resident { .. } => ("memory of the library's", &["resident"]),
             Kind::Number(_) => ("a number", &["opaque", "device_address", "token"]),
             Kind::Null => ("always NULL", &["null"]),
             Kind::Unknown => return,
@@ -182,7 +201,7 @@ impl<'a> Resolver<'a> {
                 );
             }
         }
-        for pair in [["allocate", "deallocate"], ["retain", "release"], ["refers", "through"]] {
+        for pair in [["allocate", "deallocate"], ["retain", "release"], ["refers", "through"], ["uses", "uses_read"]] {
             let [Some(first), Some(second)] = pair.map(|n| own.iter().find(|d| d.name.text == n)) else { continue };
             let message = format!("`{}` contradicts `{}`", second.name.text, first.name.text);
             self.report(
@@ -209,6 +228,8 @@ impl<'a> Resolver<'a> {
                     _ => Lifetime::Call,
                 }
             }
+            "bound" => self.argument_value(d, 0, scope).map_or(Lifetime::Call, Lifetime::Bound),
+            "owned" | "owned_until" | "freed_by" => self.library_memory(d, scope),
             _ => Lifetime::Call,
         }
     }
@@ -329,6 +350,8 @@ impl<'a> Resolver<'a> {
             }
             "mapped" => self.mapped(d, all, scope),
             "unmap" => Kind::Unmap,
+            "frees" => Kind::Frees,
+            "resident" => self.argument_value(d, 0, scope).map_or(Kind::Unknown, |bytes| Kind::Resident { bytes }),
             "function_pointer" => match self.argument_value(d, 0, scope) {
                 Some(name) => Kind::FunctionPointer { name },
                 None => Kind::Unknown,
@@ -434,6 +457,10 @@ impl<'a> Resolver<'a> {
     fn pointer(&mut self, all: &Descriptors<'a>, plan: &mut Plan, value: &Value, to: &Type, scope: &Scope) -> Kind {
         if value.role == Role::Argument && self.is_state(to) {
             (plan.input, plan.output) = (true, true);
+            return self.buffer(all, plan, value, to, scope);
+        }
+        if all.has("bound") {
+            (plan.input, plan.output) = (true, false);
             return self.buffer(all, plan, value, to, scope);
         }
         let explicit = all.any(&["in", "out"]).is_some();

@@ -165,6 +165,23 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    /// `shaped(table)`: objects that are tables themselves.
+    pub(super) fn shape(&mut self, d: &Descriptor) -> Option<usize> {
+        let Some([Argument::Expr(AstExpr { kind: AstExprKind::Name(name), .. })]) = d.arguments.as_deref() else {
+            return None;
+        };
+        let followed = |t: &Table| t.name == *name && t.source.is_some();
+        let found = self.model.tables.iter().position(followed);
+        if found.is_none() {
+            self.report(
+                Diagnostic::error(d.span, format!("no table `{name}` that follows the vendor's"))
+                    .label("the shape of an object is such a table")
+                    .help("declare it: `table(struct T) name from e;`, where `e` finds one of these objects, or NULL"),
+            );
+        }
+        found
+    }
+
     /// Connects the members of all tables with the functions of the same name.
     pub(super) fn fill_tables(&mut self) {
         for (t, table) in self.model.tables.iter_mut().enumerate() {

@@ -233,7 +233,7 @@ unsafe fn handle_0(call: &mut Call) -> Result<(), Reject> {
                     if !ok || native == (support::UNWRITTEN as u64 as u64) {
                         call.reply_unwritten_handle();
                     } else {
-                        call.reply_handle(0u32, native, Role::Allocate);
+                        let told = call.reply_handle(0u32, native, Role::Allocate);
                         call.record_made(0u32, native);
                     }
                 }
@@ -611,7 +611,7 @@ unsafe fn handle_7(call: &mut Call) -> Result<(), Reject> {
                         call.reply_unwritten_handle();
                     } else {
                         call.ends_with(0u32, ((a0 as i128)) as u64);
-                        call.reply_handle(1u32, native, Role::Borrow);
+                        let told = call.reply_handle(1u32, native, Role::Borrow);
                     }
                 }
             }
@@ -643,7 +643,7 @@ unsafe fn handle_8(call: &mut Call) -> Result<(), Reject> {
         let native = ret as u64;
         if ok && native != 0 {
             call.ends_with(0u32, ((a0 as i128)) as u64);
-            call.reply_handle(1u32, native, Role::Borrow);
+            let told = call.reply_handle(1u32, native, Role::Borrow);
         } else {
             call.reply_word(0);
         }

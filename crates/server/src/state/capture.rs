@@ -101,6 +101,7 @@ fn check(session: &Session, kept: &LoggedState) -> Result<(), NotMovable> {
     }
     let busy = |is_busy: bool, what| if is_busy { Err(NotMovable::Busy { what }) } else { Ok(()) };
     busy(session.deferred_ends.any() || session.holds_objects_back(), "objects are about to end")?;
+    busy(session.freed.any(), "the application has memory of the library's to free")?;
     busy(session.states.any(), "the library's part of structs of the application lies in this process")?;
     busy(!session.mappings.is_empty(), "memory of the library is mapped")
 }
