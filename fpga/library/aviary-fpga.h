@@ -38,6 +38,15 @@ struct aviary_fpga_status {
     uint64_t bad_accesses; /* of registers: wrong size or place */
 };
 
+/* A port of the card that the program may use. */
+struct aviary_fpga_port {
+    uint64_t guid[2];      /* its accelerator's type, the higher half first */
+    uint64_t port;         /* its number on the card */
+    uint64_t accelerators; /* virtual accelerators there, of all programs */
+};
+
+/* Tells the ports, as many as there is room for, and how many there are. */
+int aviary_fpga_list(struct aviary_fpga_port *ports, unsigned room, unsigned *count);
 /* Connects to an accelerator of this type, "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */
 int aviary_fpga_connect(const char *guid, aviary_fpga **accelerator);
 /* Ends the job and gives back the memory, which must not be used any more. NULL is allowed. */
@@ -48,11 +57,26 @@ int aviary_fpga_reset(aviary_fpga *accelerator);
 /* Registers of 64 bits; `offset` is a multiple of 8 in the page of 4 KB. */
 int aviary_fpga_read(aviary_fpga *accelerator, uint32_t offset, uint64_t *value);
 int aviary_fpga_write(aviary_fpga *accelerator, uint32_t offset, uint64_t value);
+/* Halves of registers; `offset` is a multiple of 4. */
+int aviary_fpga_read32(aviary_fpga *accelerator, uint32_t offset, uint32_t *value);
+int aviary_fpga_write32(aviary_fpga *accelerator, uint32_t offset, uint32_t value);
 
 /* Memory that both see, zeroed, in whole pages of 2 MB. NULL: there is no more; errno says why. */
 void *aviary_fpga_malloc(aviary_fpga *accelerator, size_t bytes);
 /* Memory of aviary_fpga_malloc, or NULL. */
 void aviary_fpga_free(aviary_fpga *accelerator, void *memory);
+
+enum aviary_fpga_map_flags {
+    AVIARY_FPGA_EXISTING = 1, /* memory that the program has */
+    AVIARY_FPGA_READ_ONLY = 2 /* the accelerator may not write there */
+};
+
+/* Maps memory for the accelerator at an address of its own, `io_address`, which may be NULL. With AVIARY_FPGA_EXISTING `*memory`
+ * is whole pages of the program's private memory, to which no thread may write during the call; its content stays. Otherwise
+ * `*memory` gets new memory as of aviary_fpga_malloc, at its IO address. */
+int aviary_fpga_map(aviary_fpga *accelerator, void **memory, size_t bytes, unsigned flags, uint64_t *io_address);
+/* Ends that. Memory that the program had before stays, as private memory with its content. */
+int aviary_fpga_unmap(aviary_fpga *accelerator, void *memory);
 
 /* Starts a job with the registers' values. */
 int aviary_fpga_start(aviary_fpga *accelerator);
@@ -63,7 +87,7 @@ int aviary_fpga_wait(aviary_fpga *accelerator, int timeout_ms);
 int aviary_fpga_event(aviary_fpga *accelerator, unsigned vector, int *descriptor);
 int aviary_fpga_status(aviary_fpga *accelerator, struct aviary_fpga_status *status);
 
-/* What an error of these functions means and what to do. */
+/* An error of these functions in words, with what to do. */
 const char *aviary_fpga_explain(int error);
 
 #ifdef __cplusplus

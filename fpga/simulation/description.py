@@ -56,9 +56,9 @@ def whole(path, table, key, low, high, default=None):
 
 def check_registers(path, registers):
     """Registers of an accelerator's page: 8 bytes each, aligned, in its own part of the page, without overlaps."""
-    taken = {}
+    taken, starts = {}, []
     for name, register in registers.items():
-        if not isinstance(register, dict) or set(register) != {"at", "kind"}:
+        if not isinstance(register, dict) or set(register) - {"starts"} != {"at", "kind"}:
             mistake(path, name, f'register {name}: expected {{ at = OFFSET, kind = "plain" | "status" | "effect" }}')
         at, kind = register["at"], register["kind"]
         if kind not in KINDS:
@@ -72,6 +72,18 @@ def check_registers(path, registers):
         if at in taken:
             mistake(path, name, f"register {name}: 0x{at:x} is register {taken[at]}, too")
         taken[at] = name
+        if "starts" in register:
+            check_starts(path, name, register, starts)
+            starts.append(name)
+
+
+def check_starts(path, name, register, others):
+    """The bits of a register by which a client starts a job."""
+    whole(path, {name: register["starts"]}, name, 1, 2**63 - 1)
+    if register["kind"] != "plain":
+        mistake(path, name, f"register {name}: starts a job and is {register['kind']}; expected a plain one")
+    if others:
+        mistake(path, name, f"register {name}: register {others[0]} starts a job, too; there is one at most")
 
 
 def accelerator(name, folder=FPGA / "accelerators"):

@@ -5,6 +5,7 @@
  *   list N     starts the walk of a list of N nodes with the values 0 to N - 1; end waits for it, and prints the sum and the nodes
  *   cycles     device cycles of its jobs so far
  *   port       the number of the port that it has or waits for
+ *   ports      the number of ports that it may use
  *
  * Each line is answered with one. It connects to an LL, or to the accelerator whose GUID is its argument. */
 #include <aviary-fpga.h>
@@ -65,6 +66,7 @@ int main(int argc, char **argv)
 {
     void *held[MOST];
     int count = 0, error;
+    unsigned ports;
     uint64_t *node, sum, visited;
     char line[128];
 
@@ -109,6 +111,10 @@ int main(int argc, char **argv)
             fflush(stdout);
         } else if (strcmp(line, "cycles\n") == 0 && (error = aviary_fpga_status(card, &status)) == 0) {
             printf("%llu\n", (unsigned long long)status.cycles);
+            fflush(stdout);
+        } else if (strcmp(line, "ports\n") == 0) {
+            error = aviary_fpga_list(NULL, 0, &ports);
+            printf("%s %u\n", aviary_fpga_explain(error), ports);
             fflush(stdout);
         } else {
             tell(EINVAL);

@@ -16,7 +16,8 @@ from harness.process import AVIARY, HANG, Wrong, alive, children, descriptors, w
 class Node:
     """`aviary serve` on a socket of its own. It can be killed and started again."""
 
-    def __init__(self, environment, *options):
+    def __init__(self, environment, *options, program=AVIARY):
+        self.program = program
         self.directory = Path(tempfile.mkdtemp(prefix="aviary-robust-"))
         (self.directory / "run").mkdir()
         self.socket = self.directory / "run" / "node.sock"
@@ -36,7 +37,7 @@ class Node:
     def start(self, limits=None):
         with open(self.log, "a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
-                [AVIARY, "serve", "--listen", self.address, "--log-level", "info",
+                [self.program, "serve", "--listen", self.address, "--log-level", "info",
                  *(f"--pass-environment={name}" for name in ("AVIARY_ROBUST", "TESTAPI_*", "REFCUDA_*")), *self.options],
                 env=self.environment, stderr=log, preexec_fn=limits,
             )

@@ -52,6 +52,10 @@ pub struct RegisterDescription {
     /// Offset in the page, a multiple of 8.
     pub at: u32,
     pub kind: RegisterKind,
+    /// A client's write after which all of these bits are set, and before which they were not, starts a job; one that clears any
+    /// of them ends it. Of a plain register only; 0: none.
+    #[serde(default)]
+    pub starts: u64,
 }
 
 /// The accelerator at a port.
@@ -171,7 +175,10 @@ mod tests {
     fn description_of_an_image_is_read() {
         let image = parse(&[port("mb", 1), port("mb", 1)].join(","), ABI).unwrap();
         assert_eq!(image.ports.len(), 2);
-        assert_eq!(image.ports[0].registers["BASE"], RegisterDescription { at: 64, kind: RegisterKind::Plain });
+        assert_eq!(
+            image.ports[0].registers["BASE"],
+            RegisterDescription { at: 64, kind: RegisterKind::Plain, starts: 0 }
+        );
     }
 
     #[test]

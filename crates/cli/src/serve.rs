@@ -2,7 +2,7 @@
 
 use crate::{
     amount::{LimitPlace, add_limits, parse_limit},
-    apis,
+    apis::{self, Api, ApiError},
     card_config::{card_at, parse_card},
     config::{FileConfig, Fixed, check_names, parse_device, parse_mode, parse_span, parse_vm},
     remote::{NodeAddress, ServeArgs},
@@ -243,7 +243,7 @@ impl Source {
         let (limits, device_limits) = (file.limits(), file.device_limits());
         let mut tenants = Tenants { list: file.tenants(), limits, device_limits, only_devices };
         add_limits(&mut tenants, &self.limits);
-        let notes = check_names(&tenants, &apis::select(&self.modules, &[])?)?;
+        let notes = check_names(&tenants, &self.apis(file)?)?;
         let sessions_per_user = self.sessions_per_user.or(file.sessions_per_user).unwrap_or(self.default_sessions);
         let attach_rate = file.attach_rate.unwrap_or(self.default_attach_rate);
         let (vms, cards) = (self.vms(file), self.cards(file));
@@ -264,10 +264,14 @@ impl Source {
         file.cards(node, mode).into_iter().filter(|card| !named(card)).chain(own).collect()
     }
 
+    fn apis(&self, file: &FileConfig) -> anyhow::Result<Vec<Api>> {
+        apis_beside(&self.modules, !self.cards(file).is_empty())
+    }
+
     fn devices_again(&self, file: &FileConfig, notes: &mut Vec<String>) -> anyhow::Result<Option<Rules>> {
         let Some(present) = &self.devices else { return Ok(None) };
         let mut present = present.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = file.devices(self.file.as_deref(), &present, &apis::select(&self.modules, &[])?)?;
+        let rules = file.devices(self.file.as_deref(), &present, &self.apis(file)?)?;
         if rules.shortest_slice() != present.shortest_slice() {
             let text = "long launches of sessions that run go on in parts as long as the slice was when they began";
             notes.push(text.into());
@@ -347,7 +351,12 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
     config.movable = file.movable.unwrap_or(config.movable);
     config.server_users = server_users(file.api_server_users.as_deref())?;
     let path = command.config.as_deref().map(std::path::absolute).transpose().context("the folder of --config")?;
-    let apis = apis::select(&config.modules, &[])?;
+    let has_cards = !command.fpga.is_empty() || !file.cards(&config.socket, config.mode).is_empty();
+    let apis = apis_beside(&config.modules, has_cards)?;
+    if apis.is_empty() {
+        // No guest comes for an API server that waits.
+        (config.spares, config.zygote) = (0, None);
+    }
     let users = match &config.server_users {
         Some(_) => Users::Own,
         None if rustix::process::geteuid().is_root() => Users::Root,
@@ -398,6 +407,14 @@ fn configure(command: ServeCommand, directory: &PrivateDir) -> anyhow::Result<No
         config.reload = Some(Reload::new(read));
     }
     Ok(config)
+}
+
+/// All API builds. A node with cards may have none.
+fn apis_beside(modules: &[PathBuf], has_cards: bool) -> anyhow::Result<Vec<Api>> {
+    match apis::select(modules, &[]) {
+        Err(ApiError::NoneFound(_)) if has_cards => Ok(Vec::new()),
+        found => Ok(found?),
+    }
 }
 
 /// Which user ids API servers get: as the file says, otherwise usual ones where that is possible.

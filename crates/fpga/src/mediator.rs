@@ -7,16 +7,16 @@ pub use moving::Departed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, Rights, Stop};
+use aviary_card::{Board, ClientMemory, HUGE_PAGE, Monitor, RegisterKind, Rights, Stop};
 use aviary_schedule::{Discipline, Fair, Share};
 use thiserror::Error;
 
 use crate::mappings::{MappingError, Mappings};
-use crate::registers::{self, ReadAnswer, WriteAnswer};
+use crate::registers::{self, ReadAnswer, StartEdge, WriteAnswer};
 use crate::slices::{SLICE_BYTES, SlicePlaces};
 use crate::switching;
 use crate::turns::{PortOrder, PortUse, nanoseconds};
-use crate::virtual_accelerator::{Owner, Phase, Status, VirtualAccelerator, VirtualId};
+use crate::virtual_accelerator::{Owner, Phase, StartBits, Status, VirtualAccelerator, VirtualId};
 
 /// Header and GUID of an accelerator's page.
 const HEADER: [u32; 3] = [0x00, 0x08, 0x10];
@@ -184,6 +184,9 @@ impl<B: Board> Mediator<B> {
         let port = (0..ports.len()).filter(fits).min_by_key(|port| used(*port));
         let port = port.ok_or(Error::NoAccelerator)?;
         let kinds = ports[port].registers.values().map(|register| (register.at, register.kind)).collect();
+        let starting = ports[port].registers.values().find(|register| register.starts != 0);
+        let starts = starting.filter(|register| register.kind == RegisterKind::Plain);
+        let starts = starts.map(|register| StartBits { register: register.at, bits: register.starts });
         let place = self.places.take().ok_or(Error::NoPlace)?;
         let id = self.next_id;
         self.next_id += 1;
@@ -197,6 +200,7 @@ impl<B: Board> Mediator<B> {
             mappings: Mappings::default(),
             kinds,
             cache: header(guid),
+            starts,
             queue: std::collections::VecDeque::new(),
             wants_port: false,
             interrupts: 0,
@@ -308,13 +312,19 @@ impl<B: Board> Mediator<B> {
         Ok(registers::read(&mut self.board, own, scheduled, offset, bytes))
     }
 
-    /// A write of the page. A write of 1 to CONTROL queues a job.
+    /// A write of the page. A write of 1 to CONTROL queues a job, as does one that sets the last start bit; one that clears a start
+    /// bit ends it.
     ///
     /// # Errors
     /// [`Error::Unknown`]; [`Error::NotReady`] for a start.
     pub fn write(&mut self, id: VirtualId, offset: u32, bytes: u32, value: u64) -> Result<WriteAnswer, Error> {
         if registers::is_start(offset, bytes, value) {
             return self.start(id).map(|()| WriteAnswer::Done);
+        }
+        match registers::start_edge(self.own(id)?, offset, bytes, value) {
+            Some(StartEdge::Rises) => self.start(id)?,
+            Some(StartEdge::Falls) => self.end_job(id)?,
+            None => {}
         }
         let scheduled = self.is_scheduled(id);
         let own = self.accelerators.get_mut(&id).ok_or(Error::Unknown)?;
@@ -331,6 +341,19 @@ impl<B: Board> Mediator<B> {
         }
         // A resident one starts through the same door: its next turn begins at once if no other waits.
         own.phase = Phase::Queued { saved: false };
+        Ok(())
+    }
+
+    /// Ends a job that runs or waits; registers stay. One that runs is drained as for another's turn, so that its status tells of no
+    /// request that is still under way.
+    fn end_job(&mut self, id: VirtualId) -> Result<(), Error> {
+        let preemptions = self.own(id)?.preemptions;
+        self.pause(id);
+        let own = self.own(id)?;
+        own.preemptions = preemptions;
+        if matches!(own.phase, Phase::Queued { .. }) {
+            own.phase = Phase::Idle;
+        }
         Ok(())
     }
 
@@ -521,9 +544,15 @@ fn port_names<B: Board>(board: &B) -> Vec<String> {
     (0..ports.len()).map(|at| format!("{}{}", ports[at].name, number(at))).collect()
 }
 
-/// The header and the GUID as the page shows them.
-fn header(guid: &str) -> BTreeMap<u32, u64> {
+/// The two halves of a GUID, the first one higher.
+pub fn guid_halves(guid: &str) -> [u64; 2] {
     let digits: String = guid.chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).unwrap_or(0);
-    BTreeMap::from([(HEADER[0], 0x1000_0100_0000_0000), (HEADER[1], number as u64), (HEADER[2], (number >> 64) as u64)])
+    [(number >> 64) as u64, number as u64]
+}
+
+/// The header and the GUID as the page shows them.
+fn header(guid: &str) -> BTreeMap<u32, u64> {
+    let [high, low] = guid_halves(guid);
+    BTreeMap::from([(HEADER[0], 0x1000_0100_0000_0000), (HEADER[1], low), (HEADER[2], high)])
 }

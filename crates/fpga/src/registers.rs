@@ -3,7 +3,7 @@
 use aviary_card::monitor::{CONTROL, Command, STATE_ADDRESS, STATE_LINES};
 use aviary_card::{Board, Monitor, RegisterKind};
 
-use crate::virtual_accelerator::{Phase, VirtualAccelerator};
+use crate::virtual_accelerator::{Phase, StartBits, VirtualAccelerator};
 
 /// Writes that a virtual accelerator without its port may leave behind.
 const QUEUED_WRITES: usize = 256;
@@ -136,6 +136,30 @@ pub fn write<B: Board>(
 /// Is this write a start of the job?
 pub fn is_start(offset: u32, bytes: u32, value: u64) -> bool {
     offset == CONTROL && is_allowed(offset, bytes) && value == Command::Start as u64
+}
+
+/// The change that a write makes to the bits of a register that start a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartEdge {
+    /// All are set, and were not.
+    Rises,
+    /// Not all are set any more.
+    Falls,
+}
+
+/// The change that this write would make to the virtual accelerator's start bits.
+pub fn start_edge(own: &VirtualAccelerator, offset: u32, bytes: u32, value: u64) -> Option<StartEdge> {
+    let StartBits { register, bits } = own.starts?;
+    if !is_allowed(offset, bytes) || offset & !7 != register {
+        return None;
+    }
+    let before = own.cache.get(&register).copied().unwrap_or(0);
+    let after = merged(before, offset, bytes, value);
+    match (before & bits == bits, after & bits == bits) {
+        (false, true) => Some(StartEdge::Rises),
+        (true, false) => Some(StartEdge::Falls),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

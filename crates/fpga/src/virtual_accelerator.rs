@@ -67,6 +67,13 @@ pub struct Owner {
 /// A write that waits for the port: offset and value.
 pub type QueuedWrite = (u32, u64);
 
+/// The bits of a register that start a job when the last of them is set, and end it when one is cleared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StartBits {
+    pub register: u32,
+    pub bits: u64,
+}
+
 #[derive(Debug)]
 pub struct VirtualAccelerator {
     pub port: usize,
@@ -80,6 +87,8 @@ pub struct VirtualAccelerator {
     /// Kinds of the registers of its page, and their values as far as they may be cached.
     pub kinds: BTreeMap<u32, RegisterKind>,
     pub cache: BTreeMap<u32, u64>,
+    /// A plain register by whose bits the client starts a job.
+    pub starts: Option<StartBits>,
     pub queue: VecDeque<QueuedWrite>,
     /// It waits for the port to execute an access with an effect.
     pub wants_port: bool,

@@ -32,6 +32,8 @@ const RESET: u32 = 8;
 const WAIT: u32 = 9;
 const INFO: u32 = 10;
 const INTERRUPT: u32 = 11;
+const PORT: u32 = 12;
+const SRCH: u32 = 3;
 const MIB: u64 = 1 << 20;
 const NOTCONN: u32 = 107;
 const NOMEM: u32 = 12;
@@ -251,6 +253,26 @@ fn clients_that_die_leave_nothing() {
     walk(&card.path);
     drop(client(&card.path));
     walk(&card.path);
+    assert_eq!(card.end(), (0, 0));
+}
+
+#[test]
+fn ports_are_told_before_and_after_a_client_has_an_accelerator() {
+    let Some(card) = card("pair", Limits::default()) else { return };
+    let socket = client(&card.path);
+    assert_eq!(ask(&socket, PORT, LINK_VERSION + 1, &[0]), (PROTONOSUPPORT, LINK_VERSION.into()));
+    assert_eq!(ask(&socket, PORT, LINK_VERSION, &[0]), (0, LL[0]));
+    for beyond in [2, 3, u64::MAX] {
+        assert_eq!(ask(&socket, PORT, LINK_VERSION, &[beyond]).0, SRCH);
+    }
+    assert_eq!(ask(&socket, HELLO, LINK_VERSION, &LL).0, 0);
+    send(&socket, &request(PORT, LINK_VERSION, &[0]), &[]);
+    let mut bytes = [0; MESSAGE_BYTES];
+    recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut RecvAncillaryBuffer::default(), RecvFlags::empty())
+        .unwrap();
+    let words: Vec<u64> = bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+    assert_eq!(words[..5], [0, LL[0], LL[1], 0, 1]);
+    drop(socket);
     assert_eq!(card.end(), (0, 0));
 }
 

@@ -50,11 +50,14 @@ pub fn accelerators() -> PathBuf {
     golden::root().join("fpga/accelerators")
 }
 
-/// Names of the accelerators that have a golden model, in the order of the image `all`.
+/// Names of the accelerators that say how far a job without end is, in the order of the image `all`.
 pub fn names() -> Option<Vec<String>> {
     let description = common::image("all")?.with_extension("json");
     let ports = aviary_card::ImageDescription::read(&description).unwrap().ports;
-    let known = |port: &PortDescription| accelerators().join(&port.name).join("golden.py").exists();
+    let known = |port: &PortDescription| {
+        let job = golden::endless(&accelerators(), &port.name, LINES, GUEST);
+        job.is_some_and(|job| job.progress.iter().all(|name| port.registers.contains_key(name)))
+    };
     Some(ports.iter().filter(|port| known(port)).map(|port| port.name.clone()).collect())
 }
 
@@ -129,7 +132,7 @@ impl Load {
         for (register, value) in self.registers() {
             golden::set(mediator, id, register, value);
         }
-        golden::set(mediator, id, golden::CONTROL, 1);
+        golden::begin(mediator, id, &self.kind);
         id
     }
 

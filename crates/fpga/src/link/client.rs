@@ -21,6 +21,7 @@ use super::account::MemoryAccount;
 use super::events::Events;
 use super::message::{BadRequest, LINK_VERSION, MESSAGE_BYTES, Reply, Request};
 use super::service::Limits;
+use crate::mediator::guid_halves;
 use crate::{
     Error, MappingError, Mediator, Owner, Phase, ReadAnswer, SLICE_BYTES, VirtualId, WriteAnswer, nanoseconds,
 };
@@ -257,13 +258,16 @@ impl Client {
         descriptor: Option<OwnedFd>,
     ) -> Option<Reply> {
         let id = match (request, self.id) {
+            (Request::Port { version, place }, _) => return Some(self.port(mediator, *version, *place)),
             (Request::Hello { version, guid }, None) => return Some(self.greet(mediator, *version, guid)),
             (Request::Hello { .. }, Some(_)) => return Some(Reply::refused(Errno::BUSY)),
             (_, None) => return Some(Reply::refused(Errno::NOTCONN)),
             (_, Some(id)) => id,
         };
         let done = match *request {
-            Request::Hello { .. } | Request::Interrupt { .. } => return Some(Reply::refused(Errno::BUSY)),
+            Request::Hello { .. } | Request::Interrupt { .. } | Request::Port { .. } => {
+                return Some(Reply::refused(Errno::BUSY));
+            }
             Request::Read { offset, bytes } => match mediator.read(id, offset, bytes) {
                 Ok(ReadAnswer::Value(value)) => return Some(Reply::with(&[value])),
                 Ok(ReadAnswer::NotScheduled) => return None,
@@ -334,10 +338,7 @@ impl Client {
     /// The reply: version, bytes of a saved state, bytes of the slice.
     fn greet<B: Board>(&mut self, mediator: &mut Mediator<B>, version: u32, guid: &str) -> Reply {
         if version != LINK_VERSION {
-            return Reply {
-                errno: Errno::PROTONOSUPPORT.raw_os_error().unsigned_abs(),
-                ..Reply::with(&[LINK_VERSION.into()])
-            };
+            return other_version();
         }
         let state_lines =
             mediator.board().description().ports.iter().find(|port| port.guid == guid).map(|port| port.state_lines);
@@ -348,6 +349,20 @@ impl Client {
             }
             Err(error) => Reply::refused(errno_of(&error)),
         }
+    }
+
+    /// The reply: the two halves of the GUID, the port's number, virtual accelerators there. SRCH: there are not so many.
+    fn port<B: Board>(&self, mediator: &Mediator<B>, version: u32, place: u64) -> Reply {
+        if version != LINK_VERSION {
+            return other_version();
+        }
+        let ports = &mediator.board().description().ports;
+        let mut allowed = mediator.port_names().zip(ports).enumerate().filter(|(_, (name, _))| self.terms.allow(name));
+        let found = usize::try_from(place).ok().and_then(|place| allowed.nth(place));
+        let Some((number, (_, port))) = found else { return Reply::refused(Errno::SRCH) };
+        let [high, low] = guid_halves(&port.guid);
+        let there: usize = mediator.port_uses(number).iter().map(|(tenant, _)| tenant.members.len()).sum();
+        Reply::with(&[high, low, number as u64, there as u64])
     }
 
     fn answer(&self, reply: Reply, descriptor: Option<OwnedFd>) -> Result<(), Farewell> {
@@ -365,6 +380,11 @@ impl Client {
             Err(_) => Err(Farewell::HungUp),
         }
     }
+}
+
+/// A client of another release.
+fn other_version() -> Reply {
+    Reply { errno: Errno::PROTONOSUPPORT.raw_os_error().unsigned_abs(), ..Reply::with(&[LINK_VERSION.into()]) }
 }
 
 /// Phase (0 idle, 1 queued, 2 running, 3 done, 4 failed), port, cycles, preemptions, mapped bytes, refused requests, bad accesses.

@@ -4,7 +4,7 @@
 use aviary_card::Rights;
 
 /// The version in HELLO. Changes with every change of this file.
-pub const LINK_VERSION: u32 = 2;
+pub const LINK_VERSION: u32 = 3;
 /// The length of every request and reply.
 pub const MESSAGE_BYTES: usize = 64;
 
@@ -55,6 +55,11 @@ pub enum Request {
     Interrupt {
         vector: u32,
     },
+    /// The accelerator at a port, by its place among those that the client may use. May come before the first one.
+    Port {
+        version: u32,
+        place: u64,
+    },
 }
 
 /// Bytes that are no request.
@@ -82,6 +87,7 @@ const RESET: u32 = 8;
 const WAIT: u32 = 9;
 const INFO: u32 = 10;
 const INTERRUPT: u32 = 11;
+const PORT: u32 = 12;
 
 fn word(bytes: &[u8; MESSAGE_BYTES], at: usize) -> u64 {
     bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
@@ -121,6 +127,7 @@ impl Request {
             WAIT => Request::Wait { ms: small },
             INFO => Request::Info,
             INTERRUPT => Request::Interrupt { vector: small },
+            PORT => Request::Port { version: small, place: first },
             kind => return Err(BadRequest::Kind(kind)),
         };
         let expected = usize::from(matches!(request, Request::Map { .. }));

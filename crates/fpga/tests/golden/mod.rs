@@ -125,6 +125,13 @@ pub fn registers(
     streams.chain(own).map(|(name, value)| (kind.registers[name].at, value)).collect()
 }
 
+/// Starts the job whose registers are written.
+pub fn begin(mediator: &mut Mediator<Simulated>, id: VirtualId, kind: &PortDescription) {
+    let own_start = kind.registers.values().find(|register| register.starts != 0);
+    let (register, bits) = own_start.map_or((CONTROL, 1), |register| (register.at, register.starts));
+    set(mediator, id, register, bits);
+}
+
 /// Starts a job of `kind` with its input in the client's memory.
 pub fn start(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &Golden, client: &Client) -> VirtualId {
     let id = mediator.open(&kind.guid, Owner::default(), |_| true).unwrap();
@@ -138,7 +145,7 @@ pub fn start(mediator: &mut Mediator<Simulated>, kind: &PortDescription, job: &G
     for (register, value) in registers(kind, &job.registers, &job.streams, &places) {
         set(mediator, id, register, value);
     }
-    set(mediator, id, CONTROL, 1);
+    begin(mediator, id, kind);
     id
 }
 

@@ -1,0 +1,227 @@
+/* Memory that program and accelerator share. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The name of files with memory, as /proc/self/maps shows it. */
+#define FILE_NAME "aviary-fpga"
+
+/* The bytes of the region that so many bytes take: places of whole large pages keep the others' large. */
+static size_t whole(size_t length)
+{
+    return (length + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+}
+
+/* The first gap of the region that is large enough, as the link that leads to what follows it. */
+static struct block **gap(aviary_fpga *card, size_t length, char **place)
+{
+    struct block **link = &card->blocks;
+
+    *place = card->region;
+    for (; *link; link = &(*link)->next) {
+        if ((size_t)((*link)->place - *place) >= length)
+            return link;
+        *place = (*link)->place + whole((*link)->length);
+    }
+    return (size_t)(card->region + card->region_bytes - *place) >= length ? link : NULL;
+}
+
+/* Memory in a file that the card maps as well, sealed so that it cannot shrink under the card. */
+static int shared_file(size_t length)
+{
+    int file = memfd_create(FILE_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (file >= 0 && (ftruncate(file, (off_t)length) != 0 || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK) != 0)) {
+        int error = errno;
+        close(file);
+        errno = error;
+        return -1;
+    }
+    return file;
+}
+
+static void *reserve_again(void *place, size_t length)
+{
+    return mmap(place, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+/* Pages with the content of `length` bytes at `address` take the place of those. `file`: they are its pages, otherwise the
+ * program's own. The content is what it was when the copy passed it: other threads must not write meanwhile. */
+static int replace_pages(char *address, size_t length, int file)
+{
+    int flags = file >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    void *copy = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, file, 0);
+
+    if (copy == MAP_FAILED)
+        return -errno;
+    memcpy(copy, address, length);
+    if (mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+        int error = -errno;
+        munmap(copy, length);
+        return error;
+    }
+    return 0;
+}
+
+/* All of this memory is mapped with these rights (rw-p: the program's alone; rw-s: shared), from a file of this name or any. */
+static int is_mapped(const char *address, size_t length, const char *as, const char *file)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    uintptr_t at = (uintptr_t)address, end = at + length, from, to;
+    char line[512], rights[5];
+
+    if (!maps)
+        return 0;
+    while (at < end && fgets(line, sizeof line, maps)) {
+        /* The rest of a line that is longer begins with no numbers. */
+        if (sscanf(line, "%lx-%lx %4s", &from, &to, rights) == 3 && from <= at && at < to) {
+            if (strcmp(rights, as) != 0 || (file && !strstr(line, file)))
+                break;
+            at = to;
+        }
+    }
+    fclose(maps);
+    return at >= end;
+}
+
+static int overlaps(const struct block *blocks, const char *address, size_t length)
+{
+    for (; blocks; blocks = blocks->next)
+        if (address < blocks->address + blocks->length && blocks->address < address + length)
+            return 1;
+    return 0;
+}
+
+/* Gives the pages of a borrowed block, or the places in the region, back. A program that has unmapped its memory keeps what it
+ * has there now. */
+static void let_go(const struct block *block)
+{
+    if (!block->borrowed)
+        reserve_again(block->place, block->length);
+    else if (is_mapped(block->address, block->length, "rw-s", FILE_NAME))
+        replace_pages(block->address, block->length, -1);
+}
+
+/* Puts a file's pages where the program has or gets them, and tells the card. */
+static int map_file(aviary_fpga *card, const struct block *block, int file, int read_only)
+{
+    struct request request = {MAP, !read_only, {(uintptr_t)block->place, block->length, 0}};
+    int error;
+
+    if (block->borrowed)
+        error = replace_pages(block->address, block->length, file);
+    else
+        error = mmap(block->address, block->length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED
+            ? -errno : 0;
+    if (error)
+        return error;
+    error = fpga_ask(card, request, file, NULL);
+    if (error)
+        let_go(block);
+    return error;
+}
+
+/* With the lock. `*memory` is the program's memory, or gets the address of new memory. */
+static int map_locked(aviary_fpga *card, void **memory, size_t length, unsigned flags, uint64_t *io_address)
+{
+    int borrowed = (flags & AVIARY_FPGA_EXISTING) != 0, file, error;
+    struct block *block = malloc(sizeof *block), **link;
+    char *place = NULL;
+
+    link = block ? gap(card, whole(length), &place) : NULL;
+    if (!link) {
+        free(block);
+        return -ENOMEM;
+    }
+    file = shared_file(length);
+    if (file < 0) {
+        free(block);
+        return -errno;
+    }
+    *block = (struct block){place, length, borrowed ? *memory : place, borrowed, *link};
+    error = map_file(card, block, file, (flags & AVIARY_FPGA_READ_ONLY) != 0);
+    close(file);
+    if (error) {
+        free(block);
+        return error;
+    }
+    *link = block;
+    *memory = block->address;
+    if (io_address)
+        *io_address = (uintptr_t)place;
+    return 0;
+}
+
+EXPORTED int aviary_fpga_map(aviary_fpga *card, void **memory, size_t bytes, unsigned flags, uint64_t *io_address)
+{
+    int existing = (flags & AVIARY_FPGA_EXISTING) != 0, error;
+    size_t page = existing ? (size_t)sysconf(_SC_PAGESIZE) : HUGE_PAGE;
+    size_t length = (bytes + page - 1) & ~(page - 1);
+
+    if (!memory || bytes == 0 || flags & ~(unsigned)(AVIARY_FPGA_EXISTING | AVIARY_FPGA_READ_ONLY))
+        return -EINVAL;
+    if (existing && (bytes != length || (uintptr_t)*memory % page || (uintptr_t)*memory > UINTPTR_MAX - bytes))
+        return -EINVAL;
+    if (length < bytes || length > card->region_bytes)
+        return -ENOMEM;
+    if (existing && !is_mapped(*memory, length, "rw-p", NULL))
+        return -EFAULT;
+    pthread_mutex_lock(&card->lock);
+    error = existing && overlaps(card->blocks, *memory, length) ? -EEXIST
+        : map_locked(card, memory, length, flags, io_address);
+    pthread_mutex_unlock(&card->lock);
+    return error;
+}
+
+EXPORTED int aviary_fpga_unmap(aviary_fpga *card, void *memory)
+{
+    struct block **link, *block;
+    int error = -EINVAL;
+
+    pthread_mutex_lock(&card->lock);
+    for (link = &card->blocks; *link && (*link)->address != memory; link = &(*link)->next)
+        ;
+    block = *link;
+    if (block)
+        error = fpga_ask(card, (struct request){UNMAP, 0, {(uintptr_t)block->place, block->length}}, -1, NULL);
+    if (!error) {
+        *link = block->next;
+        let_go(block);
+        free(block);
+    }
+    pthread_mutex_unlock(&card->lock);
+    return error;
+}
+
+EXPORTED void *aviary_fpga_malloc(aviary_fpga *card, size_t bytes)
+{
+    void *memory = NULL;
+    int error = aviary_fpga_map(card, &memory, bytes, 0, NULL);
+
+    errno = -error;
+    return error ? NULL : memory;
+}
+
+EXPORTED void aviary_fpga_free(aviary_fpga *card, void *memory)
+{
+    if (memory)
+        aviary_fpga_unmap(card, memory);
+}
+
+void fpga_drop_blocks(aviary_fpga *card)
+{
+    while (card->blocks) {
+        struct block *block = card->blocks;
+        card->blocks = block->next;
+        if (block->borrowed)
+            let_go(block);
+        free(block);
+    }
+}

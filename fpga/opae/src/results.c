@@ -1,0 +1,96 @@
+/* Results, words for them, and versions. */
+#include "objects.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The release of OPAE whose declarations these are. */
+#define MAJOR 2
+#define MINOR 13
+#define PATCH 0
+#define TEXT(number) TEXT_OF(number)
+#define TEXT_OF(number) #number
+
+fpga_result result_of(int error, const char *function)
+{
+    if (error && function)
+        fprintf(stderr, "libopae-c: %s: %s\n", function, aviary_fpga_explain(error));
+    switch (-error) {
+    case 0: return FPGA_OK;
+    case EDESTADDRREQ:
+    case EAFNOSUPPORT:
+    case ECONNREFUSED:
+    case ENXIO:
+    case ENODEV:
+    case EPROTONOSUPPORT: return FPGA_NO_DRIVER;
+    case ENOENT: return FPGA_NOT_FOUND;
+    case EACCES: return FPGA_NO_ACCESS;
+    case EUSERS:
+    case EAGAIN:
+    case ENOSPC:
+    case EBUSY: return FPGA_BUSY;
+    case ENOMEM: return FPGA_NO_MEMORY;
+    case EFAULT:
+    case EEXIST:
+    case EINVAL: return FPGA_INVALID_PARAM;
+    default: return FPGA_EXCEPTION;
+    }
+}
+
+EXPORTED const char *fpgaErrStr(fpga_result e)
+{
+    switch (e) {
+    case FPGA_OK: return "success";
+    case FPGA_INVALID_PARAM: return "invalid parameter";
+    case FPGA_BUSY: return "resource busy";
+    case FPGA_EXCEPTION: return "exception";
+    case FPGA_NOT_FOUND: return "not found";
+    case FPGA_NO_MEMORY: return "no memory";
+    case FPGA_NOT_SUPPORTED: return "not supported";
+    case FPGA_NO_DRIVER: return "no driver available";
+    case FPGA_NO_DAEMON: return "no fpga daemon running";
+    case FPGA_NO_ACCESS: return "insufficient privileges";
+    case FPGA_RECONF_ERROR: return "reconfiguration error";
+    default: return "unknown error";
+    }
+}
+
+EXPORTED fpga_result fpgaInitialize(const char *config_file)
+{
+    (void)config_file;
+    return FPGA_OK;
+}
+
+EXPORTED fpga_result fpgaFinalize(void)
+{
+    return FPGA_OK;
+}
+
+EXPORTED fpga_result fpgaGetOPAECVersion(fpga_version *version)
+{
+    if (!version)
+        return FPGA_INVALID_PARAM;
+    *version = (fpga_version){MAJOR, MINOR, PATCH};
+    return FPGA_OK;
+}
+
+static fpga_result told(const char *text, char *to, size_t len)
+{
+    if (!to)
+        return FPGA_INVALID_PARAM;
+    if (strlen(text) >= len)
+        return FPGA_EXCEPTION;
+    strcpy(to, text);
+    return FPGA_OK;
+}
+
+EXPORTED fpga_result fpgaGetOPAECVersionString(char *version_str, size_t len)
+{
+    return told(TEXT(MAJOR) "." TEXT(MINOR) "." TEXT(PATCH), version_str, len);
+}
+
+EXPORTED fpga_result fpgaGetOPAECBuildString(char *build_str, size_t len)
+{
+    return told("aviary", build_str, len);
+}
