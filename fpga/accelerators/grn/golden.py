@@ -28,4 +28,5 @@ def case(random, lines):
 
 
 def endless(lines, _source):
-    return b"", {"COUNT": lines, "SEED": 1}, ["PUT"]
+    # No input: GRN would read it and drop it.
+    return b"", {"COUNT": lines, "SEED": 1, "LINES": 0}, ["PUT"]

@@ -19,7 +19,10 @@ use std::process::ExitCode;
 /// `None`: the tools that build images are not installed.
 type Measured = Option<()>;
 
-const SECTIONS: [(&str, fn(bool) -> Measured); 8] = [
+/// Measures, quickly or in full.
+type Section = fn(bool) -> Measured;
+
+const SECTIONS: [(&str, Section); 8] = [
     ("latency", ports::latency),
     ("copies", ports::copies),
     ("colocated", ports::colocated),
