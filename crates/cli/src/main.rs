@@ -14,6 +14,7 @@ mod dropin;
 mod end;
 mod fpga;
 mod fpga_card;
+mod fpga_move;
 mod guest;
 mod launch;
 mod library;

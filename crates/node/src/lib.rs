@@ -51,7 +51,7 @@ mod zygote;
 
 pub use admin::{Request, admin_path, ask, ask_within, query};
 pub use api_server::ApiServerCommand;
-pub use cards::{CardCommand, CardReport, CardSettings};
+pub use cards::{CardCommand, CardMoveReport, CardMoveRequest, CardReport, CardSettings};
 pub use cgroups::{GroupLimits, GroupSettings, delegated as delegated_groups};
 pub use end::{EndReport, EndRequest};
 pub use error::NodeError;

@@ -148,7 +148,7 @@ impl Core {
             guest.pid,
             tenant.escape_debug()
         ));
-        let own = CardSession { card: place, guest, tenant, since, seat, figures: None };
+        let own = CardSession { card: place, guest, tenant, since, seat, figures: None, moving: None };
         state.cards.sessions.insert(session, own);
         Ok(())
     }
