@@ -256,7 +256,7 @@ def main():
             failed.append(name)
             print(f"bench: {name}: {failure}", file=sys.stderr)
         except KeyboardInterrupt:
-            # What was measured before is shown.
+            # Figures that were measured before are shown.
             failed.append(name)
             print(f"bench: {name} is interrupted", file=sys.stderr)
             break

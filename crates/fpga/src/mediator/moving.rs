@@ -81,7 +81,7 @@ impl<B: Board> Mediator<B> {
         let slice = fresh.place.base(fresh.port, ports);
         let shown = own.base.map_or(Ok(()), |base| own.mappings.show(&mut self.board, base, slice));
         if let Err(error) = shown {
-            // What was mapped before the failure.
+            // Mappings from before the failure go, too.
             if let Some(base) = own.base {
                 own.mappings.hide(&mut self.board, base, slice);
             }
