@@ -63,7 +63,7 @@ impl Reply {
         let mut words = shape.map(copied).unwrap_or_default();
         follow(slots, values, || self.word(), &mut |slot, change| {
             if let Some(word) = words.get_mut(slot) {
-                *word = change(*word);
+                *word = change.of(*word);
             }
         });
         Some(connection.handles.shaped_value(id, role, &words))

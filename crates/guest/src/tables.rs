@@ -46,8 +46,21 @@ impl<const N: usize> VendorTable<N> {
     fn follow(&self, word: impl FnMut() -> u64) {
         follow(self.slots, self.values, word, &mut |at, change| {
             let place = &self.words[at];
-            place.store(change(place.load(Ordering::Relaxed)), Ordering::Relaxed);
+            place.store(change.of(place.load(Ordering::Relaxed)), Ordering::Relaxed);
         });
+    }
+}
+
+/// The bits of a word that a reply says, and the mask under which they lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WordChange {
+    mask: usize,
+    bits: usize,
+}
+
+impl WordChange {
+    pub(crate) fn of(self, word: usize) -> usize {
+        word & !self.mask | self.bits
     }
 }
 
@@ -56,19 +69,19 @@ pub(crate) fn follow(
     slots: &[usize],
     values: &[(usize, usize, u64)],
     mut word: impl FnMut() -> u64,
-    change: &mut dyn FnMut(usize, &dyn Fn(usize) -> usize),
+    change: &mut dyn FnMut(usize, WordChange),
 ) {
     for slots in slots.chunks(SLOTS) {
         let present = word();
         for (_, slot) in slots.iter().enumerate().filter(|(n, _)| (present >> n) & 1 == 0) {
-            change(slot / 8, &|_| 0);
+            change(slot / 8, WordChange { mask: usize::MAX, bits: 0 });
         }
     }
     for &(offset, width, most) in values {
         let value = word().min(most);
         let (shift, mask) = (offset % 8 * 8, u64::MAX >> (64 - 8 * width));
         // A number is as wide as it is aligned: it lies in one word.
-        change(offset / 8, &|others| others & !((mask << shift) as usize) | ((value & mask) << shift) as usize);
+        change(offset / 8, WordChange { mask: (mask << shift) as usize, bits: ((value & mask) << shift) as usize });
     }
 }
 
