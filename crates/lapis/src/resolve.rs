@@ -5,6 +5,7 @@ mod chained;
 mod chains;
 mod constants;
 mod expressions;
+mod extents;
 mod functions;
 mod items;
 mod kinds;

@@ -79,9 +79,6 @@ const LIFETIMES: [&str; 8] = [
     "freed_by",
 ];
 
-/// Of a buffer, in bytes: a page.
-const LARGEST_ALIGNMENT: usize = 4096;
-
 /// The descriptors of one value, looked up by name.
 pub(super) struct Descriptors<'a> {
     pub all: Vec<&'a Descriptor>,
@@ -569,56 +566,5 @@ impl<'a> Resolver<'a> {
             align: all.get("aligned").map_or(1, |d| self.alignment(d)),
             scratch_resource: all.get("scratch").and_then(|d| self.scratch_resource(d)),
         }))
-    }
-
-    /// The number of elements that a descriptor gives.
-    fn size(&mut self, d: &Descriptor, scope: &Scope) -> Option<Expr> {
-        let size = self.argument_value(d, 0, scope)?;
-        if !matches!(size.ty.kind, TypeKind::Int { .. }) {
-            self.report(
-                Diagnostic::error(size.span, format!("`{}` needs a number", d.name.text))
-                    .label(format!("this has type {}", describe(&size.ty))),
-            );
-            return None;
-        }
-        if super::constants::value(&size).is_some_and(|v| v < 0) {
-            self.report(
-                Diagnostic::error(size.span, format!("`{}` cannot be negative", d.name.text)).label("a negative size"),
-            );
-            return None;
-        }
-        Some(size)
-    }
-
-    /// `aligned(n)`: a constant that is a power of two.
-    fn alignment(&mut self, d: &Descriptor) -> usize {
-        let value = self.argument_value(d, 0, &Scope::constant()).as_ref().and_then(super::constants::value);
-        match value.and_then(|v| usize::try_from(v).ok()).filter(|v| v.is_power_of_two() && *v <= LARGEST_ALIGNMENT) {
-            Some(align) => align,
-            None => {
-                self.report(
-                    Diagnostic::error(d.span, "an alignment is a constant that is a power of two")
-                        .label(format!("expected a number up to {LARGEST_ALIGNMENT}")),
-                );
-                1
-            }
-        }
-    }
-
-    fn terminated(&mut self, d: &Descriptor, scope: &Scope) -> Count {
-        if d.arguments.as_ref().is_none_or(Vec::is_empty) {
-            return Count::Terminated { step: 1 };
-        }
-        let step = self.argument_value(d, 0, scope).as_ref().and_then(super::constants::value);
-        match step.and_then(|s| usize::try_from(s).ok()).filter(|s| (1..=64).contains(s)) {
-            Some(step) => Count::Terminated { step },
-            None => {
-                self.report(
-                    Diagnostic::error(d.span, "the step of `null_terminated` is a small constant")
-                        .label("expected a number from 1 to 64"),
-                );
-                Count::Terminated { step: 1 }
-            }
-        }
     }
 }
