@@ -24,6 +24,8 @@ pub use text::Text;
 
 /// Objects that calls have created, of all APIs: every session has an account of them.
 pub const HANDLES: &str = "handles";
+/// The bytes of a session's object log, of every API.
+pub const HOST_LOG: &str = "host_log";
 /// Memory of this machine that the specifications of APIs know of: sources, programs, shared memory.
 pub const HOST_MEMORY: &str = "host_memory";
 

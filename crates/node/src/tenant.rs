@@ -2,7 +2,7 @@
 
 use crate::scheduling::Share;
 use aviary_control::FunctionRule;
-use aviary_gate::{DeviceLimit, HANDLES, HOST_MEMORY, precedence};
+use aviary_gate::{DeviceLimit, HANDLES, HOST_LOG, HOST_MEMORY, precedence};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, time::Duration};
 
@@ -98,6 +98,7 @@ impl Tenant {
         let Some(device) = self.limits.get("device_memory").filter(|limit| **limit != u64::MAX) else { return };
         let default = device.saturating_mul(HOST_MEMORY_RATIO).max(LEAST_HOST_MEMORY);
         let host = *self.limits.entry(HOST_MEMORY.to_owned()).or_insert(default);
+        self.limits.entry(HOST_LOG.to_owned()).or_insert(host);
         self.limits.entry(HANDLES.to_owned()).or_insert(host / HOST_BYTES_PER_HANDLE);
     }
 

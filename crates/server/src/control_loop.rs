@@ -274,6 +274,7 @@ impl Connected {
             session.pause.leave();
             session.stats.lanes.fetch_sub(1, Ordering::Relaxed);
             session.log.thread_ended(number);
+            session.settle_log();
             session.tell(Control { kind: control_kind::LANE_CLOSED, lane: number, ..Control::default() });
         };
         let thread =

@@ -456,6 +456,7 @@ impl Call {
 
 #[inline]
 fn note_limit(session: &Session, within_limit: bool) {
+    session.settle_log();
     if !within_limit {
         session.note("its object log is larger than it may be: the session cannot be moved any longer");
     }

@@ -126,6 +126,22 @@ impl Side {
 }
 
 #[test]
+fn handles_are_charged_once_however_often_a_session_moves() {
+    let mut side = Side::new();
+    let first = side.create(&[1]);
+    let charged = side.session.handles.quota.charged();
+    assert!(charged > 0);
+    for count in 1..4u8 {
+        let (moved, _) = side.moved();
+        side = moved;
+        assert_eq!(side.session.handles.quota.charged(), charged);
+        side.create(&[count]);
+        assert_eq!(side.session.handles.quota.charged(), charged, "{count} objects more are within the step");
+    }
+    side.call(DESTROY, |e| e.word(first));
+}
+
+#[test]
 fn objects_come_back_under_their_ids() {
     let mut old = Side::new();
     old.arena[4096..4196].fill(1);

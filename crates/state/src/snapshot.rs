@@ -86,6 +86,10 @@ pub struct Snapshot {
     pub unbound: Vec<Holding>,
     /// Charges that the specification's server code returns, by the number that it knows them by.
     pub kept: Vec<(u64, Vec<Holding>)>,
+    /// Handles that the tenant is charged for, which it is in steps.
+    pub handles: u64,
+    /// Bytes of the object log for which the tenant is charged.
+    pub log: u64,
 }
 
 /// A piece of an object's explicit state, or of the session's.
@@ -297,6 +301,8 @@ impl Snapshot {
             put.word(*number);
             put.list(holdings, put_holding);
         });
+        put.word(self.handles);
+        put.word(self.log);
     }
 
     fn get(get: &mut Get) -> Result<Snapshot, FormatError> {
@@ -309,6 +315,8 @@ impl Snapshot {
             records: get.list(get_record)?,
             unbound: get.list(get_holding)?,
             kept: get.list(|get| Ok((get.word()?, get.list(get_holding)?)))?,
+            handles: get.word()?,
+            log: get.word()?,
         };
         get.finish("the rest of the head")?;
         Ok(snapshot)

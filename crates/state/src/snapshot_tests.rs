@@ -38,6 +38,8 @@ fn sample(store: &mut Store) -> Snapshot {
         records: vec![record],
         unbound: vec![holding.clone()],
         kept: vec![(4, vec![holding])],
+        handles: 64,
+        log: 1 << 16,
     }
 }
 

@@ -48,6 +48,8 @@ pub fn capture(session: &Arc<Session>, into: &mut dyn Write) -> Result<(), NotMo
             .collect(),
         records: kept.log.records().map(|record| without_ended_callbacks(record, &callbacks)).collect(),
         unbound: holdings(&unbound),
+        handles: session.handles.quota.charged(),
+        log: session.log.charged(),
         kept: other.iter().map(|(number, parts)| (*number, holdings(parts))).collect(),
     };
     let mut writer = SnapshotWriter::begin(into, &head, kept.log.store())?;

@@ -109,6 +109,8 @@ fn tie_charges(session: &Session, snapshot: &Snapshot) -> Result<(), RebuildErro
         session.handles.set_holding(object.id, charges(&object.holdings)?);
     }
     let kept = snapshot.kept.iter().map(|(number, holdings)| Ok((*number, charges(holdings)?)));
+    session.handles.quota.resume(snapshot.handles);
+    session.log.resume(snapshot.log);
     session.set_other_charges(charges(&snapshot.unbound)?, kept.collect::<Result<_, RebuildError>>()?);
     Ok(())
 }
