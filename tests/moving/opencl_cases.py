@@ -23,9 +23,13 @@ SAMPLE = {"moved": 7, "transfers": 7, "printing": 7, "svm": 1}
 PARKED = {"moved": 7}
 # A command waits for the application.
 WAITS = "devices still work on earlier calls"
+# A program lives whose build has failed: its log would be lost.
+FAILED_BUILD = "the state of an object of type cl_program cannot be saved"
 # Programs that make calls because of which a session stays, and the reasons.
 LASTING = {
-    "moved": ("the state of an object of type cl_program cannot be saved",),
+    "moved": (FAILED_BUILD,),
+    "includes": (FAILED_BUILD,),
+    "programs": (FAILED_BUILD,),
     "slicing": ("it has called clCloneKernel",),
     # Of PoCL 3.1 a command buffer's queue is something that is not the queue, and no other call tells of it.
     "extensions": ("the commands in it are not recorded", "clGetCommandBufferInfoKHR, made again"),

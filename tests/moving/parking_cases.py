@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 
-from fault_cases import Halted, STATES, accounts_are, ask, goes_on, kill
+from fault_cases import Halted, STATES, accounts_are, goes_on, kill
 from harness.process import AVIARY, HANG, Wrong, alive, wait_until
 from operator_cases import HOLDS_BYTES, MARKER_BYTES, end, holder, migrate, node_and_guests, sessions, tenant_used
 from upgrade_cases import upgrade
@@ -277,7 +277,7 @@ def on_its_way_back(node, program):
     node.settle_pool()
     server = program.report()["server"]
     os.kill(server, signal.SIGSTOP)
-    status = ask(node, {"unpark": program.session})
+    status = node.ask({"unpark": program.session})
     if status != {"underway": "unparking"}:
         raise Wrong(str(status))
     program.tell()
