@@ -72,6 +72,13 @@ pub enum MoveReport {
     Wanted,
 }
 
+impl MoveReport {
+    /// True of those with which the old process answers an order to capture.
+    pub fn is_answer(&self) -> bool {
+        matches!(self, Self::Captured(_) | Self::Unmovable { .. })
+    }
+}
+
 /// Figures of one capture. An API server may lie; they are shown to people only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CaptureFigures {

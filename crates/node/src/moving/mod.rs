@@ -162,6 +162,8 @@ pub(crate) struct Move {
     pub progress: Progress,
     pub parts: BTreeMap<u64, Part>,
     pub since: Instant,
+    /// The old API server has its order to capture, and answers once for each session.
+    pub ordered: bool,
     /// Where it is to be halted.
     pub halt: Option<Halt>,
     /// The step before which it was halted.
@@ -196,6 +198,9 @@ pub(crate) struct Moves {
     under_way: Vec<Move>,
     /// Moves that are over once their old API server is: by that.
     leaving: BTreeMap<u64, (u64, MoveStatus)>,
+    /// Answers that old API servers owe, by API server and session: their moves were given up meanwhile. They come before
+    /// those about a later move, and are none about it.
+    owed: BTreeMap<(u64, u64), usize>,
     ended: VecDeque<(u64, MoveStatus)>,
     pub(crate) last: u64,
 }
@@ -242,6 +247,28 @@ impl Moves {
         if let Some((number, status)) = self.leaving.remove(&server) {
             self.remember(number, status);
         }
+    }
+
+    /// The move is given up. Answers that are under way will still come.
+    pub fn owe_answers(&mut self, given_up: &Move) {
+        for session in given_up.progress.owing().filter(|_| given_up.ordered) {
+            *self.owed.entry((given_up.source, session)).or_default() += 1;
+        }
+    }
+
+    /// True: this answer is about a move that was given up.
+    pub fn is_late_answer(&mut self, server: u64, session: u64) -> bool {
+        let Some(owed) = self.owed.get_mut(&(server, session)) else { return false };
+        *owed -= 1;
+        if *owed == 0 {
+            self.owed.remove(&(server, session));
+        }
+        true
+    }
+
+    /// The API server answers nothing any more.
+    pub fn forget(&mut self, server: u64) {
+        self.owed.retain(|(owes, _), _| *owes != server);
     }
 
     /// True while an old API server is about to end.
@@ -308,6 +335,7 @@ mod tests {
             progress: Progress::new([number].into(), Duration::ZERO, now),
             parts: [(number, Part::default())].into(),
             since: now,
+            ordered: false,
             halt: None,
             halted: None,
         }
@@ -346,6 +374,29 @@ mod tests {
         moves.left(7);
         assert_eq!(moves.status(1), Some(MoveStatus::Parked(MoveFigures::default())));
         assert!(!moves.are_leaving());
+    }
+
+    #[test]
+    fn answers_about_a_move_that_was_given_up_are_none_about_the_next_one() {
+        let (now, mut moves) = (Instant::now(), Moves::default());
+        let capturing = |ordered| {
+            let mut one = begun(1, 7, now);
+            assert_eq!(one.progress.after(MoveEvent::Prepared(1), now), Next::Capture);
+            Move { ordered, ..one }
+        };
+        moves.owe_answers(&begun(1, 7, now));
+        moves.owe_answers(&capturing(false));
+        assert!(!moves.is_late_answer(7, 1), "it has no order");
+        moves.owe_answers(&capturing(true));
+        assert!(!moves.is_late_answer(8, 1) && !moves.is_late_answer(7, 2));
+        assert!(moves.is_late_answer(7, 1) && !moves.is_late_answer(7, 1), "one for each order");
+        let mut refused = capturing(true);
+        refused.progress.refused(1);
+        moves.owe_answers(&refused);
+        assert!(!moves.is_late_answer(7, 1), "it has answered");
+        moves.owe_answers(&capturing(true));
+        moves.forget(7);
+        assert!(!moves.is_late_answer(7, 1));
     }
 
     #[test]

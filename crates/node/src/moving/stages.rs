@@ -139,6 +139,17 @@ impl Progress {
         self.stage
     }
 
+    /// The old API server has refused this session.
+    pub fn refused(&mut self, session: u64) {
+        self.waiting.remove(&session);
+    }
+
+    /// Sessions about which an old API server that has its order still owes an answer.
+    pub fn owing(&self) -> impl Iterator<Item = u64> {
+        let owes = self.stage == Stage::Capturing && !self.source_gone;
+        self.waiting.iter().copied().filter(move |_| owes)
+    }
+
     pub fn sessions(&self) -> &BTreeSet<u64> {
         &self.sessions
     }

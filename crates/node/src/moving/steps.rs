@@ -96,8 +96,9 @@ impl Core {
             None => Progress::of_check(sessions.clone(), stop, now),
         };
         let parts = sessions.iter().map(|session| (*session, Part::default())).collect();
-        let (halt, halted) = (None, None);
-        state.moves.begin(Move { number, source, target, purpose, progress, parts, since: now, halt, halted });
+        // Where nothing is prepared the order is the first step.
+        let (ordered, halt, halted) = (target.is_none(), None, None);
+        state.moves.begin(Move { number, source, target, purpose, progress, parts, since: now, ordered, halt, halted });
         let begun = match target {
             Some(target) => self.prepare(state, target, &sessions),
             None => order_capture(state, source, &sessions, stop, purpose),
@@ -124,6 +125,10 @@ impl Core {
         if report == MoveReport::Wanted {
             return self.hear_wish(state, server, session);
         }
+        if report.is_answer() && state.moves.is_late_answer(server, session) {
+            self.tell_of(state, server, Level::Debug, format_args!("session {session}: a late report"));
+            return Ok(());
+        }
         let Some(one) = state.moves.of(server) else {
             // The move was given up a moment ago.
             self.tell_of(state, server, Level::Debug, format_args!("session {session}: a report of no move"));
@@ -140,6 +145,9 @@ impl Core {
             MoveReport::Prepared if !is_source => MoveEvent::Prepared(session),
             // The new one says so only of a session that it is prepared for.
             MoveReport::Unmovable { reason, lasting } => {
+                if is_source {
+                    one.progress.refused(session);
+                }
                 let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string();
                 MoveEvent::Refused(Refusal { reason, lasting })
             }
@@ -214,6 +222,7 @@ impl Core {
             },
             Next::Capture => {
                 let (sessions, stop) = (one.progress.sessions().clone(), one.progress.stop());
+                one.ordered = true;
                 if let Err(refusal) = order_capture(state, source, &sessions, stop, purpose) {
                     self.give_up(state, source, &refusal);
                 }
@@ -340,6 +349,7 @@ impl Core {
         let Some(number) = state.moves.of(source).map(|one| one.number) else { return };
         let status = MoveStatus::Refused { reason: refusal.reason.clone(), lasting: refusal.lasting };
         let Some(one) = state.moves.end(number, status) else { return };
+        state.moves.owe_answers(&one);
         for id in one.progress.sessions() {
             if let Some(session) = state.registry.sessions.get_mut(id) {
                 session.moves.refused = Some(refusal.reason.clone());
