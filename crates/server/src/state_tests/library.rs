@@ -226,6 +226,7 @@ unsafe fn create(call: &mut Call) -> Result<(), Reject> {
     if input.len == 40 {
         call.charge(0, 40)?;
     }
+    call.reserve_handles(1)?;
     let native = new_object(sum);
     call.reply_handle(0, native, Role::Allocate);
     call.record_made(0, native);
