@@ -27,6 +27,10 @@ pub fn leave<B: Board>(board: &mut B, own: &mut VirtualAccelerator, since: u64, 
                     JobState::Error => break Phase::Failed(Failure::Job),
                     JobState::Silent => break Phase::Failed(Failure::Silent),
                     _ if board.now() >= end => break Phase::Failed(Failure::Stuck),
+                    // A job that loads ignores the pause. It is told again, and saves once it runs.
+                    JobState::Running if Monitor(board).command(port, Command::Pause).is_err() => {
+                        break Phase::Failed(Failure::Silent);
+                    }
                     _ => {
                         board.advance(SAVE_POLL_CYCLES);
                     }
