@@ -433,8 +433,15 @@ impl Session {
     }
 
     /// Ties the charges of a successful call to the object that it created, or to the session.
+    #[inline]
     pub fn hold(&self, created: Option<u64>, holding: &mut Charges) {
-        if holding.is_empty() || created.is_some_and(|id| self.handles.hold(id, holding)) {
+        if !holding.is_empty() {
+            self.hold_charges(created, holding);
+        }
+    }
+
+    fn hold_charges(&self, created: Option<u64>, holding: &mut Charges) {
+        if created.is_some_and(|id| self.handles.hold(id, holding)) {
             return;
         }
         self.unbound().merge(holding);
