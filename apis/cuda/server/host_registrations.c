@@ -50,7 +50,7 @@ static CUresult host_unregister(void *memory, size_t bytes) {
     (void)bytes;
     CUresult status = cuMemHostUnregister(memory);
     pthread_mutex_lock(&registrations_lock);
-    for (struct registration **link = &registrations; *link && !ended; link = ended ? link : &(*link)->next)
+    for (struct registration **link = &registrations; *link; link = &(*link)->next)
         if ((*link)->entry.address == (uintptr_t)memory) {
             ended = *link;
             *link = ended->next;

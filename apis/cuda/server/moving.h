@@ -48,9 +48,10 @@ struct cuda_moved_output {
 /* Appends to the head; 0: there is no memory, and the head is gone. */
 int cuda_put_head(struct cuda_moved_output *output, const void *bytes, size_t count);
 int cuda_put_part(struct cuda_moved_output *output, struct cuda_moved_part part);
-void cuda_drop_output(struct cuda_moved_output *output);
-/* As `obj_state_cbs` want it. */
-int64_t cuda_write_moved(const struct cuda_moved_output *output, uint64_t offset, void *to, size_t bytes);
+/* Fills an empty output; 0: it cannot. */
+typedef int (*cuda_moved_describe)(struct cuda_moved_output *output, void *data);
+/* As `obj_state_cbs` want it: described at the first offset, and gone after the last piece. */
+int64_t cuda_write_moved(struct cuda_moved_output *output, uint64_t offset, void *to, size_t bytes, cuda_moved_describe describe, void *data);
 
 /* An input. The head comes first, in as many pieces as it likes; then `ready` says where the rest goes. */
 struct cuda_moved_input {
@@ -64,7 +65,6 @@ struct cuda_moved_input {
 /* Fills `parts` from the whole head, which is a snapshot's; 0: done. */
 typedef int (*cuda_moved_ready)(struct cuda_moved_input *input, void *data);
 int cuda_read_moved(struct cuda_moved_input *input, uint64_t offset, const void *from, size_t bytes, cuda_moved_ready ready, void *data);
-void cuda_drop_input(struct cuda_moved_input *input);
 
 /* ---- address_placement.c, reservations.c, host_registrations.c: what lies where --------------------- */
 

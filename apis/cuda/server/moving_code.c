@@ -68,15 +68,20 @@ void cuda_note_image(const void *owner, const void *image, size_t bytes) {
     pthread_mutex_unlock(&codes_lock);
 }
 
+/* With the lock. */
+static int is_used_in(const struct code *code, uint64_t serial) {
+    size_t at = 0;
+    while (at < code->context_count && code->contexts[at] != serial)
+        at++;
+    return at < code->context_count;
+}
+
 /* The current context uses this module or library from now on: it has variables of its own there. */
 void cuda_use_code(const void *owner) {
     uint64_t serial = cuda_context_serial(cuda_thread_context());
     pthread_mutex_lock(&codes_lock);
     struct code *code = find_code(owner);
-    size_t at = 0;
-    while (code && at < code->context_count && code->contexts[at] != serial)
-        at++;
-    if (code && serial && at == code->context_count && at < CUDA_MOST_CONTEXTS)
+    if (code && serial && code->context_count < CUDA_MOST_CONTEXTS && !is_used_in(code, serial))
         code->contexts[code->context_count++] = serial;
     pthread_mutex_unlock(&codes_lock);
 }
@@ -108,6 +113,12 @@ void cuda_use_kernel(CUkernel kernel) {
 /* ---- Saving and loading -------------------------------------------------------------------------- */
 
 enum code_kind { CODE_MODULE, CODE_LIBRARY };
+
+/* The module or library that is saved or loaded. */
+struct target {
+    const void *owner;
+    enum code_kind kind;
+};
 
 /* In the head: so many bytes of the variable of that number, in the context of that number. */
 struct content {
@@ -142,24 +153,20 @@ static int put_variables(const struct code *code, enum code_kind kind, CUcontext
     return 1;
 }
 
-static int uses(const struct code *code, CUcontext context) {
-    uint64_t serial = cuda_context_serial(context);
-    size_t at = 0;
-    while (at < code->context_count && code->contexts[at] != serial)
-        at++;
-    return at < code->context_count;
-}
-
-static int describe(const void *owner, enum code_kind kind, struct cuda_moved_output *output) {
+static int describe(struct cuda_moved_output *to, void *data) {
+    const struct target *target = data;
     CUcontext contexts[CUDA_MOST_CONTEXTS];
     size_t count = cuda_live_contexts(contexts, CUDA_MOST_CONTEXTS);
     int described = 0;
     pthread_mutex_lock(&codes_lock);
-    const struct code *code = find_code(owner);
-    described = code && cuda_put_head(output, NULL, 0);
+    const struct code *code = find_code(target->owner);
+    described = code && cuda_put_head(to, NULL, 0);
     for (size_t i = 0; described && i < count && i < CUDA_MOST_CONTEXTS; i++)
-        if (uses(code, contexts[i])) {
-            described = cuda_enter_context(contexts[i]) && put_variables(code, kind, contexts[i], output);
+        if (is_used_in(code, cuda_context_serial(contexts[i]))) {
+            described = cuda_enter_context(contexts[i]);
+            if (!described)
+                break;
+            described = put_variables(code, target->kind, contexts[i], to);
             cuda_leave_context();
         }
     pthread_mutex_unlock(&codes_lock);
@@ -171,17 +178,8 @@ static struct cuda_moved_output output;
 static struct cuda_moved_input input;
 
 static int64_t save(const void *owner, enum code_kind kind, uint64_t offset, void *to, size_t bytes) {
-    if (offset == 0) {
-        cuda_drop_output(&output);
-        if (!describe(owner, kind, &output)) {
-            cuda_drop_output(&output);
-            return -1;
-        }
-    }
-    int64_t written = cuda_write_moved(&output, offset, to, bytes);
-    if (written < (int64_t)bytes)
-        cuda_drop_output(&output);
-    return written;
+    struct target target = {owner, kind};
+    return cuda_write_moved(&output, offset, to, bytes, describe, &target);
 }
 
 int64_t cuda_save_module(CUmodule module, uint64_t offset, void *to, size_t bytes) {
@@ -191,11 +189,6 @@ int64_t cuda_save_module(CUmodule module, uint64_t offset, void *to, size_t byte
 int64_t cuda_save_library(CUlibrary library, uint64_t offset, void *to, size_t bytes) {
     return save(library, CODE_LIBRARY, offset, to, bytes);
 }
-
-struct target {
-    const void *owner;
-    enum code_kind kind;
-};
 
 static int find_parts(struct cuda_moved_input *from, void *data) {
     const struct target *target = data;
@@ -224,8 +217,6 @@ static int find_parts(struct cuda_moved_input *from, void *data) {
 
 static int load(const void *owner, enum code_kind kind, uint64_t offset, const void *from, size_t bytes) {
     struct target target = {owner, kind};
-    if (offset == 0)
-        cuda_drop_input(&input);
     return cuda_read_moved(&input, offset, from, bytes, find_parts, &target);
 }
 

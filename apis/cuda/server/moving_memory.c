@@ -45,49 +45,44 @@ static void list_printed(struct lists *lists) {
 }
 
 /* Memory of a device on which the application has no context any longer has ended natively: nothing is copied. */
-static int put_contents(struct lists *lists) {
+static int put_contents(struct lists *lists, struct cuda_moved_output *to) {
     for (size_t i = 0; i < lists->placed_count; i++) {
         struct cuda_placed *entry = &lists->placed[i];
         struct cuda_moved_part part = {cuda_context_on(entry->device), entry->base, entry->bytes};
         if (entry->asked || !part.context)
             continue;
         entry->has_content = 1;
-        if (!cuda_put_part(&output, part))
+        if (!cuda_put_part(to, part))
             return 0;
     }
     return 1;
 }
 
-static int describe(struct lists *lists) {
+static int describe_lists(struct lists *lists, struct cuda_moved_output *to) {
     if (!cuda_list_placed(&lists->placed, &lists->placed_count) || !cuda_list_reserved(&lists->reserved, &lists->reserved_count)
         || !cuda_list_registered(&lists->registered, &lists->registered_count))
         return 0;
     list_printed(lists);
-    if (!put_contents(lists))
+    if (!put_contents(lists, to))
         return 0;
     struct counts counts = {MAGIC, lists->placed_count, lists->reserved_count, lists->registered_count, lists->printed_count};
-    return cuda_put_head(&output, &counts, sizeof counts)
-           && cuda_put_head(&output, lists->placed, lists->placed_count * sizeof *lists->placed)
-           && cuda_put_head(&output, lists->reserved, lists->reserved_count * sizeof *lists->reserved)
-           && cuda_put_head(&output, lists->registered, lists->registered_count * sizeof *lists->registered)
-           && cuda_put_head(&output, lists->printed, lists->printed_count * sizeof *lists->printed);
+    return cuda_put_head(to, &counts, sizeof counts)
+           && cuda_put_head(to, lists->placed, lists->placed_count * sizeof *lists->placed)
+           && cuda_put_head(to, lists->reserved, lists->reserved_count * sizeof *lists->reserved)
+           && cuda_put_head(to, lists->registered, lists->registered_count * sizeof *lists->registered)
+           && cuda_put_head(to, lists->printed, lists->printed_count * sizeof *lists->printed);
+}
+
+static int describe(struct cuda_moved_output *to, void *unused) {
+    struct lists lists = {0};
+    (void)unused;
+    int described = describe_lists(&lists, to);
+    drop_lists(&lists);
+    return described;
 }
 
 int64_t cuda_save_session(uint64_t offset, void *to, size_t bytes) {
-    if (offset == 0) {
-        struct lists lists = {0};
-        cuda_drop_output(&output);
-        int described = describe(&lists);
-        drop_lists(&lists);
-        if (!described) {
-            cuda_drop_output(&output);
-            return -1;
-        }
-    }
-    int64_t written = cuda_write_moved(&output, offset, to, bytes);
-    if (written < (int64_t)bytes)
-        cuda_drop_output(&output);
-    return written;
+    return cuda_write_moved(&output, offset, to, bytes, describe, NULL);
 }
 
 /* The next `count` entries of so many bytes; NULL: the head has no more. A copy, which is aligned, for the caller to free. */

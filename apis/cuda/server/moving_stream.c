@@ -16,7 +16,7 @@ static int grow(void **array, size_t old_bytes, size_t added) {
     return larger != NULL;
 }
 
-void cuda_drop_output(struct cuda_moved_output *output) {
+static void drop_output(struct cuda_moved_output *output) {
     free(output->head);
     free(output->parts);
     *output = (struct cuda_moved_output){0};
@@ -27,7 +27,7 @@ int cuda_put_head(struct cuda_moved_output *output, const void *bytes, size_t co
     size_t before = output->head ? output->head_bytes : 0;
     uint64_t whole = (before ? before : LENGTH_BYTES) + count;
     if (!grow(&head, before, (size_t)whole - before)) {
-        cuda_drop_output(output);
+        drop_output(output);
         return 0;
     }
     output->head = head;
@@ -41,7 +41,7 @@ int cuda_put_head(struct cuda_moved_output *output, const void *bytes, size_t co
 int cuda_put_part(struct cuda_moved_output *output, struct cuda_moved_part part) {
     void *parts = output->parts;
     if (!grow(&parts, output->part_count * sizeof part, sizeof part)) {
-        cuda_drop_output(output);
+        drop_output(output);
         return 0;
     }
     output->parts = parts;
@@ -72,7 +72,7 @@ static int64_t copy_parts(const struct cuda_moved_part *parts, size_t count, uin
     return (int64_t)done;
 }
 
-int64_t cuda_write_moved(const struct cuda_moved_output *output, uint64_t offset, void *to, size_t bytes) {
+static int64_t write_piece(const struct cuda_moved_output *output, uint64_t offset, void *to, size_t bytes) {
     size_t from_head = 0;
     if (offset < output->head_bytes) {
         from_head = output->head_bytes - (size_t)offset < bytes ? output->head_bytes - (size_t)offset : bytes;
@@ -84,7 +84,16 @@ int64_t cuda_write_moved(const struct cuda_moved_output *output, uint64_t offset
     return copied < 0 ? -1 : (int64_t)from_head + copied;
 }
 
-void cuda_drop_input(struct cuda_moved_input *input) {
+int64_t cuda_write_moved(struct cuda_moved_output *output, uint64_t offset, void *to, size_t bytes, cuda_moved_describe describe, void *data) {
+    if (offset == 0)
+        drop_output(output);
+    int64_t written = offset != 0 || describe(output, data) ? write_piece(output, offset, to, bytes) : -1;
+    if (written < (int64_t)bytes)
+        drop_output(output);
+    return written;
+}
+
+static void drop_input(struct cuda_moved_input *input) {
     free(input->head);
     free(input->parts);
     *input = (struct cuda_moved_input){0};
@@ -122,6 +131,8 @@ static int head_is_whole(const struct cuda_moved_input *input) {
 }
 
 int cuda_read_moved(struct cuda_moved_input *input, uint64_t offset, const void *from, size_t bytes, cuda_moved_ready ready, void *data) {
+    if (offset == 0)
+        drop_input(input);
     int64_t taken = take_head(input, offset, from, bytes);
     if (taken < 0)
         return 1;
