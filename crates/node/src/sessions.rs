@@ -3,6 +3,7 @@
 use crate::{
     accounts::AssignedSlot,
     api_server::ApiServer,
+    epoll::is_readable,
     guest::Guest,
     life::{ServerEvent, ServerState, SessionState},
     line_limit::LineLimit,
@@ -15,7 +16,6 @@ use crate::{
 use aviary_control::stats::StatsPage;
 use aviary_gate::GrantPage;
 use aviary_wire::Shown;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
@@ -128,10 +128,7 @@ pub struct ServerRecord {
 impl ServerRecord {
     /// True if its guest process has ended, whether or not the node's loop has seen that.
     pub fn has_lost_guest(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let ended =
-            |exit: &OwnedFd| poll(&mut [PollFd::new(exit, PollFlags::IN)], Some(&now)).is_ok_and(|ends| ends > 0);
-        self.guest_exit.as_ref().is_some_and(ended)
+        self.guest_exit.as_ref().is_some_and(is_readable)
     }
 }
 

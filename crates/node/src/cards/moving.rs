@@ -1,7 +1,10 @@
 //! Moves of programs to other ports of their cards, which an operator orders.
 
 use super::{Card, CardState};
-use crate::node::{Core, CoreState};
+use crate::{
+    events::shown_reason,
+    node::{Core, CoreState},
+};
 use aviary_control::{Patience, ToCard, send};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
@@ -34,25 +37,19 @@ pub struct CardMove {
 }
 
 /// The reason why a move is not begun, or not known.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, displaydoc::Display)]
 pub enum CardMoveError {
     /// session {0} is not at an FPGA card (`aviary ps` lists them)
-    #[error("session {0} is not at an FPGA card (`aviary ps` lists them)")]
     NoSession(u64),
     /// session {session} is at card {card}, and moves between its ports only
-    #[error("session {session} is at card {card}, and moves between its ports only")]
     OtherCard { session: u64, card: String },
     /// there is no port {0} (`aviary ps` lists cards and ports)
-    #[error("there is no port {0} (`aviary ps` lists cards and ports)")]
     NoPort(String),
     /// session {0} is being moved
-    #[error("session {0} is being moved")]
     Busy(u64),
     /// session {0} was not moved since it began
-    #[error("session {0} was not moved since it began")]
     NeverMoved(u64),
     /// the card was not told: {0}
-    #[error("the card was not told: {0}")]
     Untold(String),
 }
 
@@ -111,7 +108,7 @@ impl Core {
                 CardMoveReport::Moved { port }
             }
             Some(reason) => {
-                let reason = reason.escape_debug().to_string();
+                let reason = shown_reason(&reason);
                 self.log.warn(format_args!("session {session}: not moved to port {port}: {reason}"));
                 CardMoveReport::Refused { reason }
             }

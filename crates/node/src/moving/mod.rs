@@ -8,7 +8,7 @@ mod stages;
 mod steps;
 
 pub(crate) use stages::Refusal;
-pub(crate) use steps::{MAX_REASON_BYTES, tell};
+pub(crate) use steps::tell;
 
 use stages::{MoveEvent, Next, Progress};
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     NodeError,
-    events::Lie,
+    events::{Lie, shown_reason},
     life::{EndReason, ServerEvent, ServerState, SessionState},
     log::Level,
     node::{Core, CoreState},
@@ -18,9 +18,6 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
-
-/// Longest reason that is kept and shown, in bytes: an API server wrote it.
-pub(crate) const MAX_REASON_BYTES: usize = 512;
 
 impl Core {
     /// An operator moves a session, or asks if it could be moved.
@@ -148,8 +145,7 @@ impl Core {
                 if is_source {
                     one.progress.refused(session);
                 }
-                let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string();
-                MoveEvent::Refused(Refusal { reason, lasting })
+                MoveEvent::Refused(Refusal { reason: shown_reason(&reason), lasting })
             }
             MoveReport::Parked if !is_source && purpose == Purpose::Park => MoveEvent::Rebuilt(session),
             MoveReport::Rebuilt { .. } if !is_source && purpose == Purpose::Park => {
@@ -195,8 +191,7 @@ impl Core {
     pub(crate) fn hear_failed_rebuild(&self, state: &mut CoreState, server: u64, reason: &str) -> bool {
         let source = state.moves.of(server).filter(|one| one.target == Some(server)).map(|one| one.source);
         let Some(source) = source else { return false };
-        let reason = reason[..reason.floor_char_boundary(MAX_REASON_BYTES)].escape_debug().to_string();
-        self.step_move(state, source, MoveEvent::Refused(Refusal::lasting(reason)))
+        self.step_move(state, source, MoveEvent::Refused(Refusal::lasting(shown_reason(reason))))
     }
 
     /// False: the event cannot be.
@@ -229,10 +224,7 @@ impl Core {
             }
             Next::Rebuild if one.target.is_none() => self.end_check(state, source),
             Next::Rebuild => {
-                let room = match purpose {
-                    Purpose::Park => self.check_parked_memory(state, source),
-                    Purpose::Move => Ok(()),
-                };
+                let room = self.check_parked_memory(state, source);
                 let handed = room.and_then(|()| self.hand_to_target(state, source).map_err(|e| refusal_of_target(&e)));
                 if let Err(refusal) = handed {
                     self.give_up(state, source, &refusal);
@@ -264,8 +256,7 @@ impl Core {
             return self.give_up(state, source, &Refusal::not_now("the new API server has ended"));
         }
         // Others may have been parked since the states went to the new API server.
-        let room = if purpose == Purpose::Park { self.check_parked_memory(state, source) } else { Ok(()) };
-        if let Err(refusal) = room {
+        if let Err(refusal) = self.check_parked_memory(state, source) {
             return self.give_up(state, source, &refusal);
         }
         let seats = state.registry.servers.get(&source).and_then(|server| server.seat.as_ref());
@@ -310,10 +301,7 @@ impl Core {
                 if let Some(pages) = &mut session.pages {
                     pages.devices_file = part.devices_file;
                 }
-                if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, part.devices) {
-                    let share = state.tenants.called(&session.tenant).share();
-                    scheduling.enter(id, &session.tenant, share, process, page, bell);
-                }
+                self.schedule(&state.tenants, id, &session.tenant, process, part.devices);
             }
             // One that has just ended is seen when it is reaped.
             let _ = tell(state, target, &ToServer::Move { session: id, order: MoveOrder::Go }, &[]);

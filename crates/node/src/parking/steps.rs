@@ -7,9 +7,9 @@ use super::{
 use crate::{
     NodeError,
     end::end_server,
-    events::Lie,
+    events::{Lie, shown_reason},
     life::SessionState,
-    moving::{Asker, Part, Refusal, tell},
+    moving::{Asker, Part, Purpose, Refusal, tell},
     node::{Core, CoreState},
     sessions::ServerRecord,
 };
@@ -24,12 +24,13 @@ use std::{
 const IDLE_STOP: Duration = Duration::from_secs(2);
 
 impl Core {
-    /// Before the states of a move go to the API server that will watch: whether there is room for them.
+    /// Before the states of a move go to an API server that will watch: an error if there is no room for them. Other moves
+    /// need none.
     pub(crate) fn check_parked_memory(&self, state: &mut CoreState, source: u64) -> Result<(), Refusal> {
         // Those of sessions that are parked already and go to another API server count once.
         let used = state.parks.bytes() - state.parks.bytes_of(source).unwrap_or(0);
         let limit = self.config.parked_memory;
-        let Some(one) = state.moves.of(source) else { return Ok(()) };
+        let Some(one) = state.moves.of(source).filter(|one| one.purpose == Purpose::Park) else { return Ok(()) };
         let mut bytes = 0u64;
         for part in one.parts.values() {
             let length = part.state.as_ref().and_then(|state| fixed_length(&state.snapshot));
@@ -99,19 +100,18 @@ impl Core {
         let mut state = self.state();
         let server = state.registry.sessions.get(&session).map(|known| known.server);
         let server = server.ok_or(NodeError::NoSession(session))?;
-        let Some(park) = state.parks.of(server) else {
+        if state.parks.of(server).is_none() {
             let moving = state.moves.stage_of(server).map(|stage| UnparkStatus::UnderWay(stage.into()));
             return Ok(moving.unwrap_or(UnparkStatus::Running));
-        };
-        if !park.life.is_wanted() {
-            self.step_parked(&mut state, server, ParkEvent::Wanted);
         }
+        self.unpark_for(&mut state, server);
         // Lost at once, it is there until its API server is reaped.
         let told = state.parks.of(server).map_or_else(|| "it ends".into(), |park| park.life.told());
         Ok(UnparkStatus::UnderWay(told))
     }
 
-    /// A guest with parked sessions has opened another connection: all of its sessions run from now on.
+    /// The parked sessions of an API server, if it has any, are wanted: by an operator, or since their guest has opened
+    /// another connection.
     pub(crate) fn unpark_for(&self, state: &mut CoreState, server: u64) {
         if state.parks.of(server).is_some_and(|park| !park.life.is_wanted()) {
             self.step_parked(state, server, ParkEvent::Wanted);
@@ -134,7 +134,7 @@ impl Core {
             MoveReport::Wanted => ParkEvent::Wanted,
             MoveReport::Parked => ParkEvent::Kept(session),
             MoveReport::Rebuilt { .. } => ParkEvent::Rebuilt(session),
-            MoveReport::Unmovable { reason, .. } => ParkEvent::Failed(reason.escape_debug().to_string()),
+            MoveReport::Unmovable { reason, .. } => ParkEvent::Failed(shown_reason(&reason)),
             MoveReport::Prepared | MoveReport::Captured(_) => return Err(Lie::NoSuchMove(session)),
         };
         if self.step_parked(state, server, event) { Ok(()) } else { Err(Lie::NoSuchMove(session)) }
@@ -145,8 +145,7 @@ impl Core {
         if !state.parks.has_session(server, session) {
             return false;
         }
-        let reason = reason[..reason.floor_char_boundary(crate::moving::MAX_REASON_BYTES)].escape_debug().to_string();
-        self.step_parked(state, server, ParkEvent::Failed(reason))
+        self.step_parked(state, server, ParkEvent::Failed(shown_reason(reason)))
     }
 
     /// The API server that has watched lanes has ended by itself. Its parked sessions go to another one.
@@ -219,10 +218,7 @@ impl Core {
         for id in park.sessions.keys() {
             if let Some(session) = state.registry.sessions.get_mut(id) {
                 let devices = session.pages.as_mut().and_then(|pages| pages.devices.take());
-                if let (Some(scheduling), Some((page, bell))) = (&self.scheduling, devices) {
-                    let share = state.tenants.called(&session.tenant).share();
-                    scheduling.enter(*id, &session.tenant, share, process, page, bell);
-                }
+                self.schedule(&state.tenants, *id, &session.tenant, process, devices);
             }
             // One that has just ended is seen when it is reaped.
             let _ = tell(state, server, &ToServer::Move { session: *id, order: MoveOrder::Go }, &[]);
