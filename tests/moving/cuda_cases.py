@@ -1,16 +1,12 @@
 """The programs of CUDA's tests on the reference driver, moved after every n-th call: they print what they print natively."""
 
-import collections
-import os
 import re
-import subprocess
 
-from harness.process import AVIARY, ROOT, Failure, Skipped, Wrong, run
+from attempts import Attempts, output
+from harness.process import AVIARY, ROOT, Skipped, Wrong, run
 from programs import PASSING
 
 TESTS = ROOT / "apis/cuda/tests"
-# Seconds after which a program hangs.
-LIMIT_S = 900
 EVERY = (1, 7, 100)
 # Of the programs of the sample.
 SAMPLE = {"vectors": 1, "transfers": 100, "mapped": 7, "variables": 7, "hostfunctions": 7, "reload": 100}
@@ -75,17 +71,6 @@ def built(tools):
     return folder
 
 
-def output(command, environment):
-    """Status, standard output and standard error."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, **environment}, check=False
-        )
-    except subprocess.TimeoutExpired as expired:
-        raise Failure(f"{' '.join(map(str, command))} was not done after {LIMIT_S} s") from expired
-    return done.returncode, done.stdout, done.stderr
-
-
 def compared(name, text):
     return re.sub(DIFFERS[name], "", text, flags=re.MULTILINE | re.DOTALL) if name in DIFFERS else text
 
@@ -96,23 +81,9 @@ def brute_force(tools, name, every):
     native = output([folder / name], environment)
     command = [AVIARY, "run", "--api", "cuda", "--log-level", "debug", "--", folder / name]
     status, text, errors = output(command, {**environment, "AVIARY_TEST_MOVE_EVERY": str(every)})
-    moves = re.findall(r"moved from API server \d+ to \d+: (\d+) us, (\d+) bytes", errors)
-    reasons = collections.Counter(re.sub(r"\d+", "N", why) for why in re.findall(r"not moved: (.*)", errors))
-    told = "; ".join(f"{count} x {why}" for why, count in reasons.most_common(4))
-    print(f"     {name} after every {every}: {len(moves)} moves, {sum(reasons.values())} refused {told}", flush=True)
-    tools.figures.append({
-        "program": f"cuda/{name}", "every": every, "moves": len(moves), "refused": dict(reasons),
-        "median_us": sorted(int(us) for us, _ in moves)[len(moves) // 2] if moves else None,
-    })
-    if (status, compared(name, text)) != (native[0], compared(name, native[1])):
-        lines = [line for line in errors.splitlines() if "debug:" not in line and "info:" not in line]
-        pairs = zip(native[1].splitlines() + [""], text.splitlines() + [""])
-        differs = next((f"natively {one!r}, moved {two!r}" for one, two in pairs if one != two), "")
-        raise Wrong(f"status {status}, natively {native[0]}; {differs}\n" + "\n".join(lines[-10:]))
-    expected = (*PASSING_HERE, *LASTING.get(name, ()))
-    unexpected = [why for why in reasons if not any(part in why for part in expected)]
-    if unexpected:
-        raise Wrong(f"not moved: {unexpected[0]}")
+    attempts = Attempts(tools, f"cuda/{name}", every, "move", errors)
+    attempts.same((native[0], compared(name, native[1])), (status, compared(name, text)))
+    attempts.expected((*PASSING_HERE, *LASTING.get(name, ())))
 
 
 def names():

@@ -1,19 +1,16 @@
 """The programs of OpenCL's tests on PoCL, moved after every n-th call: what they show is what their native runs show."""
 
-import collections
-import re
 import sys
 
+from attempts import LIMIT_S, Attempts
 from harness.process import ROOT, Skipped, Wrong
-from programs import KINDS, PASSING, UNPARKABLE
+from programs import PASSING, UNPARKABLE
 
 sys.path.insert(0, str(ROOT / "apis/opencl/tests"))
 
 from catalog import catalog  # noqa: E402
 from runtimes import Place, vendor_folder  # noqa: E402
 
-# Seconds after which a program hangs. A move of PoCL's session costs a tenth of one, more on a busy machine.
-LIMIT_S = 900
 EVERY = (1, 7, 100)
 # Of programs that are not our own, which make many calls.
 EVERY_OF_OTHERS = (100,)
@@ -46,21 +43,10 @@ def brute_force(tools, program, every, kind="move"):
     place = MovingPlace("pocl", True, tools.library / f"opencl-{program.name}-{kind}-{every}", options)
     place.every, place.kind = every, kind
     moved = program.run(place)
-    moves = re.findall(KINDS[kind], moved.errors)
-    reasons = collections.Counter(re.sub(r"\d+", "N", why) for why in re.findall(r"not moved: (.*)", moved.errors))
-    told = "; ".join(f"{count} x {why}" for why, count in reasons.most_common(4))
-    print(f"     {program.name} after every {every}: {len(moves)} {kind}s, {sum(reasons.values())} refused {told}", flush=True)
-    tools.figures.append({
-        "program": f"opencl/{program.name}", "every": every, "kind": kind, "moves": len(moves), "refused": dict(reasons),
-        "median_us": sorted(int(us) for us, _ in moves)[len(moves) // 2] if moves else None,
-    })
+    attempts = Attempts(tools, f"opencl/{program.name}", every, kind, moved.errors)
     if program.visible(moved) != program.visible(native):
-        lines = [line for line in moved.errors.splitlines() if "debug:" not in line and "info:" not in line]
-        raise Wrong(f"natively {program.visible(native)!r}, moved {program.visible(moved)!r}\n" + "\n".join(lines[-10:]))
-    expected = (*PASSING, UNPARKABLE, WAITS, *LASTING.get(program.name, ()))
-    unexpected = [why for why in reasons if not any(part in why for part in expected)]
-    if unexpected:
-        raise Wrong(f"not moved: {unexpected[0]}")
+        raise Wrong(f"natively {program.visible(native)!r}, moved {program.visible(moved)!r}\n{attempts.last_lines()}")
+    attempts.expected((*PASSING, UNPARKABLE, WAITS, *LASTING.get(program.name, ())))
 
 
 class MovingPlace(Place):

@@ -46,15 +46,10 @@ class Program:
     environment: tuple = ()
     # False: its behaviour is that of a remoted program, so that it is compared with a run through Aviary that does not move.
     native: bool = True
-    # Distinguishes runs of one program in the names of cases.
-    kind: str = ""
 
     @property
     def title(self):
-        return "-".join((self.name, *self.arguments, *filter(None, (self.kind,))))
-
-    def expects(self, reason):
-        return any(part in reason for part in (*PASSING, UNPARKABLE, *self.lasting))
+        return "-".join((self.name, *self.arguments))
 
 
 PROGRAMS = (
