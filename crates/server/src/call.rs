@@ -239,6 +239,7 @@ impl Call {
         self.untils.clear();
         self.regions.clear();
         self.closures.clear();
+        self.freeing.clear();
         self.used_residents.clear();
         if self.reply.capacity() > MAX_KEPT_BYTES {
             self.reply.shrink(MAX_KEPT_BYTES);
