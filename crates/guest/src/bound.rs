@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use aviary_wire::{SAME_OBJECT, resident};
+
 use crate::blocks::Block;
 use crate::call::Call;
 use crate::connection::Connection;
@@ -85,11 +87,11 @@ impl Bound {
         // Held by all that follow references between objects: what ends is then the last reference.
         let objects = lock(&self.objects);
         lock(&other).ty = ty;
-        let mut shared = Vec::new();
-        reachable(&other, &mut shared);
+        let shared = reachable([&other]);
         drop(other);
         // Nothing shares its own memory, over others either.
-        let (shared, mut circular): (Vec<_>, Vec<_>) = shared.into_iter().partition(|shared| !reaches(shared, &object));
+        let reaches = |from: &Shared| reachable([from]).iter().any(|known| Arc::ptr_eq(known, &object));
+        let (shared, mut circular): (Vec<_>, Vec<_>) = shared.into_iter().partition(|shared| !reaches(shared));
         let before = lock(&object).shares.insert(place, shared);
         let mut ended = Vec::new();
         circular.extend(before.into_iter().flatten());
@@ -105,11 +107,19 @@ impl Bound {
         }
         let objects = lock(&self.objects);
         let Some(object) = objects.get(&value) else { return Vec::new() };
-        let mut found = vec![UsedMemory { value: 0, ty: 0, memory: Vec::new() }];
-        let mut visited = Vec::new();
-        collect(object, &mut visited, &mut found);
-        found.retain(|used| !used.memory.is_empty());
-        found
+        let mut own = UsedMemory { value: 0, ty: 0, memory: Vec::new() };
+        let mut others = Vec::new();
+        for known in reachable([object]) {
+            let this = lock(&known);
+            match this.value {
+                value if value != 0 && !Arc::ptr_eq(&known, object) => {
+                    others.push(UsedMemory { value, ty: this.ty, memory: this.memory.clone() });
+                }
+                // Of the object itself, and of those whose handles have ended.
+                _ => own.memory.extend(&this.memory),
+            }
+        }
+        std::iter::once(own).chain(others).filter(|used| !used.memory.is_empty()).collect()
     }
 
     /// The handle of this value has ended. Returns the blocks of its memory that no other object uses.
@@ -142,62 +152,32 @@ impl Bound {
     /// The application's address of a place in the block of bound memory.
     fn address_of(&self, offset: u64) -> Option<usize> {
         let objects = lock(&self.objects);
-        objects.values().find_map(|object| bound_at(object, offset, &mut Vec::new()))
+        let inside = |memory: &&BoundMemory| {
+            memory.resident == 0
+                && offset.checked_sub(memory.block.offset).is_some_and(|distance| distance <= memory.bytes as u64)
+        };
+        reachable(objects.values()).iter().find_map(|object| {
+            let object = lock(object);
+            let memory = object.memory.iter().find(inside)?;
+            Some(memory.to + (offset - memory.block.offset) as usize)
+        })
     }
 }
 
-fn bound_at(object: &Shared, offset: u64, visited: &mut Vec<*const Mutex<BoundObject>>) -> Option<usize> {
-    if visited.contains(&Arc::as_ptr(object)) {
-        return None;
-    }
-    visited.push(Arc::as_ptr(object));
-    let object = lock(object);
-    let inside = |memory: &&BoundMemory| {
-        memory.resident == 0
-            && offset.checked_sub(memory.block.offset).is_some_and(|distance| distance <= memory.bytes as u64)
-    };
-    if let Some(memory) = object.memory.iter().find(inside) {
-        return Some(memory.to + (offset - memory.block.offset) as usize);
-    }
-    let shares = object.shared();
-    drop(object);
-    shares.iter().find_map(|shared| bound_at(shared, offset, visited))
+/// Objects and all whose memory they share, each once.
+fn reachable<'a>(from: impl IntoIterator<Item = &'a Shared>) -> Vec<Shared> {
+    let mut found = Vec::new();
+    from.into_iter().for_each(|object| reach(object, &mut found));
+    found
 }
 
-/// An object and all whose memory it shares, each once.
-fn reachable(from: &Shared, found: &mut Vec<Shared>) {
+fn reach(from: &Shared, found: &mut Vec<Shared>) {
     if found.iter().any(|known| Arc::ptr_eq(known, from)) {
         return;
     }
     found.push(from.clone());
     let shares = lock(from).shared();
-    shares.iter().for_each(|shared| reachable(shared, found));
-}
-
-/// True if an object shares, over others too, what is bound to `to`.
-fn reaches(from: &Shared, to: &Shared) -> bool {
-    if Arc::ptr_eq(from, to) {
-        return true;
-    }
-    let shares = lock(from).shared();
-    shares.iter().any(|shared| reaches(shared, to))
-}
-
-fn collect(object: &Shared, visited: &mut Vec<*const Mutex<BoundObject>>, found: &mut Vec<UsedMemory>) {
-    if visited.contains(&Arc::as_ptr(object)) {
-        return;
-    }
-    let first = visited.is_empty();
-    visited.push(Arc::as_ptr(object));
-    let this = lock(object);
-    match this.value {
-        value if value != 0 && !first => found.push(UsedMemory { value, ty: this.ty, memory: this.memory.clone() }),
-        // Of the object itself, and of those whose handles have ended.
-        _ => found[0].memory.extend(&this.memory),
-    }
-    let shares = this.shared();
-    drop(this);
-    shares.iter().for_each(|shared| collect(shared, visited, found));
+    shares.iter().for_each(|shared| reach(shared, found));
 }
 
 /// Gives up one reference of an object; `ended` gets the blocks if it was the last.
@@ -250,7 +230,7 @@ impl Call {
         self.word(groups.len() as u64);
         for used in groups {
             match used.value {
-                0 => self.word(u64::MAX),
+                0 => self.word(SAME_OBJECT),
                 value => {
                     self.word(u64::from(used.ty));
                     self.handle(used.ty, value);
@@ -283,8 +263,8 @@ impl Reply {
     pub fn resident(&mut self, value: u64) -> *mut u8 {
         let connection = self.connection();
         match self.word() {
-            0 => std::ptr::null_mut(),
-            1 => {
+            resident::NONE => std::ptr::null_mut(),
+            resident::IN_ARENA => {
                 let offset = self.word();
                 if let Some(p) = connection.heap.and_then(|heap| heap.pointer(offset)) {
                     return p;

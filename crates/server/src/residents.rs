@@ -7,20 +7,13 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use aviary_wire::{SAME_OBJECT, resident};
+
 use crate::api::Reject;
 use crate::call::Call;
 use crate::config::MAX_USED_MEMORY;
 use crate::mappings::Mappings;
 use crate::session::Session;
-
-/// The word for the object that the request has just named.
-const SAME_OBJECT: u64 = u64::MAX;
-
-mod place {
-    pub const NONE: u64 = 0;
-    pub const IN_ARENA: u64 = 1;
-    pub const ELSEWHERE: u64 = 2;
-}
 
 /// Resident memory by its owner's id and its address; and the ids of the mappings.
 #[derive(Default)]
@@ -95,24 +88,24 @@ impl Call {
     /// Memory of the library's that the guest's application uses as long as the object `native` of type `ty`.
     pub fn reply_resident(&mut self, address: usize, bytes: usize, ty: u32, native: u64) {
         if address == 0 {
-            return self.reply_word(place::NONE);
+            return self.reply_word(resident::NONE);
         }
         let pointer = std::ptr::with_exposed_provenance_mut::<u8>(address);
         if let Some(offset) = self.session.memory.offset_of(pointer, bytes) {
-            self.reply_word(place::IN_ARENA);
+            self.reply_word(resident::IN_ARENA);
             return self.reply_word(offset);
         }
         let owner = self.object(ty, native);
         let session = &self.session;
         match owner.and_then(|owner| session.residents.enter(&session.mappings, owner, address, bytes)) {
             Some(id) => {
-                self.reply_word(place::ELSEWHERE);
+                self.reply_word(resident::ELSEWHERE);
                 self.reply_word(id);
                 self.reply_word(bytes as u64);
             }
             None => {
                 self.session.note(&format!("{}: too much memory of the library is in use", self.function_name()));
-                self.reply_word(place::NONE);
+                self.reply_word(resident::NONE);
             }
         }
     }
