@@ -5,18 +5,14 @@ use crate::diagnostics::Diagnostic;
 use crate::model::{BufferWay, Count, Function, FunctionName, Kind, Lifetime, Model, Plan, Rule, Support};
 
 pub fn check(model: &Model, function: &Function, diagnostics: &mut Vec<Diagnostic>) {
-    for rule in &function.arguments {
-        bound(function, rule, true, diagnostics);
+    let arguments = function.arguments.iter().map(|rule| (rule, true));
+    for (rule, argument) in arguments.chain([(&function.result, false)]) {
+        bound(function, rule, argument, diagnostics);
         plans(rule, &mut |plan| resident(plan, diagnostics));
         plans(rule, &mut |plan| used(function, plan, diagnostics));
         plans(rule, &mut |plan| freeing(model, function, plan, diagnostics));
-        given(rule, false, &mut |plan, given| lifetime(function, plan, given, diagnostics));
+        given(rule, !argument, &mut |plan, given| lifetime(function, plan, given, diagnostics));
     }
-    bound(function, &function.result, false, diagnostics);
-    plans(&function.result, &mut |plan| resident(plan, diagnostics));
-    plans(&function.result, &mut |plan| used(function, plan, diagnostics));
-    plans(&function.result, &mut |plan| freeing(model, function, plan, diagnostics));
-    given(&function.result, true, &mut |plan, given| lifetime(function, plan, given, diagnostics));
 }
 
 /// `bound` is plain data behind an argument of a call that waits.

@@ -49,29 +49,28 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
     }
 }
 
+/// A utility function as a function of the runtime's: it has the parameters that the runtime passes, as far as C can tell.
+fn utility_as(model: &Model, utility: usize, signature: TokenStream) -> TokenStream {
+    let name = types::utility_name(&model.utility_functions[utility]);
+    quote!(unsafe { std::mem::transmute::<*const (), #signature>(#name as *const ()) })
+}
+
+fn optional_utility_as(model: &Model, utility: Option<usize>, signature: TokenStream) -> TokenStream {
+    utility.map_or(quote!(None), |utility| {
+        let function = utility_as(model, utility, signature);
+        quote!(Some(#function))
+    })
+}
+
 /// The functions that save objects of the type and make them again.
 fn remade(model: &Model, ty: &HandleType) -> TokenStream {
     let Some(functions) = ty.remade else { return quote!(None) };
-    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
-    let (save, make, load) = (name(functions.save), name(functions.make), name(functions.load));
-    quote!(Some(RemadeType {
-        save: unsafe {
-            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> i64>(
-                #save as *const ()
-            )
-        },
-        make: unsafe {
-            std::mem::transmute::<*const (), unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> u64>(
-                #make as *const ()
-            )
-        },
-        load: unsafe {
-            std::mem::transmute::<
-                *const (),
-                unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int,
-            >(#load as *const ())
-        },
-    }))
+    let writes = quote!(unsafe extern "C" fn(u64, *mut std::ffi::c_void, usize) -> i64);
+    let makes = quote!(unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> u64);
+    let reads = quote!(unsafe extern "C" fn(u64, *const std::ffi::c_void, usize) -> std::ffi::c_int);
+    let (save, make) = (utility_as(model, functions.save, writes), utility_as(model, functions.make, makes));
+    let load = utility_as(model, functions.load, reads);
+    quote!(Some(RemadeType { save: #save, make: #make, load: #load, }))
 }
 
 /// The functions that tell and set the object that is current on a thread.
@@ -80,15 +79,9 @@ fn current(model: &Model) -> TokenStream {
     let Some((ty, functions)) = model.handle_types.iter().enumerate().find_map(with_current) else {
         return quote!(None);
     };
-    let name = |utility: usize| types::utility_name(&model.utility_functions[utility]);
-    let (get, set) = (name(functions.get), name(functions.set));
-    quote!(Some(CurrentObject {
-        ty: #ty,
-        get: unsafe { std::mem::transmute::<*const (), unsafe extern "C" fn() -> u64>(#get as *const ()) },
-        set: unsafe {
-            std::mem::transmute::<*const (), unsafe extern "C" fn(u64) -> std::ffi::c_int>(#set as *const ())
-        },
-    }))
+    let get = utility_as(model, functions.get, quote!(unsafe extern "C" fn() -> u64));
+    let set = utility_as(model, functions.set, quote!(unsafe extern "C" fn(u64) -> std::ffi::c_int));
+    quote!(Some(CurrentObject { ty: #ty, get: #get, set: #set, }))
 }
 
 fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
@@ -103,13 +96,7 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         let metadata = types::metadata(h);
         let predefined = h.predefined.iter().map(|v| Literal::u64_unsuffixed(*v));
         let blocker = option_text(h.blocker.as_deref());
-        let identity = match h.identity {
-            None => quote!(None),
-            Some(utility) => {
-                let name = types::utility_name(&model.utility_functions[utility]);
-                quote!(Some(unsafe { std::mem::transmute::<*const (), ObjectName>(#name as *const ()) }))
-            }
-        };
+        let identity = optional_utility_as(model, h.identity, quote!(ObjectName));
         let remade = remade(model, h);
         quote!(HandleTypeInfo {
             name: #name,
@@ -139,24 +126,8 @@ fn descriptor(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         }
     };
     let current = current(model);
-    let quiesce = match model.quiesce {
-        None => quote!(None),
-        Some(utility) => {
-            let name = types::utility_name(&model.utility_functions[utility]);
-            quote!(Some(unsafe {
-                std::mem::transmute::<*const (), unsafe extern "C" fn() -> std::ffi::c_int>(#name as *const ())
-            }))
-        }
-    };
-    let stays = match model.stays {
-        None => quote!(None),
-        Some(utility) => {
-            let name = types::utility_name(&model.utility_functions[utility]);
-            quote!(Some(unsafe {
-                std::mem::transmute::<*const (), unsafe extern "C" fn() -> *const std::ffi::c_char>(#name as *const ())
-            }))
-        }
-    };
+    let quiesce = optional_utility_as(model, model.quiesce, quote!(unsafe extern "C" fn() -> std::ffi::c_int));
+    let stays = optional_utility_as(model, model.stays, quote!(unsafe extern "C" fn() -> *const std::ffi::c_char));
     quote! {
         #rejected
         static DESCRIPTOR: ApiDescriptor = ApiDescriptor {
