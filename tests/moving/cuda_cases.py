@@ -51,6 +51,8 @@ ENVIRONMENT = {
     "scarce": {"REFCUDA_MEMORY": "104857600"},
     "visible": {"REFCUDA_DEVICES": "4"},
 }
+# Of a session of `transfers`, which fills 64 MiB of device memory.
+MOST_STATE_BYTES = 1 << 20
 # Parts of the output that a move changes rightly, because it waits for the device first.
 DIFFERS = {
     # Work of 150 ms is still under way, natively.
@@ -86,6 +88,17 @@ def brute_force(tools, name, every):
     attempts.expected((*PASSING_HERE, *LASTING.get(name, ())))
 
 
+def device_memory_is_handed_over(tools):
+    """The memory of a device goes to the new API server by descriptors: no state has its content."""
+    folder = built(tools)
+    environment = {"LD_LIBRARY_PATH": str(folder / "driver"), "EXPECT_SCRUBBED": "1", "AVIARY_TEST_MOVE_EVERY": "50"}
+    command = [AVIARY, "run", "--api", "cuda", "--log-level", "debug", "--", folder / "transfers"]
+    _, _, errors = output(command, environment)
+    states = [int(bytes_) for bytes_ in re.findall(r"moved from API server .* (\d+) bytes", errors)]
+    if not states or max(states) > MOST_STATE_BYTES:
+        raise Wrong(f"states of at most {MOST_STATE_BYTES} bytes were expected, not {states}")
+
+
 def names():
     return sorted({source.stem for source in (TESTS / "driver").glob("*.c")} | {"runtime"})
 
@@ -102,4 +115,4 @@ def cases(long):
     programs = {
         f"cuda-{name}-{every}": lambda tools, p=name, n=every: brute_force(tools, p, n) for name, every in chosen
     }
-    return {"cuda-listed": listed_programs_are_there, **programs}
+    return {"cuda-listed": listed_programs_are_there, "cuda-handed": device_memory_is_handed_over, **programs}

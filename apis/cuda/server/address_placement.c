@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_DEVICES = 8, ALIGNMENT = 512, SMALL = 1 << 20 };
 #define RANGE_BYTES ((size_t)CUDA_PLACE_BYTES)
@@ -27,6 +28,8 @@ struct chunk {
     int device;
     int shared;
     CUmemGenericAllocationHandle memory;
+    /* Of its first export; -1: there was none. The driver exports memory that was imported no more. */
+    int descriptor;
     struct cuda_offer offer;
     struct part *parts;
     struct chunk *next;
@@ -123,11 +126,20 @@ static CUresult allow(const struct chunk *chunk) {
     return status;
 }
 
-/* A new chunk there, linked in; NULL: another one is, or the driver has no memory. */
-static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, CUresult *status) {
+/* New memory, or what another process has exported, whose descriptor it takes. */
+static CUresult get_memory(struct chunk *chunk, int descriptor) {
+    CUmemAllocationProp property = on_device(chunk->device);
+    chunk->descriptor = descriptor;
+    return descriptor < 0 ? cuMemCreate(&chunk->memory, chunk->bytes, &property, 0)
+                          : cuMemImportFromShareableHandle(&chunk->memory, (void *)(uintptr_t)descriptor,
+                                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+/* A new chunk there, linked in; NULL: another one is, or the driver has no memory. `descriptor`: of its memory, which has been in
+ * another process, or -1. */
+static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, int descriptor, CUresult *status) {
     struct chunk *chunk = calloc(1, sizeof *chunk);
     struct part *whole = calloc(1, sizeof *whole);
-    CUmemAllocationProp property = on_device(device);
     struct chunk **link = &places[device].chunks;
     while (*link && (*link)->base + (*link)->bytes <= at)
         link = &(*link)->next;
@@ -135,7 +147,7 @@ static struct chunk *chunk_at(int device, CUdeviceptr at, size_t bytes, CUresult
     if (!chunk || !whole || (*link && (*link)->base - at < bytes))
         goto fail;
     *chunk = (struct chunk){.base = at, .bytes = bytes, .device = device, .parts = whole};
-    *status = cuMemCreate(&chunk->memory, bytes, &property, 0);
+    *status = get_memory(chunk, descriptor);
     if (*status != CUDA_SUCCESS)
         goto fail;
     *status = cuMemMap(at, bytes, 0, chunk->memory, 0);
@@ -167,12 +179,14 @@ static struct chunk *new_chunk(int device, size_t bytes, CUresult *status) {
     *status = CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes > PLACED_BYTES || at - places[device].base > PLACED_BYTES - bytes)
         return NULL;
-    return chunk_at(device, at, bytes, status);
+    return chunk_at(device, at, bytes, -1, status);
 }
 
 /* Of a chunk that is mapped no longer. */
 static CUresult end_chunk(struct chunk *chunk) {
     cuda_end_offer(&chunk->offer);
+    if (chunk->descriptor >= 0)
+        close(chunk->descriptor);
     CUresult status = cuMemRelease(chunk->memory);
     for (struct part *part = chunk->parts; part;) {
         struct part *next = part->next;
@@ -388,6 +402,18 @@ void cuda_use_device(CUdevice device) {
     pthread_mutex_unlock(&places_lock);
 }
 
+/* With the lock: exports it, unless it was before. */
+static CUresult export_chunk(struct chunk *chunk) {
+    if (chunk->descriptor >= 0)
+        return CUDA_SUCCESS;
+    if (!cuda_is_offerable(chunk->device))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    int descriptor = -1;
+    CUresult status = cuMemExportToShareableHandle(&descriptor, chunk->memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    chunk->descriptor = status == CUDA_SUCCESS ? descriptor : -1;
+    return status;
+}
+
 /* The allocation that a pointer is in, as a part of what is offered: its chunk. */
 static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
     CUdeviceptr offset = pointer - CUDA_PLACES;
@@ -402,8 +428,9 @@ static CUresult share(CUdeviceptr pointer, aviary_memory_part *told) {
     while (part && (pointer < part->base || pointer - part->base >= part->bytes))
         part = part->next;
     if (part && part->used)
-        status = cuda_is_offerable(chunk->device) ? cuda_offer_memory(&chunk->offer, chunk->memory, chunk->bytes, chunk->device)
-                                             : CUDA_ERROR_NOT_SUPPORTED;
+        status = export_chunk(chunk);
+    if (status == CUDA_SUCCESS)
+        status = cuda_offer_memory(&chunk->offer, chunk->descriptor, chunk->bytes, chunk->device);
     if (status == CUDA_SUCCESS) {
         cuda_tell_offer_name(&chunk->offer, &told->name);
         told->offset = part->base - chunk->base;
@@ -452,6 +479,21 @@ int cuda_list_placed(struct cuda_placed **entries, size_t *count) {
     return *entries != NULL;
 }
 
+int cuda_hand_over_placed(struct cuda_placed *entry) {
+    int64_t number = -1;
+    if (entry->device < 0 || entry->device >= MOST_DEVICES)
+        return 0;
+    pthread_mutex_lock(&places_lock);
+    struct chunk *chunk = places[entry->device].chunks;
+    while (chunk && chunk->base != entry->base)
+        chunk = chunk->next;
+    if (chunk && export_chunk(chunk) == CUDA_SUCCESS)
+        number = aviary_hand_over(chunk->descriptor);
+    pthread_mutex_unlock(&places_lock);
+    entry->handed = number < 0 ? 0 : (uint64_t)number;
+    return number >= 0;
+}
+
 /* Marks the part of the chunk at `entry`, behind all that are used. */
 static CUresult use_again(struct chunk *chunk, const struct cuda_placed *entry) {
     struct part *last = chunk->parts;
@@ -484,9 +526,14 @@ static CUresult chunk_again(const struct cuda_placed *entry, struct chunk **made
     if (entry->base < first || offset % granule || !entry->bytes || entry->bytes % granule || offset > PLACED_BYTES
         || entry->bytes > PLACED_BYTES - offset)
         return CUDA_ERROR_INVALID_VALUE;
-    *made = chunk_at(entry->device, entry->base, entry->bytes, &status);
+    int descriptor = entry->content == CUDA_CONTENT_HANDED ? aviary_handed(entry->handed) : -1;
+    if (entry->content == CUDA_CONTENT_HANDED && descriptor < 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    *made = chunk_at(entry->device, entry->base, entry->bytes, descriptor, &status);
     if (*made)
         (*made)->shared = entry->shared != 0;
+    else if (descriptor >= 0)
+        close(descriptor);
     return status;
 }
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an image says of its variables. */
+/* The outcome of looking for the variables of an image. */
 enum cuda_reading {
     CUDA_UNREADABLE,
     /* Its kernels allocate memory, which lies in no variable and of which nothing tells. */

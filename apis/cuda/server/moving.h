@@ -74,9 +74,15 @@ struct cuda_placed {
     /* Of a part: as the application asked for it. 0: this is a chunk. */
     uint64_t asked;
     int32_t device;
-    /* Of a chunk: allocations share it; its content follows. */
-    uint16_t shared, has_content;
+    /* Of a chunk: allocations share it. */
+    uint16_t shared;
+    /* Of a chunk: an `enum cuda_content`, and the number of the descriptor that is handed over. */
+    uint16_t content;
+    uint64_t handed;
 };
+enum cuda_content { CUDA_CONTENT_ENDED, CUDA_CONTENT_COPIED, CUDA_CONTENT_HANDED };
+/* Hands the memory of the chunk at that address over; 0: it has to be copied. */
+int cuda_hand_over_placed(struct cuda_placed *entry);
 /* All chunks and their parts, in an array that the caller frees; NULL and a count of 0: none, or no memory. */
 int cuda_list_placed(struct cuda_placed **entries, size_t *count);
 /* The same in a process that has placed nothing yet. The entries are a snapshot's. */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* "AVCUDA" and the form's version. */
-static const uint64_t MAGIC = 0x01414455435641;
+static const uint64_t MAGIC = 0x02414455435641;
 
 /* The head: the counts, then as many entries of each kind, in this order. */
 struct counts {
@@ -44,15 +44,15 @@ static void list_printed(struct lists *lists) {
     }
 }
 
-/* Memory of a device on which the application has no context any longer has ended natively: nothing is copied. */
+/* Memory of a device on which the application has no context any longer has ended natively: nothing of it passes on. */
 static int put_contents(struct lists *lists, struct cuda_moved_output *to) {
     for (size_t i = 0; i < lists->placed_count; i++) {
         struct cuda_placed *entry = &lists->placed[i];
         struct cuda_moved_part part = {cuda_context_on(entry->device), entry->base, entry->bytes};
         if (entry->asked || !part.context)
             continue;
-        entry->has_content = 1;
-        if (!cuda_put_part(to, part))
+        entry->content = cuda_hand_over_placed(entry) ? CUDA_CONTENT_HANDED : CUDA_CONTENT_COPIED;
+        if (entry->content == CUDA_CONTENT_COPIED && !cuda_put_part(to, part))
             return 0;
     }
     return 1;
@@ -103,7 +103,7 @@ static CUresult place_parts(struct cuda_moved_input *from, const struct cuda_pla
     if (status != CUDA_SUCCESS || !from->parts)
         return status == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : status;
     for (size_t i = 0; i < count; i++)
-        if (!placed[i].asked && placed[i].has_content)
+        if (!placed[i].asked && placed[i].content == CUDA_CONTENT_COPIED)
             from->parts[from->part_count++] =
                 (struct cuda_moved_part){cuda_context_on(placed[i].device), placed[i].base, placed[i].bytes};
     return CUDA_SUCCESS;

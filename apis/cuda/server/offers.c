@@ -1,5 +1,6 @@
 /* Objects that this process offers to other API servers of its tenant: memory here, events in events.c. */
 #include "server.h"
+#include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,14 +14,13 @@ CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_
     return offer->stands ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Offers it, unless it is already. */
-CUresult cuda_offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device) {
-    int descriptor = -1;
+/* Offers the memory of an export, unless it is offered already; the descriptor remains the caller's. */
+CUresult cuda_offer_memory(struct cuda_offer *offer, int exported, size_t bytes, int device) {
     if (offer->stands)
         return CUDA_SUCCESS;
-    CUresult status = cuMemExportToShareableHandle(&descriptor, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (status != CUDA_SUCCESS)
-        return status;
+    int descriptor = fcntl(exported, F_DUPFD_CLOEXEC, 3);
+    if (descriptor < 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     return cuda_offer_descriptor(offer, descriptor, (uint64_t)cuda_device_tag(device) << OFFERED_BYTES_BITS | bytes);
 }
 

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* reservations.c */
 int cuda_may_map(CUdeviceptr base, size_t bytes);
@@ -115,12 +116,25 @@ void cuda_drop_physical(CUmemGenericAllocationHandle handle) {
 
 /* ---- Of and for other processes ---------------------------------------------------------------- */
 
+/* With the lock. */
+static CUresult offer_physical(struct physical *physical) {
+    int descriptor = -1;
+    if (physical->offer.stands)
+        return CUDA_SUCCESS;
+    CUresult status = cuMemExportToShareableHandle(&descriptor, physical->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (status != CUDA_SUCCESS)
+        return status;
+    status = cuda_offer_memory(&physical->offer, descriptor, physical->bytes, physical->device);
+    close(descriptor);
+    return status;
+}
+
 static CUresult export_physical(CUmemGenericAllocationHandle handle, aviary_shared_name *name) {
     CUresult status = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&physical_lock);
     struct physical *physical = find_physical(handle);
     if (physical && name)
-        status = cuda_offer_memory(&physical->offer, handle, physical->bytes, physical->device);
+        status = offer_physical(physical);
     if (status == CUDA_SUCCESS)
         cuda_tell_offer_name(&physical->offer, name);
     pthread_mutex_unlock(&physical_lock);

@@ -37,7 +37,7 @@ struct cuda_offer {
 /* Offers the descriptor, which it closes. */
 CUresult cuda_offer_descriptor(struct cuda_offer *offer, int descriptor, uint64_t note);
 /* Offers memory, unless it is offered already. */
-CUresult cuda_offer_memory(struct cuda_offer *offer, CUmemGenericAllocationHandle memory, size_t bytes, int device);
+CUresult cuda_offer_memory(struct cuda_offer *offer, int exported, size_t bytes, int device);
 /* To be called before memory is released: the offer holds on to it. */
 void cuda_end_offer(struct cuda_offer *offer);
 void cuda_tell_offer_name(const struct cuda_offer *offer, aviary_shared_name *name);

@@ -98,7 +98,8 @@ impl Message for ToServer {
                 let count = session_descriptors(assignment) + state_descriptors(*heap);
                 count..=count
             }
-            Self::Fetch(_) | Self::Move { .. } => 0..=0,
+            Self::Move { order, .. } => order.descriptors(),
+            Self::Fetch(_) => 0..=0,
             Self::Prepare(_) | Self::Fetched { .. } => 0..=1,
         }
     }

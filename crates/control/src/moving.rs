@@ -18,7 +18,9 @@ use std::{
 pub enum MoveOrder {
     /// Say what a new process needs to be prepared. The session goes on meanwhile.
     Announce,
-    /// Stop all lanes, drain the devices and hand over the session's state. The session stands until the next order.
+    /// Stop all lanes, drain the devices and hand over the session's state. The session stands until the next order. The two
+    /// ends of a socket come along ([`crate::order_sockets`]): the module puts into the first one what it hands over beside
+    /// the state, and the second one goes on with that.
     Capture {
         /// Milliseconds within which the session must stand; after that it goes on, and answers `Unmovable`.
         stop_ms: u64,
@@ -119,18 +121,20 @@ pub struct StateDescriptors<F> {
     pub arena: F,
     /// Where what the vendor's library prints goes.
     pub output: [F; 2],
+    /// A socket in which descriptors wait that the module hands over.
+    pub handed: F,
     /// The file of the application's heap.
     pub heap: Option<F>,
 }
 
-/// Descriptors beside the guest's socket and the heap: snapshot, arena, standard output and standard error.
-const STATE_DESCRIPTORS: usize = 4;
+/// Descriptors beside the guest's socket and the heap: snapshot, arena, standard output and standard error, what is handed over.
+const STATE_DESCRIPTORS: usize = 5;
 
 impl<F: AsFd> StateDescriptors<F> {
     /// In the order in which they travel. The guest's socket goes first.
     pub fn list(&self) -> Vec<BorrowedFd<'_>> {
         let [out, errors] = &self.output;
-        let all = [&self.guest, &self.snapshot, &self.arena, out, errors];
+        let all = [&self.guest, &self.snapshot, &self.arena, out, errors, &self.handed];
         all.into_iter().chain(&self.heap).map(AsFd::as_fd).collect()
     }
 }
@@ -147,7 +151,8 @@ impl StateDescriptors<OwnedFd> {
     pub fn behind(guest: OwnedFd, mut rest: impl Iterator<Item = OwnedFd>) -> Option<Self> {
         let (snapshot, arena) = (rest.next()?, rest.next()?);
         let output = [rest.next()?, rest.next()?];
-        Some(Self { snapshot, guest, arena, output, heap: rest.next() })
+        let handed = rest.next()?;
+        Some(Self { snapshot, guest, arena, output, handed, heap: rest.next() })
     }
 }
 
@@ -158,7 +163,8 @@ pub(crate) fn state_descriptors(heap: bool) -> usize {
 
 impl Message for MoveOrder {
     fn descriptors(&self) -> RangeInclusive<usize> {
-        0..=0
+        let count = if matches!(self, Self::Capture { .. }) { 2 } else { 0 };
+        count..=count
     }
 }
 
@@ -189,6 +195,6 @@ mod tests {
             assert_eq!(state.heap.is_some(), heap);
             assert_eq!(state.list().iter().map(std::os::fd::AsRawFd::as_raw_fd).collect::<Vec<_>>(), numbers);
         }
-        assert!(StateDescriptors::of(vec![open(), open(), open(), open()]).is_none());
+        assert!(StateDescriptors::of(vec![open(), open(), open(), open(), open()]).is_none());
     }
 }

@@ -24,10 +24,11 @@ void aviary_preload_utility(void) {
         aviary_preload();
 }
 
-void aviary_start_utility(void);
+typedef void (*aviary_start_function)(void);
+aviary_start_function aviary_start_utility(void);
 
-void aviary_start_utility(void) {
-    if (aviary_start)
-        aviary_start();
+/* NULL: the specification defines none. */
+aviary_start_function aviary_start_utility(void) {
+    return aviary_start;
 }
 #endif

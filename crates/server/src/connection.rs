@@ -52,6 +52,8 @@ pub struct MovedState {
     pub snapshot: OwnedFd,
     /// The file of the application's heap.
     pub heap: Option<OwnedFd>,
+    /// Where descriptors wait that the module handed over.
+    pub handed: Option<OwnedFd>,
 }
 
 fn refuse<T>(status: u64, text: impl Into<String>) -> Result<T, AttachRefusal> {
@@ -103,6 +105,9 @@ fn adopt(api: &'static ApiDescriptor, connection: &mut Connection, socket: Owned
         Ok(admitted) => admitted,
         Err(refusal) => return refusal.whole(),
     };
+    if let Some(Err(error)) = state.handed.as_ref().map(|handed| session.handed.receive(handed.as_fd())) {
+        return format!("what was handed over with the session: {error}");
+    }
     let mut connected = Connected::new(link, session, arena, threads, state.heap);
     if parked {
         if let Err(reason) = connected.keep_parked() {

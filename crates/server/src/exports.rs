@@ -125,6 +125,15 @@ macro_rules! utility_exports {
             unsafe { $crate::ffi::fetch(name, note) }
         }
         #[unsafe(no_mangle)]
+        unsafe extern "C" fn aviary_hand_over(descriptor: ::std::ffi::c_int) -> i64 {
+            // SAFETY: what the header asks of the C caller is what this function asks.
+            unsafe { $crate::ffi::hand_over(descriptor) }
+        }
+        #[unsafe(no_mangle)]
+        extern "C" fn aviary_handed(number: u64) -> ::std::ffi::c_int {
+            $crate::ffi::handed(number)
+        }
+        #[unsafe(no_mangle)]
         unsafe extern "C" fn aviary_function(name: *const ::std::ffi::c_char) -> usize {
             // SAFETY: what the header asks of the C caller is what this function asks.
             unsafe { $crate::ffi::function(name) as usize }

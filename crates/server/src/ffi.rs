@@ -3,7 +3,7 @@
 use aviary_gate::ProcessUse;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::os::fd::IntoRawFd;
+use std::os::fd::{BorrowedFd, IntoRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -294,6 +294,25 @@ pub unsafe fn withdraw(name: *const OfferName) {
     // SAFETY: the caller's promise.
     let name = unsafe { name.read() };
     guarded(|| exchange::withdraw(name), ());
+}
+
+/// Hands a copy of the descriptor over with the session's state that is being written: its number, or -1.
+///
+/// # Safety
+/// `descriptor` is open.
+pub unsafe fn hand_over(descriptor: c_int) -> i64 {
+    if descriptor < 0 {
+        return -1;
+    }
+    // SAFETY: the caller's promise, and it is not -1.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    guarded(|| session()?.handed.give(descriptor), None).map_or(-1, i64::from)
+}
+
+/// A descriptor of the caller's own, with this number in the state that is being read; -1 if there is none.
+pub fn handed(number: u64) -> c_int {
+    let take = || session()?.handed.take(u32::try_from(number).ok()?);
+    guarded(take, None).map_or(-1, IntoRawFd::into_raw_fd)
 }
 
 /// A descriptor of the caller's own for what was offered under this name, and the number offered with it; -1 if there is

@@ -16,7 +16,7 @@ use crate::session::Journal;
 use crate::vendor::{Vendor, place, try_loading};
 
 /// Changes whenever the structures below or the meaning of their fields change.
-pub const ABI_VERSION: u32 = 8;
+pub const ABI_VERSION: u32 = 9;
 
 /// The exported symbol.
 pub const ENTRY: &std::ffi::CStr = c"aviary_module";
@@ -92,6 +92,8 @@ pub struct ServeArguments {
     pub snapshot: RawFd,
     /// The file of that session's application heap; -1: there is none.
     pub heap: RawFd,
+    /// A socket with descriptors that the module handed over with the state; -1: there is none.
+    pub handed: RawFd,
     pub event: extern "C" fn(context: *mut c_void, event: u32, text: *const u8, length: usize),
     pub context: *mut c_void,
 }
@@ -137,7 +139,8 @@ pub fn preload(api: &ApiDescriptor) {
 }
 
 /// Loads the vendor's library as a session that may come will need it, and lets `start` start it. Failures are told by the
-/// session itself, if it comes.
+/// session itself, if it comes. Without `start` nothing is done: the library is loaded at the same point as in the process
+/// that the session attached to, and finds the same addresses free.
 ///
 /// # Safety
 /// `arguments` points to a filled-in structure whose pointers are valid during the call; `start` may be called on any thread
@@ -147,6 +150,7 @@ pub unsafe fn prepare(
     arguments: *const PrepareArguments,
     start: Option<unsafe extern "C" fn()>,
 ) {
+    let Some(start) = start else { return };
     // SAFETY: the caller's promise.
     let arguments = unsafe { &*arguments };
     // SAFETY: the caller's promise about pointers and lengths.
@@ -156,7 +160,7 @@ pub unsafe fn prepare(
     let vendor = Some(vendor).filter(|path| !path.is_empty());
     let loaded = || connection::load_for(api, hello, arguments.private, vendor);
     let is_loaded = catch_unwind(AssertUnwindSafe(loaded)).unwrap_or_default();
-    if let Some(start) = start.filter(|_| is_loaded) {
+    if is_loaded {
         // SAFETY: the caller's promise.
         unsafe { start() }
     }
@@ -220,7 +224,11 @@ impl Connection {
             config: bytes(arguments.config, arguments.config_length),
             started: Box::new(move || notify(context, event::STARTED, std::ptr::null(), 0)),
             orders: own(arguments.orders),
-            state: own(arguments.snapshot).map(|snapshot| MovedState { snapshot, heap: own(arguments.heap) }),
+            state: own(arguments.snapshot).map(|snapshot| MovedState {
+                snapshot,
+                heap: own(arguments.heap),
+                handed: own(arguments.handed),
+            }),
         }
     }
 }
@@ -242,10 +250,11 @@ macro_rules! export_module {
         }
 
         extern "C" fn aviary_prepare_for(arguments: *const $crate::module::PrepareArguments) {
-            let start: &[unsafe extern "C" fn()] = &[$($start)?];
+            // SAFETY: the specification's own function, which answers another one of it.
+            let start: &[Option<unsafe extern "C" fn()>] = &[$(unsafe { $start() })?];
             // SAFETY: the API server process calls this with arguments as `prepare` requires them; the function is the
             // specification's own.
-            unsafe { $crate::module::prepare(&$api, arguments, start.first().copied()) }
+            unsafe { $crate::module::prepare(&$api, arguments, start.first().copied().flatten()) }
         }
 
         #[unsafe(no_mangle)]

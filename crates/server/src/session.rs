@@ -29,7 +29,7 @@ use crate::handles::{Ended, HandleTable};
 use crate::in_use::LaneUses;
 use crate::mappings::Mappings;
 use crate::memory::SessionMemory;
-use crate::moving;
+use crate::moving::{self, handed::Handed};
 use crate::object_log::ObjectLog;
 use crate::pause::Pause;
 use crate::policy::Policy;
@@ -76,6 +76,7 @@ pub struct Session {
     pub policy: Policy,
     pub tickets: Tickets,
     pub late: DeferredOutputs,
+    pub handed: Handed,
     pub memory: SessionMemory,
     pub mappings: Mappings,
     pub states: States,
@@ -161,6 +162,7 @@ impl Session {
             policy: parts.policy,
             tickets: Tickets::default(),
             late: DeferredOutputs::default(),
+            handed: Handed::default(),
             memory: parts.memory,
             mappings: Mappings::default(),
             states: States::default(),

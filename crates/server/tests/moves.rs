@@ -20,7 +20,10 @@ const PARKED: &str = r#"{"session": 1, "limits": {"memory": 1000}, "movable": tr
 const LONG_MS: u64 = 60_000;
 
 fn order(orders: &OwnedFd, order: MoveOrder) {
-    send(orders.as_fd(), &order, &[], Patience::Waits).expect("an order");
+    let sockets = aviary_control::order_sockets().unwrap();
+    let with = if matches!(order, MoveOrder::Capture { .. }) { &sockets[..] } else { &[] };
+    let with: Vec<_> = with.iter().map(AsFd::as_fd).collect();
+    send(orders.as_fd(), &order, &with, Patience::Waits).expect("an order");
 }
 
 fn report(orders: &OwnedFd) -> (MoveReport, Vec<OwnedFd>) {
@@ -269,6 +272,7 @@ fn states_that_are_none_are_refused_and_the_old_session_goes_on() {
             guest: copy(&state.guest),
             arena: copy(&state.arena),
             output: [copy(&state.output[0]), copy(&state.output[1])],
+            handed: copy(&state.handed),
             heap: None,
         };
         let (elsewhere, server) = adopt(damaged, CONFIG);

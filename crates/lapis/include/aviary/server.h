@@ -93,6 +93,12 @@ void aviary_withdraw(const aviary_offer_name *name);
 /* A descriptor, which the caller closes, and the number that was offered with it; -1: there is no such offer. */
 int aviary_fetch(const aviary_offer_name *name, uint64_t *note);
 
+/* While a session's state is written (`session_state_cbs`, `obj_state_cbs`): hands a copy of the descriptor over to the process that
+ * the session moves to. Its number, for the state; -1: the content must be copied, as the session is parked, or there are too many. */
+int64_t aviary_hand_over(int descriptor);
+/* While a state is read: the descriptor of that number, which the caller closes; -1: there is none. */
+int aviary_handed(uint64_t number);
+
 /* Defined by the specification if it likes: loads (dlopen) what the vendor's library loads only at its first call, so that API servers
  * share it. Calls nothing of the vendor's and starts no thread: the process is copied afterwards. */
 __attribute__((weak)) void aviary_preload(void);

@@ -41,7 +41,7 @@ pub fn module(model: &Model, program: &Program, spec_hash: u64) -> TokenStream {
         #utilities
         #descriptor
         aviary_server::utility_exports!();
-        unsafe extern "C" { fn aviary_preload_utility(); fn aviary_start_utility(); }
+        unsafe extern "C" { fn aviary_preload_utility(); fn aviary_start_utility() -> Option<unsafe extern "C" fn()>; }
         #tables
         #(#callbacks)*
         #(#forwarders)*

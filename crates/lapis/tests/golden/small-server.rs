@@ -135,7 +135,7 @@ aviary_server::export_module!(DESCRIPTOR, aviary_preload_utility, aviary_start_u
 aviary_server::utility_exports!();
 unsafe extern "C" {
     fn aviary_preload_utility();
-    fn aviary_start_utility();
+    fn aviary_start_utility() -> Option<unsafe extern "C" fn()>;
 }
 unsafe extern "C" fn callback_0(a0: f32, a1: usize) -> () {
     aviary_server::guarded(

@@ -466,7 +466,15 @@ fn order_capture(
 }
 
 fn order(state: &CoreState, source: u64, sessions: &BTreeSet<u64>, order: MoveOrder) -> Result<(), Refusal> {
-    let told = |session: &u64| tell(state, source, &ToServer::Move { session: *session, order }, &[]).is_ok();
+    let told = |session: &u64| {
+        let captures = matches!(order, MoveOrder::Capture { .. });
+        let sockets = if captures { aviary_control::order_sockets().map(Vec::from) } else { Ok(Vec::new()) };
+        let order = ToServer::Move { session: *session, order };
+        sockets.is_ok_and(|sockets| {
+            let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+            tell(state, source, &order, &sockets).is_ok()
+        })
+    };
     match sessions.iter().all(told) {
         true => Ok(()),
         false => Err(Refusal::not_now("its API server does not listen")),

@@ -107,8 +107,14 @@ fn fake_api_server() {
                 let known = &sessions[&session];
                 *known.stands.lock().unwrap_or_else(PoisonError::into_inner) = true;
                 let state = state_file(if fault == "capture:open" { SealFlags::empty() } else { SealFlags::all() });
-                let descriptors =
-                    [known.guest.as_fd(), state.as_fd(), control.as_fd(), control.as_fd(), control.as_fd()];
+                let descriptors = [
+                    known.guest.as_fd(),
+                    state.as_fd(),
+                    control.as_fd(),
+                    control.as_fd(),
+                    control.as_fd(),
+                    control.as_fd(),
+                ];
                 assert!(!fault.starts_with("prepare:") && !fault.starts_with("announce:"), "stopped for nothing");
                 match fault.as_str() {
                     "capture:die" => std::process::abort(),

@@ -63,8 +63,8 @@ impl Connected {
     /// Takes one order. An error ends the connection.
     pub(super) fn obey(&mut self) -> Result<(), String> {
         let Some(orders) = &self.session.orders else { return Ok(()) };
-        let order = match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
-            Received::Message(order, _) => order,
+        let (order, descriptors) = match aviary_control::receive::<MoveOrder>(orders.as_fd()) {
+            Received::Message(order, descriptors) => (order, descriptors),
             Received::Nothing => return Ok(()),
             Received::Garbage(garbage) => return Err(format!("the process around the module sent {garbage}")),
             Received::Closed => return Err("the process around the module has given the session up".into()),
@@ -72,7 +72,7 @@ impl Connected {
         match (order, self.stance) {
             (MoveOrder::Announce, Stance::Serving) => self.announce(),
             (MoveOrder::Capture { stop_ms, park }, Stance::Serving) => {
-                self.hand_over(Duration::from_millis(stop_ms), park)
+                self.hand_over(Duration::from_millis(stop_ms), park, descriptors)
             }
             (MoveOrder::Resume, _) => {
                 self.go_on();
@@ -97,8 +97,10 @@ impl Connected {
     }
 
     /// Captures the session and reports; it goes on if that is not possible.
-    fn hand_over(&mut self, timeout: Duration, park: bool) -> Result<(), String> {
-        let captured = self.capture(timeout, park);
+    /// `sockets`: the two that came with the order.
+    fn hand_over(&mut self, timeout: Duration, park: bool, sockets: Vec<OwnedFd>) -> Result<(), String> {
+        let sockets = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "an order to capture without its sockets")?;
+        let captured = self.capture(timeout, park, sockets);
         if captured.is_ok() {
             self.stance = Stance::Standing;
             self.session.set_heard(false);
@@ -131,7 +133,7 @@ impl Connected {
         session.pause.resume();
     }
 
-    fn capture(&mut self, timeout: Duration, park: bool) -> Result<Captured, Obstacle> {
+    fn capture(&mut self, timeout: Duration, park: bool, [from, handed]: [OwnedFd; 2]) -> Result<Captured, Obstacle> {
         let arena = file_of(&self.arena)?;
         let begun = Instant::now();
         let deadline = begun + timeout;
@@ -179,7 +181,11 @@ impl Connected {
             deliveries,
             heap: self.heap.as_ref().map(|(place, _)| *place),
         };
-        let (snapshot, bytes) = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from))?;
+        session.handed.begin(park);
+        let written = snapshot::write(&link, |to| state::capture(session, to).map_err(Obstacle::from));
+        let sent = session.handed.send(from.as_fd());
+        let (snapshot, bytes) = written?;
+        sent?;
         crate::confine::flush_output();
         let copy = |fd: BorrowedFd<'_>| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(std::io::Error::from);
         let socket = session.socket().ok_or_else(|| Obstacle::lasting("there is no socket"))?;
@@ -188,6 +194,7 @@ impl Connected {
             guest: copy(socket.as_fd())?,
             arena: copy(arena)?,
             output: [copy(std::io::stdout().as_fd())?, copy(std::io::stderr().as_fd())?],
+            handed,
             heap: self.heap.as_ref().map(|(_, file)| copy(file.as_fd())).transpose()?,
         };
         let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -215,7 +222,9 @@ impl Connected {
         if let Some((place, file)) = &self.heap {
             self.arena.lay_over(place.offset, place.length, file.as_fd()).map_err(|error| error.to_string())?;
         }
-        let rebuilt = state::rebuild(&session, from, &Places::default()).map_err(|error| error.to_string())?;
+        let rebuilt = state::rebuild(&session, from, &Places::default());
+        session.handed.close();
+        let rebuilt = rebuilt.map_err(|error| error.to_string())?;
         let threads = Threads { rebuilt: Arc::new(rebuilt), failures: Arc::default() };
         // The old process's count.
         session.stats.lanes.store(0, Ordering::Relaxed);

@@ -114,6 +114,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
     let greeting = hello.to_bytes();
     let snapshot = state.as_ref().map(|state| own(&state.snapshot)).transpose()?;
     let heap = state.as_ref().and_then(|state| state.heap.as_ref()).map(own).transpose()?;
+    let handed = state.as_ref().map(|state| own(&state.handed)).transpose()?;
     let watcher = Watcher { shared, session, api: &hello.api, spec_hash: hello.spec_hash };
     let (grants, bell) = devices.unzip();
     let raw = |fd: Option<OwnedFd>| fd.map_or(-1, IntoRawFd::into_raw_fd);
@@ -135,6 +136,7 @@ fn attach(shared: &ProcessState, assigned: &Assigned) -> Result<(), AttachRefusa
         orders: theirs.into_raw_fd(),
         snapshot: raw(snapshot),
         heap: raw(heap),
+        handed: raw(handed),
         event: watch,
         context: (&raw const watcher).cast_mut().cast(),
     };

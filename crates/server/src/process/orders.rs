@@ -34,7 +34,7 @@ impl Orders {
     }
 
     /// To the module. A session that cannot hear it answers through its process.
-    pub fn pass_on(&self, shared: &ProcessState, session: u64, order: MoveOrder) {
+    pub fn pass_on(&self, shared: &ProcessState, session: u64, order: MoveOrder, descriptors: &[OwnedFd]) {
         let socket = self.sockets().get(&session).cloned();
         let refuse = |reason: &str, lasting| {
             let report = MoveReport::Unmovable { reason: reason.into(), lasting };
@@ -45,7 +45,8 @@ impl Orders {
             return refuse("other processes of the application use memory of its", true);
         }
         // The node waits for no module, and this process neither.
-        let sent = socket.is_some_and(|socket| send(socket.as_fd(), &order, &[], Patience::None).is_ok());
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let sent = socket.is_some_and(|socket| send(socket.as_fd(), &order, &descriptors, Patience::None).is_ok());
         if asks && !sent {
             refuse("the session has not begun or is about to end", false);
         }

@@ -163,6 +163,7 @@ impl Guest {
                 orders,
                 snapshot: -1,
                 heap: -1,
+                handed: -1,
                 event: print,
                 context: std::ptr::null_mut(),
             };
@@ -265,6 +266,7 @@ pub fn adopt(state: StateDescriptors<OwnedFd>, config: &str) -> (OwnedFd, JoinHa
             orders: theirs.into_raw_fd(),
             snapshot: state.snapshot.into_raw_fd(),
             heap: state.heap.map_or(-1, IntoRawFd::into_raw_fd),
+            handed: state.handed.into_raw_fd(),
             event: print,
             context: std::ptr::null_mut(),
         };
