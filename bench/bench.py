@@ -26,6 +26,7 @@ import measure  # noqa: E402
 import moves  # noqa: E402
 import net  # noqa: E402
 import policies  # noqa: E402
+import recording  # noqa: E402
 import sandbox  # noqa: E402
 import slicing  # noqa: E402
 import upgrade  # noqa: E402
@@ -127,6 +128,7 @@ FIGURES = {
     **vm.FIGURES,
     **fpga.FIGURES,
     **moves.FIGURES,
+    **recording.FIGURES,
     "sandbox.attach_on_ms": "first call of a process on a node with sandboxes",
     "sandbox.attach_off_ms": "... on one without",
     "sandbox.attach_more_ms": "... the difference (target <= 3)",
@@ -165,6 +167,7 @@ BENCHMARKS = {
     "kills": (measure.kills, [name for name in FIGURES if name.startswith("kills.")]),
     "upgrade": (upgrade.upgrade, [name for name in FIGURES if name.startswith("upgrade.")]),
     "move": (moves.moves, list(moves.FIGURES)),
+    "recording": (recording.recording, list(recording.FIGURES)),
     "idle.opencl": (idle.of_opencl, [name for name in FIGURES if name.startswith("idle.opencl_")]),
 }
 BENCHMARKS |= fpga.benchmarks()

@@ -185,34 +185,50 @@ static struct rows rows_of(cl_mem image, cl_mem_object_type type) {
     return rows;
 }
 
-/* Reads or writes one whole row. */
-static cl_int move_row(cl_command_queue queue, cl_mem image, const struct rows *rows, size_t row, char *bytes, int writes) {
-    size_t origin[3] = {0, row % rows->height, row / rows->height}, region[3] = {rows->width, 1, 1};
+/* Reads or writes so many whole rows, all in one layer of the image. */
+static cl_int move_whole_rows(cl_command_queue queue, cl_mem image, const struct rows *rows, size_t row, size_t count, char *bytes,
+                              int writes) {
+    size_t origin[3] = {0, row % rows->height, row / rows->height}, region[3] = {rows->width, count, 1};
     return writes ? clEnqueueWriteImage(queue, image, CL_TRUE, origin, region, 0, 0, bytes, 0, NULL, NULL)
                   : clEnqueueReadImage(queue, image, CL_TRUE, origin, region, 0, 0, bytes, 0, NULL, NULL);
 }
 
-/* Moves bytes between memory of the host and the rows of an image, of which the first and the last may be parts. */
-static cl_int move_rows(cl_command_queue queue, cl_mem image, const struct rows *rows, uint64_t offset, char *host, size_t bytes,
+/* Moves a part of one row, through memory for a whole one. */
+static cl_int move_part(cl_command_queue queue, cl_mem image, const struct rows *rows, uint64_t offset, char *host, size_t bytes,
                         int writes) {
     char *whole = malloc(rows->bytes);
-    cl_int status = whole ? CL_SUCCESS : CL_OUT_OF_HOST_MEMORY;
+    if (!whole)
+        return CL_OUT_OF_HOST_MEMORY;
+    size_t row = offset / rows->bytes, at = offset % rows->bytes;
+    cl_int status = move_whole_rows(queue, image, rows, row, 1, whole, 0);
+    if (status == CL_SUCCESS)
+        memcpy(writes ? whole + at : host, writes ? host : whole + at, bytes);
+    if (status == CL_SUCCESS && writes)
+        status = move_whole_rows(queue, image, rows, row, 1, whole, 1);
+    free(whole);
+    return status;
+}
+
+/* Moves bytes between memory of the host and the rows of an image, of which the first and the last may be parts. Each command costs as
+ * much as many rows. */
+static cl_int move_rows(cl_command_queue queue, cl_mem image, const struct rows *rows, uint64_t offset, char *host, size_t bytes,
+                        int writes) {
+    cl_int status = CL_SUCCESS;
     while (status == CL_SUCCESS && bytes) {
         size_t row = offset / rows->bytes, at = offset % rows->bytes, part = rows->bytes - at;
         part = part < bytes ? part : bytes;
-        if (!writes || part < rows->bytes)
-            status = move_row(queue, image, rows, row, whole, 0);
-        if (status == CL_SUCCESS && writes) {
-            memcpy(whole + at, host, part);
-            status = move_row(queue, image, rows, row, whole, 1);
-        } else if (status == CL_SUCCESS) {
-            memcpy(host, whole + at, part);
+        if (part < rows->bytes) {
+            status = move_part(queue, image, rows, offset, host, part, writes);
+        } else {
+            size_t in_layer = rows->height - row % rows->height, count = bytes / rows->bytes;
+            count = count < in_layer ? count : in_layer;
+            part = count * rows->bytes;
+            status = move_whole_rows(queue, image, rows, row, count, host, writes);
         }
         offset += part;
         host += part;
         bytes -= part;
     }
-    free(whole);
     return status;
 }
 
