@@ -44,7 +44,7 @@ type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 enum Resets {
     /// None was announced so far: a stop of the control queue may be one.
     Unannounced,
-    /// By a message of their own, the first of which comes before the driver can do anything. A stop alone is a
+    /// Resets have a message of their own, the first of which comes before the driver can do anything. A stop alone is a
     /// pause of the VM.
     Announced,
 }
@@ -52,7 +52,7 @@ enum Resets {
 /// The control queue as the VMM has left it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ControlQueue {
-    /// It begins, or is at work.
+    /// Beginning, or at work.
     InUse,
     /// The VM stands. `next` is the place in the ring (modulo 2^16) of the next request, where the queue has to go on.
     Paused { next: u16 },
@@ -103,7 +103,7 @@ impl Device {
     pub fn control_stopped(&mut self, queue: Option<&VringRwLock>) {
         match (self.resets, queue) {
             (Resets::Announced, Some(queue)) => {
-                // It may have gone on and stopped again unseen.
+                // The queue may have gone on and stopped again unseen.
                 self.check_place(queue);
                 self.control = ControlQueue::Paused { next: queue.queue_next_avail() };
             }
@@ -112,8 +112,8 @@ impl Device {
         }
     }
 
-    /// Before anything is done with the queues: a queue that goes on elsewhere than it stopped is another driver's,
-    /// whatever the VMM has said.
+    /// Before anything is done with the queues: a queue that goes on elsewhere than it stopped is another driver's, also
+    /// if the VMM has announced no reset.
     pub fn look_at_control(&mut self, queues: &[VringRwLock]) {
         if let Some(queue) = queues.get(CONTROL).filter(|queue| is_running(queue)) {
             self.check_place(queue);
