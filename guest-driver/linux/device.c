@@ -9,6 +9,8 @@
 
 /* Interval in ms between two pings, and between two checks for an overdue answer. */
 #define PING_INTERVAL_MS	200U
+/* Time in ms for API servers to let go of sessions' memory: they need at most 1500. */
+#define CLOSE_PATIENCE_MS	3000U
 /* Time in ms for the first answer: a device that has never answered may still be starting. */
 #define FIRST_PATIENCE_MS	2000U
 
@@ -299,6 +301,19 @@ free:
 	return ERR_PTR(err);
 }
 
+/*
+ * Waits until the device uses no memory of a session any more. Not every hypervisor lets the reset
+ * wait for that.
+ */
+static void device_close_sessions(struct aviary_device *device)
+{
+	aviary_sessions_end(device);
+	wait_event_timeout(device->changed,
+			   !atomic_read(&device->connected) || READ_ONCE(device->lost) ||
+			   virtqueue_is_broken(device->control),
+			   msecs_to_jiffies(CLOSE_PATIENCE_MS));
+}
+
 /**
  * aviary_device_stop - stops a device, which may still be open
  * @device: the device, which can no longer be opened
@@ -309,6 +324,7 @@ void aviary_device_stop(struct aviary_device *device)
 {
 	struct virtio_device *vdev = device->vdev;
 
+	device_close_sessions(device);
 	spin_lock_irq(&device->lock);
 	device->state = AVIARY_STOPPING;
 	spin_unlock_irq(&device->lock);

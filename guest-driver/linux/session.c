@@ -271,6 +271,7 @@ static void session_free_work(struct work_struct *work)
 	aviary_pins_free(session);
 	if (session->opened)
 		atomic_dec(&device->connected);
+	wake_up_all(&device->changed);
 	aviary_request_put(session->close);
 	xa_erase_irq(&device->sessions, session->number);
 	atomic_long_dec(&aviary_totals.sessions);

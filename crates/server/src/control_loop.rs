@@ -175,6 +175,18 @@ impl Connected {
                 self.wake(message.offset);
                 Ok(())
             }
+            control_kind::WINDOW_CLOSE => {
+                let closed = self.arena.close_window();
+                self.session.kill();
+                match closed {
+                    Ok(()) => Err("its VM was reset or has ended".into()),
+                    // Without a hang-up: only the end of this process unmaps the memory.
+                    Err(error) => {
+                        self.session.note(&error.to_string());
+                        Ok(())
+                    }
+                }
+            }
             control_kind::HEAP if !self.lanes.is_empty() => Err("the application's heap came after a lane".into()),
             control_kind::HEAP => {
                 let file = fd.ok_or("the application's heap came without its file")?;

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use aviary_transport::Region;
-use aviary_wire::{HandleId, NOT_A_HANDLE, REJECTED_CALL, RequestHeader, flag, kind, status};
+use aviary_wire::control::control_kind;
+use aviary_wire::{Control, HandleId, NOT_A_HANDLE, REJECTED_CALL, RequestHeader, flag, kind, status};
 use support::api::*;
 use support::{Guest, HANG_TIMEOUT, Lane, fields};
 
@@ -387,4 +388,22 @@ fn chains_are_linked_by_the_server_and_come_back_without_addresses() {
 
 fn fields_of_none() -> aviary_wire::Encoder {
     fields(|e| e.word(0))
+}
+
+#[test]
+fn window_that_is_closed_is_not_written_by_calls_under_way() {
+    let mut guest = Guest::connect_in_vm();
+    let mut lane = guest.lane();
+    assert!(lane.call(SLEEP, fields(|e| e.word(0))).header.status == status::OK);
+    lane.send(RequestHeader { kind: kind::CALL, function: SLEEP, ..Default::default() }, fields(|e| e.word(100)), &[]);
+    guest.control().send(Control { kind: control_kind::WINDOW_CLOSE, ..Control::default() }, None).expect("sent");
+    guest.expect_end();
+    // From the hang-up on the memory is the VM's.
+    let memory = guest.arena.clone();
+    let whole = |into: &mut Vec<u8>| memory.read(0, memory.size(), into).expect("the arena");
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    whole(&mut before);
+    guest.leave();
+    whole(&mut after);
+    assert!(before == after, "written after the hang-up");
 }

@@ -32,6 +32,8 @@ pub struct Backend {
     /// Readable when a queue has more chains than were taken in its turn.
     again: OwnedFd,
     connection: OnceLock<ShutdownHandle>,
+    /// The control queue, once the worker has seen it.
+    control: OnceLock<VringRwLock>,
 }
 
 /// The sockets of sessions in the event loop.
@@ -85,7 +87,13 @@ thread_local! {
 impl Backend {
     pub fn new(device: Device, sockets: Arc<Sockets>) -> io::Result<Self> {
         let again = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Backend { device: Mutex::new(device), sockets, again, connection: OnceLock::new() })
+        Ok(Backend {
+            device: Mutex::new(device),
+            sockets,
+            again,
+            connection: OnceLock::new(),
+            control: OnceLock::new(),
+        })
     }
 
     /// Enters the loop. Called once, before the VM can do anything.
@@ -133,6 +141,11 @@ impl VhostUserBackend for Backend {
         VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::RESET_DEVICE
+    }
+
+    fn reset_device(&self) {
+        self.device().driver_reset();
     }
 
     fn set_event_idx(&self, _enabled: bool) {}
@@ -150,14 +163,18 @@ impl VhostUserBackend for Backend {
 
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
         if queue == CONTROL as u32 {
-            self.device().stop();
+            self.device().control_stopped(self.control.get());
         }
         Ok(())
     }
 
     fn handle_event(&self, event: u16, _set: EventSet, queues: &[VringRwLock], _thread: usize) -> io::Result<()> {
         self.guard_worker();
+        if let Some(control) = queues.get(CONTROL) {
+            let _ = self.control.set(control.clone());
+        }
         let mut device = self.device();
+        device.look_at_control(queues);
         let queue = |number: usize| queues.get(number).ok_or(io::ErrorKind::InvalidInput);
         let more = match event {
             _ if event == CONTROL as u16 => device.take_requests(queue(CONTROL)?),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use vhost_user_backend::{VringRwLock, VringT};
-use virtio_queue::{DescriptorChain, QueueOwnedT};
+use virtio_queue::{DescriptorChain, QueueOwnedT, QueueT};
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
 
 use crate::chain::{ChainError, Parcel, Room};
@@ -39,6 +39,25 @@ mod event {
 type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
 type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
+/// The VMM's way of saying that the driver has reset the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resets {
+    /// None was announced so far: a stop of the control queue may be one.
+    Unannounced,
+    /// Resets have a message of their own, the first of which comes before the driver can do anything. A stop alone is a
+    /// pause of the VM.
+    Announced,
+}
+
+/// The control queue as the VMM has left it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ControlQueue {
+    /// Beginning, or at work.
+    InUse,
+    /// The VM stands. `next` is the place in the ring (modulo 2^16) of the next request, where the queue has to go on.
+    Paused { next: u16 },
+}
+
 /// The destination of an answer that is not ready yet.
 struct Waiting {
     head: u16,
@@ -50,21 +69,67 @@ pub struct Device {
     memory: Memory,
     waiting: HashMap<Ticket, Waiting>,
     tickets: Ticket,
+    resets: Resets,
+    control: ControlQueue,
     /// True until the guest has been told that this is a new instance of the device.
     reset: bool,
 }
 
 impl Device {
     pub fn new(sessions: Sessions, memory: Memory) -> Self {
-        Device { sessions, memory, waiting: HashMap::new(), tickets: 0, reset: true }
+        let (waiting, tickets) = (HashMap::new(), 0);
+        let (resets, control) = (Resets::Unannounced, ControlQueue::InUse);
+        Device { sessions, memory, waiting, tickets, resets, control, reset: true }
     }
 
-    /// Ends all sessions: the driver has released the control queue, by a reset or because the VM
-    /// ends.
-    pub fn stop(&mut self) {
+    /// Ends all sessions: the driver has reset the device, or the VM ends.
+    pub fn end(&mut self) {
         self.sessions.end_all();
         self.waiting.clear();
+        self.control = ControlQueue::InUse;
         self.reset = true;
+    }
+
+    /// The VMM says that the driver has reset the device.
+    pub fn driver_reset(&mut self) {
+        self.resets = Resets::Announced;
+        self.end();
+    }
+
+    /// The VMM has stopped the control queue. `None`: no request was ever taken from it.
+    ///
+    /// In a pause the sessions stay. Their answers and events are kept until the queues go on; the heads of requests
+    /// in flight stay taken, so that the queue goes on behind them.
+    pub fn control_stopped(&mut self, queue: Option<&VringRwLock>) {
+        match (self.resets, queue) {
+            (Resets::Announced, Some(queue)) => {
+                // The queue may have gone on and stopped again unseen.
+                self.check_place(queue);
+                self.control = ControlQueue::Paused { next: queue.queue_next_avail() };
+            }
+            (Resets::Announced, None) => {}
+            (Resets::Unannounced, _) => self.end(),
+        }
+    }
+
+    /// Before anything is done with the queues: a queue that goes on elsewhere than it stopped is another driver's, also
+    /// if the VMM has announced no reset.
+    pub fn look_at_control(&mut self, queues: &[VringRwLock]) {
+        if let Some(queue) = queues.get(CONTROL).filter(|queue| is_running(queue)) {
+            self.check_place(queue);
+            self.control = ControlQueue::InUse;
+        }
+    }
+
+    fn check_place(&mut self, queue: &VringRwLock) {
+        let ControlQueue::Paused { next } = self.control else { return };
+        let found = queue.queue_next_avail();
+        if found != next {
+            self.sessions.log().line(format_args!(
+                "the control queue stopped at request {next} and goes on at {found}: the driver was reset"
+            ));
+            self.end();
+        }
     }
 
     /// Takes requests. True: there are more, after other queues had their turn.
@@ -88,7 +153,7 @@ impl Device {
     pub fn settle(&mut self, queues: &[VringRwLock]) {
         let (Some(control), Some(events)) = (queues.get(CONTROL), queues.get(EVENTS)) else { return };
         loop {
-            let answers = self.sessions.take_answers();
+            let answers = if is_running(control) { self.sessions.take_answers() } else { Vec::new() };
             if !answers.is_empty() {
                 answers.into_iter().for_each(|answer| self.answer(control, answer));
                 signal(control);
@@ -151,6 +216,9 @@ impl Device {
 
     /// Delivers events. True: a socket was read meanwhile, which may have brought more.
     fn deliver(&mut self, queue: &VringRwLock) -> bool {
+        if !is_running(queue) {
+            return false;
+        }
         let mut delivered = false;
         while self.reset || self.sessions.has_events() {
             let Some(chain) = self.next_buffer(queue) else { break };
@@ -202,6 +270,9 @@ impl Device {
     // Queues.
 
     fn each_chain(&mut self, queue: &VringRwLock, mut act: impl FnMut(&mut Self, Chain)) -> bool {
+        if !is_running(queue) {
+            return false;
+        }
         let (mut left, mut idle) = (CHAINS_PER_EVENT, false);
         let _ = queue.disable_notification();
         loop {
@@ -253,6 +324,12 @@ impl Device {
     fn complain(&mut self, error: ChainError) {
         self.sessions.log().complain(error);
     }
+}
+
+/// True if the VMM has started the queue and not stopped it: only then may its memory be written.
+fn is_running(queue: &VringRwLock) -> bool {
+    let state = queue.get_ref();
+    state.is_enabled() && state.get_queue().ready()
 }
 
 fn event_bytes(kind: u32, session: u32, value: u64, bytes: &[u8]) -> Vec<u8> {

@@ -10,8 +10,8 @@
 //! queues, `backend` has the functions that the vhost-user library calls.
 //!
 //! The driver may be hostile and so may be the VMM: each VM's device is a process of its own, and
-//! no device waits for another. A reset of the driver, and a pause of the VM, which cannot be told
-//! from a reset, ends all sessions: the guest's memory may have another meaning afterwards.
+//! no device waits for another. A reset of the driver ends all sessions: the guest's memory may have
+//! another meaning afterwards. A pause of the VM keeps them, if the VMM tells resets from pauses.
 
 #![forbid(unsafe_code)]
 
@@ -90,7 +90,7 @@ pub fn serve(options: DeviceOptions) -> Result<(), DeviceError> {
         backend.connected(connection);
     }
     let result = daemon.wait();
-    backend.device().stop();
+    backend.device().end();
     match result {
         Ok(()) | Err(DaemonError::HandleRequest(ProtocolError::Disconnected | ProtocolError::PartialMessage)) => Ok(()),
         Err(error) => Err(DeviceError::Protocol(error)),

@@ -60,6 +60,11 @@ impl Outbox {
         if self.wakes.len() > MAX_QUEUED_WAKES { Err(Overflow) } else { Ok(()) }
     }
 
+    /// True if a part of the first message was written.
+    pub fn is_within_message(&self) -> bool {
+        self.written > 0
+    }
+
     /// Notes that a message with a descriptor was answered.
     pub fn answered(&mut self) {
         self.files = self.files.saturating_sub(1);

@@ -227,6 +227,18 @@ impl Session {
         was_open
     }
 
+    /// Ends the session because the guest's memory has another meaning from now on: the API server lets go of it
+    /// before anything else. True: there is a message for it.
+    pub fn revoke_memory(&mut self) -> bool {
+        // A message cannot go into the middle of another one, nor before the greeting.
+        let may_tell = !self.outbox.is_within_message() && self.from_guest.arena().is_some();
+        if !self.end() || !may_tell {
+            return false;
+        }
+        let control = Control { kind: control_kind::WINDOW_CLOSE, ..Control::default() };
+        self.outbox.push(control.to_bytes().to_vec(), None).is_ok()
+    }
+
     // Messages of the API server.
 
     pub fn hear(&mut self, bytes: &[u8]) -> Result<(), SessionError> {

@@ -323,7 +323,12 @@ impl Sessions {
     /// session is left and no API server accesses the VM's memory.
     pub fn end_all(&mut self) {
         for link in self.links.values_mut() {
-            link.session.end();
+            if link.session.revoke_memory()
+                && let Some(socket) = &link.socket
+            {
+                // Without room, or after its end, the API server learns of the end alone.
+                let _ = link.session.outbox.flush(socket);
+            }
             tell_end(link);
         }
         let deadline = Instant::now() + UNMAP_TIMEOUT;

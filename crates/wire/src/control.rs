@@ -18,6 +18,9 @@ pub mod control_kind {
     /// From a guest library, before its first lane: the file that is the message's descriptor, where the application's
     /// large allocations lie, appears at `offset`, `length` bytes.
     pub const HEAP: u32 = 9;
+    /// From a VM's device, its last message: the VM's memory has another meaning from now on. The window is closed before
+    /// anything else, whatever calls are under way, and the session is over.
+    pub const WINDOW_CLOSE: u32 = 10;
 }
 
 /// Flag of `LANE_OPEN`: the lane carries callbacks only.

@@ -64,8 +64,18 @@ def migration_is_refused(world):
     vm = world.one()
     [answer] = vm.ask_monitor({"execute": "migrate", "arguments": {"uri": f"file:{world.directory}/moved"}})
     world.log(f"QEMU: {answer.get('error', {}).get('desc')}")
-    if "error" not in answer or "migrat" not in answer["error"]["desc"]:
+    if "error" not in answer or "migrat" not in answer["error"]["desc"].lower():
         raise Wrong(f"QEMU's answer to migrate: {answer}")
+    vm.expect("clinfo -l | grep Platform")
+
+
+def snapshots_are_refused(world):
+    """A snapshot would be a VM without its sessions. QEMU says so by name, and the VM goes on."""
+    vm = world.one()
+    [answer] = vm.ask_monitor({"execute": "human-monitor-command", "arguments": {"command-line": "savevm one"}})
+    world.log(f"QEMU: {answer}")
+    if "migrat" not in answer.get("return", "").lower():
+        raise Wrong(f"QEMU's answer to savevm: {answer}")
     vm.expect("clinfo -l | grep Platform")
 
 

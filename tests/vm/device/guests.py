@@ -95,9 +95,3 @@ def apis_of_a_process_share_an_api_server(world):
     vm.wait_until_nothing_is_left()
 
 
-def another_carrier(world):
-    """QEMU's device for file systems passes the queues on, too."""
-    vm = world.vm("two", "--memory", "512M", "--carrier", "fs").wait_for_boot()
-    if "Portable Computing Language" not in vm.expect("clinfo -l"):
-        raise Wrong("clinfo does not see the host's OpenCL")
-    vm.end()

@@ -45,7 +45,8 @@ struct VmRunCommand {
     /// The QEMU to run.
     #[arg(long, value_name = "PATH", env = "AVIARY_QEMU", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
-    /// How QEMU presents the device: its generic vhost-user device (QEMU 11.1), or the one for file systems.
+    /// How QEMU presents the device: its device for file systems (with which sessions survive a pause of the VM), or its
+    /// generic vhost-user device (QEMU 11.1), for guests whose kernel has a driver for file systems built in.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     carrier: Carrier,
     /// Boot this image, as `aviary guest image` makes it.

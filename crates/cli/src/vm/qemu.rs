@@ -47,23 +47,23 @@ fn has_virtualization(cpuinfo: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Carrier {
     Auto,
-    /// vhost-user-test-device-pci, any kind of device: QEMU 11.1.
+    /// vhost-user-test-device-pci, any kind of device: QEMU 11.1. It tells no reset from a pause, which ends sessions.
     TestDevice,
-    /// vhost-user-fs-pci, meant for file systems: older ones.
+    /// vhost-user-fs-pci, meant for file systems: QEMU 7.2, and sessions that survive a pause from 8.2 on.
     Fs,
 }
 
 impl Carrier {
     pub fn settle(self, qemu: &Qemu) -> anyhow::Result<Self> {
         let wanted = match self {
-            Carrier::Auto => vec![Carrier::TestDevice, Carrier::Fs],
+            Carrier::Auto => vec![Carrier::Fs, Carrier::TestDevice],
             chosen => vec![chosen],
         };
         let found = wanted.iter().copied().find(|carrier| qemu.offers(carrier.device()));
         let names: Vec<_> = wanted.iter().map(|carrier| carrier.device()).collect();
         found.with_context(|| {
             format!(
-                "{} has no {}: use QEMU 11.1 or newer, or 7.2 with --carrier fs",
+                "{} has no {}: use QEMU 8.2 or newer (7.2 for VMs that are not paused)",
                 qemu.program.display(),
                 names.join(" and no ")
             )

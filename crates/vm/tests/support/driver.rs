@@ -120,7 +120,7 @@ impl Driver {
         self.frontend.as_mut().expect("a VMM")
     }
 
-    /// The messages of a VMM before it starts the queues.
+    /// The messages of a VMM before it starts the queues. It announces no resets.
     pub fn negotiate(&mut self) {
         let frontend = self.frontend();
         frontend.set_owner().unwrap();
@@ -129,7 +129,10 @@ impl Driver {
         assert_eq!(features & wanted, wanted);
         let protocol = frontend.get_protocol_features().unwrap();
         assert!(!protocol.contains(VhostUserProtocolFeatures::LOG_SHMFD), "the VM could be migrated");
-        frontend.set_protocol_features(VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK).unwrap();
+        let known = VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::RESET_DEVICE;
+        frontend.set_protocol_features(known & protocol).unwrap();
         frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
         frontend.set_features(wanted).unwrap();
     }
@@ -151,6 +154,11 @@ impl Driver {
     }
 
     pub fn start_queues(&mut self) {
+        self.start_queues_at([0; 3]);
+    }
+
+    /// `bases`: the place of each queue's next chain.
+    pub fn start_queues_at(&mut self, bases: [u16; 3]) {
         let frontend = self.frontend.as_mut().expect("a VMM");
         for (number, ring) in [&self.control, &self.events, &self.bells].into_iter().enumerate() {
             frontend.set_vring_num(number, SIZE).unwrap();
@@ -164,7 +172,7 @@ impl Driver {
                 log_addr: None,
             };
             frontend.set_vring_addr(number, &config).unwrap();
-            frontend.set_vring_base(number, 0).unwrap();
+            frontend.set_vring_base(number, bases[number]).unwrap();
             frontend.set_vring_call(number, &ring.call).unwrap();
             frontend.set_vring_kick(number, &ring.kick).unwrap();
             frontend.set_vring_enable(number, true).unwrap();
@@ -177,15 +185,30 @@ impl Driver {
         self.start_queues();
     }
 
-    /// Stops the queues, as a VMM does when the guest resets the device.
-    pub fn stop_queues(&mut self) {
+    /// The message of a VMM that tells resets from pauses. Answered when the device has carried it out.
+    pub fn announce_reset(&mut self) {
+        self.frontend().reset_device().unwrap();
+        let wanted = VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+        self.frontend().set_features(wanted).unwrap();
+    }
+
+    /// Stops the queues as for a pause of the VM. The places of their next chains.
+    pub fn pause_queues(&mut self) -> [u16; 3] {
         let frontend = self.frontend();
         for number in 0..3 {
             frontend.set_vring_enable(number, false).unwrap();
         }
-        for number in 0..3 {
-            frontend.get_vring_base(number).unwrap();
-        }
+        [0, 1, 2].map(|number| frontend.get_vring_base(number).unwrap() as u16)
+    }
+
+    /// Stops the queues, as a VMM does when the guest resets the device.
+    pub fn stop_queues(&mut self) {
+        self.pause_queues();
+        self.forget_queues();
+    }
+
+    /// The driver begins anew with empty queues.
+    pub fn forget_queues(&mut self) {
         let Driver { control, events, bells, memory, .. } = self;
         [control, events, bells].into_iter().for_each(|ring| ring.reset(memory));
         self.places = (0..40).map(|n| REQUESTS + n * REQUEST).collect();
